@@ -1,0 +1,174 @@
+"""The contract between a role (protocol and mathematics) and whatever runs it.
+
+A role is a state machine: messages in, messages out. It has no clock (``now`` is given), no socket, no thread and no randomness but
+:mod:`streamfl.seeding`. One role object hosts every partition that its worker was assigned, so that all records of a poll are one
+array operation; what it remembers belongs to exactly one partition and moves with it.
+
+The laws of a role, each a reusable test in :mod:`streamfl.testing`:
+
+1. deterministic: the same state and the same input give the same output, bit for bit;
+2. a batch equals its messages one by one, to floating-point rounding;
+3. restoring what ``changed_state`` gave and going on equals never having stopped;
+4. a message that a peer got wrong gives a :class:`Rejection` for that message alone and leaves the state as it was;
+5. a message delivered twice changes nothing the second time;
+6. memory is bounded: whatever waits has a size and an expiry, and expiry is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+__all__ = [
+    "Channels",
+    "ConfigurationError",
+    "Input",
+    "Measurement",
+    "PeerError",
+    "Received",
+    "Record",
+    "Rejection",
+    "Role",
+    "Send",
+    "StateChange",
+]
+
+
+class ConfigurationError(Exception):
+    """Something the operator has to change; the text says what, where and to which values."""
+
+
+class PeerError(Exception):
+    """A record that its sender got wrong. ``reason`` is one of a small fixed set: it labels a metric and a dead letter."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(f"{reason}: {text}")
+        self.reason = reason
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record as it lies in a topic. ``timestamp`` is in seconds."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    timestamp: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A decoded message on one of the role's inputs, with the record it came in."""
+
+    channel: str
+    message: Any
+    record: Record
+
+    @property
+    def partition(self) -> int:
+        return self.record.partition
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A message to publish on an output. ``partition`` None leaves the choice to the key."""
+
+    channel: str
+    key: bytes | None
+    value: bytes
+    partition: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A received message that the role refused; the runner sends it to the dead letters."""
+
+    received: Received
+    error: PeerError
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """One remembered value of one partition on one changelog; value None forgets the key."""
+
+    channel: str
+    partition: int
+    key: bytes
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A figure for the operator: a Prometheus counter or gauge. Labels must not grow with the number of clients."""
+
+    name: str
+    kind: str
+    help: str
+    value: float
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+Decode = Callable[[Record], Any]
+
+
+@dataclass(frozen=True)
+class Input:
+    """A topic that a role reads and how its records become messages. ``decode`` raises PeerError."""
+
+    topic: str
+    decode: Decode
+
+
+@dataclass(frozen=True)
+class Channels:
+    """Which topics stand behind the names a role uses.
+
+    inputs: streams that one consumer group shares, partition p of each to the same worker.
+    tables: compacted topics that every worker reads whole, whatever partitions it was assigned.
+    outputs: topics that the role sends to. changelogs: compacted topics that restore partition p from partition p.
+    """
+
+    inputs: Mapping[str, Input]
+    outputs: Mapping[str, str]
+    changelogs: Mapping[str, str]
+    tables: Mapping[str, Input] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Role(Protocol):
+    """What a worker, the simulator and the law suite ask of every role."""
+
+    @property
+    def wake_at(self) -> float | None:
+        """The time at which the role wants an empty batch (a tick) if nothing arrives before; None: never."""
+
+    @property
+    def full(self) -> Collection[int]:
+        """Partitions whose waiting messages have reached their bound: nothing more of their inputs, please."""
+
+    @property
+    def prompt(self) -> bool:
+        """Peers wait for each message of this role: do not hold records back to fill the commit interval."""
+
+    def open(self, partition: int) -> None:
+        """Begin a partition with an empty state."""
+
+    def restore(self, change: StateChange) -> None:
+        """Take back what ``changed_state`` once gave. Called between ``open`` and the partition's first message."""
+
+    def close(self, partition: int) -> None:
+        """Forget a partition: another worker has it now."""
+
+    def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
+        """Take messages in order; an empty batch is a tick. ``now`` is in seconds and never runs backwards for long."""
+
+    def changed_state(self) -> Iterable[StateChange]:
+        """What has to be remembered since the last call, in the order in which it has to be written."""
+
+    def measure(self) -> Iterable[Measurement]:
+        """The role's figures, computed when asked for."""

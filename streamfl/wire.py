@@ -1,0 +1,104 @@
+"""Messages to bytes and back: MessagePack arrays with a version in front, bounded in size, numbers checked.
+
+A value on the wire is a MessagePack array whose first element is the protocol version. Arrays of numbers travel as raw
+little-endian bytes; whoever decodes states the shape that they must have, and anything else is a :class:`~streamfl.role.PeerError`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.role import PeerError, Record
+
+__all__ = ["MAXIMUM_BYTES", "VERSION", "Codec", "decode_array", "encode_array", "encoded_size"]
+
+VERSION = 1
+MAXIMUM_BYTES = 1_000_000
+
+# A Kafka record batch has a header of 61 bytes and each record up to 21 bytes of lengths and deltas; a message that travels alone
+# pays both, so counting both for every message can only overstate what is sent.
+RECORD_OVERHEAD = 61 + 21
+
+Message = TypeVar("Message", bound=msgspec.Struct)
+Number = TypeVar("Number", np.float32, np.float64)
+
+
+class Codec(Generic[Message]):
+    """Encode and decode one message type, whose first field is ``version``.
+
+    >>> class Ping(msgspec.Struct, array_like=True):
+    ...     version: int
+    ...     text: str
+    >>> codec = Codec(Ping)
+    >>> codec.decode(codec.encode(Ping(VERSION, "hello"))).text
+    'hello'
+    """
+
+    def __init__(self, message_type: type[Message], maximum_bytes: int = MAXIMUM_BYTES) -> None:
+        self._name = message_type.__name__
+        self._maximum_bytes = maximum_bytes
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(message_type)
+
+    def encode(self, message: Message) -> bytes:
+        """The bytes of a message; ValueError if no receiver would accept them."""
+        value = self._encoder.encode(message)
+        if len(value) > self._maximum_bytes:
+            raise ValueError(f"{self._name} of {len(value)} bytes is over the limit of {self._maximum_bytes}")
+        return value
+
+    def decode(self, value: bytes | None) -> Message:
+        """The message in ``value``; PeerError with reason oversized, version or malformed."""
+        if value is None:
+            raise PeerError("malformed", f"{self._name} without a value")
+        if len(value) > self._maximum_bytes:
+            raise PeerError("oversized", f"{self._name} of {len(value)} bytes, at most {self._maximum_bytes} are accepted")
+        _check_version(value, self._name)
+        try:
+            return self._decoder.decode(value)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise PeerError("malformed", f"{self._name}: {error}") from None
+
+
+def encode_array(array: NDArray[Any]) -> bytes:
+    """The array's bytes, little-endian, in C order."""
+    return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes()
+
+
+def decode_array(content: bytes, dtype: type[Number], shape: tuple[int, ...], name: str) -> NDArray[Number]:
+    """The array in ``content``; PeerError with reason shape or not_finite.
+
+    >>> decode_array(encode_array(np.ones(3)), np.float64, (3,), "weights")
+    array([1., 1., 1.])
+    """
+    expected = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    if len(content) != expected:
+        raise PeerError("shape", f"{name} has {len(content)} bytes, expected {expected} for shape {shape} of {dtype.__name__}")
+    array = np.frombuffer(content, dtype=np.dtype(dtype).newbyteorder("<")).astype(dtype, copy=False).reshape(shape)
+    if not np.isfinite(array).all():
+        raise PeerError("not_finite", f"{name} holds a NaN or an infinity")
+    return array
+
+
+def encoded_size(key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes], ...] = ()) -> int:
+    """Bytes that a message costs on the wire, framing included; never less than what Kafka writes."""
+    named = sum(len(name.encode()) + len(content) + 4 for name, content in headers)
+    return len(key or b"") + len(value or b"") + named + RECORD_OVERHEAD
+
+
+def record_size(record: Record) -> int:
+    return encoded_size(record.key, record.value, record.headers)
+
+
+def _check_version(value: bytes, name: str) -> None:
+    # The version is the first element of a MessagePack array: a fixarray, array16 or array32 header, then a positive fixint.
+    header = value[:1]
+    start = 1 if b"\x90" <= header <= b"\x9f" else 3 if header == b"\xdc" else 5 if header == b"\xdd" else None
+    if start is None or len(value) <= start:
+        raise PeerError("malformed", f"{name} is not a MessagePack array")
+    if value[start] != VERSION:
+        raise PeerError("version", f"{name} of version {value[start]}, this release speaks version {VERSION}")
