@@ -1,0 +1,1 @@
+"""What moves messages between a bus and the roles."""

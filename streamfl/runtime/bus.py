@@ -1,0 +1,199 @@
+"""The bus: what a worker needs of Kafka, and all that streamfl knows of it.
+
+A :class:`Bus` is a cluster that one is allowed to talk to; a :class:`Session` is one worker's membership in a consumer group on it.
+Nothing is processed between two polls that a rebalance could take away: a worker polls, processes, and commits, and a commit that
+comes too late is refused whole (:class:`CommitRefused`).
+
+Connectors are found by the scheme of the URL: ``memory://`` is built in, others come through the entry-point group
+``streamfl.connectors``, each a function ``connect(url, options) -> Bus``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import Any, Literal, Protocol, cast, runtime_checkable
+
+from streamfl.role import ConfigurationError, Record
+
+__all__ = [
+    "Bus",
+    "BusUnavailable",
+    "CommitRefused",
+    "Outgoing",
+    "Polled",
+    "Session",
+    "Step",
+    "Subscription",
+    "TopicPartition",
+    "TopicSpec",
+    "TopicState",
+    "connect",
+]
+
+TopicPartition = tuple[str, int]
+Guarantee = Literal["exactly_once", "at_least_once"]
+
+
+class BusUnavailable(Exception):
+    """The cluster cannot be reached or does not answer. Trying again may help; the text names the cause."""
+
+
+class CommitRefused(Exception):
+    """The step was not committed, nothing of it will be seen, and the session has to restore its partitions.
+
+    The next poll reports every partition as revoked and the ones still assigned as assigned.
+    """
+
+
+@dataclass(frozen=True)
+class TopicSpec:
+    """A topic as the federation needs it. ``partitions`` None: any number will do."""
+
+    name: str
+    partitions: int | None
+    compacted: bool
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TopicState:
+    """A topic as it is. ``error`` is why it cannot be used ('not authorised', …)."""
+
+    name: str
+    partitions: int
+    compacted: bool
+    options: Mapping[str, str] = field(default_factory=dict)
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A record to be written."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    partition: int | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """What a worker joins: co-partitioned inputs in a group, tables read whole, and how commits are guaranteed.
+
+    ``transactional_id`` may differ at every start. ``auto_offset_reset`` says where a group without offsets begins.
+    """
+
+    group: str
+    inputs: tuple[str, ...]
+    tables: tuple[str, ...] = ()
+    guarantee: Guarantee = "exactly_once"
+    auto_offset_reset: Literal["earliest", "latest", "error"] = "earliest"
+    transactional_id: str = ""
+
+
+@dataclass
+class Polled:
+    """What a poll brought, to be handled in this order: revoked, assigned, tables, records.
+
+    revoked, assigned: partition numbers (inputs are co-partitioned: partition p of all of them). tables: records of the tables, in
+    order within a partition. records: records of the inputs, in order within a partition.
+    """
+
+    revoked: list[int] = field(default_factory=list)
+    assigned: list[int] = field(default_factory=list)
+    tables: list[Record] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.revoked or self.assigned or self.tables or self.records)
+
+
+@dataclass
+class Step:
+    """What becomes visible together or not at all.
+
+    positions: the offset after the last consumed record, by input partition. outputs: messages. changelog: what is remembered.
+    Under at_least_once outputs are durable before the changelog is, and the changelog before the positions.
+    """
+
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+    outputs: list[Outgoing] = field(default_factory=list)
+    changelog: list[Outgoing] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.positions or self.outputs or self.changelog)
+
+
+class Session(Protocol):
+    """One worker's membership. Not thread-safe, but for :meth:`lag`."""
+
+    def poll(self, timeout: float, max_records: int) -> Polled:
+        """Wait at most ``timeout`` seconds for anything; never more than ``max_records`` input records.
+
+        The first poll brings the tables whole, as they were when it was called. No records come from a partition before the poll
+        after the one that reported it as assigned, so that the caller can restore and :meth:`seek` first.
+        BusUnavailable if the cluster is away; ConfigurationError if a right or a topic is missing.
+        """
+
+    def restore(self, topic: str, partition: int) -> Iterator[Record]:
+        """All committed records of a partition from its beginning to its present end."""
+
+    def committed(self, topic: str, partition: int) -> int | None:
+        """The group's committed offset; waits until no earlier owner's commit is still undecided."""
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        """Go on reading an assigned input partition at ``offset``."""
+
+    def commit(self, step: Step) -> None:
+        """Make the step visible. CommitRefused, BusUnavailable or ConfigurationError mean that it is not and never will be."""
+
+    def pause(self, partitions: Iterable[int]) -> None:
+        """Bring no more input records of exactly these partitions until told otherwise."""
+
+    def lag(self) -> Mapping[TopicPartition, int]:
+        """Records between the position and the end of each assigned input partition (control records may count)."""
+
+    def close(self) -> None:
+        """Leave the group. What was not committed is not seen."""
+
+
+@runtime_checkable
+class Bus(Protocol):
+    """A cluster."""
+
+    def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
+        """The topics that exist, by name."""
+
+    def create(self, topics: Sequence[TopicSpec]) -> None:
+        """Create topics that do not exist yet."""
+
+    def session(self, subscription: Subscription) -> Session:
+        """Join a group."""
+
+    def write(self, records: Sequence[Outgoing]) -> None:
+        """Write records outside any session and wait until they are durable."""
+
+    def read(self, topic: str, limit: int | None = None) -> Iterator[Record]:
+        """Committed records from the beginning of every partition to the present end, at most ``limit``."""
+
+    def close(self) -> None:
+        """Give back what the bus holds."""
+
+
+def connect(url: str, options: Mapping[str, Any] | None = None) -> Bus:
+    """The bus at ``url``; ConfigurationError if nothing is installed for its scheme."""
+    scheme = url.partition("://")[0]
+    if scheme == "memory":
+        from streamfl.runtime.memory_bus import MemoryBus
+
+        return MemoryBus.at(url)
+    for found in entry_points(group="streamfl.connectors", name=scheme):
+        return cast(Bus, found.load()(url, dict(options or {})))
+    known = sorted({"memory", *(point.name for point in entry_points(group="streamfl.connectors"))})
+    raise ConfigurationError(
+        f"bus.url = {url!r}: no connector for {scheme!r} is installed (known: {', '.join(known)}). "
+        f"Install a package that offers the entry point {scheme!r} in the group 'streamfl.connectors'."
+    )
