@@ -1,0 +1,40 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check integration bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED) ## make .venv and install streamfl into it, with the tools for development
+
+$(INSTALLED): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -e '.[dev]'
+	@touch $@
+
+demo: $(INSTALLED) ## run a federation in this process on data that a package carries; table and picture
+	$(BIN)/streamfl demo
+
+test: $(INSTALLED) ## run every test, those on a real Kafka broker included (needs Java 17 and Maven)
+	$(BIN)/pytest -q
+
+check: $(INSTALLED) ## ruff, mypy --strict, import-linter, doctests
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q streamfl connectors
+
+integration: $(INSTALLED) ## run only the tests on a real Kafka broker
+	$(BIN)/pytest -q tests/integration
+
+bench: $(INSTALLED) ## measure speed as ratios within one run; prints a table and writes benchmark.json
+	$(BIN)/python -m benchmarks
+
+clean: ## remove everything that these targets made
+	rm -rf $(VENV) .broker build dist *.egg-info connectors/*.egg-info
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo.png benchmark.json
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
