@@ -23,8 +23,8 @@ class Kernel:
       multiple of 1/2 (1/2 is exp(-||r||_2 / bandwidth)), so that its spectral density, Student's t, can be drawn from
       normals alone.
 
-    ``bandwidth`` is in the unit of the inputs. ConfigurationError for an unknown family, a bandwidth that is not positive,
-    a Matern kernel without a usable smoothness, or another kernel with one.
+    ``bandwidth`` is in the unit of the inputs. ConfigurationError for an unknown family, a bandwidth that is not
+    positive, a Matern kernel without a usable smoothness, or another kernel with one.
     """
 
     family: str

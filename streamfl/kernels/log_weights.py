@@ -1,7 +1,7 @@
 """A client's kernel weights, kept as logarithms.
 
-The plain product of (7), w_i <- w_i exp(-eta l_i), underflows within a few thousand samples, to 0/0 or to denormals that
-never move again. Its logarithm is a sum, and only differences of log-weights ever matter.
+The plain product of (7), w_i <- w_i exp(-eta l_i), underflows within a few thousand samples, to 0/0 or to denormals
+that never move again. Its logarithm is a sum, and only differences of log-weights ever matter.
 """
 
 from __future__ import annotations
