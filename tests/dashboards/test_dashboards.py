@@ -1,0 +1,136 @@
+"""The dashboards: what Grafana would refuse or leave empty without a word."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DASHBOARDS = sorted((ROOT / "dashboards").glob("*.json"))
+DOCUMENTED = re.compile(r"^\| `(streamfl_[a-z_]+)` \| (counter|gauge|histogram) \|(.*?)\|", re.MULTILINE)
+USED = re.compile(r"\bstreamfl_[a-z_]+\b")
+HISTOGRAM_SERIES = ("_bucket", "_sum", "_count")
+GRID_COLUMNS = 24
+
+
+def documented() -> dict[str, tuple[str, set[str]]]:
+    """Type and labels of every metric in docs/metrics.md, by name."""
+    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    return {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in DOCUMENTED.findall(text)}
+
+
+def metric_of(series: str) -> str:
+    """The metric that a series belongs to: a histogram is queried by its three series."""
+    for suffix in HISTOGRAM_SERIES:
+        base = series.removesuffix(suffix)
+        if base != series and documented().get(base, ("", set()))[0] == "histogram":
+            return base
+    return series
+
+
+def expressions(dashboard: dict[str, Any]) -> list[str]:
+    """Every query of a dashboard, those behind its variables included."""
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    return queries + [item["definition"] for item in dashboard["templating"]["list"] if item["type"] == "query"]
+
+
+@pytest.fixture(params=DASHBOARDS, ids=lambda path: path.stem)
+def dashboard(request: pytest.FixtureRequest) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(request.param.read_text(encoding="utf-8"))
+    return loaded
+
+
+def test_there_is_an_overview() -> None:
+    """Protects the promise of a federation overview: without a file the tests below would pass on nothing."""
+    assert "federation" in [path.stem for path in DASHBOARDS]
+
+
+def test_dashboards_have_ids_of_their_own() -> None:
+    """Protects provisioning: of two dashboards with one uid Grafana shows only one."""
+    identifiers = [json.loads(path.read_text(encoding="utf-8"))["uid"] for path in DASHBOARDS]
+    assert len(set(identifiers)) == len(identifiers)
+
+
+def test_panels_are_complete_and_unique(dashboard: dict[str, Any]) -> None:
+    """Protects rendering: Grafana drops a panel whose id is taken, and shows nothing for one without type or query."""
+    fields = {"uid": str, "title": str, "schemaVersion": int, "panels": list, "templating": dict, "time": dict}
+    for key, kind in fields.items():
+        assert isinstance(dashboard[key], kind), key
+    panels = dashboard["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert len({panel["title"] for panel in panels}) == len(panels)
+    for panel in panels:
+        assert panel["type"] in {"timeseries", "stat", "table", "row", "gauge", "bargauge"}, panel["title"]
+        assert panel["description"], panel["title"]
+        references = [target["refId"] for target in panel["targets"]]
+        assert references, panel["title"]
+        assert len(set(references)) == len(references), panel["title"]
+        assert all(target["expr"] and target["legendFormat"] for target in panel["targets"]), panel["title"]
+
+
+def test_panels_do_not_overlap(dashboard: dict[str, Any]) -> None:
+    """Protects the layout: Grafana moves overlapping panels about, differently at every load."""
+    taken: set[tuple[int, int]] = set()
+    for panel in dashboard["panels"]:
+        place = panel["gridPos"]
+        columns = range(place["x"], place["x"] + place["w"])
+        rows = range(place["y"], place["y"] + place["h"])
+        assert set(columns) <= set(range(GRID_COLUMNS)), panel["title"]
+        cells = {(column, row) for column in columns for row in rows}
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+def test_variables_exist(dashboard: dict[str, Any]) -> None:
+    """Protects every panel at once: an unknown $variable makes a query match nothing."""
+    known = {item["name"] for item in dashboard["templating"]["list"]} | {"__rate_interval", "__interval", "__range"}
+    used = {a or b for a, b in re.findall(r"\$(?:\{(\w+)\}|(\w+))", json.dumps(dashboard["panels"]))}
+    assert used <= known
+
+
+def test_queries_name_metrics_that_exist(dashboard: dict[str, Any]) -> None:
+    """Protects panels from staying empty: a misspelt or renamed metric is no error to Prometheus."""
+    names = documented()
+    for expression in expressions(dashboard):
+        found = USED.findall(expression)
+        assert found, expression
+        for series in found:
+            assert metric_of(series) in names, f"{series} in {expression}"
+
+
+def test_queries_are_well_formed(dashboard: dict[str, Any]) -> None:
+    """Protects panels from an error in place of a graph: brackets pair up, counters are read as rates, labels exist."""
+    names = documented()
+    for expression in expressions(dashboard):
+        for opening, closing in ("()", "[]", "{}"):
+            assert expression.count(opening) == expression.count(closing), expression
+        for series in re.findall(r"rate\((\w+)", expression):
+            assert names[metric_of(series)][0] in {"counter", "histogram"}, f"{series} is no counter in {expression}"
+        allowed = {"job", "instance"}.union(*(names[metric_of(series)][1] for series in USED.findall(expression)))
+        allowed |= {"le"} if "_bucket" in expression else set()
+        for grouping in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression):
+            assert {label.strip() for label in grouping.split(",")} <= allowed, expression
+
+
+def test_overview_shows_what_it_promises() -> None:
+    """Protects the overview's purpose: error, regret, throughput, lag and upload against budget are all there."""
+    overview = json.loads((ROOT / "dashboards" / "federation.json").read_text(encoding="utf-8"))
+    shown = {metric_of(series) for expression in expressions(overview) for series in USED.findall(expression)}
+    assert shown >= {
+        "streamfl_mse",
+        "streamfl_regret_per_sample",
+        "streamfl_samples_total",
+        "streamfl_consumer_lag_records",
+        "streamfl_update_bytes_total",
+        "streamfl_update_budget_bytes_total",
+    }
+
+
+def test_documented_metrics_have_no_label_per_client() -> None:
+    """Protects Prometheus' memory: a label per client grows without bound."""
+    used = {label for _, labels in documented().values() for label in labels}
+    assert used == {"reason", "topic", "partition"}
