@@ -85,7 +85,7 @@ class FeatureMap:
         self.kernels, self.count, self.dimension = frequencies.shape
         self.frequencies = np.ascontiguousarray(frequencies)
         self.dtype = self.frequencies.dtype
-        self._by_input = np.ascontiguousarray(self.frequencies.reshape(-1, self.dimension).T)
+        self._by_input = np.ascontiguousarray(self.frequencies.reshape(self.kernels * self.count, self.dimension).T)
         self._scale = self.dtype.type(self.count**-0.5)
         # One extra array instead of two: the cosines overwrite the phases they are taken of.
         self._phases = np.empty((BLOCK_ROWS, self.kernels * self.count), dtype=self.dtype)
