@@ -1,0 +1,130 @@
+"""Data sets to replay or to simulate with: CSV, Parquet, npz, and the ones that River carries."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from river import datasets
+from river.datasets import base
+
+from streamfl.samples import DataError
+
+__all__ = ["Table", "read"]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns by name, in order, each of shape (rows,): numbers where the data has numbers, objects elsewhere."""
+
+    columns: dict[str, NDArray[Any]]
+
+    @property
+    def rows(self) -> int:
+        return len(next(iter(self.columns.values()))) if self.columns else 0
+
+    def numeric(self) -> list[str]:
+        """The names of the columns that hold numbers or truth values."""
+        return [name for name, values in self.columns.items() if values.dtype.kind in "biuf"]
+
+
+def read(location: str, columns: Sequence[str] | None = None) -> Table:
+    """The data set at ``location``: a .csv, .parquet or .npz file, or 'river:NAME'; only ``columns`` if given.
+
+    npz: a matrix X becomes the columns x0, x1, …, any array of one dimension a column of its own name. River:
+    the features by their names and the target as y. DataError if it cannot be read, has no rows, or lacks a column.
+    """
+    if location.startswith("river:"):
+        table = _river(location.removeprefix("river:"))
+    else:
+        readers = {".csv": _csv, ".parquet": _parquet, ".npz": _npz}
+        path = Path(location)
+        reader = readers.get(path.suffix.lower())
+        if reader is None:
+            raise DataError(f"{location}: a file ending in {', '.join(readers)} or river:NAME is expected")
+        try:
+            table = reader(path)
+        except OSError as error:
+            raise DataError(f"{location}: cannot be read: {error.strerror or error}") from None
+        except (ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise DataError(f"{location}: cannot be read: {error}") from None
+    if columns is not None:
+        missing = [name for name in columns if name not in table.columns]
+        if missing:
+            raise DataError(f"{location}: no column {', '.join(missing)} (there are: {', '.join(table.columns)})")
+        table = Table({name: table.columns[name] for name in columns})
+    if not table.rows:
+        raise DataError(f"{location}: has no rows")
+    return table
+
+
+def _frame(frame: pd.DataFrame) -> Table:
+    return Table({str(name): _column(frame[name].to_numpy()) for name in frame.columns})
+
+
+def _column(values: NDArray[Any]) -> NDArray[Any]:
+    """Numbers as numbers, with None as NaN; anything else as it is."""
+    if values.dtype.kind in "biuf":
+        return values
+    try:
+        present = [value for value in values.tolist() if value is not None]
+        if present and all(isinstance(value, (int, float)) for value in present):
+            return values.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    return values.astype(object)
+
+
+def _csv(path: Path) -> Table:
+    return _frame(pd.read_csv(path))
+
+
+def _parquet(path: Path) -> Table:
+    try:
+        return _frame(pd.read_parquet(path))
+    except ImportError:
+        raise DataError(f"{path}: Parquet needs pyarrow: pip install 'streamfl[parquet]'") from None
+
+
+def _npz(path: Path) -> Table:
+    columns: dict[str, NDArray[Any]] = {}
+    with np.load(path, allow_pickle=False) as archive:
+        for name in archive.files:
+            array = archive[name]
+            if array.ndim == 1:
+                columns[name] = array
+            elif array.ndim == 2:
+                prefix = "x" if name == "X" else name
+                columns.update({f"{prefix}{index}": array[:, index] for index in range(array.shape[1])})
+    # Archives carry names and other asides; a table is what has as many rows as the matrix X, or as the longest array.
+    rows = max((len(values) for values in columns.values()), default=0)
+    if "x0" in columns:
+        rows = len(columns["x0"])
+    return Table({name: _column(values) for name, values in columns.items() if len(values) == rows})
+
+
+def _river(name: str) -> Table:
+    known = {
+        attribute: value
+        for attribute, value in vars(datasets).items()
+        if isinstance(value, type) and issubclass(value, base.Dataset)
+    }
+    if name not in known:
+        raise DataError(f"river:{name}: River has no such data set (known: {', '.join(sorted(known))})")
+    try:
+        dataset = known[name]()
+    except TypeError as error:
+        raise DataError(f"river:{name}: needs parameters and cannot be named alone: {error}") from None
+    if isinstance(dataset, base.RemoteDataset) and not dataset.is_downloaded:
+        raise DataError(f"river:{name}: is not on this machine: run river.datasets.{name}().download() once")
+    rows: list[dict[str, Any]] = []
+    for features, target in dataset:
+        targets = target if isinstance(target, dict) else {"y": target}
+        rows.append({**features, **targets})
+    return _frame(pd.DataFrame(rows))

@@ -1,0 +1,279 @@
+"""Settings: one TOML file a role, every key of it overridable by an environment variable STREAMFL_SECTION__KEY.
+
+Whatever is set last wins: defaults, then the file, then the environment, then what a command was told. A mistake is a
+:class:`~streamfl.role.ConfigurationError` that names the key, its value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import tomllib
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+from pydantic_settings.sources import EnvSettingsSource
+
+from streamfl.role import ConfigurationError
+
+__all__ = [
+    "Bus",
+    "Federation",
+    "Log",
+    "Metrics",
+    "RoleSection",
+    "RoleSettings",
+    "Section",
+    "load_kind",
+    "load_settings",
+]
+
+ENVIRONMENT_PREFIX = "STREAMFL_"
+NESTED_DELIMITER = "__"
+
+
+class Section(BaseModel):
+    """A table of the settings file: unknown keys are mistakes, and nothing changes once it is read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Federation(Section):
+    """Who learns together. Every member has to be given the same values."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=200)
+    """The first part of the names of the federation's topics."""
+    seed: int = Field(default=0, ge=-(2**63), lt=2**63)
+    """Names the random streams: everybody with the same seed draws the same frequencies."""
+    clients: int = Field(ge=1)
+    """K, the size of the federation: the server divides by it."""
+    shards: int = Field(default=1, ge=1)
+    """Partitions of the updates and the model, over which the kernels are dealt."""
+
+
+class Bus(Section):
+    """Where the topics are and how a worker commits to them."""
+
+    url: str = Field(default="memory://", pattern=r"^[a-z][a-z0-9+.-]*://")
+    """kafka://host:port[,host:port…] or memory://."""
+    processing_guarantee: Literal["exactly_once", "at_least_once"] = "exactly_once"
+    """exactly_once commits by transactions; at_least_once is faster and may repeat a prediction after a crash."""
+    commit_interval_ms: int = Field(default=100, ge=0)
+    """Milliseconds for which records are gathered into one atomic step."""
+    max_poll_records: int = Field(default=4000, ge=1)
+    """The most records in one step."""
+    auto_offset_reset: Literal["earliest", "latest", "error"] = "earliest"
+    """Where a group that has never committed begins."""
+    group: str | None = Field(default=None, min_length=1)
+    """The consumer group; left out: '<federation>.<kind>'."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Handed to the connector's client library as they are. From the environment, 5 and true are read as JSON."""
+    connect_timeout_seconds: float = Field(default=30.0, gt=0, allow_inf_nan=False)
+    """Seconds without a cluster after which a command gives up."""
+    stall_timeout_seconds: float = Field(default=120.0, gt=0, allow_inf_nan=False)
+    """Seconds without a round of the loop after which a worker ends itself, so that another can take over."""
+
+
+class RoleSection(Section):
+    """What this process does in the federation."""
+
+    kind: str = Field(min_length=1)
+    """For example pofmkl-client or pofmkl-server."""
+
+
+class Metrics(Section):
+    """The HTTP server for /metrics, /healthz and /readyz."""
+
+    port: int | None = Field(default=None, ge=0, le=65535)
+    """Left out: no server. 0: any free port."""
+    host: str = "127.0.0.1"
+    """The address to listen on; 0.0.0.0 for everybody."""
+
+
+class Log(Section):
+    """What is logged, on stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least severe message that is shown."""
+    format: Literal["console", "json"] = "console"
+    """json: one object a line."""
+
+
+class RoleSettings(BaseSettings):
+    """The sections that every role has; a system's settings add their own.
+
+    Constructing one reads nothing but its arguments; :func:`load_settings` adds file and environment.
+    """
+
+    model_config = SettingsConfigDict(
+        extra="forbid",
+        frozen=True,
+        env_prefix=ENVIRONMENT_PREFIX,
+        env_nested_delimiter=NESTED_DELIMITER,
+        use_attribute_docstrings=True,
+    )
+
+    federation: Federation
+    role: RoleSection
+    bus: Bus = Field(default_factory=Bus)
+    metrics: Metrics = Field(default_factory=Metrics)
+    log: Log = Field(default_factory=Log)
+
+    @property
+    def group(self) -> str:
+        """The consumer group of this role's workers."""
+        return self.bus.group or f"{self.federation.name}.{self.role.kind}"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        # A simulation builds settings of its own, which an operator's environment must not reach into.
+        return (init_settings,)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_a_table(cls, value: Any) -> Any:
+        if value is not None and not isinstance(value, (Mapping, BaseModel)):
+            raise ValueError("a section is expected here, with its keys beneath it")
+        return value
+
+
+Settings = TypeVar("Settings", bound=RoleSettings)
+
+
+def load_settings(path: Path | str | None, cls: type[Settings], overrides: Mapping[str, Any] | None = None) -> Settings:
+    """The settings of class ``cls`` from the file at ``path`` (None: no file), the environment and ``overrides``.
+
+    overrides: sections by name, keys within; they win over everything. ConfigurationError names every wrong key.
+    """
+    content = _read_file(path)
+    _merge(content, _read_environment(cls))
+    _merge(content, dict(overrides or {}))
+    try:
+        return cls(**content)
+    except ValidationError as error:
+        source = "the settings" if path is None else str(path)
+        raise ConfigurationError(f"{source}: " + "\n".join(_explain(error, cls, content))) from None
+
+
+def load_kind(path: Path | str | None) -> str:
+    """``role.kind`` of the file at ``path`` or of the environment: it decides which settings class reads the rest."""
+    section = _read_file(path).get("role")
+    kind = os.environ.get("STREAMFL_ROLE__KIND") or (section.get("kind") if isinstance(section, dict) else None)
+    if not isinstance(kind, str) or not kind:
+        source = "the settings" if path is None else str(path)
+        raise ConfigurationError(
+            f'{source}: role.kind is missing: say which role this is, such as kind = "pofmkl-client" in [role]'
+        )
+    return kind
+
+
+def _read_file(path: Path | str | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path}: is not text in UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{path}: is not TOML: {error}") from None
+
+
+def _read_environment(cls: type[RoleSettings]) -> dict[str, Any]:
+    for name in os.environ:
+        # A single underscore is somebody else's (Kubernetes sets STREAMFL_SERVICE_HOST for a service named streamfl).
+        if name.upper().startswith(ENVIRONMENT_PREFIX) and NESTED_DELIMITER in name:
+            section = name[len(ENVIRONMENT_PREFIX) :].split(NESTED_DELIMITER)[0].lower()
+            if section not in cls.model_fields:
+                raise ConfigurationError(f"environment variable {name}: {_unknown(section, cls.model_fields)}")
+    try:
+        content = dict(EnvSettingsSource(cls)())
+    except SettingsError as error:
+        raise ConfigurationError(f"environment: {error}: {error.__cause__}") from None
+    bus = content.get("bus")
+    options = bus.get("options") if isinstance(bus, dict) else None
+    if isinstance(options, dict):
+        bus["options"] = {name: _json_or_text(value) for name, value in options.items()}
+    return content
+
+
+def _json_or_text(value: Any) -> Any:
+    # The other sections say of which type their keys are; a client library's options do not.
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def _merge(base: dict[str, Any], above: Mapping[str, Any]) -> None:
+    for key, value in above.items():
+        if isinstance(value, Mapping) and isinstance(base.get(key), dict):
+            _merge(base[key], value)
+        else:
+            base[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _explain(error: ValidationError, cls: type[BaseModel], content: dict[str, Any]) -> list[str]:
+    lines: dict[str, list[str]] = {}
+    for problem in error.errors():
+        path, value = _locate(problem["loc"], content, missing=problem["type"] == "missing")
+        message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "missing":
+            text = "is missing"
+        elif problem["type"] == "extra_forbidden":
+            section = _model_at(cls, path[:-1])
+            text = _unknown(path[-1], section.model_fields if section else {})
+        elif isinstance(value, dict):
+            text = message
+        else:
+            text = f"= {value!r}: {message}"
+        lines.setdefault(".".join(path), []).append(text)
+    return [f"{key} {' / '.join(dict.fromkeys(texts))}".strip() for key, texts in lines.items()]
+
+
+def _locate(location: tuple[int | str, ...], content: Any, missing: bool) -> tuple[list[str], Any]:
+    # pydantic appends the names of a union's members to a location; only what the user wrote is of use to the user.
+    path: list[str] = []
+    for element in location:
+        listed = isinstance(content, (list, tuple)) and isinstance(element, int)
+        if listed or (isinstance(content, dict) and element in content):
+            content = content[element]
+        else:
+            if missing:
+                path.append(str(element))
+            break
+        path.append(str(element))
+    return path, content
+
+
+def _model_at(cls: type[BaseModel], path: list[str]) -> type[BaseModel] | None:
+    for name in path:
+        field = cls.model_fields.get(name)
+        if field is None:
+            return None
+        annotation = field.annotation
+        members = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+        models = [member for member in members if isinstance(member, type) and issubclass(member, BaseModel)]
+        if not models:
+            return None
+        cls = models[0]
+    return cls
+
+
+def _unknown(name: str, known: Mapping[str, Any]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f", did you mean {close[0]!r}?" if close else ""
+    return f"is not known{hint} (known: {', '.join(sorted(known))})"
