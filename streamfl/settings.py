@@ -204,8 +204,7 @@ def _read_environment(cls: type[RoleSettings]) -> dict[str, Any]:
     except SettingsError as error:
         raise ConfigurationError(f"environment: {error}: {error.__cause__}") from None
     bus = content.get("bus")
-    options = bus.get("options") if isinstance(bus, dict) else None
-    if isinstance(options, dict):
+    if isinstance(bus, dict) and isinstance(options := bus.get("options"), dict):
         bus["options"] = {name: _json_or_text(value) for name, value in options.items()}
     return content
 
