@@ -1,0 +1,194 @@
+"""A real Kafka broker for the tests: one JVM, its files from Maven Central, no Docker.
+
+The jars are fetched once into ``.broker/libs`` of the repository; every broker has free ports and a data directory of its own that
+is removed when it stops. It stops with the ``with`` block, and at the latest with the process that started it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+
+__all__ = ["Broker"]
+
+KAFKA_VERSION = "4.1.1"
+HOME = Path(__file__).resolve().parent.parent / ".broker"
+START_SECONDS = 90.0
+
+POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>streamfl</groupId>
+  <artifactId>broker</artifactId>
+  <version>1</version>
+  <dependencies>
+    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{KAFKA_VERSION}</version></dependency>
+    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-nop</artifactId><version>1.7.36</version></dependency>
+  </dependencies>
+</project>
+"""
+
+PROPERTIES = """process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+log.dirs={data}
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+offsets.topic.num.partitions=8
+transaction.state.log.num.partitions=8
+group.initial.rebalance.delay.ms=0
+auto.create.topics.enable=false
+transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
+"""
+
+
+class Broker:
+    """A single-node Kafka cluster, started on entering and gone on leaving.
+
+    ``properties`` are added to server.properties and win over the defaults. RuntimeError if it cannot be started: the text holds the
+    end of its log.
+    """
+
+    def __init__(self, properties: dict[str, str] | None = None) -> None:
+        self._properties = dict(properties or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._directory = Path()
+        self.port = 0
+
+    @property
+    def address(self) -> str:
+        """``host:port``, as clients call it bootstrap server."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The value for ``bus.url``."""
+        return f"kafka://{self.address}"
+
+    def __enter__(self) -> Broker:
+        libraries = _libraries()
+        self._directory = Path(tempfile.mkdtemp(prefix="streamfl-broker-"))
+        atexit.register(self.stop)
+        self.port, controller = _free_ports(2)
+        text = PROPERTIES.format(port=self.port, controller=controller, data=self._directory / "data")
+        text += "".join(f"{name}={value}\n" for name, value in self._properties.items())
+        (self._directory / "server.properties").write_text(text)
+        java = ["java", "-Xmx512m", "-cp", f"{libraries}/*"]
+        storage = [*java, "kafka.tools.StorageTool"]
+        identifier = subprocess.run([*storage, "random-uuid"], check=True, capture_output=True, text=True).stdout.strip()
+        subprocess.run(
+            [*storage, "format", "-t", identifier, "-c", str(self._directory / "server.properties")],
+            check=True,
+            capture_output=True,
+        )
+        self._java = java
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        atexit.unregister(self.stop)
+
+    def start(self) -> None:
+        """Start the broker on its ports and its data, and wait until it answers."""
+        with (self._directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._java, "kafka.Kafka", str(self._directory / "server.properties")],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                cwd=self._directory,
+                env={**os.environ, "KAFKA_HEAP_OPTS": "-Xmx512m"},
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                text = (self._directory / "log").read_text(errors="replace")[-3000:]
+                self.stop()
+                raise RuntimeError(f"the Kafka broker did not start:\n{text}")
+            time.sleep(0.1)
+
+    def halt(self) -> None:
+        """Kill the broker at once and keep its data: what a power cut does. :meth:`start` brings it back."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        """End the broker and remove its data; a second call does nothing."""
+        self.halt()
+        if self._directory != Path():
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = Path()
+
+    def _answers(self) -> bool:
+        from kafka import KafkaAdminClient
+        from kafka.errors import KafkaError
+
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            if probe.connect_ex(("127.0.0.1", self.port)) != 0:
+                return False
+        try:
+            admin = KafkaAdminClient(bootstrap_servers=self.address, bootstrap_timeout_ms=5000)
+        except KafkaError:
+            return False
+        try:
+            brokers = admin.describe_cluster()["brokers"]
+            return bool(brokers) and not any(broker.get("is_fenced") for broker in brokers)
+        except KafkaError:
+            return False
+        finally:
+            admin.close()
+
+
+def _libraries() -> Path:
+    """The directory of Kafka's jars, fetched by Maven when it is not there yet."""
+    libraries = HOME / "libs"
+    if libraries.is_dir() and any(libraries.glob(f"kafka_2.13-{KAFKA_VERSION}.jar")):
+        return libraries
+    HOME.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="streamfl-pom-") as folder:
+        (Path(folder) / "pom.xml").write_text(POM)
+        # A directory of this process, moved into place whole: two test runs may fetch at once, and one may be interrupted.
+        fetched = Path(tempfile.mkdtemp(prefix="libs-", dir=HOME))
+        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={fetched}"]
+        result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if result.returncode != 0:
+        shutil.rmtree(fetched, ignore_errors=True)
+        raise RuntimeError(f"Maven could not fetch the Kafka broker:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
+    if libraries.is_dir() and not any(libraries.glob(f"kafka_2.13-{KAFKA_VERSION}.jar")):
+        shutil.rmtree(libraries)
+    try:
+        fetched.rename(libraries)
+    except OSError:
+        shutil.rmtree(fetched, ignore_errors=True)
+    return libraries
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago, all different."""
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for one in held:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in held]
+    finally:
+        for one in held:
+            one.close()
