@@ -32,6 +32,7 @@ __all__ = [
     "Role",
     "Send",
     "StateChange",
+    "TopicSpec",
 ]
 
 
@@ -122,6 +123,16 @@ class Input:
 
     topic: str
     decode: Decode
+
+
+@dataclass(frozen=True)
+class TopicSpec:
+    """A topic as the federation needs it. ``partitions`` None: any number will do."""
+
+    name: str
+    partitions: int | None
+    compacted: bool
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

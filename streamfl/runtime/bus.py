@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
-from streamfl.role import ConfigurationError, Record
+from streamfl.role import ConfigurationError, Record, TopicSpec
 
 __all__ = [
     "Bus",
@@ -45,16 +45,6 @@ class CommitRefused(Exception):
 
     The next poll reports every partition as revoked and the ones still assigned as assigned.
     """
-
-
-@dataclass(frozen=True)
-class TopicSpec:
-    """A topic as the federation needs it. ``partitions`` None: any number will do."""
-
-    name: str
-    partitions: int | None
-    compacted: bool
-    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

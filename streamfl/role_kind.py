@@ -1,0 +1,36 @@
+"""What a system tells the runtime about each of its roles, so that the runtime can run it without knowing the system."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from streamfl.role import Channels, Role, TopicSpec
+
+if TYPE_CHECKING:
+    from streamfl.settings import RoleSettings
+
+__all__ = ["RoleKind"]
+
+Settings = TypeVar("Settings", bound="RoleSettings")
+
+
+def _any_number(_settings: RoleSettings) -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True)
+class RoleKind(Generic[Settings]):
+    """A role as ``[role] kind = "<name>"`` names it.
+
+    settings: the class of its configuration file. build: the role, with no partition open. channels: the topics behind its names.
+    topics: the topics that it needs. partitioned_like: for a topic that needs as many partitions as another, the other's name.
+    """
+
+    name: str
+    settings: type[Settings]
+    build: Callable[[Settings], Role]
+    channels: Callable[[Settings, Role], Channels]
+    topics: Callable[[Settings], Sequence[TopicSpec]]
+    partitioned_like: Callable[[Settings], Mapping[str, str]] = _any_number

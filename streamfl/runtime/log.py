@@ -1,0 +1,57 @@
+"""Structured logs: readable lines on a console, one JSON object a line elsewhere. Always on stderr: stdout is for results."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, Literal, cast
+
+import structlog
+
+__all__ = ["configure", "logger"]
+
+Level = Literal["debug", "info", "warning", "error"]
+
+_FACTS: list[Any] = [
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.processors.format_exc_info,
+]
+
+
+def configure(level: Level = "info", style: Literal["console", "json"] = "console") -> None:
+    """Send streamfl's and its libraries' logs to stderr, from ``level`` on.
+
+    kafka-python reports offsets that another transaction still holds as errors; that is the protocol at work, and is left out.
+    """
+    number = logging.getLevelNamesMapping()[level.upper()]
+    renderer: Any = (
+        structlog.processors.JSONRenderer()
+        if style == "json"
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=_FACTS,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    handler.addFilter(lambda record: "UnstableOffsetCommit" not in record.getMessage())
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(max(number, logging.WARNING))
+    logging.getLogger("streamfl").setLevel(number)
+
+
+def logger(name: str) -> structlog.stdlib.BoundLogger:
+    """The logger of a streamfl module; events are short texts, facts are keywords."""
+    # Bound to the standard logger here, not by structlog.configure: unconfigured structlog prints to stdout.
+    wrapped = structlog.wrap_logger(
+        logging.getLogger(name),
+        processors=[structlog.stdlib.filter_by_level, *_FACTS, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    return cast(structlog.stdlib.BoundLogger, wrapped)

@@ -1,0 +1,335 @@
+"""A cluster in this process: topics, consumer groups and atomic commits with the behaviour that streamfl needs of Kafka.
+
+The demo, the simulator and the tests run on it. It obeys the same laws as the Kafka connector (:mod:`streamfl.testing.bus_laws`).
+Everything is guarded by one lock, and nothing is ever partly visible: under every guarantee a commit is atomic.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from streamfl.role import ConfigurationError, Record, TopicSpec
+from streamfl.runtime.bus import (
+    CommitRefused,
+    Outgoing,
+    Polled,
+    Step,
+    Subscription,
+    TopicPartition,
+    TopicState,
+)
+
+__all__ = ["MemoryBus", "MemorySession"]
+
+
+class MemoryBus:
+    """A fresh, empty cluster; :meth:`at` gives the one that everybody in the process means by a URL.
+
+    >>> bus = MemoryBus()
+    >>> bus.create([TopicSpec("readings", 1, compacted=False)])
+    >>> bus.write([Outgoing("readings", b"pump", b"4.2")])
+    >>> [record.value for record in bus.read("readings")]
+    [b'4.2']
+    """
+
+    _named: ClassVar[dict[str, MemoryBus]] = {}
+    _naming = threading.Lock()
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.clock = clock
+        self._changed = threading.Condition()
+        self._topics: dict[str, _Topic] = {}
+        self._groups: dict[str, _Group] = {}
+
+    @classmethod
+    def at(cls, url: str) -> MemoryBus:
+        """The bus of this name in this process, the same one every time."""
+        with cls._naming:
+            return cls._named.setdefault(url, cls())
+
+    def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
+        with self._changed:
+            return {name: self._topics[name].state() for name in topics if name in self._topics}
+
+    def create(self, topics: Sequence[TopicSpec]) -> None:
+        with self._changed:
+            for spec in topics:
+                self._topics.setdefault(spec.name, _Topic(spec))
+
+    def session(self, subscription: Subscription) -> MemorySession:
+        with self._changed:
+            for name in (*subscription.inputs, *subscription.tables):
+                self._topic(name)
+            counts = {name: len(self._topic(name).partitions) for name in subscription.inputs}
+            if len(set(counts.values())) > 1:
+                raise ConfigurationError(f"the inputs of a role need the same number of partitions, but have {counts}")
+            partitions = next(iter(counts.values()), 0)
+            group = self._groups.setdefault(subscription.group, _Group(partitions))
+            session = MemorySession(self, group, subscription)
+            group.join(session)
+            self._changed.notify_all()
+            return session
+
+    def write(self, records: Sequence[Outgoing]) -> None:
+        with self._changed:
+            self._append(records)
+
+    def read(self, topic: str, limit: int | None = None) -> Iterator[Record]:
+        with self._changed:
+            records = [record for log in self._topic(topic).partitions for record in log.since(0)]
+        return iter(records[:limit])
+
+    def expel(self, session: MemorySession) -> None:
+        """What a cluster does to a worker that fell silent: its partitions go to others and its commits are refused."""
+        with self._changed:
+            session._group.leave(session)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Nothing to give back: the records live as long as the bus does."""
+
+    def _topic(self, name: str) -> _Topic:
+        if name not in self._topics:
+            raise ConfigurationError(f"topic {name!r} does not exist on the memory bus; create it first")
+        return self._topics[name]
+
+    def _log(self, name: str, partition: int) -> _Log:
+        logs = self._topic(name).partitions
+        if not 0 <= partition < len(logs):
+            raise ConfigurationError(f"topic {name!r} has {len(logs)} partitions, there is no partition {partition}")
+        return logs[partition]
+
+    def _append(self, records: Sequence[Outgoing]) -> None:
+        # Every destination is looked up before anything is written: a wrong one must leave no part behind.
+        logs = [self._log(record.topic, self._topic(record.topic).partition_for(record)) for record in records]
+        now = self.clock()
+        for log, record in zip(logs, records, strict=True):
+            log.append(record, now)
+        if records:
+            self._changed.notify_all()
+
+
+class MemorySession:
+    """A membership in a group of a :class:`MemoryBus`; see :class:`streamfl.runtime.bus.Session`."""
+
+    def __init__(self, bus: MemoryBus, group: _Group, subscription: Subscription) -> None:
+        self._bus = bus
+        self._group = group
+        self._subscription = subscription
+        self._generation = -1
+        self._owned: set[int] = set()
+        self._positions: dict[TopicPartition, int] = {}
+        self._paused: frozenset[int] = frozenset()
+        self._table_positions: dict[TopicPartition, int] = {}
+        self._refused = False
+        self._closed = False
+        self._turn = 0
+
+    def poll(self, timeout: float, max_records: int) -> Polled:
+        deadline = time.monotonic() + timeout
+        with self._bus._changed:
+            self._check_open()
+            while True:
+                polled = self._take(max_records)
+                remaining = deadline - time.monotonic()
+                if polled or remaining <= 0:
+                    return polled
+                self._bus._changed.wait(remaining)
+
+    def restore(self, topic: str, partition: int) -> Iterator[Record]:
+        with self._bus._changed:
+            return iter(self._bus._log(topic, partition).since(0))
+
+    def committed(self, topic: str, partition: int) -> int | None:
+        with self._bus._changed:
+            return self._group.committed.get((topic, partition))
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        with self._bus._changed:
+            if (topic, partition) not in self._positions:
+                raise ValueError(f"partition {partition} of {topic!r} is not assigned to this session")
+            self._positions[topic, partition] = offset
+
+    def commit(self, step: Step) -> None:
+        with self._bus._changed:
+            self._check_open()
+            stale = self._refused or self._generation != self._group.generation
+            if stale or any(partition not in self._owned for _, partition in step.positions):
+                self._refused = True
+                raise CommitRefused(f"group {self._subscription.group!r} has rebalanced since the last poll")
+            self._bus._append([*step.outputs, *step.changelog])
+            self._group.committed.update(step.positions)
+
+    def pause(self, partitions: Iterable[int]) -> None:
+        with self._bus._changed:
+            self._paused = frozenset(partitions)
+
+    def lag(self) -> Mapping[TopicPartition, int]:
+        with self._bus._changed:
+            return {place: self._bus._log(*place).end - position for place, position in self._positions.items()}
+
+    def close(self) -> None:
+        with self._bus._changed:
+            self._closed = True
+            self._group.leave(self)
+            self._bus._changed.notify_all()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError("the session is closed")
+
+    def _take(self, max_records: int) -> Polled:
+        polled = Polled(tables=self._take_tables())
+        if self not in self._group.members:
+            self._group.join(self)
+            self._refused = True
+            self._bus._changed.notify_all()
+        if self._refused or self._generation != self._group.generation:
+            self._rebalance(polled)
+        else:
+            self._take_records(polled.records, max_records)
+        return polled
+
+    def _take_tables(self) -> list[Record]:
+        taken: list[Record] = []
+        for topic in self._subscription.tables:
+            for partition, log in enumerate(self._bus._topic(topic).partitions):
+                taken += log.since(self._table_positions.get((topic, partition), 0))
+                self._table_positions[topic, partition] = log.end
+        return taken
+
+    def _rebalance(self, polled: Polled) -> None:
+        owned_since = self._group.owned_since(self)
+        # A partition that was another's for a while comes back as revoked and assigned: its state here is out of date.
+        kept = {p for p in self._owned if not self._refused and owned_since.get(p, self._generation + 1) <= self._generation}
+        polled.revoked = sorted(self._owned - kept)
+        polled.assigned = sorted(owned_since.keys() - kept)
+        for topic in self._subscription.inputs:
+            for partition in polled.revoked:
+                del self._positions[topic, partition]
+            for partition in polled.assigned:
+                self._positions[topic, partition] = self._first_position(topic, partition)
+        self._owned = set(owned_since)
+        self._generation = self._group.generation
+        self._refused = False
+
+    def _first_position(self, topic: str, partition: int) -> int:
+        committed = self._group.committed.get((topic, partition))
+        if committed is not None:
+            return committed
+        if self._subscription.auto_offset_reset == "error":
+            raise ConfigurationError(
+                f"bus.auto_offset_reset = 'error': group {self._subscription.group!r} has no committed offset for "
+                f"partition {partition} of {topic!r}; set 'earliest' or 'latest' to say where to begin"
+            )
+        return 0 if self._subscription.auto_offset_reset == "earliest" else self._bus._log(topic, partition).end
+
+    def _take_records(self, taken: list[Record], max_records: int) -> None:
+        places = [place for place in self._positions if place[1] not in self._paused]
+        # Another partition goes first each time, or a busy one would starve the rest.
+        self._turn += 1
+        start = self._turn % len(places) if places else 0
+        for place in places[start:] + places[:start]:
+            records = self._bus._log(*place).since(self._positions[place], max_records - len(taken))
+            if records:
+                self._positions[place] = records[-1].offset + 1
+                taken += records
+
+
+class _Group:
+    """A consumer group: who its members are, which partitions each owns and since which generation, and what is committed."""
+
+    def __init__(self, partitions: int) -> None:
+        self.generation = 0
+        self.committed: dict[TopicPartition, int] = {}
+        self.members: list[MemorySession] = []
+        self._partitions = partitions
+        self._owners: dict[int, tuple[MemorySession, int]] = {}
+
+    def join(self, session: MemorySession) -> None:
+        self.members.append(session)
+        self._deal()
+
+    def leave(self, session: MemorySession) -> None:
+        if session in self.members:
+            self.members.remove(session)
+            self._deal()
+
+    def owned_since(self, session: MemorySession) -> dict[int, int]:
+        return {partition: since for partition, (owner, since) in self._owners.items() if owner is session}
+
+    def _deal(self) -> None:
+        """Give every partition an owner, each member as many as the next, moving as few as that allows."""
+        self.generation += 1
+        if not self.members:
+            self._owners = {}
+            return
+        share, extra = divmod(self._partitions, len(self.members))
+        room = {id(member): share + (number < extra) for number, member in enumerate(self.members)}
+        kept: dict[int, tuple[MemorySession, int]] = {}
+        for partition, (owner, since) in self._owners.items():
+            if room.get(id(owner), 0) > 0:
+                room[id(owner)] -= 1
+                kept[partition] = (owner, since)
+        free = (member for member in self.members for _ in range(room[id(member)]))
+        for partition in range(self._partitions):
+            if partition not in kept:
+                kept[partition] = (next(free), self.generation)
+        self._owners = kept
+
+
+class _Topic:
+    def __init__(self, spec: TopicSpec) -> None:
+        self._spec = spec
+        self._keyless = 0
+        self.partitions = [_Log(spec.name, number, spec.compacted) for number in range(spec.partitions or 1)]
+
+    def state(self) -> TopicState:
+        return TopicState(self._spec.name, len(self.partitions), self._spec.compacted, self._spec.options)
+
+    def partition_for(self, record: Outgoing) -> int:
+        if record.partition is not None:
+            return record.partition
+        if record.key is not None:
+            return zlib.crc32(record.key) % len(self.partitions)
+        self._keyless += 1
+        return self._keyless % len(self.partitions)
+
+
+class _Log:
+    """One partition. A compacted one forgets, now and then, what a later record of the same key has replaced."""
+
+    RECENT = 5_000
+
+    def __init__(self, topic: str, partition: int, compacted: bool) -> None:
+        self.end = 0
+        self._topic = topic
+        self._partition = partition
+        self._compacted = compacted
+        self._compact_at = 2 * self.RECENT
+        self._records: list[Record] = []
+
+    def append(self, record: Outgoing, now: float) -> None:
+        self._records.append(
+            Record(self._topic, self._partition, self.end, record.key, record.value, record.headers, now)
+        )
+        self.end += 1
+        if self._compacted and len(self._records) >= self._compact_at:
+            self._compact()
+
+    def since(self, offset: int, limit: int | None = None) -> list[Record]:
+        start = bisect_left(self._records, offset, key=lambda record: record.offset)
+        return self._records[start : None if limit is None else start + limit]
+
+    def _compact(self) -> None:
+        # The recent part stays as it is, so that a reader a little behind still sees every version and every tombstone.
+        last = {record.key: record.offset for record in self._records}
+        old, recent = self._records[: -self.RECENT], self._records[-self.RECENT :]
+        current = [record for record in old if last[record.key] == record.offset and record.value is not None]
+        self._records = current + recent
+        self._compact_at = 2 * len(self._records)

@@ -1,0 +1,79 @@
+"""The worker's and its role's figures in Prometheus' text format, computed when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from streamfl.role import Measurement
+
+__all__ = ["CONTENT_TYPE", "SECONDS", "Metrics"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PREFIX = "streamfl_"
+
+# From one record on a fast machine to a batch that would miss every deadline.
+SECONDS = (50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class Metrics:
+    """What one worker counts, and beside it whatever ``measure`` gives at the moment of the question.
+
+    >>> metrics = Metrics(lambda: [Measurement("samples", "counter", "Samples taken.", 3.0)])
+    >>> "streamfl_samples_total 3.0" in metrics.render().decode()
+    True
+    """
+
+    def __init__(self, measure: Callable[[], Iterable[Measurement]]) -> None:
+        registry = CollectorRegistry()
+
+        def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
+            return Counter(PREFIX + name, text, labels, registry=registry)
+
+        self.batch_seconds = Histogram(
+            PREFIX + "batch_seconds", "Seconds a role takes for a batch.", registry=registry, buckets=SECONDS
+        )
+        self.step_seconds = Histogram(
+            PREFIX + "step_seconds",
+            "Seconds from the end of a poll to the end of its commit.",
+            registry=registry,
+            buckets=SECONDS,
+        )
+        self.records = counter("records", "Input records taken.")
+        self.repeated = counter("repeated_records", "Input records skipped because their effect is already remembered.")
+        self.dead_letters = counter("dead_letters", "Input records refused, by reason.", ("reason",))
+        self.table_rejections = counter("table_rejections", "Table records refused, by reason.", ("reason",))
+        self.commits = counter("commits", "Steps committed.")
+        self.commits_refused = counter("commits_refused", "Steps refused because the partitions had moved.")
+        self.bus_failures = counter("bus_failures", "Times the cluster did not answer.")
+        self.output_bytes = counter("output_bytes", "Bytes of keys and values published.")
+        self.changelog_bytes = counter("changelog_bytes", "Bytes of keys and values remembered.")
+        self._registry = registry
+        registry.register(_Measurements(measure))
+
+    def render(self) -> bytes:
+        """All figures in the text format, version 0.0.4."""
+        return generate_latest(self._registry)
+
+
+class _Measurements(Collector):
+    def __init__(self, measure: Callable[[], Iterable[Measurement]]) -> None:
+        self._measure = measure
+
+    def describe(self) -> list[Metric]:
+        # Nothing is known before the first question; without this the registry would ask on registration.
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        for measurement in self._measure():
+            name = measurement.name if measurement.name.startswith(PREFIX) else PREFIX + measurement.name
+            if name not in families:
+                labels = [label for label, _ in measurement.labels]
+                family = CounterMetricFamily if measurement.kind == "counter" else GaugeMetricFamily
+                families[name] = family(name, measurement.help, labels=labels)
+            families[name].add_metric([value for _, value in measurement.labels], measurement.value)
+        yield from families.values()

@@ -1,0 +1,354 @@
+"""The worker: moves messages between a bus and a role, and commits each step whole.
+
+The loop is :meth:`Worker.step`. Everything that it consumed, sends and remembers becomes visible together or not at all; whenever it
+did not, the worker forgets its partitions and takes them back from the changelog. Positions are remembered twice: with the group, and
+in the changelog beside the state that they belong to, so that the state and the place in the input that it reflects cannot part.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from streamfl.role import (
+    Channels,
+    ConfigurationError,
+    Input,
+    Measurement,
+    PeerError,
+    Received,
+    Record,
+    Rejection,
+    Role,
+    Send,
+    StateChange,
+)
+from streamfl.runtime.bus import (
+    Bus,
+    BusUnavailable,
+    CommitRefused,
+    Outgoing,
+    Polled,
+    Session,
+    Step,
+    Subscription,
+    TopicPartition,
+)
+from streamfl.runtime.health import Health
+from streamfl.runtime.log import logger
+from streamfl.runtime.metrics import Metrics
+
+__all__ = ["POSITION_KEY", "Worker"]
+
+POSITION_KEY = b"\0position/"
+RETRY_SECONDS = 1.0
+
+log = logger(__name__)
+
+
+class Worker:
+    """One role object on one session.
+
+    Parameters: clock, the ``now`` that the role sees, in seconds. commit_interval, how long records are gathered for one commit, in
+    seconds. max_records, the input records of one commit at most. restore_seconds, how long a changelog may lag behind the group's
+    offsets before the cluster counts as unavailable. All but :meth:`measure` and ``health`` belong to one thread.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        channels: Channels,
+        bus: Bus,
+        subscription: Subscription,
+        dead_letter_topic: str,
+        clock: Callable[[], float] = time.time,
+        commit_interval: float = 0.1,
+        max_records: int = 4000,
+        restore_seconds: float = 30.0,
+        stall_seconds: float = 120.0,
+    ) -> None:
+        self.role = role
+        self.lock = threading.Lock()
+        self.health = Health(stall_seconds)
+        self.metrics = Metrics(self.measure)
+        self._channels = channels
+        self._inputs = _by_topic(channels.inputs)
+        self._tables = _by_topic(channels.tables)
+        self._bus = bus
+        self._subscription = subscription
+        self._dead_letter_topic = dead_letter_topic
+        self._clock = clock
+        self._commit_interval = commit_interval
+        self._max_records = max_records
+        self._restore_seconds = restore_seconds
+        self._session: Session | None = None
+        self._tasks: set[int] = set()
+        self._positions: dict[TopicPartition, int] = {}
+
+    def run(self, stop: threading.Event) -> None:
+        """Go round until told to stop, finish the step, leave the group."""
+        try:
+            while not stop.is_set():
+                self.step(0.5)
+        finally:
+            self.close()
+
+    def step(self, timeout: float) -> bool:
+        """Wait at most ``timeout`` seconds for records, process them, commit once. True if there was anything to do.
+
+        ConfigurationError if the cluster says that a topic or a right is missing.
+        """
+        try:
+            session = self._join()
+            polled = self._gather(session, timeout)
+            if not polled and not self._tick_is_due():
+                self.health.completed()
+                return False
+            self.health.begin()
+            with self.metrics.step_seconds.time():
+                with self.lock:
+                    self._move_tasks(session, polled)
+                    step = self._process(polled)
+                if step:
+                    session.commit(step)
+                    self._count(step)
+            self.health.completed()
+            return True
+        except CommitRefused as refusal:
+            self._after_refusal(refusal)
+            return True
+        except BusUnavailable as failure:
+            self._after_failure(failure, timeout)
+            return False
+
+    def close(self) -> None:
+        """Leave the group; what was not committed is not seen."""
+        with self.lock:
+            self._drop_tasks()
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def measure(self) -> Iterator[Measurement]:
+        """The role's figures and the session's, from any thread."""
+        with self.lock:
+            figures = list(self.role.measure())
+            session, tasks = self._session, len(self._tasks)
+        yield from figures
+        yield Measurement("partitions", "gauge", "Partitions this worker has.", float(tasks))
+        if session is not None:
+            text = "Records not yet taken, by partition; Kafka's control records count too."
+            for (topic, partition), behind in session.lag().items():
+                labels = (("topic", topic), ("partition", str(partition)))
+                yield Measurement("consumer_lag", "gauge", text, float(behind), labels)
+
+    # ---- gathering
+
+    def _join(self) -> Session:
+        if self._session is None:
+            self._session = self._bus.session(self._subscription)
+        return self._session
+
+    def _gather(self, session: Session, timeout: float) -> Polled:
+        """Polls until the commit interval is over, the batch is full or, if peers wait for this role, nothing more is there."""
+        session.pause(self.role.full)
+        gathered = session.poll(self._until_tick(timeout), self._max_records)
+        # The machine's time, not the role's: a simulated clock stands still in here.
+        deadline = time.monotonic() + self._commit_interval
+        while gathered and not (gathered.revoked or gathered.assigned):
+            room = self._max_records - len(gathered.records)
+            remaining = self._until_tick(deadline - time.monotonic())
+            if room <= 0 or remaining <= 0:
+                break
+            more = session.poll(0.0 if self.role.prompt else remaining, room)
+            if self.role.prompt and not more:
+                break
+            # What was gathered of a partition that is gone now is another worker's to process.
+            kept = [record for record in gathered.records if record.partition not in more.revoked]
+            gathered = Polled(more.revoked, more.assigned, gathered.tables + more.tables, kept + more.records)
+        return gathered
+
+    def _until_tick(self, timeout: float) -> float:
+        wake_at = self.role.wake_at
+        return timeout if wake_at is None else max(0.0, min(timeout, wake_at - self._clock()))
+
+    def _tick_is_due(self) -> bool:
+        return self.role.wake_at is not None and self.role.wake_at <= self._clock()
+
+    # ---- tasks: a task is the role on one partition
+
+    def _move_tasks(self, session: Session, polled: Polled) -> None:
+        for partition in polled.revoked:
+            self._drop_task(partition)
+        for partition in polled.assigned:
+            self._open_task(session, partition)
+        if polled.revoked or polled.assigned:
+            log.info("partitions moved", revoked=polled.revoked, assigned=polled.assigned)
+
+    def _open_task(self, session: Session, partition: int) -> None:
+        """Take the partition's state back as it was at its last commit, and go on reading where that state left off."""
+        committed = {topic: session.committed(topic, partition) for topic in self._inputs}
+        deadline = time.monotonic() + self._restore_seconds
+        while True:
+            self._drop_task(partition)
+            self.role.open(partition)
+            self._tasks.add(partition)
+            remembered = self._restore(session, partition)
+            behind = self._behind(committed, remembered)
+            if not behind:
+                break
+            # An atomic commit has reached the group's offsets, its end marker has not reached the changelog yet.
+            if time.monotonic() >= deadline:
+                raise BusUnavailable(f"the changelog of partition {partition} ends before the group's offsets: {behind}")
+            time.sleep(0.05)
+        for topic, position in remembered.items():
+            self._positions[topic, partition] = position
+            session.seek(topic, partition, position)
+
+    def _restore(self, session: Session, partition: int) -> dict[str, int]:
+        remembered: dict[str, int] = {}
+        for channel, topic in self._channels.changelogs.items():
+            latest: dict[bytes, bytes | None] = {}
+            for record in session.restore(topic, partition):
+                key = record.key or b""
+                # In the order of the last writing, as compaction would leave them.
+                latest.pop(key, None)
+                latest[key] = record.value
+            for key, value in latest.items():
+                if value is None:
+                    continue
+                if key.startswith(POSITION_KEY):
+                    remembered[key.removeprefix(POSITION_KEY).decode()] = struct.unpack("<q", value)[0]
+                else:
+                    self.role.restore(StateChange(channel, partition, key, value))
+        return {topic: position for topic, position in remembered.items() if topic in self._inputs}
+
+    def _behind(self, committed: dict[str, int | None], remembered: dict[str, int]) -> str:
+        if self._subscription.guarantee != "exactly_once" or not self._channels.changelogs:
+            return ""
+        late = {topic: offset for topic, offset in committed.items() if (offset or 0) > remembered.get(topic, 0)}
+        return ", ".join(f"{topic} is committed up to {offset}, not {remembered.get(topic)}" for topic, offset in late.items())
+
+    def _drop_task(self, partition: int) -> None:
+        if partition in self._tasks:
+            self._tasks.remove(partition)
+            self.role.close(partition)
+        for place in [place for place in self._positions if place[1] == partition]:
+            del self._positions[place]
+
+    def _drop_tasks(self) -> None:
+        for partition in sorted(self._tasks):
+            self._drop_task(partition)
+
+    # ---- processing
+
+    def _process(self, polled: Polled) -> Step:
+        step = Step()
+        batch = self._decode_tables(polled.tables) + self._decode_inputs(polled.records, step)
+        with self.metrics.batch_seconds.time():
+            replies = self.role.receive(batch, self._clock())
+        for reply in replies:
+            if isinstance(reply, Rejection):
+                self._reject(reply.received.record, reply.error, step)
+            else:
+                step.outputs.append(self._outgoing(reply))
+        self._remember(step)
+        return step
+
+    def _decode_tables(self, records: Sequence[Record]) -> list[Received]:
+        batch: list[Received] = []
+        for record in records:
+            channel, table = self._tables[record.topic]
+            try:
+                batch.append(Received(channel, table.decode(record), record))
+            except PeerError as error:
+                self.metrics.table_rejections.labels(error.reason).inc()
+        return batch
+
+    def _decode_inputs(self, records: Sequence[Record], step: Step) -> list[Received]:
+        batch: list[Received] = []
+        repeated = 0
+        for record in records:
+            place = (record.topic, record.partition)
+            if record.offset < self._positions.get(place, 0):
+                repeated += 1
+                continue
+            self._positions[place] = step.positions[place] = record.offset + 1
+            channel, source = self._inputs[record.topic]
+            try:
+                batch.append(Received(channel, source.decode(record), record))
+            except PeerError as error:
+                self._reject(record, error, step)
+        self.metrics.records.inc(len(records) - repeated)
+        self.metrics.repeated.inc(repeated)
+        return batch
+
+    def _reject(self, record: Record, error: PeerError, step: Step) -> None:
+        if record.topic not in self._inputs:
+            self.metrics.table_rejections.labels(error.reason).inc()
+            return
+        self.metrics.dead_letters.labels(error.reason).inc()
+        cause = (
+            ("topic", record.topic.encode()),
+            ("partition", str(record.partition).encode()),
+            ("offset", str(record.offset).encode()),
+            ("error", error.reason.encode()),
+            ("text", error.text.encode()),
+        )
+        letter = Outgoing(self._dead_letter_topic, record.key, record.value, headers=(*record.headers, *cause))
+        step.outputs.append(letter)
+
+    def _outgoing(self, send: Send) -> Outgoing:
+        return Outgoing(self._channels.outputs[send.channel], send.key, send.value, send.partition)
+
+    def _remember(self, step: Step) -> None:
+        changelogs = self._channels.changelogs
+        for change in self.role.changed_state():
+            step.changelog.append(Outgoing(changelogs[change.channel], change.key, change.value, change.partition))
+        if changelogs:
+            first = next(iter(changelogs.values()))
+            for (topic, partition), position in step.positions.items():
+                key = POSITION_KEY + topic.encode()
+                step.changelog.append(Outgoing(first, key, struct.pack("<q", position), partition))
+
+    def _count(self, step: Step) -> None:
+        self.metrics.commits.inc()
+        self.metrics.output_bytes.inc(_size(step.outputs))
+        self.metrics.changelog_bytes.inc(_size(step.changelog))
+
+    # ---- when a step came to nothing
+
+    def _after_refusal(self, refusal: CommitRefused) -> None:
+        """The state is ahead of what is committed: forget it. The next poll says what to take back."""
+        log.warning("commit refused, partitions are taken back from the changelog", cause=str(refusal))
+        self.metrics.commits_refused.inc()
+        with self.lock:
+            self._drop_tasks()
+        self.health.completed()
+
+    def _after_failure(self, failure: BusUnavailable, timeout: float) -> None:
+        """Forget everything, leave, and try again with a new session after a pause."""
+        log.warning("the bus is unavailable", cause=str(failure))
+        self.metrics.bus_failures.inc()
+        self.health.failed(f"the bus is unavailable: {failure}")
+        with self.lock:
+            self._drop_tasks()
+            session, self._session = self._session, None
+        if session is not None:
+            with suppress(BusUnavailable, CommitRefused):
+                session.close()
+        time.sleep(max(0.0, min(timeout, RETRY_SECONDS)))
+
+
+def _by_topic(inputs: Mapping[str, Input]) -> dict[str, tuple[str, Input]]:
+    by_topic = {source.topic: (channel, source) for channel, source in inputs.items()}
+    if len(by_topic) < len(inputs):
+        raise ConfigurationError(f"two inputs of a role read the same topic: {sorted(s.topic for s in inputs.values())}")
+    return by_topic
+
+
+def _size(records: Sequence[Outgoing]) -> int:
+    return sum(len(record.key or b"") + len(record.value or b"") for record in records)
