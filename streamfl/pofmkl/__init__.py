@@ -1,0 +1,1 @@
+"""POF-MKL: personalised online federated learning with multiple kernels (Ghari and Shen, NeurIPS 2022)."""

@@ -1,0 +1,69 @@
+"""What a client may send: a token bucket on encoded bytes, and the number of kernels that fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamfl.pofmkl.messages import UPDATE, Update
+from streamfl.wire import VERSION, encoded_size
+
+__all__ = ["TokenBucket", "UpdateCost"]
+
+_LARGEST = 2**62
+
+
+@dataclass(frozen=True)
+class UpdateCost:
+    """Upper bounds on the encoded bytes of an upload.
+
+    ``client`` is the client's name, ``row_bytes`` the raw bytes of one kernel's step, ``shards`` how many messages an upload may
+    be split into; ``notify_all`` if every shard gets one (lockstep).
+    """
+
+    client: str
+    row_bytes: int
+    shards: int
+    notify_all: bool
+
+    def bytes_for(self, kernels: int) -> int:
+        """An upload of ``kernels`` kernels, framing included, measured by encoding the largest such message."""
+        messages = self.shards if self.notify_all else min(kernels, self.shards)
+        largest = Update(VERSION, _LARGEST, self.client, _LARGEST, _LARGEST, _LARGEST, _LARGEST, (), b"")
+        # A kernel number takes at most 5 bytes, and the length of an array or of bytes at most 5.
+        empty = encoded_size(self.client.encode(), UPDATE.encode(largest)) + 10
+        return messages * empty + kernels * (self.row_bytes + 5)
+
+    def kernels_within(self, budget: float, kernels: int) -> int:
+        """M: the most kernels, of ``kernels``, whose upload costs no more than ``budget`` bytes."""
+        low, high = 0, kernels
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self.bytes_for(middle) <= budget else (low, middle - 1)
+        return low
+
+
+class TokenBucket:
+    """Bytes that may be sent: at most ``depth + rate * seconds`` in any span, never overdrawn.
+
+    >>> bucket = TokenBucket(rate=100.0, depth=200.0, tokens=200.0, filled_at=0.0)
+    >>> bucket.take(150.0, now=0.0), bucket.take(150.0, now=0.5), bucket.take(150.0, now=1.0)
+    (True, False, True)
+    """
+
+    __slots__ = ("depth", "filled_at", "rate", "tokens")
+
+    def __init__(self, rate: float, depth: float, tokens: float, filled_at: float) -> None:
+        self.rate, self.depth, self.tokens, self.filled_at = rate, depth, tokens, filled_at
+
+    def available(self, now: float) -> float:
+        # A clock that steps back must not refill the bucket twice for the same second.
+        if now > self.filled_at:
+            self.tokens = min(self.depth, self.tokens + self.rate * (now - self.filled_at))
+            self.filled_at = now
+        return self.tokens
+
+    def take(self, amount: float, now: float) -> bool:
+        if self.available(now) < amount:
+            return False
+        self.tokens -= amount
+        return True

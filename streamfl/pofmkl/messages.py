@@ -1,0 +1,94 @@
+"""What clients and servers of POF-MKL say to each other, and the prediction that a user reads."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+import numpy as np
+
+from streamfl.kernels import Kernel
+from streamfl.wire import VERSION, Codec
+
+__all__ = [
+    "KERNEL_PARAMETERS",
+    "SHARD_VERSION",
+    "UPDATE",
+    "KernelParameters",
+    "Prediction",
+    "ShardVersion",
+    "Update",
+    "fingerprint",
+]
+
+
+class Update(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """A client's step on some kernels of one shard (equation 9), based on ``model_version`` of that shard.
+
+    ``steps``: (len(kernels), 2 D) raw numbers, already divided by the bin's probability; no kernels: the client took part in the
+    round without sending. ``sequence`` grows by one an upload within an ``epoch``; an epoch is one life of the client's state.
+    """
+
+    version: int
+    fingerprint: int
+    client: str
+    epoch: int
+    sequence: int
+    model_version: int
+    samples: int
+    kernels: tuple[int, ...]
+    steps: bytes
+
+
+class KernelParameters(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """The global parameters of one kernel, (2 D,) raw numbers."""
+
+    version: int
+    kernel: int
+    parameters: bytes
+
+
+class ShardVersion(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """Ends a version of a shard: all parameters before it in the partition belong to ``model_version``.
+
+    ``updates``: uploads applied so far. In lockstep ``model_version`` counts rounds, otherwise it is ``updates``.
+    """
+
+    version: int
+    fingerprint: int
+    shard: int
+    model_version: int
+    updates: int
+
+
+class Prediction(msgspec.Struct):
+    """What the user's consumers read: one for every sample."""
+
+    client: str
+    sample: str
+    prediction: float
+    model_version: int | tuple[int, ...]
+    label: float | None
+
+
+UPDATE = Codec(Update)
+KERNEL_PARAMETERS = Codec(KernelParameters)
+SHARD_VERSION = Codec(ShardVersion)
+MARKER_KEY = b"version"
+
+
+def kernel_key(kernel: int) -> bytes:
+    return b"kernel/%d" % kernel
+
+
+def decode_model(key: bytes | None, value: bytes | None) -> KernelParameters | ShardVersion:
+    """A record of the model topic; PeerError as :meth:`streamfl.wire.Codec.decode`."""
+    return SHARD_VERSION.decode(value) if key == MARKER_KEY else KERNEL_PARAMETERS.decode(value)
+
+
+def fingerprint(
+    federation: str, seed: int, kernels: tuple[Kernel, ...], features: int, dtype: np.dtype[np.floating], shared: bool
+) -> int:
+    """A number that two configurations share only if their updates can be added: 53 bits, so that any language can hold it."""
+    text = repr((VERSION, federation, seed, [(k.family, k.bandwidth, k.smoothness) for k in kernels], features, dtype.name, shared))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 11

@@ -1,0 +1,54 @@
+"""The server's model as a client holds it: a table that changes from one version to the next, never in between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.pofmkl.messages import KernelParameters, ShardVersion
+from streamfl.role import PeerError
+from streamfl.wire import decode_array
+
+__all__ = ["ModelTable"]
+
+
+class ModelTable:
+    """Parameters of every kernel, (kernels, 2 D), and the version of each shard. Version 0 is all zeros, known without a server."""
+
+    def __init__(
+        self, kernels: int, features: int, shards: int, fingerprint: int, dtype: type[np.float32] | type[np.float64]
+    ) -> None:
+        self.parameters: NDArray[Any] = np.zeros((kernels, 2 * features), dtype)
+        self.squared_norms = np.zeros(kernels)
+        self.versions: tuple[int, ...] = (0,) * shards
+        self._fingerprint = fingerprint
+        self._dtype = dtype
+        self._staged: dict[int, dict[int, NDArray[Any]]] = {shard: {} for shard in range(shards)}
+
+    @property
+    def name(self) -> int | tuple[int, ...]:
+        """The version as predictions name it: a number, or one for each shard."""
+        return self.versions[0] if len(self.versions) == 1 else self.versions
+
+    def apply(self, message: KernelParameters | ShardVersion, shard: int) -> None:
+        """Take a record of the model topic; PeerError where it does not fit this federation."""
+        if shard not in self._staged:
+            raise PeerError("shard", f"the model has partition {shard}, federation.shards is {len(self.versions)}")
+        if isinstance(message, KernelParameters):
+            if not 0 <= message.kernel < len(self.parameters) or message.kernel % len(self.versions) != shard:
+                raise PeerError("kernel", f"kernel {message.kernel} does not belong to shard {shard}")
+            self._staged[shard][message.kernel] = decode_array(
+                message.parameters, self._dtype, self.parameters.shape[1:], "parameters"
+            )
+            return
+        if message.fingerprint != self._fingerprint:
+            raise PeerError(
+                "configuration", "the server has another federation name, seed, dictionary, features_per_kernel or precision"
+            )
+        for kernel, parameters in self._staged[shard].items():
+            self.parameters[kernel] = parameters
+            self.squared_norms[kernel] = np.square(parameters, dtype=np.float64).sum()
+        self._staged[shard] = {}
+        self.versions = (*self.versions[:shard], message.model_version, *self.versions[shard + 1 :])

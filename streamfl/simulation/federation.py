@@ -1,0 +1,283 @@
+"""A POF-MKL federation on the memory bus: one server, all clients, and the yardsticks to judge it by."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.estimators import POFMKLClassifier, POFMKLRegressor
+from streamfl.pofmkl.client import PofmklClient, StepTrace
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.messages import Prediction
+from streamfl.role import TopicSpec
+from streamfl.runtime.bus import Outgoing, Subscription
+from streamfl.runtime.kinds import find_kind
+from streamfl.runtime.memory_bus import MemoryBus
+from streamfl.runtime.worker import Worker
+from streamfl.samples import SamplesSection
+from streamfl.wire import record_size
+
+__all__ = ["Outcome", "simulate"]
+
+_MOST_STEPS = 10_000
+
+
+@dataclass
+class Outcome:
+    """What a run left behind. K clients, T samples each, N kernels.
+
+    predictions, labels: (T, K) on the learning scale. scale: what one unit of it is in the label's own unit. local, mean: (T, K), the
+    squared errors of a learner without a federation and of each client's running mean. downlink_bytes: the model
+    as published, once for every client.
+    """
+
+    settings: PofmklSettings
+    predictions: NDArray[np.float64]
+    labels: NDArray[np.float64]
+    scale: float
+    local: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    regret_per_client: dict[str, float]
+    uplink_bytes: int
+    downlink_bytes: int
+    budget_bytes: float | None
+    seconds: float
+    parameters: NDArray[Any]
+    frequencies: NDArray[Any]
+    steps: dict[str, list[StepTrace]] = field(default_factory=dict)
+
+    @property
+    def squared_errors(self) -> NDArray[np.float64]:
+        return np.square(self.predictions - self.labels)
+
+    def summary(self) -> dict[str, Any]:
+        """The figures of the run, as ``streamfl simulate --format json`` prints them."""
+        samples, clients = self.labels.shape
+        learning = self.settings.learning
+        regrets = list(self.regret_per_client.values())
+        mse = float(self.squared_errors.mean())
+        return {
+            "samples": samples * clients,
+            "clients": clients,
+            "rounds": samples,
+            "learning_rate": learning.rate,
+            "regularisation": learning.regularisation,
+            "exploration_rate": learning.exploration,
+            "mse": mse,
+            "mse_original_units": mse * self.scale**2,
+            "mse_running_mean": float(self.mean.mean()),
+            "mse_local_only": float(self.local.mean()),
+            "regret_mean": float(np.mean(regrets)),
+            "regret_per_client": self.regret_per_client,
+            "uplink_bytes": self.uplink_bytes,
+            "uplink_budget_bytes": self.budget_bytes,
+            "downlink_bytes": self.downlink_bytes,
+            "seconds": self.seconds,
+        }
+
+    def trace(self) -> dict[str, NDArray[Any]]:
+        """Everything needed to compute the run again, by array name; (T, K, …) where it is by sample."""
+        by_client = [self.steps[name] for name in _names(self.labels.shape[1])]
+        names = {
+            "inputs": "inputs",
+            "labels": "label",
+            "predictions": "prediction",
+            "kernel_predictions": "kernel_predictions",
+            "kernel_order": "kernel_order",
+            "drawn_bin": "drawn_bin",
+            "bin_probability": "bin_probability",
+            "sent": "sent",
+            "kernel_log_weights": "log_weights",
+        }
+        arrays = {
+            name: np.stack([np.array([getattr(step, attribute) for step in steps]) for steps in by_client], axis=1)
+            for name, attribute in names.items()
+        }
+        return arrays | {"frequencies": self.frequencies, "parameters": self.parameters}
+
+
+def simulate(
+    settings: PofmklSettings,
+    inputs: NDArray[Any],
+    labels: NDArray[Any],
+    *,
+    trace: bool = False,
+    local_only: bool = True,
+    progress: Callable[[int], None] = lambda samples: None,
+) -> Outcome:
+    """Run a federation over ``inputs`` (T, K, d) and ``labels`` (T, K), in the label's own unit, and judge it.
+
+    Inputs are divided by samples.input_norm and labels mapped by samples.label_range, as in a deployment; ``progress`` is told
+    the number of predictions made so far. Under a byte budget the time that the token buckets see is one second a round.
+    """
+    rounds, clients, dimension = inputs.shape
+    section = settings.samples or SamplesSection(topic="samples")
+    section = section.model_copy(
+        update={
+            "topic": "samples",
+            "format": "msgpack",
+            "client": None,
+            "sample_id": "id",
+            "features": "inputs",
+            "dimension": dimension,
+            "label": "label",
+        }
+    )
+    federation = settings.federation.model_copy(update={"clients": clients})
+    settings = settings.model_copy(update={"samples": section, "federation": federation})
+    clock = _Clock()
+    bus = MemoryBus(clock=clock)
+    started = time.perf_counter()
+    for kind in ("pofmkl-client", "pofmkl-server"):
+        _create_topics(kind, settings, bus)
+    server_worker = _worker("pofmkl-server", settings, bus, clock)
+    client_worker = _worker("pofmkl-client", settings, bus, clock)
+    client = cast(PofmklClient, client_worker.role)
+    steps: dict[str, list[StepTrace]] = {}
+    if trace:
+        client.trace = lambda step: steps.setdefault(step.client, []).append(step)
+    observer = _Observer(bus, federation.name)
+    names = _names(clients)
+    index_of = {name: index for index, name in enumerate(names)}
+    encode = msgspec.msgpack.Encoder().encode
+    low, high = section.label_range
+    predictions = np.full((rounds, clients), np.nan)
+    for number in range(rounds):
+        round_of_samples = []
+        for index, name in enumerate(names):
+            content = {"id": str(number), "inputs": inputs[number, index].tolist(), "label": float(labels[number, index])}
+            round_of_samples.append(Outgoing("samples", name.encode(), encode(content)))
+        bus.write(round_of_samples)
+        done = (number + 1) * clients
+        for _ in range(_MOST_STEPS):
+            moved = client_worker.step(0.0)
+            moved = server_worker.step(0.0) or moved
+            if not moved:
+                if client.predicted == done:
+                    break
+                # Nothing can happen before some time has passed: a bucket has to fill, or a round to time out.
+                clock.now += 1.0
+        else:
+            raise RuntimeError(f"the federation stands still in round {number}: {client.predicted} of {done} samples predicted")
+        clock.now += 1.0
+        for prediction in observer.new_predictions():
+            scaled = (prediction.prediction - low) / (high - low)
+            predictions[int(prediction.sample), index_of[prediction.client]] = scaled
+        progress(done)
+    scaled_labels = (np.asarray(labels, dtype=np.float64) - low) / (high - low)
+    scaled_inputs = np.asarray(inputs, dtype=np.float64) / section.input_norm
+    budget = settings.uplink.budget_bytes_per_second
+    outcome = Outcome(
+        settings=settings,
+        predictions=predictions,
+        labels=scaled_labels,
+        scale=high - low,
+        local=_local_only(settings, scaled_inputs, scaled_labels) if local_only else np.full_like(scaled_labels, np.nan),
+        mean=_running_mean(scaled_labels),
+        regret_per_client=client.regret(),
+        uplink_bytes=observer.uplink_bytes,
+        downlink_bytes=clients * observer.model_bytes,
+        budget_bytes=None if budget is None else budget * clients * clock.now,
+        seconds=time.perf_counter() - started,
+        parameters=client.model.parameters.copy(),
+        frequencies=client.features.frequencies,
+        steps=steps,
+    )
+    client_worker.close()
+    server_worker.close()
+    return outcome
+
+
+class _Clock:
+    """Seconds that pass only when the run says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class _Observer:
+    """Reads what the federation publishes, as a user's consumer would."""
+
+    def __init__(self, bus: MemoryBus, federation: str) -> None:
+        self._model, self._updates = f"{federation}.model", f"{federation}.updates"
+        self._session = bus.session(Subscription("observer", (f"{federation}.predictions",), (self._model, self._updates)))
+        self.uplink_bytes = 0
+        self.model_bytes = 0
+
+    def new_predictions(self) -> list[Prediction]:
+        predictions = []
+        while polled := self._session.poll(0.0, 10_000):
+            for record in polled.tables:
+                if record.topic == self._model:
+                    self.model_bytes += record_size(record)
+                else:
+                    self.uplink_bytes += record_size(record)
+            predictions += [msgspec.json.decode(record.value or b"", type=Prediction) for record in polled.records]
+        return predictions
+
+
+def _create_topics(kind: str, settings: PofmklSettings, bus: MemoryBus) -> None:
+    wanted = {topic.name: topic for topic in find_kind(kind).topics(settings)}
+    missing = wanted.keys() - bus.describe(wanted).keys()
+    bus.create([TopicSpec(name, wanted[name].partitions or 1, wanted[name].compacted) for name in sorted(missing)])
+
+
+def _worker(kind: str, settings: PofmklSettings, bus: MemoryBus, clock: _Clock) -> Worker:
+    found = find_kind(kind)
+    role = found.build(settings)
+    channels = found.channels(settings, role)
+    subscription = Subscription(
+        group=kind,
+        inputs=tuple(source.topic for source in channels.inputs.values()),
+        tables=tuple(source.topic for source in channels.tables.values()),
+        transactional_id=kind,
+    )
+    letters = f"{settings.federation.name}.dead-letters"
+    return Worker(role, channels, bus, subscription, letters, clock=clock, commit_interval=0.0)
+
+
+def _names(clients: int) -> list[str]:
+    return [f"client-{index}" for index in range(clients)]
+
+
+def _running_mean(labels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Squared errors of predicting the mean of the client's labels so far, zero before the first."""
+    counts = np.arange(len(labels))[:, None]
+    before = np.cumsum(labels, axis=0) - labels
+    return np.asarray(np.square(before / np.maximum(counts, 1) - labels))
+
+
+def _local_only(settings: PofmklSettings, inputs: NDArray[np.float64], labels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Squared errors of clients that learn alone, each with parameters of its own, every kernel at every sample."""
+    learning = settings.learning
+    kind = POFMKLClassifier if learning.loss == "logistic" else POFMKLRegressor
+    errors = np.empty(labels.shape)
+    for client in range(labels.shape[1]):
+        learner = kind(
+            kernels=settings.kernels.dictionary(),
+            features_per_kernel=learning.features_per_kernel,
+            learning_rate=learning.rate,
+            regularisation=learning.regularisation,
+            precision=learning.precision,
+            seed=settings.federation.seed,
+        )
+        for number in range(len(labels)):
+            sample: dict[Hashable, float] = dict(enumerate(inputs[number, client].tolist()))
+            label = labels[number, client]
+            if isinstance(learner, POFMKLClassifier):
+                predicted = learner.predict_proba_one(sample)[True]
+                learner.learn_one(sample, bool(label))
+            else:
+                predicted = learner.predict_one(sample)
+                learner.learn_one(sample, label)
+            errors[number, client] = (predicted - label) ** 2
+    return errors
