@@ -8,6 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from streamfl.role import TopicSpec
+from streamfl.runtime.bus import Subscription
+from streamfl.runtime.kinds import find_kind
+from streamfl.runtime.memory_bus import MemoryBus
+from streamfl.runtime.worker import Worker
+from streamfl.settings import load_kind, load_settings
 
 ROOT = Path(__file__).parents[2]
 DASHBOARDS = sorted((ROOT / "dashboards").glob("*.json"))
@@ -42,6 +50,43 @@ def expressions(dashboard: dict[str, Any]) -> list[str]:
 def dashboard(request: pytest.FixtureRequest) -> dict[str, Any]:
     loaded: dict[str, Any] = json.loads(request.param.read_text(encoding="utf-8"))
     return loaded
+
+
+def exported(configuration: Path) -> dict[str, str]:
+    """Type of every metric, by name, that a worker with this configuration serves once it has joined its group."""
+    kind = find_kind(load_kind(configuration))
+    settings = load_settings(configuration, kind.settings, {"bus": {"url": "memory://"}})
+    role = kind.build(settings)
+    channels = kind.channels(settings, role)
+    topics = kind.topics(settings)
+    bus = MemoryBus()
+    bus.create([TopicSpec(spec.name, spec.partitions or 2, spec.compacted, spec.options) for spec in topics])
+    subscription = Subscription(
+        settings.group,
+        inputs=tuple(item.topic for item in channels.inputs.values()),
+        tables=tuple(item.topic for item in channels.tables.values()),
+    )
+    worker = Worker(role, channels, bus, subscription, dead_letter_topic=f"{settings.federation.name}.dead-letters")
+    try:
+        while not worker.step(0.01):
+            pass
+        families = list(text_string_to_metric_families(worker.metrics.render().decode()))
+    finally:
+        worker.close()
+    # The parser takes the suffix off a counter's name, and the library tells when each counter was made.
+    return {
+        f"{family.name}_total" if family.type == "counter" else family.name: family.type
+        for family in families
+        if not family.name.endswith("_created")
+    }
+
+
+def test_documented_metrics_are_the_exported_ones() -> None:
+    """Protects dashboards and alerts: what the document names is what workers serve, no more, no less, with its type."""
+    served: dict[str, str] = {}
+    for configuration in sorted((ROOT / "deploy").glob("*.toml")):
+        served |= exported(configuration)
+    assert {name: kind for name, (kind, _) in documented().items()} == served
 
 
 def test_there_is_an_overview() -> None:

@@ -1,0 +1,186 @@
+"""The deployment files: what would otherwise be found out only by starting them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+
+from streamfl.runtime.kinds import find_kind
+from streamfl.settings import RoleSettings, load_kind, load_settings
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+CONFIGURATIONS = sorted(DEPLOY.glob("*.toml"))
+COMMANDS = {"run", "check", "topics", "replay"}
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    return cast(dict[str, Any], yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def compose() -> dict[str, Any]:
+    return read_yaml(DEPLOY / "compose.yaml")
+
+
+def services() -> dict[str, dict[str, Any]]:
+    return cast(dict[str, dict[str, Any]], compose()["services"])
+
+
+def own_services() -> dict[str, dict[str, Any]]:
+    """The services that run streamfl's own image."""
+    return {name: service for name, service in services().items() if service["image"].startswith("streamfl")}
+
+
+def workers() -> dict[str, str]:
+    """The path in its container of each long-running worker's configuration, by service."""
+    return {name: service["command"][1] for name, service in own_services().items() if service["command"][0] == "run"}
+
+
+def mounts(service: dict[str, Any]) -> dict[str, str]:
+    """Host path (or volume) by path in the container."""
+    return {entry.split(":")[1]: entry.split(":")[0] for entry in service.get("volumes", [])}
+
+
+def load(path: Path) -> RoleSettings:
+    settings: RoleSettings = load_settings(path, find_kind(load_kind(path)).settings)
+    return settings
+
+
+@pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.stem)
+def test_configurations_load(path: Path) -> None:
+    """Protects the first start: a key that no longer exists would end every worker with exit code 2."""
+    assert load(path).metrics.port is not None
+
+
+def test_configurations_belong_together() -> None:
+    """Protects learning: another seed or size at one side means other frequencies or steps, and no error anywhere."""
+    federations = [load(path).federation for path in CONFIGURATIONS]
+    assert len(federations) == 2
+    assert federations[0] == federations[1]
+
+
+def test_mounted_files_exist_and_are_read_only() -> None:
+    """Protects the start: Docker makes an empty directory, owned by root, of a bind mount whose source is missing."""
+    volumes = set(compose()["volumes"])
+    for name, service in services().items():
+        for entry in service.get("volumes", []):
+            source, _, options = entry.partition(":")
+            if source in volumes:
+                continue
+            assert (DEPLOY / source).exists(), f"{name}: {source}"
+            assert options.endswith(":ro"), f"{name}: {source}"
+
+
+def test_commands_name_mounted_configurations() -> None:
+    """Protects each worker's start: its command is one of streamfl's, on a configuration that its container has."""
+    for name, service in own_services().items():
+        words = [word for part in service["command"] for word in shlex.split(part)]
+        command = words[words.index("streamfl") + 1] if "streamfl" in words else words[0]
+        assert command in COMMANDS, name
+        named = [word for word in words if word.endswith(".toml")]
+        assert named, name
+        for configuration in named:
+            assert (DEPLOY / mounts(service)[configuration]).suffix == ".toml", name
+
+
+def test_federation_is_complete() -> None:
+    """Protects the point of the file: a server, two clients of one group, a broker, and something to see them with."""
+    running = sorted(Path(configuration).name for configuration in workers().values())
+    assert running == ["client.toml", "client.toml", "server.toml"]
+    assert {"broker", "prometheus", "grafana"} <= set(services())
+
+
+def test_dependencies_exist() -> None:
+    """Protects the start: Compose refuses a file that waits for a service that is not there."""
+    for name, service in services().items():
+        assert set(service.get("depends_on", [])) <= set(services()), name
+
+
+def test_workers_find_the_broker() -> None:
+    """Protects the connection: the broker has to advertise the very address that the workers' configurations name."""
+    advertised = services()["broker"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
+    for path in CONFIGURATIONS:
+        assert load(path).bus.url.removeprefix("kafka://") in re.findall(r"//([^,]+)", advertised), path.name
+
+
+def test_own_containers_have_no_rights_to_lose() -> None:
+    """Protects the host: no root, no capabilities, a root file system that cannot be written to."""
+    for name, service in own_services().items():
+        assert service["user"].split(":")[0] not in {"0", "root"}, name
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+    assert own_services()
+
+
+def test_no_service_is_privileged_or_open_to_the_network() -> None:
+    """Protects whoever tries it on a laptop: nothing here has a password, so nothing listens beyond the machine."""
+    for name, service in services().items():
+        assert not service.get("privileged", False), name
+        for port in service.get("ports", []):
+            assert port.startswith("127.0.0.1:"), f"{name}: {port}"
+
+
+def test_image_does_not_run_as_root() -> None:
+    """Protects those who use the image alone; and SIGTERM reaches only a process started without a shell."""
+    final_stage = (DEPLOY / "Dockerfile").read_text(encoding="utf-8").split("\nFROM ")[-1]
+    user = re.search(r"^USER (\d+)", final_stage, re.MULTILINE)
+    assert user is not None
+    assert int(user[1]) > 0
+    assert re.search(r'^ENTRYPOINT \["streamfl"\]$', final_stage, re.MULTILINE)
+
+
+def test_image_is_built_from_files_that_exist() -> None:
+    """Protects the build: what COPY names has to be there and be let through by the ignore file."""
+    ignore = (DEPLOY / "Dockerfile.dockerignore").read_text(encoding="utf-8")
+    allowed = {line[1:] for line in ignore.splitlines() if line.startswith("!")}
+    copied = re.findall(r"^COPY (?!--from)(.*) \S+$", (DEPLOY / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    names = {name for line in copied for name in line.split()}
+    assert names
+    for name in names:
+        assert (ROOT / name).exists(), name
+    assert names <= allowed
+
+
+def test_prometheus_scrapes_every_worker() -> None:
+    """Protects the dashboards: a worker that is not scraped, or at another port, is simply missing from them."""
+    scraped = {
+        target
+        for job in read_yaml(DEPLOY / "prometheus.yml")["scrape_configs"]
+        for static in job["static_configs"]
+        for target in static["targets"]
+    }
+    expected = set()
+    for name, configuration in workers().items():
+        metrics = load(DEPLOY / mounts(services()[name])[configuration]).metrics
+        assert metrics.host == "0.0.0.0", name
+        expected.add(f"{name}:{metrics.port}")
+    assert scraped == expected
+
+
+def test_health_check_asks_the_configured_port() -> None:
+    """Protects `docker compose up --wait`: a check of another port never turns green."""
+    for name, configuration in workers().items():
+        service = services()[name]
+        port = load(DEPLOY / mounts(service)[configuration]).metrics.port
+        assert f"127.0.0.1:{port}/readyz" in service["healthcheck"]["test"][-1], name
+
+
+def test_grafana_is_provisioned_with_the_dashboards() -> None:
+    """Protects the first look: the dashboards' data source and directory are those that Grafana is given."""
+    provisioning = DEPLOY / "grafana" / "provisioning"
+    source = read_yaml(provisioning / "datasources" / "prometheus.yml")["datasources"][0]
+    assert source["url"] == "http://prometheus:9090"
+    directory = read_yaml(provisioning / "dashboards" / "streamfl.yml")["providers"][0]["options"]["path"]
+    grafana = services()["grafana"]
+    mounted = (DEPLOY / mounts(grafana)[directory]).resolve()
+    home = Path(grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    assert (mounted / home.relative_to(directory)).is_file()
+    for path in mounted.glob("*.json"):
+        variables = json.loads(path.read_text(encoding="utf-8"))["templating"]["list"]
+        assert {item["current"]["value"] for item in variables if item["type"] == "datasource"} == {source["uid"]}

@@ -1,0 +1,96 @@
+"""The documents: what they say about keys, reasons and files has to be what the code has."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.samples import SamplesSection
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def sections() -> dict[str, type[BaseModel]]:
+    """Every section of a configuration file, by name."""
+    found: dict[str, type[BaseModel]] = {"samples": SamplesSection}
+    for name, field in PofmklSettings.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            found[name] = field.annotation
+    return found
+
+
+def default_of(section: type[BaseModel], key: str) -> str:
+    """A key's default as the document writes it."""
+    field = section.model_fields[key]
+    value: Any = field.get_default(call_default_factory=True)
+    if value is PydanticUndefined:
+        return "*required*"
+    if value is None:
+        return "*none*"
+    return f"`{json.dumps(value)}`"
+
+
+def test_configuration_document_has_every_key_and_its_default() -> None:
+    """Protects the reader's trust: a key left out cannot be found, and a default that changed misleads silently."""
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    written = dict(re.findall(r"^\| `([a-z]+\.[a-z_]+)` \| (.*?) \|", text, re.MULTILINE))
+    expected = {
+        f"{name}.{key}": default_of(section, key)
+        for name, section in sections().items()
+        for key in section.model_fields
+    }
+    assert written == expected
+
+
+def test_rejection_reasons_are_documented() -> None:
+    """Protects whoever reads a dead letter: its reason has to be in the list that explains them."""
+    text = (ROOT / "docs" / "messages.md").read_text(encoding="utf-8")
+    raised = {
+        reason
+        for path in (ROOT / "streamfl").rglob("*.py")
+        for reason in re.findall(r"PeerError\(\s*\"(\w+)\"", path.read_text(encoding="utf-8"))
+    }
+    assert raised
+    for reason in raised:
+        assert f"| `{reason}` |" in text, reason
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
+def test_links_lead_somewhere(path: Path) -> None:
+    """Protects the reader from dead ends: files that are linked exist, and so do the headings within them."""
+    for target in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
+        if target.startswith("http"):
+            continue
+        name, _, anchor = target.partition("#")
+        linked = (path.parent / name).resolve() if name else path
+        assert linked.exists(), target
+        headings = re.findall(r"^#+ (.*)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
+        anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert not anchor or anchor in anchors, target
+
+
+def test_configurations_in_the_readme_are_valid() -> None:
+    """Protects the first try: what is copied from the README has to load, and client and server have to agree."""
+    blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    settings = [PofmklSettings(**tomllib.loads(block)) for block in blocks]
+    assert sorted(item.role.kind for item in settings) == ["pofmkl-client", "pofmkl-server"]
+    assert settings[0].federation == settings[1].federation
+    assert settings[0].learning == settings[1].learning
+    assert settings[0].kernels == settings[1].kernels
+
+
+def test_the_example_in_the_readme_runs() -> None:
+    """Protects the first try in Python: what the README shows is what happens."""
+    outcome = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
+    assert outcome.attempted > 0
+    assert outcome.failed == 0
