@@ -170,7 +170,7 @@ class POFMKLRegressor(_LocalLearner, base.MiniBatchRegressor):  # type: ignore[m
     order of one, for instance with ``preprocessing.StandardScaler`` and ``preprocessing.TargetStandardScaler``: the
     bandwidths are in the unit of the features, and the learning rate in that of the square of the target.
 
-    A feature that a sample lacks counts as 0. One that first appears in a later sample gets frequencies of its own then;
+    A feature that a sample lacks counts as 0. One that first appears in a later sample gets its own frequencies then;
     one that appears only in a prediction is left out of it.
 
     Parameters
