@@ -32,8 +32,8 @@ _MOST_STEPS = 10_000
 class Outcome:
     """What a run left behind. K clients, T samples each, N kernels.
 
-    predictions, labels: (T, K) on the learning scale. scale: what one unit of it is in the label's own unit. local, mean: (T, K), the
-    squared errors of a learner without a federation and of each client's running mean. downlink_bytes: the model
+    predictions, labels: (T, K) on the learning scale. scale: what one unit of it is in the label's own unit. local, mean: (T, K),
+    the squared errors of a learner without a federation and of each client's running mean. downlink_bytes: the model
     as published, once for every client.
     """
 
