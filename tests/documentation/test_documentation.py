@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from streamfl.cli import app, output
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.samples import SamplesSection
 
@@ -63,6 +65,26 @@ def test_rejection_reasons_are_documented() -> None:
     assert raised
     for reason in raised:
         assert f"| `{reason}` |" in text, reason
+
+
+def test_exit_codes_are_documented() -> None:
+    """Protects supervisors: restart rules are written from the document."""
+    text = (ROOT / "docs" / "exit-codes.md").read_text(encoding="utf-8")
+    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
+    used = {output.CONFIGURATION, output.BUS_UNAVAILABLE, output.CHECK_FAILED, output.DATA, output.STALLED}
+    assert documented == {0, *used}
+
+
+def test_commands_in_the_documents_exist() -> None:
+    """Protects whoever copies a command: its name is one of streamfl's."""
+    known = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    named = {
+        command
+        for path in DOCUMENTS
+        for command in re.findall(r"(?:^    |`)streamfl ([a-z]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert named
+    assert named <= known
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
