@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,22 @@ __all__ = ["Table", "read"]
 
 @dataclass(frozen=True)
 class Table:
-    """Columns by name, in order, each of shape (rows,): numbers where the data has numbers, objects elsewhere."""
+    """Columns by name, in order, each of shape (rows,): numbers where the data has numbers, objects elsewhere.
+
+    matrix: the columns that the data itself declares to be its inputs, if it does.
+    """
 
     columns: dict[str, NDArray[Any]]
+    matrix: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
         return len(next(iter(self.columns.values()))) if self.columns else 0
 
-    def numeric(self) -> list[str]:
-        """The names of the columns that hold numbers or truth values."""
-        return [name for name, values in self.columns.items() if values.dtype.kind in "biuf"]
+    def inputs(self, besides: Collection[str]) -> list[str]:
+        """The columns to learn from where nothing is said: the data's own matrix, or all numbers, without ``besides``."""
+        names = self.matrix or [name for name, values in self.columns.items() if values.dtype.kind in "biuf"]
+        return [name for name in names if name not in besides]
 
 
 def read(location: str, columns: Sequence[str] | None = None) -> Table:
@@ -58,7 +63,8 @@ def read(location: str, columns: Sequence[str] | None = None) -> Table:
         missing = [name for name in columns if name not in table.columns]
         if missing:
             raise DataError(f"{location}: no column {', '.join(missing)} (there are: {', '.join(table.columns)})")
-        table = Table({name: table.columns[name] for name in columns})
+        chosen = tuple(name for name in table.matrix if name in columns)
+        table = Table({name: table.columns[name] for name in columns}, chosen)
     if not table.rows:
         raise DataError(f"{location}: has no rows")
     return table
@@ -94,19 +100,19 @@ def _parquet(path: Path) -> Table:
 
 def _npz(path: Path) -> Table:
     columns: dict[str, NDArray[Any]] = {}
+    matrix: tuple[str, ...] = ()
     with np.load(path, allow_pickle=False) as archive:
         for name in archive.files:
             array = archive[name]
             if array.ndim == 1:
                 columns[name] = array
             elif array.ndim == 2:
-                prefix = "x" if name == "X" else name
-                columns.update({f"{prefix}{index}": array[:, index] for index in range(array.shape[1])})
-    # Archives carry names and other asides; a table is what has as many rows as the matrix X, or as the longest array.
-    rows = max((len(values) for values in columns.values()), default=0)
-    if "x0" in columns:
-        rows = len(columns["x0"])
-    return Table({name: _column(values) for name, values in columns.items() if len(values) == rows})
+                names = tuple(f"{'x' if name == 'X' else name}{index}" for index in range(array.shape[1]))
+                columns.update(zip(names, array.T, strict=True))
+                matrix = names if name == "X" else matrix
+    # Archives carry names, test sets and other asides: a table is what has as many rows as the matrix, or the longest array.
+    rows = len(columns[matrix[0]]) if matrix else max((len(values) for values in columns.values()), default=0)
+    return Table({name: _column(values) for name, values in columns.items() if len(values) == rows}, matrix)
 
 
 def _river(name: str) -> Table:

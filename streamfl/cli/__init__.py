@@ -1,0 +1,46 @@
+"""The command ``streamfl``: one module a command, and one place where errors become exit codes.
+
+0 ok; 2 the configuration or the command line is wrong; 3 the bus is unavailable; 4 a check failed; 5 the data cannot be used;
+70 the worker did not go round for ``bus.stall_timeout_seconds`` and ended itself.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from streamfl.cli import check, features, replay, run, topics
+from streamfl.cli.output import BUS_UNAVAILABLE, CONFIGURATION, DATA, say
+from streamfl.role import ConfigurationError
+from streamfl.runtime.bus import BusUnavailable
+from streamfl.samples import DataError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="streamfl",
+    help="Online federated learning as long-running Kafka consumers.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for _command in (run.run, check.check, topics.topics, replay.replay, features.features):
+    app.command()(_command)
+
+
+def main() -> None:
+    """Run the command line of this process and exit with its code."""
+    try:
+        app()
+    except ConfigurationError as error:
+        _fail(CONFIGURATION, error)
+    except BusUnavailable as error:
+        _fail(BUS_UNAVAILABLE, error)
+    except DataError as error:
+        _fail(DATA, error)
+
+
+def _fail(code: int, error: Exception) -> None:
+    say(f"error: {error}")
+    sys.exit(code)

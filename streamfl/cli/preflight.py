@@ -1,0 +1,108 @@
+"""What commands find out before they do anything: the role that a file describes, its bus, and the state of its topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from streamfl.role import TopicSpec
+from streamfl.role_kind import RoleKind
+from streamfl.runtime.bus import Bus, TopicState, connect
+from streamfl.runtime.kinds import find_kind
+from streamfl.settings import RoleSettings, load_kind, load_settings
+
+__all__ = ["ConfigArgument", "Configured", "TopicFinding", "inspect_topics", "read_configuration"]
+
+ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The role's settings, a TOML file.")]
+
+
+@dataclass(frozen=True)
+class Configured:
+    """A settings file as read: the role's kind and its settings."""
+
+    path: Path
+    kind: RoleKind[Any]
+    settings: RoleSettings
+
+    def connect(self) -> Bus:
+        """The bus of the settings; BusUnavailable if it does not answer within ``bus.connect_timeout_seconds``."""
+        bus = self.settings.bus
+        return connect(bus.url, {"connect_timeout_seconds": bus.connect_timeout_seconds, **bus.options})
+
+
+@dataclass(frozen=True)
+class TopicFinding:
+    """A topic as it is needed and as it is. ``problem`` None: nothing is wrong. ``remedy`` says what to do."""
+
+    spec: TopicSpec
+    partitions: int | None
+    state: TopicState | None
+    problem: str | None = None
+    remedy: str = ""
+
+    @property
+    def missing(self) -> bool:
+        return self.state is None
+
+
+def read_configuration(path: Path, overrides: Mapping[str, Any] | None = None) -> Configured:
+    """The role in ``path``; ConfigurationError names what is wrong."""
+    kind = find_kind(load_kind(path))
+    return Configured(path, kind, load_settings(path, kind.settings, overrides))
+
+
+def inspect_topics(configured: Configured, bus: Bus, default_partitions: int | None = None) -> list[TopicFinding]:
+    """Every topic of the role. ``default_partitions``: of topics that do not exist yet and may have any number."""
+    settings = configured.settings
+    specs = list(configured.kind.topics(settings))
+    states = bus.describe([spec.name for spec in specs])
+    like = configured.kind.partitioned_like(settings)
+    wanted = {spec.name: spec.partitions for spec in specs}
+    present = {name: state.partitions for name, state in states.items() if state.error is None}
+    for name, other in like.items():
+        wanted[name] = present.get(other, wanted.get(other) or default_partitions)
+    findings = []
+    for spec in specs:
+        state = states.get(spec.name)
+        partitions = wanted[spec.name] or (default_partitions if state is None else None)
+        problem, remedy = _judge(configured, spec, partitions, state)
+        findings.append(TopicFinding(spec, partitions, state, problem, remedy))
+    return findings
+
+
+def _judge(
+    configured: Configured, spec: TopicSpec, partitions: int | None, state: TopicState | None
+) -> tuple[str | None, str]:
+    if state is None:
+        return "does not exist", f"streamfl topics {configured.path} --create"
+    if state.error is not None:
+        return state.error, "ask the cluster's administrator for the right"
+    if partitions is not None and state.partitions != partitions:
+        like = configured.kind.partitioned_like(configured.settings).get(spec.name)
+        reason = f"as {like} has" if like else "as federation.shards says"
+        return (
+            f"has {state.partitions} partitions, {partitions} are needed, {reason}",
+            "delete the topic and create it again, or bring the other number in line",
+        )
+    if not spec.name.startswith(f"{configured.settings.federation.name}."):
+        # The user's own topic: how long its records are kept is not ours to judge.
+        return None, ""
+    if state.compacted != spec.compacted:
+        policy = "compact" if spec.compacted else "delete"
+        return f"has the wrong cleanup policy, {policy} is needed", f"set cleanup.policy={policy} on the topic"
+    for name, value in spec.options.items():
+        found = state.options.get(name)
+        if found is not None and found != value and not (_number(found) > _number(value)):
+            return f"has {name}={found}, {value} is needed", f"set {name}={value} on the topic"
+    return None, ""
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")

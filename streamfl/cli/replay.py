@@ -1,0 +1,127 @@
+"""``streamfl replay``: the rows of a data set as records in the samples' topic."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from streamfl.cli.datasets import DataTable, numbers, read_data
+from streamfl.cli.output import FormatOption, OutputFormat, print_json, say
+from streamfl.cli.preflight import ConfigArgument, read_configuration
+from streamfl.role import ConfigurationError
+from streamfl.runtime.bus import Outgoing
+from streamfl.samples import DataError, SamplesSection, format_named
+
+__all__ = ["replay"]
+
+BATCH_RECORDS = 1000
+# With a rate, records go out in steps of this many seconds.
+RATE_STEP_SECONDS = 0.1
+
+
+def replay(
+    config: ConfigArgument,
+    data: Annotated[str, typer.Option("--data", help="A .csv, .parquet or .npz file, or river:NAME.")],
+    rate: Annotated[float | None, typer.Option(help="Records a second; left out: as fast as they go.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="The most rows to write.")] = None,
+    label: Annotated[str | None, typer.Option(help="The data's label column; left out: samples.label, else y.")] = None,
+    client_column: Annotated[
+        str | None,
+        typer.Option(help="The data's client column; left out: samples.client, else rows are dealt to the clients in turn."),
+    ] = None,
+    format: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Write a data set's rows to the samples' topic, as the settings say that samples look, keyed by the client."""
+    if rate is not None and not 0 < rate < float("inf"):
+        raise ConfigurationError(f"--rate = {rate}: a positive number is expected")
+    configured = read_configuration(config)
+    section = getattr(configured.settings, "samples", None)
+    if not isinstance(section, SamplesSection):
+        raise ConfigurationError(f"{config}: the section [samples] is missing: it names the topic and the fields")
+    table = read_data(data)
+    rows = _Rows(section, table, data, configured.settings.federation.clients, label, client_column)
+    total = min(len(rows.usable), limit or len(rows.usable))
+    if rows.dropped:
+        say(f"{rows.dropped} of {table.rows} rows have no number in some column and are left out")
+    with closing(configured.connect()) as bus:
+        if section.topic not in bus.describe([section.topic]):
+            raise ConfigurationError(f"topic {section.topic} does not exist: streamfl topics {config} --create")
+        began = time.monotonic()
+        step = BATCH_RECORDS if rate is None else max(1, min(BATCH_RECORDS, int(rate * RATE_STEP_SECONDS)))
+        records = rows.records(total)
+        for written in track(
+            range(0, total, step), description="replay", console=Console(stderr=True), transient=True
+        ):
+            batch = [record for record, _ in zip(records, range(min(step, total - written)), strict=False)]
+            if rate is not None:
+                time.sleep(max(0.0, began + written / rate - time.monotonic()))
+            bus.write(batch)
+        seconds = time.monotonic() - began
+    if format is OutputFormat.JSON:
+        print_json({"topic": section.topic, "records": total, "dropped": rows.dropped, "seconds": seconds})
+    else:
+        say(f"wrote {total} records to {section.topic} in {seconds:.1f} s")
+
+
+class _Rows:
+    """The rows of a table as sample records. ``usable``: the numbers of those in which every number is one."""
+
+    def __init__(
+        self,
+        section: SamplesSection,
+        table: DataTable,
+        location: str,
+        clients: int,
+        label: str | None,
+        client_column: str | None,
+    ) -> None:
+        self._section = section
+        self._clients = clients
+        columns = table.columns
+        if label is None and section.label is not None:
+            label = section.label if section.label in columns else "y"
+        if client_column is None and section.client in columns:
+            client_column = section.client
+        if client_column is not None and client_column not in columns:
+            raise DataError(f"{location}: no column {client_column} (there are: {', '.join(columns)})")
+        names = section.features if isinstance(section.features, list) else None
+        names = names or table.inputs([name for name in (label, client_column) if name is not None])
+        self._names = names
+        self._inputs = numbers(table, names, location)
+        self._labels = numbers(table, [label], location)[:, 0] if label is not None and section.label is not None else None
+        self._owners = None if client_column is None else columns[client_column].tolist()
+        self._identities = columns[section.sample_id].tolist() if section.sample_id in columns else None
+        present = np.isfinite(self._inputs).all(axis=1)
+        if self._labels is not None:
+            present &= np.isfinite(self._labels)
+        self.usable = np.flatnonzero(present)
+        self.dropped = table.rows - len(self.usable)
+        if not len(self.usable):
+            raise DataError(f"{location}: no row has a number in every column")
+
+    def records(self, total: int) -> Iterator[Outgoing]:
+        """The first ``total`` usable rows; of K clients, row t K + k is sample t of client k."""
+        section = self._section
+        encode = format_named(section.format).encode
+        for number, row in enumerate(self.usable[:total].tolist()):
+            owner = f"client-{number % self._clients}" if self._owners is None else str(self._owners[row])
+            values = self._inputs[row].tolist()
+            content: dict[str, Any] = (
+                {section.features: values}
+                if isinstance(section.features, str)
+                else dict(zip(self._names, values, strict=True))
+            )
+            if section.client is not None:
+                content[section.client] = owner
+            if section.sample_id is not None:
+                content[section.sample_id] = str(self._identities[row]) if self._identities else str(row)
+            if section.label is not None and self._labels is not None:
+                content[section.label] = float(self._labels[row])
+            yield Outgoing(section.topic, owner.encode(), encode(content))

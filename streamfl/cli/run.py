@@ -1,0 +1,95 @@
+"""``streamfl run``: a role as a long-running consumer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import uuid
+from contextlib import ExitStack, closing
+from types import FrameType
+
+from streamfl.cli.output import STALLED
+from streamfl.cli.preflight import ConfigArgument, Configured, inspect_topics, read_configuration
+from streamfl.role import ConfigurationError
+from streamfl.runtime.bus import Bus, Subscription
+from streamfl.runtime.health import HealthServer, Watchdog
+from streamfl.runtime.log import configure, logger
+from streamfl.runtime.worker import Worker
+
+__all__ = ["run"]
+
+log = logger(__name__)
+
+# An orchestrator kills after 10 s or more; what was not committed by then is taken up by another worker.
+LEAVE_SECONDS = 9.0
+
+
+def run(config: ConfigArgument) -> None:
+    """Run a role until told to stop (SIGTERM or Ctrl-C: the batch is finished, committed, and the group left)."""
+    configured = read_configuration(config)
+    settings = configured.settings
+    configure(settings.log.level, settings.log.format)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _frame: _stop(stop, number, _frame))
+    with closing(configured.connect()) as bus, ExitStack() as held:
+        wrong = [
+            f"topic {found.spec.name} {found.problem}: {found.remedy}"
+            for found in inspect_topics(configured, bus)
+            if found.problem
+        ]
+        if wrong:
+            raise ConfigurationError("\n".join(wrong))
+        worker = _worker(configured, bus)
+        watchdog = Watchdog(worker.health, _end_stalled)
+        held.callback(watchdog.close)
+        if settings.metrics.port is not None:
+            server = HealthServer(settings.metrics.host, settings.metrics.port, worker.health, worker.metrics.render)
+            held.callback(server.close)
+            log.info("serving metrics and health", host=settings.metrics.host, port=server.port)
+        log.info("running", role=settings.role.kind, federation=settings.federation.name, group=settings.group)
+        worker.run(stop)
+    log.info("stopped")
+
+
+def _worker(configured: Configured, bus: Bus) -> Worker:
+    settings = configured.settings
+    role = configured.kind.build(settings)
+    channels = configured.kind.channels(settings, role)
+    subscription = Subscription(
+        group=settings.group,
+        inputs=tuple(source.topic for source in channels.inputs.values()),
+        tables=tuple(table.topic for table in channels.tables.values()),
+        guarantee=settings.bus.processing_guarantee,
+        auto_offset_reset=settings.bus.auto_offset_reset,
+        # A name of its own at every start; the group in front lets one prefixed right cover all of them.
+        transactional_id=f"{settings.group}-{uuid.uuid4()}",
+    )
+    return Worker(
+        role,
+        channels,
+        bus,
+        subscription,
+        f"{settings.federation.name}.dead-letters",
+        commit_interval=settings.bus.commit_interval_ms / 1000,
+        max_records=settings.bus.max_poll_records,
+        restore_seconds=settings.bus.connect_timeout_seconds,
+        stall_seconds=settings.bus.stall_timeout_seconds,
+    )
+
+
+def _stop(stop: threading.Event, number: int, _frame: FrameType | None) -> None:
+    if stop.is_set():
+        return
+    stop.set()
+    # With the cluster away, leaving the group may take longer than the process is given.
+    limit = threading.Timer(LEAVE_SECONDS, os._exit, (STALLED,))
+    limit.daemon = True
+    limit.start()
+
+
+def _end_stalled() -> None:
+    # Records have been taken and their commit does not return: nothing of it is committed, so ending here loses nothing.
+    log.critical("the worker does not go round: ending the process so that another can take over", exit_code=STALLED)
+    os._exit(STALLED)

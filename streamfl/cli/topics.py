@@ -1,0 +1,73 @@
+"""``streamfl topics``: the topics of a role, and their creation."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from streamfl.cli.output import CHECK_FAILED, FormatOption, OutputFormat, print_json, print_table, say
+from streamfl.cli.preflight import ConfigArgument, TopicFinding, inspect_topics, read_configuration
+from streamfl.role import TopicSpec
+
+__all__ = ["topics"]
+
+
+def topics(
+    config: ConfigArgument,
+    create: Annotated[bool, typer.Option("--create", help="Create the topics that do not exist.")] = False,
+    partitions: Annotated[
+        int, typer.Option(min=1, help="Of a topic to be created that may have any number, the samples' included.")
+    ] = 4,
+    format: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Show the role's topics as they are and as they have to be; exit code 4 if one cannot be used as it is."""
+    configured = read_configuration(config)
+    with closing(configured.connect()) as bus:
+        findings = inspect_topics(configured, bus, partitions)
+        missing = [found for found in findings if found.missing]
+        if create and missing:
+            bus.create(
+                [
+                    TopicSpec(found.spec.name, found.partitions, found.spec.compacted, found.spec.options)
+                    for found in missing
+                ]
+            )
+            for found in missing:
+                say(f"created {found.spec.name}")
+            findings = inspect_topics(configured, bus, partitions)
+    wrong = [found for found in findings if found.problem]
+    if format is OutputFormat.JSON:
+        created = [found.spec.name for found in missing] if create else []
+        print_json({"ok": not wrong, "created": created, "topics": [_as_object(found) for found in findings]})
+    else:
+        print_table("Topics", ("topic", "partitions", "cleanup", "state", "what to do"), map(_as_row, findings))
+    if wrong:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _as_object(found: TopicFinding) -> dict[str, object]:
+    return {
+        "name": found.spec.name,
+        "partitions": found.state.partitions if found.state else None,
+        "partitions_needed": found.partitions,
+        "cleanup_needed": _policy(found.spec.compacted),
+        "problem": found.problem,
+        "remedy": found.remedy,
+    }
+
+
+def _as_row(found: TopicFinding) -> tuple[str, ...]:
+    number = found.state.partitions if found.state else found.partitions
+    return (
+        found.spec.name,
+        "any" if number is None else str(number),
+        _policy(found.spec.compacted),
+        found.problem or "ok",
+        found.remedy,
+    )
+
+
+def _policy(compacted: bool) -> str:
+    return "compact" if compacted else "delete"
