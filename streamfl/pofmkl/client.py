@@ -237,7 +237,10 @@ class PofmklClient:
                 members.append(member)
                 starts.append(len(samples))
                 samples += taken
-            self._remember_waiting(member, len(taken))
+            if member.waiting or member.slots_written:
+                self._remember_waiting(member, len(taken))
+            else:
+                member.first_slot += len(taken)
         self._ready = {key: None for key in self._ready if self._affordable_at(self._members[key]) is not None}
         if not samples:
             return []
@@ -285,10 +288,10 @@ class PofmklClient:
         # (7): log w_i <- log w_i - eta l_i after each sample, so that sample s of a client is predicted with the losses before it.
         steps = -learning.learning_rate * losses
         before = np.empty_like(steps)
-        for row, start, count in zip(rows, starts, counts, strict=True):
-            before[start] = self._log_weights[row]
-            if count > 1:
-                before[start + 1 : start + count] = self._log_weights[row] + np.cumsum(steps[start : start + count - 1], axis=0)
+        before[starts] = self._log_weights[rows]
+        for first in np.flatnonzero(counts > 1).tolist():
+            start, end = starts[first], starts[first] + int(counts[first])
+            before[start + 1 : end] = before[start] + np.cumsum(steps[start : end - 1], axis=0)
         weights = normalised(before)
         # (6): f = sum_i w_bar_i f_i
         predictions = np.einsum("bn,bn->b", weights, kernel_predictions, dtype=np.float64)
@@ -359,7 +362,7 @@ class PofmklClient:
     ) -> dict[int, NDArray[Any]]:
         """Draw the bin of every upload that begins with this batch, from the weights before its first label (Algorithm 1)."""
         opening: list[tuple[_Member, int]] = []
-        for member, start, count in zip(members, starts, counts, strict=True):
+        for member, start, count in zip(members, starts, counts.tolist(), strict=True):
             if member.window is None and labelled[start : start + count].any():
                 opening.append((member, start + int(labelled[start : start + count].argmax())))
         if not opening:
@@ -400,16 +403,22 @@ class PofmklClient:
         """(9): delta_i += (eta / p_i) grad l_i for the kernels of the drawn bin."""
         sample_of: list[int] = []
         kernel_of: list[int] = []
+        scale_of: list[float] = []
         parts: list[tuple[_Member, int, int]] = []
         index = 0
+        has_label = labelled.tolist()
         for member, count in zip(members, counts.tolist(), strict=True):
-            for position in range(index, index + count):
-                window = member.window
-                if labelled[position] and window is not None:
-                    window.samples += 1
-                    parts.append((member, len(sample_of), len(window.kernels)))
-                    sample_of += [position] * len(window.kernels)
-                    kernel_of += window.kernels
+            window = member.window
+            if window is not None:
+                held = len(window.kernels)
+                scale = self.learning.learning_rate / window.probability
+                for position in range(index, index + count):
+                    if has_label[position]:
+                        window.samples += 1
+                        parts.append((member, len(sample_of), len(sample_of) + held))
+                        sample_of += [position] * held
+                        kernel_of += window.kernels
+                        scale_of += [scale] * held
             index += count
         if not sample_of:
             return
@@ -417,9 +426,10 @@ class PofmklClient:
         slopes = self.learning.loss.gradient(kernel_predictions[sample_of, kernels], labels[sample_of])
         gradients = slopes[:, None] * self.features.rows(inputs[sample_of], kernels)
         gradients += 2.0 * self.learning.regularisation * self.model.parameters[kernels]
-        for member, start, count in parts:
-            if member.window is not None and member.steps is not None:
-                member.steps += (self.learning.learning_rate / member.window.probability) * gradients[start : start + count]
+        gradients *= np.array(scale_of)[:, None]
+        for member, start, end in parts:
+            if member.steps is not None:
+                member.steps += gradients[start:end]
 
     def _kernels_allowed(self, member: _Member, now: float) -> int:
         """M for an upload that begins now; its bytes leave the bucket here, so that sending can never overdraw it."""
