@@ -1,0 +1,158 @@
+"""Bytes from anybody: what is sound comes back as it was, everything else is a PeerError with a reason, never a crash."""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from streamfl.role import PeerError, Record
+from streamfl.wire import MAXIMUM_BYTES, VERSION, Codec, decode_array, encode_array, encoded_size, record_size
+
+
+class Note(msgspec.Struct, array_like=True):
+    """A message like any of streamfl's: the version first, text, a number and raw bytes."""
+
+    version: int
+    text: str
+    count: int
+    content: bytes
+
+
+CODEC = Codec(Note)
+
+
+def reason(value: bytes | None, codec: Codec[Note] = CODEC) -> str:
+    """The reason for which a value is refused."""
+    with pytest.raises(PeerError) as caught:
+        codec.decode(value)
+    return caught.value.reason
+
+
+@given(st.text(), st.integers(-(2**63), 2**63 - 1), st.binary())
+def test_a_message_comes_back_as_it_was(text: str, count: int, content: bytes) -> None:
+    """Whatever a peer may say survives the wire unchanged."""
+    note = Note(VERSION, text, count, content)
+    assert CODEC.decode(CODEC.encode(note)) == note
+
+
+def test_the_wire_is_a_plain_messagepack_array() -> None:
+    """A peer in another language writes these bytes from the documentation."""
+    assert CODEC.encode(Note(1, "ab", 7, b"\x00")) == b"\x94\x01\xa2ab\x07\xc4\x01\x00"
+
+
+@pytest.mark.parametrize("version", [0, VERSION + 1, 127])
+def test_another_version_is_told_as_such(version: int) -> None:
+    """During an upgrade the operator must read "version", also where the newer message has other fields."""
+    assert reason(msgspec.msgpack.encode([version, "a", 1, b""])) == "version"
+    assert reason(msgspec.msgpack.encode([version, {"new": "layout"}])) == "version"
+    assert reason(msgspec.msgpack.encode([version, *range(20)])) == "version"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        b"",
+        b"\x94",
+        b"\xdc\x00",
+        b"{}",
+        msgspec.msgpack.encode({"version": 1}),
+        msgspec.msgpack.encode([VERSION]),
+        msgspec.msgpack.encode([VERSION, 3, 1, b""]),
+        msgspec.msgpack.encode([VERSION, "a", 1.5, b""]),
+        msgspec.msgpack.encode([VERSION, "a", 1, b""]) + b"\x00",
+        b"\x94\x01\xa2\xff\xfe\x07\xc4\x01\x00",
+        b"\x94\x01" + b"\x91" * 100_000,
+        b"\xdd\xff\xff\xff\xff\x01",
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_broken_bytes_are_malformed(value: bytes | None) -> None:
+    """Truncated, of the wrong types, with bad UTF-8, with a tail, nested beyond the stack, or a tombstone."""
+    assert reason(value) == "malformed"
+
+
+@given(st.one_of(st.binary(max_size=60), st.binary(max_size=40).map(lambda tail: b"\x94\x01" + tail)))
+def test_no_bytes_crash_the_decoder(value: bytes) -> None:
+    """One hostile record must cost one dead letter, not the worker: nothing but PeerError may leave decode."""
+    try:
+        outcome: Note | str = CODEC.decode(value)
+    except PeerError as error:
+        outcome = error.reason
+    assert isinstance(outcome, Note) or outcome in {"malformed", "version"}
+
+
+@given(st.data())
+def test_a_truncated_message_is_refused(data: st.DataObject) -> None:
+    """No prefix of a message may pass for another message."""
+    value = CODEC.encode(Note(VERSION, "text", 1, b"content"))
+    assert reason(value[: data.draw(st.integers(0, len(value) - 1))]) == "malformed"
+
+
+def test_size_is_bounded_on_both_sides() -> None:
+    """The sender learns at once that nobody would accept its message; the receiver does not parse a bomb."""
+    small = Codec(Note, maximum_bytes=20)
+    exactly = Note(VERSION, "x" * 14, 7, b"")
+    assert len(small.encode(exactly)) == 20
+    assert small.decode(small.encode(exactly)) == exactly
+    with pytest.raises(ValueError, match="21 bytes is over the limit of 20"):
+        small.encode(Note(VERSION, "x" * 15, 7, b""))
+    assert reason(CODEC.encode(Note(VERSION, "x" * 15, 7, b"")), small) == "oversized"
+    assert reason(b"\x94\x01" + bytes(MAXIMUM_BYTES)) == "oversized"
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_arrays_travel_as_little_endian_in_c_order(dtype: type) -> None:
+    """The bytes are the same from a big-endian machine, a transposed array or a slice."""
+    array = np.array([[1.5, -2.0], [0.25, 3.0], [1e-30, 7.0]], dtype=dtype)
+    letter = "f" if dtype is np.float32 else "d"
+    expected = struct.pack(f"<6{letter}", *array.ravel().tolist())
+    wide = np.zeros((3, 4), dtype=dtype)
+    wide[:, ::2] = array
+    for same in (array, array.astype(np.dtype(dtype).newbyteorder(">")), np.asfortranarray(array), wide[:, ::2]):
+        assert encode_array(same) == expected
+    decoded = decode_array(expected, dtype, (3, 2), "parameters")
+    assert decoded.dtype == dtype
+    np.testing.assert_array_equal(decoded, array)
+
+
+@pytest.mark.parametrize(("length", "shape"), [(23, (3,)), (25, (3,)), (0, (3,)), (24, (4,)), (24, (3, 2)), (12, (3,))])
+def test_an_array_of_another_shape_is_refused_by_name(length: int, shape: tuple[int, ...]) -> None:
+    """The receiver states the shape: a short array, or float32 where float64 is due, must not be broadcast or misread."""
+    with pytest.raises(PeerError, match="parameters") as caught:
+        decode_array(bytes(length), np.float64, shape, "parameters")
+    assert caught.value.reason == "shape"
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 4])
+def test_a_single_poisoned_number_is_refused(poison: float, place: int) -> None:
+    """One NaN added to the model would spread to every client with the next version."""
+    array = np.ones(5, dtype=np.float32)
+    array[place] = poison
+    with pytest.raises(PeerError) as caught:
+        decode_array(encode_array(array), np.float32, (5,), "delta")
+    assert caught.value.reason == "not_finite"
+
+
+@given(
+    key=st.none() | st.binary(max_size=300),
+    value=st.none() | st.binary(max_size=20_000),
+    headers=st.lists(st.tuples(st.text(max_size=20), st.binary(max_size=200)), max_size=4).map(tuple),
+)
+def test_the_counted_size_is_never_less_than_kafka_writes(
+    key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes], ...]
+) -> None:
+    """The bandwidth budget is kept in true bytes: against the batch that a Kafka client really builds for one message."""
+    builder = DefaultRecordBatchBuilder(2, 0, True, 1, 1, 0, 1 << 20)
+    builder.append(0, 1_700_000_000_000, key, value, list(headers))
+    written = len(builder.build())
+    counted = encoded_size(key, value, headers)
+    assert written <= counted <= written + 32 + 4 * len(headers)
+    assert record_size(Record("topic", 0, 0, key, value, headers)) == counted
