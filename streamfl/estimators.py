@@ -101,9 +101,7 @@ class _LocalLearner(base.Estimator):  # type: ignore[misc]
     def _step(self, features: NDArray[np.float64], label: np.float64) -> None:
         predictions = np.einsum("nd,nd->n", self._parameters, features)
         squared_norms = np.einsum("nd,nd->n", self._parameters, self._parameters)
-        self._log_weights -= self.learning_rate * (
-            self._loss.value(predictions, label) + self.regularisation * squared_norms
-        )
+        self._log_weights -= self.learning_rate * (self._loss.value(predictions, label) + self.regularisation * squared_norms)
         # Only differences of log-weights matter; without this they would lose digits as the stream grows.
         self._log_weights -= self._log_weights.max()
         gradient = self._loss.gradient(predictions, label)
