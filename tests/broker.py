@@ -1,18 +1,21 @@
 """A real Kafka broker for the tests: one JVM, its files from Maven Central, no Docker.
 
-The jars are fetched once into ``.broker/libs`` of the repository; every broker has free ports and a data directory of its own that
-is removed when it stops. It stops with the ``with`` block, and at the latest with the process that started it.
+The jars are fetched once into ``.broker/libs`` of the repository; every broker has free ports and a data directory of
+its own that is removed when it stops. It stops with the ``with`` block, and at the latest with the process that started
+it.
 """
 
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
+import warnings
 from pathlib import Path
 from types import TracebackType
 
@@ -58,8 +61,8 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
 class Broker:
     """A single-node Kafka cluster, started on entering and gone on leaving.
 
-    ``properties`` are added to server.properties and win over the defaults. RuntimeError if it cannot be started: the text holds the
-    end of its log.
+    ``properties`` are added to server.properties and win over the defaults. RuntimeError if it cannot be started: the
+    text holds the end of its log.
     """
 
     def __init__(self, properties: dict[str, str] | None = None) -> None:
@@ -98,9 +101,7 @@ class Broker:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
         atexit.unregister(self.stop)
 
@@ -122,6 +123,10 @@ class Broker:
                 self.stop()
                 raise RuntimeError(f"the Kafka broker did not start:\n{text}")
             time.sleep(0.1)
+        with warnings.catch_warnings():
+            # The client library leaves the sockets of refused connections to the garbage collector, which warns.
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
     def halt(self) -> None:
         """Kill the broker at once and keep its data: what a power cut does. :meth:`start` brings it back."""
@@ -166,7 +171,7 @@ def _libraries() -> Path:
     HOME.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="streamfl-pom-") as folder:
         (Path(folder) / "pom.xml").write_text(POM)
-        # A directory of this process, moved into place whole: two test runs may fetch at once, and one may be interrupted.
+        # A directory of this process, moved into place whole: two runs may fetch at once, one may be interrupted.
         fetched = Path(tempfile.mkdtemp(prefix="libs-", dir=HOME))
         command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={fetched}"]
         result = subprocess.run(command, cwd=folder, capture_output=True, text=True)

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from broker import Broker
 
+# The Kafka client reads its schemas in a way that Python 3.11 calls deprecated; the tests turn warnings into errors.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka.admin  # noqa: F401
+
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    """A real Kafka broker for the whole run; tests take topics and groups of their own. Fails, never skips, without Java or Maven."""
+    """A real Kafka broker for the whole run; tests take topics and groups of their own.
+
+    It fails, and never skips, without Java or Maven.
+    """
     with Broker() as running:
         yield running
 

@@ -1,0 +1,968 @@
+"""The bus on Apache Kafka, with kafka-python.
+
+A commit under ``exactly_once`` is one transaction: outputs, changelog and consumed offsets. The client library has
+several ways to hang or to lose records silently; what this module does about each is said where it is done. It reaches
+into the library's private parts in a few marked places, so the library is pinned to one version exactly.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from typing import Any
+
+from kafka import (
+    ConsumerRebalanceListener,
+    IsolationLevel,
+    KafkaAdminClient,
+    KafkaConsumer,
+    KafkaProducer,
+    OffsetAndMetadata,
+    OffsetSpec,
+)
+from kafka import TopicPartition as KafkaPartition
+from kafka import errors as kafka_errors
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.errors import KafkaError
+from kafka.net.compat import KafkaNetClient
+from kafka.structs import MemberState
+
+from streamfl.role import ConfigurationError, Record
+from streamfl.runtime.bus import (
+    BusUnavailable,
+    CommitRefused,
+    Outgoing,
+    Polled,
+    Step,
+    Subscription,
+    TopicPartition,
+    TopicSpec,
+    TopicState,
+)
+
+__all__ = ["KafkaBus", "KafkaSession", "connect"]
+
+CONNECT_TIMEOUT_SECONDS = 30.0
+
+# Table and input consumers take turns; a turn bounds how long a record of one waits behind an empty poll of the other.
+TURN_SECONDS = 0.01
+
+# A change of assignment without any record is reported after at most this long.
+LONGEST_TURN_SECONDS = 0.1
+
+# The producer has no memory bound of its own: writes outside a session wait for the broker after this many bytes.
+WRITE_BYTES = 16_000_000
+
+CLIENT_DEFAULTS: dict[str, Any] = {"reconnect_backoff_max_ms": 1000}
+CONSUMER_DEFAULTS: dict[str, Any] = {
+    **CLIENT_DEFAULTS,
+    "heartbeat_interval_ms": 500,
+    "session_timeout_ms": 10_000,
+    # A partition that is resumed joins the next fetch only, so the wait of an idle fetch is a latency.
+    "fetch_max_wait_ms": 100,
+    "metrics_enabled": False,
+}
+PRODUCER_DEFAULTS: dict[str, Any] = {
+    **CLIENT_DEFAULTS,
+    "request_timeout_ms": 10_000,
+    "delivery_timeout_ms": 25_000,
+    "transaction_timeout_ms": 30_000,
+    "batch_size": 131_072,
+    "metrics_enabled": False,
+}
+OWN_OPTIONS = {
+    "acks": "all replicas acknowledge, always",
+    "auto_offset_reset": "set bus.auto_offset_reset",
+    "bootstrap_servers": "set bus.url",
+    "enable_auto_commit": "streamfl commits",
+    "enable_idempotence": "always on",
+    "group_id": "set bus.group",
+    "isolation_level": "always read_committed",
+    "kafka_client": "not configurable",
+    "key_deserializer": "streamfl decodes",
+    "key_serializer": "streamfl encodes",
+    "max_poll_records": "set bus.max_poll_records",
+    "partition_assignment_strategy": "not configurable",
+    "transactional_id": "chosen by streamfl",
+    "value_deserializer": "streamfl decodes",
+    "value_serializer": "streamfl encodes",
+}
+
+CREATE_HINT = "create it, for instance with 'streamfl topics CONFIG --create'"
+
+_REFUSED = (
+    kafka_errors.CommitFailedError,
+    kafka_errors.IllegalGenerationError,
+    kafka_errors.InvalidProducerEpochError,
+    kafka_errors.InvalidProducerIdMappingError,
+    kafka_errors.InvalidTxnStateError,
+    kafka_errors.ProducerFencedError,
+    kafka_errors.RebalanceInProgressError,
+    kafka_errors.UnknownMemberIdError,
+    kafka_errors.UnknownProducerIdError,
+)
+
+
+def connect(url: str, options: Mapping[str, Any]) -> KafkaBus:
+    """The Kafka cluster at ``url`` (``kafka://host:port[,host:port…]``).
+
+    ``options`` go to kafka-python's clients as they are, each to the clients that know it; ``connect_timeout_seconds``
+    (default 30) is ours. ConfigurationError if the url or an option is wrong; BusUnavailable if no broker answers in
+    that time.
+    """
+    return KafkaBus(url, options)
+
+
+class KafkaBus:
+    """A Kafka cluster as streamfl sees it: the admin client, and clients made on demand."""
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        if find_spec("crc32c") is None:
+            raise ConfigurationError(
+                "the Kafka connector needs the package 'crc32c' (without it checksums are up to 150 times slower): "
+                "pip install 'kafka-python[crc32c]'"
+            )
+        remaining = dict(options or {})
+        self._servers = _servers(url)
+        self.connect_timeout = _positive(remaining.pop("connect_timeout_seconds", CONNECT_TIMEOUT_SECONDS))
+        _check_options(remaining)
+        self._options = remaining
+        self._known_topics: dict[str, int] = {}
+        self._producer: Any = None
+        self._lock = threading.Lock()
+        _quieten()
+        self._admin = self.make(KafkaAdminClient, CLIENT_DEFAULTS)
+
+    def make(self, client: Callable[..., Any], defaults: Mapping[str, Any], **settings: Any) -> Any:
+        """A client of the library with this bus's options; BusUnavailable with the cause if no broker answers."""
+        accepted = client.DEFAULT_CONFIG  # type: ignore[attr-defined]
+        chosen = {name: value for name, value in {**defaults, **self._options}.items() if name in accepted}
+        chosen |= {"bootstrap_servers": self._servers, "bootstrap_timeout_ms": int(self.connect_timeout * 1000)}
+        connections: list[Any] = []
+
+        def connection(**configuration: Any) -> Any:
+            connections.append(KafkaNetClient(**configuration))
+            return connections[-1]
+
+        with _causes() as causes:
+            try:
+                return client(**{**chosen, **settings, "kafka_client": connection})
+            except (KafkaError, OSError) as error:
+                # The constructor leaves its thread and its sockets behind when it fails.
+                for made in connections:
+                    with suppress(Exception):
+                        made.close()
+                        made._net.stop()
+                if isinstance(error, kafka_errors.KafkaConfigurationError):
+                    raise ConfigurationError(f"bus.options: {error}") from error
+                raise BusUnavailable(
+                    f"no Kafka broker answered at {','.join(self._servers)} within {self.connect_timeout:g} s: "
+                    f"{causes[-1] if causes else error}"
+                ) from error
+            except (TypeError, ValueError, AssertionError) as error:
+                raise ConfigurationError(f"bus.options: {error}") from error
+
+    def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
+        """The topics that exist, by name; ``error`` says which right is missing. BusUnavailable if the cluster is
+        away.
+        """
+        names = sorted(set(topics))
+        if not names:
+            return {}
+        states: dict[str, TopicState] = {}
+        with _translated("describing topics"):
+            readable = []
+            for found in self._admin.describe_topics(names):
+                code, name = found.get("error_code", 0), found["name"]
+                if code == kafka_errors.UnknownTopicOrPartitionError.errno:
+                    continue
+                if code == kafka_errors.TopicAuthorizationFailedError.errno:
+                    states[name] = TopicState(name, 0, False, error=f"not authorised: {_needed(name)}")
+                elif code == kafka_errors.InvalidTopicError.errno:
+                    states[name] = TopicState(name, 0, False, error="not a valid topic name")
+                elif code:
+                    states[name] = TopicState(name, 0, False, error=kafka_errors.for_code(code).__name__)
+                else:
+                    states[name] = TopicState(name, len(found["partitions"]), False)
+                    readable.append(name)
+            if readable:
+                try:
+                    resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in readable]
+                    described = self._admin.describe_configs(resources, config_filter="all")
+                except kafka_errors.TopicAuthorizationFailedError:
+                    described = {}
+                for name in readable:
+                    found = described.get("topic", {}).get(name)
+                    if found is None:
+                        error = f"its configuration cannot be read: an ACL must allow DescribeConfigs on topic {name!r}"
+                        states[name] = TopicState(name, states[name].partitions, False, error=error)
+                        continue
+                    options = {key: str(entry["value"]) for key, entry in found.items() if entry.get("value") is not None}
+                    compacted = "compact" in options.get("cleanup.policy", "")
+                    states[name] = TopicState(name, states[name].partitions, compacted, options)
+        return states
+
+    def create(self, topics: Sequence[TopicSpec]) -> None:
+        """Create topics that do not exist yet and wait until they can be used; existing ones stay as they are."""
+        wanted = {
+            spec.name: {
+                "num_partitions": -1 if spec.partitions is None else spec.partitions,
+                "configs": {"cleanup.policy": "compact" if spec.compacted else "delete", **spec.options},
+            }
+            for spec in topics
+        }
+        if not wanted:
+            return
+        with _translated("creating topics"):
+            answer = self._admin.create_topics(wanted, raise_errors=False)
+            for topic in answer["topics"]:
+                kind = kafka_errors.for_code(topic["error_code"])
+                if kind in (kafka_errors.NoError, kafka_errors.TopicAlreadyExistsError):
+                    continue
+                text = f"topic {topic['name']!r} cannot be created: {topic.get('error_message') or kind.__name__}"
+                if issubclass(kind, kafka_errors.AuthorizationError):
+                    text += f" (an ACL must allow Create on topic {topic['name']!r} or on the cluster)"
+                if issubclass(kind, kafka_errors.RetriableError):
+                    raise BusUnavailable(text)
+                raise ConfigurationError(text)
+            self._admin.wait_for_topics(list(wanted), timeout_ms=int(self.connect_timeout * 1000))
+
+    def session(self, subscription: Subscription) -> KafkaSession:
+        """Join a group; ConfigurationError names a topic that is missing or the ACL that would allow it."""
+        return KafkaSession(self, subscription)
+
+    def write(self, records: Sequence[Outgoing]) -> None:
+        """Write records and wait until they are durable. On an error some of them may have been written."""
+        self.require({record.topic for record in records})
+        with self._lock, _translated("writing"):
+            if self._producer is None:
+                self._producer = self.make(KafkaProducer, PRODUCER_DEFAULTS)
+            try:
+                start, size = 0, 0
+                for index, record in enumerate(records):
+                    size += len(record.key or b"") + len(record.value or b"")
+                    if size > WRITE_BYTES or index == len(records) - 1:
+                        publish(self._producer, records[start : index + 1], self.write_timeout)
+                        start, size = index + 1, 0
+            except BaseException:
+                # A producer that once met a refused record is dead for good, without saying so.
+                discard(self._producer)
+                self._producer = None
+                raise
+
+    def read(self, topic: str, limit: int | None = None) -> Iterator[Record]:
+        """Committed records from the beginning of every partition to its present end, at most ``limit``."""
+        count = self.require([topic])[topic]
+        with self.reader() as consumer:
+            remaining = limit
+            for record in read_whole(consumer, [KafkaPartition(topic, p) for p in range(count)], self.connect_timeout):
+                if remaining is not None:
+                    if remaining <= 0:
+                        return
+                    remaining -= 1
+                yield record
+
+    def close(self) -> None:
+        """Close the clients of the bus; sessions are closed by themselves."""
+        with self._lock:
+            if self._producer is not None:
+                discard(self._producer)
+                self._producer = None
+        self._admin.close()
+
+    @property
+    def write_timeout(self) -> float:
+        """Seconds after which an unacknowledged record has failed for certain."""
+        delivery = self._options.get("delivery_timeout_ms", PRODUCER_DEFAULTS["delivery_timeout_ms"])
+        return float(delivery) / 1000 + 5
+
+    @property
+    def transaction_timeout(self) -> float:
+        """Seconds after which the cluster aborts the transaction of a producer that is gone, checks of the broker
+        included.
+        """
+        timeout = self._options.get("transaction_timeout_ms", PRODUCER_DEFAULTS["transaction_timeout_ms"])
+        return float(timeout) / 1000 + 15
+
+    def require(self, topics: Iterable[str]) -> dict[str, int]:
+        """The partition counts of topics; ConfigurationError if one is missing or not allowed. Answers are
+        remembered.
+        """
+        names = set(topics)
+        unknown = sorted(names - self._known_topics.keys())
+        if unknown:
+            with _translated("looking up topics"):
+                for found in self._admin.describe_topics(unknown):
+                    code, name = found.get("error_code", 0), found["name"]
+                    if code == kafka_errors.UnknownTopicOrPartitionError.errno:
+                        raise ConfigurationError(f"topic {name!r} does not exist: {CREATE_HINT}")
+                    if code == kafka_errors.TopicAuthorizationFailedError.errno:
+                        raise ConfigurationError(f"topic {name!r} is not authorised: {_needed(name)}")
+                    if code == kafka_errors.InvalidTopicError.errno:
+                        raise ConfigurationError(f"{name!r} is not a valid topic name")
+                    if code:
+                        raise BusUnavailable(f"topic {name!r}: {kafka_errors.for_code(code).__name__}")
+                    self._known_topics[name] = len(found["partitions"])
+        return {name: self._known_topics[name] for name in names}
+
+    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Offset after the last committed record of each partition."""
+        wanted = {KafkaPartition(*partition): OffsetSpec.LATEST for partition in partitions}
+        if not wanted:
+            return {}
+        with _translated("reading the ends of partitions"):
+            found = self._admin.list_partition_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED, timeout_ms=5000)
+        return {(partition.topic, partition.partition): int(offset.offset) for partition, offset in found.items()}
+
+    @contextmanager
+    def reader(self) -> Iterator[Any]:
+        """A consumer outside any group that reads committed records from the beginning."""
+        consumer = self.make(KafkaConsumer, CONSUMER_DEFAULTS, **READER)
+        try:
+            with _translated("reading"):
+                yield consumer
+        finally:
+            close_consumer(consumer)
+
+
+READER: dict[str, Any] = {
+    "group_id": None,
+    "group_instance_id": None,
+    "enable_auto_commit": False,
+    "isolation_level": "read_committed",
+    "auto_offset_reset": "earliest",
+    "allow_auto_create_topics": False,
+}
+
+
+class KafkaSession:
+    """One worker's membership in a consumer group, its producer, and the consumer of its tables."""
+
+    def __init__(self, bus: KafkaBus, subscription: Subscription) -> None:
+        self._bus = bus
+        self._subscription = subscription
+        self._transactional = subscription.guarantee == "exactly_once"
+        self._transactional_id = subscription.transactional_id or f"{subscription.group}-{uuid.uuid4()}"
+        counts = bus.require([*subscription.inputs, *subscription.tables])
+        if len({counts[topic] for topic in subscription.inputs}) > 1:
+            found = ", ".join(f"{topic}: {counts[topic]}" for topic in subscription.inputs)
+            raise ConfigurationError(f"the input topics must have the same number of partitions ({found})")
+        self._tables = [KafkaPartition(topic, p) for topic in subscription.tables for p in range(counts[topic])]
+        self._table_consumer: Any = None
+        self._consumer: Any = None
+        self._producer: Any = None
+        self._group: Any = None
+        self._lost: set[int] = set()
+        self._reported: set[int] = set()
+        self._opening: set[int] = set()
+        self._sought: set[int] = set()
+        self._paused: set[int] = set()
+        self._refused = False
+        self._held_tables: list[Record] = []
+        self._positions: dict[TopicPartition, int] = {}
+        self._base: dict[TopicPartition, int] = {}
+        self._origins: dict[TopicPartition, int] = {}
+        self._last_lag: dict[TopicPartition, int] = {}
+        self._alone_since: float | None = None
+        self._readers: list[Any] = []
+        try:
+            # Made now, so that a missing right on the transactional id stops the start and not the first commit.
+            self._ready_producer()
+            if subscription.inputs:
+                self._consumer = bus.make(
+                    KafkaConsumer,
+                    CONSUMER_DEFAULTS,
+                    group_id=subscription.group,
+                    enable_auto_commit=False,
+                    isolation_level="read_committed",
+                    auto_offset_reset="none" if subscription.auto_offset_reset == "error" else subscription.auto_offset_reset,
+                    allow_auto_create_topics=False,
+                    # Cooperative: kept partitions go on during a rebalance. It does not keep partition p of two
+                    # topics together.
+                    partition_assignment_strategy=(
+                        [CooperativeStickyAssignor] if len(subscription.inputs) == 1 else [RangePartitionAssignor]
+                    ),
+                )
+                self._consumer.subscribe(list(subscription.inputs), listener=_Listener(self._on_lost, self._on_assigned))
+        except BaseException:
+            self.close()
+            raise
+
+    def poll(self, timeout: float, max_records: int) -> Polled:
+        """Wait at most ``timeout`` seconds for anything; the first poll takes what reading the tables whole takes."""
+        polled = Polled(tables=self._held_tables)
+        self._held_tables = []
+        told = set(self._reported)
+        try:
+            self._poll(polled, time.monotonic() + timeout, max_records)
+        except BaseException:
+            # What was already taken from the cluster must not get lost with the error: tables are kept for the next
+            # poll, inputs are read again from the last commit.
+            self._held_tables = polled.tables
+            self._reported = told
+            self._refused = True
+            raise
+        return polled
+
+    def _poll(self, polled: Polled, deadline: float, max_records: int) -> None:
+        with _translated("polling", self._subscription):
+            if self._tables and self._table_consumer is None:
+                self._read_tables(polled)
+            if self._refused:
+                self._report_all_again(polled)
+            elif self._consumer is not None:
+                self._begin()
+            while True:
+                remaining = max(0.0, deadline - time.monotonic())
+                if polled:
+                    remaining = 0.0
+                turn = min(remaining, TURN_SECONDS if self._tables else LONGEST_TURN_SECONDS)
+                if self._tables:
+                    polled.tables += self._poll_tables(turn / 2 if self._consumer is not None else turn, max_records)
+                    if polled.tables:
+                        turn = 0.0
+                if self._consumer is not None:
+                    self._poll_inputs(polled, turn, max_records)
+                elif not self._tables:
+                    time.sleep(turn)
+                if polled or time.monotonic() >= deadline:
+                    return
+
+    def restore(self, topic: str, partition: int) -> Iterator[Record]:
+        """All committed records of a partition from its beginning to its present end."""
+        count = self._bus.require([topic])[topic]
+        if partition >= count:
+            raise ConfigurationError(
+                f"topic {topic!r} has {count} partitions and needs at least {partition + 1}, as many as the inputs have"
+            )
+        consumer = self._readers.pop() if self._readers else self._bus.make(KafkaConsumer, CONSUMER_DEFAULTS, **READER)
+        try:
+            with _translated(f"restoring from topic {topic!r}", self._subscription):
+                yield from read_whole(consumer, [KafkaPartition(topic, partition)], self._bus.connect_timeout)
+        except BaseException:
+            close_consumer(consumer)
+            raise
+        self._readers.append(consumer)
+
+    def committed(self, topic: str, partition: int) -> int | None:
+        """The group's committed offset; waits until the cluster has decided every transaction that touches it."""
+        with _translated("reading the committed offset", self._subscription):
+            wait = int(self._bus.transaction_timeout * 1000)
+            found = self._consumer.committed(KafkaPartition(topic, partition), timeout_ms=wait)
+        return None if found is None else int(found)
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        """Go on reading an assigned input partition at ``offset``."""
+        self._consumer.seek(KafkaPartition(topic, partition), offset)
+        self._sought.add(partition)
+        self._positions[topic, partition] = self._base[topic, partition] = offset
+
+    def commit(self, step: Step) -> None:
+        """Make the step visible, as one transaction under exactly_once.
+
+        An answer that got lost may leave open whether the transaction was committed. That is reported as
+        BusUnavailable; the next commit or poll first has the cluster decide it, so that what is restored then is the
+        truth either way.
+        """
+        if not step:
+            return
+        try:
+            with _translated("committing", self._subscription):
+                self._bus.require({record.topic for record in (*step.outputs, *step.changelog)})
+                if step.positions and (self._group is None or not {p for _, p in step.positions} <= self._reported):
+                    raise CommitRefused("the group has moved partitions since they were polled")
+                if self._transactional:
+                    self._commit_transaction(step)
+                else:
+                    self._commit_in_order(step)
+        except BaseException:
+            self._refused = True
+            raise
+        self._base.update(step.positions)
+
+    def pause(self, partitions: Iterable[int]) -> None:
+        """Bring no more input records of exactly these partitions until told otherwise."""
+        self._paused = set(partitions)
+
+    def lag(self) -> Mapping[TopicPartition, int]:
+        """Records between the position and the end of each assigned input partition; control records count.
+
+        Asks the cluster; while it does not answer, the last known figures are given.
+        """
+        positions = dict(self._positions)
+        with suppress(BusUnavailable, ConfigurationError):
+            ends = self._bus.ends(positions)
+            self._last_lag = {one: max(0, ends[one] - position) for one, position in positions.items() if one in ends}
+        return self._last_lag
+
+    def close(self) -> None:
+        """Leave the group. Safe to call twice."""
+        # Closing the consumer runs the rebalance listener; the group hears of the leave before the producer is gone.
+        for consumer in (self._consumer, self._table_consumer, *self._readers):
+            if consumer is not None:
+                close_consumer(consumer)
+        self._readers.clear()
+        if self._producer is not None:
+            discard(self._producer)
+            self._producer = None
+
+    # Joining and polling
+
+    def _on_lost(self, partitions: Iterable[Any]) -> None:
+        # The listener runs on the client's I/O thread while poll() waits for it: it only takes notes.
+        self._lost |= {partition.partition for partition in partitions}
+
+    def _on_assigned(self, partitions: Iterable[Any]) -> None:
+        # Before the first fetch, so that no record arrives before the caller has restored and sought.
+        self._consumer.pause(*partitions)
+
+    def _report_all_again(self, polled: Polled) -> None:
+        """After a refused step nothing that was read is certain: every partition is given back and begun anew."""
+        if self._transactional:
+            # Settles an undecided transaction of this id before anything is restored.
+            self._ready_producer()
+        polled.revoked = sorted(self._reported)
+        self._reported.clear()
+        self._refused = False
+        if self._consumer is not None:
+            owned = self._consumer.assignment()
+            self._opening = {partition.partition for partition in owned}
+            self._apply_pauses()
+
+    def _poll_inputs(self, polled: Polled, timeout: float, max_records: int) -> None:
+        self._apply_pauses()
+        try:
+            batches = self._consumer.poll(timeout_ms=max(0, round(timeout * 1000)), max_records=max_records)
+        except kafka_errors.NoOffsetForPartitionError:
+            # Raised before the caller had a chance to seek; it counts only when a partition begins without one.
+            batches = {}
+        for partition, batch in batches.items():
+            polled.records += [_record(found) for found in batch]
+            self._positions[partition.topic, partition.partition] = batch[-1].offset + 1
+        # A generation is taken only when the member is stable: then every change that came with it has been noted
+        # below, in this very poll. Read later, it could vouch for partitions that belong to somebody else by now.
+        group = self._consumer.group_metadata()
+        if group.generation_id < 0:
+            self._group = None
+        elif group.state is MemberState.STABLE:
+            self._group = group
+        owned = {partition.partition for partition in self._consumer.assignment()}
+        lost = set(self._lost)
+        self._lost -= lost
+        gone = {p for p in self._reported if p in lost or p not in owned}
+        added = owned - (self._reported - gone)
+        if gone or added:
+            polled.revoked = sorted({*polled.revoked, *gone})
+            polled.assigned = sorted(added)
+            polled.records = [record for record in polled.records if record.partition in self._reported - gone]
+            self._reported = owned
+            self._opening = (self._opening & owned) | added
+            self._sought -= added | gone
+            for one in [one for one in self._positions if one[1] not in owned or one[1] in added]:
+                del self._positions[one]
+            for one in [one for one in self._base if one[1] not in owned or one[1] in added]:
+                del self._base[one]
+            self._apply_pauses()
+        self._watch_coordinator(bool(polled))
+
+    def _watch_coordinator(self, alive: bool) -> None:
+        """A poll without a broker returns nothing for ever: raise when the group's coordinator has been away for too
+        long.
+        """
+        if alive or not self._consumer._coordinator.coordinator_unknown():
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = time.monotonic()
+        elif time.monotonic() - self._alone_since > self._bus.connect_timeout:
+            self._alone_since = None
+            raise BusUnavailable(f"the group's coordinator has been away for {self._bus.connect_timeout:g} s")
+
+    def _begin(self) -> None:
+        """Let the partitions of the last report flow: from where the caller sought, else the committed offset, else
+        the reset.
+        """
+        deadline = time.monotonic() + 1
+        owned = self._consumer.assignment()
+        for number in sorted(self._opening):
+            parts = [] if number in self._sought else [one for one in owned if one.partition == number]
+            if all(self._begin_partition(partition) for partition in parts):
+                self._opening.discard(number)
+            if time.monotonic() > deadline:
+                break
+        self._sought &= self._opening
+
+    def _begin_partition(self, partition: Any) -> bool:
+        """Whether the partition's position is known now."""
+        name = (partition.topic, partition.partition)
+        try:
+            committed = self._consumer.committed(partition, timeout_ms=300)
+        except kafka_errors.KafkaTimeoutError:
+            # An earlier owner's transaction is undecided; the other partitions need not wait for it.
+            return False
+        # Nobody has committed: what was read before the partition was given back is read again. 'latest' asked a
+        # second time would pass over it.
+        target = committed if committed is not None else self._origins.get(name)
+        if target is not None:
+            self._consumer.seek(partition, target)
+        elif self._subscription.auto_offset_reset == "earliest":
+            self._consumer.seek_to_beginning(partition)
+        elif self._subscription.auto_offset_reset == "latest":
+            self._consumer.seek_to_end(partition)
+        else:
+            raise ConfigurationError(
+                f"group {self._subscription.group!r} has no committed offset on {name[0]!r} partition {name[1]} and "
+                "bus.auto_offset_reset = 'error': choose 'earliest' or 'latest', or restore the group's offsets"
+            )
+        position = self._consumer.position(partition, timeout_ms=1000)
+        if position is None:
+            return False
+        self._origins.setdefault(name, position)
+        self._positions[name] = self._base[name] = position
+        return True
+
+    def _apply_pauses(self) -> None:
+        still = self._opening | self._paused
+        owned = self._consumer.assignment()
+        wanted = {partition for partition in owned if partition.partition in still}
+        paused = self._consumer.paused()
+        if wanted - paused:
+            self._consumer.pause(*(wanted - paused))
+        if paused - wanted:
+            self._consumer.resume(*((paused - wanted) & owned))
+
+    # Tables
+
+    def _read_tables(self, polled: Polled) -> None:
+        consumer = self._bus.make(KafkaConsumer, CONSUMER_DEFAULTS, **READER)
+        try:
+            polled.tables += read_whole(consumer, self._tables, self._bus.connect_timeout)
+        except BaseException:
+            close_consumer(consumer)
+            raise
+        self._table_consumer = consumer
+
+    def _poll_tables(self, timeout: float, max_records: int) -> list[Record]:
+        batches = self._table_consumer.poll(timeout_ms=max(0, round(timeout * 1000)), max_records=max_records)
+        return [_record(found) for batch in batches.values() for found in batch]
+
+    # Committing
+
+    def _ready_producer(self) -> Any:
+        """The producer; a NEW one when the last was fenced or broke, because such a producer cannot be revived."""
+        if self._producer is None:
+            settings: dict[str, Any] = {"max_block_ms": int(self._bus.connect_timeout * 1000)}
+            if self._transactional:
+                settings["transactional_id"] = self._transactional_id
+            producer = self._bus.make(KafkaProducer, PRODUCER_DEFAULTS, **settings)
+            if self._transactional:
+                _mend(producer)
+                try:
+                    producer.init_transactions()
+                except BaseException:
+                    discard(producer)
+                    raise
+            self._producer = producer
+        return self._producer
+
+    def _commit_transaction(self, step: Step) -> None:
+        producer = self._ready_producer()
+        transactions = producer._transaction_manager
+        wait = self._bus.write_timeout * 1000
+        try:
+            producer.begin_transaction()
+            # The order matters: committing with a failed send succeeds and loses it, and committing with a refused
+            # partition in flight hangs. So: flush, look at every future, then the offsets, then the commit. The
+            # library's own calls for the last two wait for ever; waiting on their results does not.
+            publish(producer, [*step.outputs, *step.changelog], self._bus.write_timeout)
+            positions = step.positions or self._fence()
+            if positions:
+                offsets = {KafkaPartition(*one): OffsetAndMetadata(offset, "", -1) for one, offset in positions.items()}
+                _complete(producer, transactions.send_offsets_to_transaction(offsets, self._group), wait)
+            _complete(producer, transactions.begin_commit(), wait)
+        except BaseException:
+            self._abort(producer)
+            raise
+
+    def _fence(self) -> dict[TopicPartition, int]:
+        """An offset that changes nothing, for a step without any: it makes the cluster check that the member is
+        still one.
+        """
+        if self._group is None:
+            return {}
+        for one, offset in self._base.items():
+            if one[1] in self._reported:
+                return {one: offset}
+        return {}
+
+    def _abort(self, producer: Any) -> None:
+        try:
+            if not producer._transaction_manager.has_fatal_error():
+                _complete(producer, producer._transaction_manager.begin_abort(), 10_000)
+                return
+        except (KafkaError, AssertionError):
+            pass
+        self._producer = None
+        discard(producer)
+
+    def _commit_in_order(self, step: Step) -> None:
+        producer = self._ready_producer()
+        try:
+            publish(producer, step.outputs, self._bus.write_timeout)
+            publish(producer, step.changelog, self._bus.write_timeout)
+        except BaseException:
+            self._producer = None
+            discard(producer)
+            raise
+        if step.positions:
+            offsets = {KafkaPartition(*one): OffsetAndMetadata(offset, "", -1) for one, offset in step.positions.items()}
+            self._consumer.commit(offsets, timeout_ms=int(self._bus.write_timeout * 1000))
+
+
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+    def __init__(self, lost: Callable[[Iterable[Any]], None], assigned: Callable[[Iterable[Any]], None]) -> None:
+        self._lost = lost
+        self._assigned = assigned
+
+    def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
+        self._lost(revoked)
+
+    def on_partitions_lost(self, lost: Iterable[Any]) -> None:
+        self._lost(lost)
+
+    def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
+        self._assigned(assigned)
+
+
+def publish(producer: Any, records: Sequence[Outgoing], timeout: float) -> None:
+    """Send records and wait until all are acknowledged; raises what the first failed one failed with."""
+    if not records:
+        return
+    futures = []
+    for record in records:
+        headers = list(record.headers)
+        try:
+            future = producer.send(record.topic, value=record.value, key=record.key, headers=headers, partition=record.partition)
+        except (ValueError, TypeError) as error:
+            raise ConfigurationError(f"a record for topic {record.topic!r} cannot be written: {error}") from error
+        except kafka_errors.MessageSizeTooLargeError as error:
+            raise _too_large(record.topic, error) from error
+        futures.append((record.topic, future))
+    # A batch that is refused as too large is split, which flush takes for an error; the futures know how it ends.
+    with suppress(kafka_errors.UnknownError):
+        producer.flush(timeout)
+    deadline = time.monotonic() + timeout
+    first: KafkaError | None = None
+    for topic, future in futures:
+        try:
+            future.get(timeout=max(0.0, deadline - time.monotonic()))
+        except (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError) as error:
+            # Told before all others: one such record makes its neighbours fail with errors that say nothing.
+            raise _too_large(topic, error) from error
+        except KafkaError as error:
+            first = first or error
+    if first is not None:
+        raise first
+
+
+def read_whole(consumer: Any, partitions: Sequence[Any], patience: float) -> Iterator[Record]:
+    """All committed records of the partitions up to their ends as of now; the consumer then stands there.
+
+    BusUnavailable if nothing moves for ``patience`` seconds.
+    """
+    if not partitions:
+        return
+    consumer.assign(list(partitions))
+    consumer.seek_to_beginning(*partitions)
+    ends = consumer.end_offsets(list(partitions), timeout_ms=int(patience * 1000))
+    moved = time.monotonic()
+    before: dict[Any, int | None] = {}
+    while True:
+        # By position and not by the last record's offset: markers of transactions end a partition, too.
+        now = {partition: consumer.position(partition, timeout_ms=int(patience * 1000)) for partition in partitions}
+        if all(now[partition] is not None and now[partition] >= ends[partition] for partition in partitions):
+            return
+        if now != before:
+            before, moved = now, time.monotonic()
+        elif time.monotonic() - moved > patience:
+            raise BusUnavailable(f"nothing could be read from {partitions[0].topic!r} for {patience:g} s")
+        for batch in consumer.poll(timeout_ms=200, max_records=4000).values():
+            yield from (_record(found) for found in batch)
+
+
+def discard(producer: Any) -> None:
+    """Close a producer for good, whatever state it is in, in bounded time and without leaving its thread behind."""
+    try:
+        producer.close(timeout=2)
+    except (KafkaError, AssertionError):
+        # The first close may give up waiting and leave the thread running; forcing it fails what is left, and then
+        # closing ends.
+        producer._sender.force_close()
+        producer._sender.join(5)
+        with suppress(KafkaError, AssertionError):
+            producer.close(timeout=1)
+
+
+def close_consumer(consumer: Any) -> None:
+    """Leave the group, if any, and close, in bounded time."""
+    with suppress(KafkaError, RuntimeError, OSError):
+        consumer.close(autocommit=False, timeout_ms=3000)
+
+
+def _record(found: Any) -> Record:
+    return Record(
+        found.topic,
+        found.partition,
+        found.offset,
+        found.key,
+        found.value,
+        tuple(found.headers or ()),
+        found.timestamp / 1000,
+    )
+
+
+def _complete(producer: Any, result: Any, timeout_ms: float) -> None:
+    producer._sender.wakeup()
+    if not result.wait(timeout_ms=timeout_ms):
+        raise kafka_errors.KafkaTimeoutError(f"the transaction coordinator did not answer in {timeout_ms / 1000:g} s")
+
+
+def _mend(producer: Any) -> None:
+    """Have a transactional request wait for a broker that is away.
+
+    The library drops the request, and whoever waits for it waits for ever, when ``await_ready`` raises; it queues the
+    request again when ``await_ready`` returns False.
+    """
+    client = producer._sender._client
+    original = client.await_ready
+
+    def await_ready(node: Any, timeout_ms: int = 30_000) -> bool:
+        try:
+            return bool(original(node, timeout_ms=timeout_ms))
+        except KafkaError:
+            time.sleep(0.1)
+            return False
+
+    client.await_ready = await_ready
+
+
+@contextmanager
+def _translated(doing: str, subscription: Subscription | None = None) -> Iterator[None]:
+    """The library's errors as the bus's."""
+    try:
+        yield
+    except kafka_errors.AuthorizationError as error:
+        raise ConfigurationError(f"{doing}: {_denied(error, subscription)}") from error
+    except kafka_errors.FencedInstanceIdError as error:
+        raise ConfigurationError(
+            f"{doing}: another worker uses the same bus.options.group_instance_id: give each worker one of its own"
+        ) from error
+    except _REFUSED as error:
+        raise CommitRefused(f"{doing}: {error}") from error
+    except (kafka_errors.NoOffsetForPartitionError, kafka_errors.OffsetOutOfRangeError) as error:
+        raise ConfigurationError(
+            f"{doing}: the position is not in the topic any more and bus.auto_offset_reset = 'error': "
+            f"choose 'earliest' or 'latest' ({error})"
+        ) from error
+    except KafkaError as error:
+        raise BusUnavailable(f"{doing}: {error}") from error
+
+
+def _denied(error: KafkaError, subscription: Subscription | None) -> str:
+    if isinstance(error, kafka_errors.TransactionalIdAuthorizationFailedError):
+        group = subscription.group if subscription else ""
+        return f"not authorised: an ACL must allow Write on transactional ids with the prefix {group!r}"
+    if isinstance(error, kafka_errors.GroupAuthorizationFailedError):
+        return f"not authorised: an ACL must allow Read on group {subscription.group if subscription else ''!r}"
+    if isinstance(error, kafka_errors.TopicAuthorizationFailedError):
+        found = error.args[0] if error.args else ()
+        names = [found] if isinstance(found, str) else sorted(found or ())
+        return "not authorised: " + "; ".join(_needed(name) for name in names)
+    return f"not authorised: {error}"
+
+
+def _needed(topic: str) -> str:
+    return f"an ACL must allow Read (for inputs, tables and state) and Write (for outputs and state) on topic {topic!r}"
+
+
+def _too_large(topic: str, error: KafkaError) -> ConfigurationError:
+    return ConfigurationError(
+        f"a record for topic {topic!r} is too large: raise max.message.bytes of the topic and "
+        f"bus.options.max_request_size ({error})"
+    )
+
+
+def _servers(url: str) -> list[str]:
+    scheme, separator, rest = url.partition("://")
+    servers = [server.strip() for server in rest.rstrip("/").split(",") if server.strip()]
+    for server in servers:
+        host, _, port = server.rpartition(":")
+        if not host or not port.isdigit():
+            servers = []
+    if scheme != "kafka" or not separator or not servers:
+        raise ConfigurationError(f"bus.url = {url!r}: expected kafka://host:port, several brokers separated by commas")
+    return servers
+
+
+def _positive(value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise ConfigurationError(f"bus.connect_timeout_seconds = {value!r}: expected a positive number of seconds")
+    return number
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    known = {*KafkaConsumer.DEFAULT_CONFIG, *KafkaProducer.DEFAULT_CONFIG, *KafkaAdminClient.DEFAULT_CONFIG}
+    for name, value in options.items():
+        if name in OWN_OPTIONS:
+            raise ConfigurationError(f"bus.options.{name} = {value!r} cannot be set: {OWN_OPTIONS[name]}")
+        if name not in known:
+            near = difflib.get_close_matches(name, known - OWN_OPTIONS.keys(), n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else "the names are those of kafka-python's clients"
+            raise ConfigurationError(f"bus.options.{name} = {value!r} is not an option of the Kafka clients: {hint}")
+
+
+class _Unstable(logging.Filter):
+    """Hides the library's errors about undecided offsets: that is the protocol holding them back, as it should."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "UnstableOffsetCommitError" not in record.getMessage()
+
+
+_UNSTABLE = _Unstable()
+
+
+def _quieten() -> None:
+    logging.getLogger("kafka.coordinator.consumer").addFilter(_UNSTABLE)
+
+
+class _Causes(logging.Handler):
+    def __init__(self, found: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._found = found
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._found.append(record.getMessage())
+
+
+@contextmanager
+def _causes() -> Iterator[list[str]]:
+    """What the library's network layer logs meanwhile: its exceptions all say the same, the log says what happened."""
+    found: list[str] = []
+    handler = _Causes(found)
+    logger = logging.getLogger("kafka.net")
+    logger.addHandler(handler)
+    try:
+        yield found
+    finally:
+        logger.removeHandler(handler)

@@ -1,0 +1,314 @@
+"""The Kafka connector against a real broker: the laws of every bus, and the library's traps that have cost records
+before.
+"""
+
+from __future__ import annotations
+
+import gc
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from broker import Broker
+from streamfl_connectors.kafka import KafkaBus
+
+from streamfl.role import ConfigurationError, Record
+from streamfl.runtime.bus import (
+    BusUnavailable,
+    CommitRefused,
+    Guarantee,
+    Outgoing,
+    Polled,
+    Session,
+    Step,
+    Subscription,
+    TopicSpec,
+    connect,
+)
+
+pytestmark = pytest.mark.broker
+
+GUARANTEES: list[Guarantee] = ["exactly_once", "at_least_once"]
+
+
+@pytest.fixture(name="bus")
+def _bus(broker: Broker) -> Iterator[KafkaBus]:
+    bus = connect(broker.url)
+    assert isinstance(bus, KafkaBus)
+    yield bus
+    bus.close()
+
+
+@pytest.fixture(name="_refused_connections")
+def _collect_sockets() -> Iterator[None]:
+    """The client library leaves the socket of a refused connection to the garbage collector, which warns."""
+    yield
+    gc.collect()
+
+
+def new(prefix: str) -> str:
+    return f"{prefix}-{uuid.uuid4().hex[:12]}"
+
+
+def topic(bus: KafkaBus, partitions: int = 1, compacted: bool = False, **options: str) -> str:
+    name = new("topic")
+    bus.create([TopicSpec(name, partitions, compacted, {key.replace("_", "."): value for key, value in options.items()})])
+    return name
+
+
+def values(records: list[Record]) -> list[bytes | None]:
+    return [record.value for record in records]
+
+
+def poll_until(session: Session, enough: Callable[[Polled], bool], seconds: float = 30.0) -> Polled:
+    """Everything that polls bring until ``enough`` of it has come."""
+    whole = Polled()
+    deadline = time.monotonic() + seconds
+    while not enough(whole):
+        assert time.monotonic() < deadline, f"polling brought only {whole}"
+        polled = session.poll(0.2, 100)
+        whole.revoked += polled.revoked
+        whole.assigned += polled.assigned
+        whole.tables += polled.tables
+        whole.records += polled.records
+    return whole
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_a_refused_record_takes_the_whole_step_with_it(bus: KafkaBus, guarantee: Guarantee) -> None:
+    """Guards against the client's silent loss: its commit succeeds although a send of the same transaction has
+    failed.
+    """
+    samples, outputs, state = topic(bus), topic(bus, 2, max_message_bytes="1000"), topic(bus, compacted=True)
+    bus.write([Outgoing(samples, None, b"a"), Outgoing(samples, None, b"b")])
+    session = bus.session(Subscription(new("group"), (samples,), guarantee=guarantee))
+    try:
+        poll_until(session, lambda seen: len(seen.records) == 2)
+        good, bad = Outgoing(outputs, b"k", b"fits", 0), Outgoing(outputs, b"k", bytes(50_000), 1)
+        with pytest.raises(ConfigurationError, match=r"max\.message\.bytes"):
+            session.commit(Step({(samples, 0): 2}, [good, bad], [Outgoing(state, b"k", b"v", 0)]))
+        assert session.committed(samples, 0) is None
+        assert list(bus.read(state)) == []
+        if guarantee == "exactly_once":
+            assert list(bus.read(outputs)) == []
+
+        again = poll_until(session, lambda seen: len(seen.records) == 2)
+        assert again.revoked == [0]
+        assert again.assigned == [0]
+        assert values(again.records) == [b"a", b"b"]
+        session.commit(Step({(samples, 0): 2}, [good], [Outgoing(state, b"k", b"v", 0)]))
+        assert session.committed(samples, 0) == 2
+        assert b"fits" in values(list(bus.read(outputs)))
+        assert values(list(bus.read(state))) == [b"v"]
+    finally:
+        session.close()
+
+
+def test_a_displaced_producer_is_replaced(bus: KafkaBus) -> None:
+    """Guards against a worker that stays dead after it was fenced: the library's producer cannot be revived, only
+    replaced.
+    """
+    samples, outputs = topic(bus), topic(bus)
+    bus.write([Outgoing(samples, None, b"a")])
+    identifier = new("transactions")
+    session = bus.session(Subscription(new("group"), (samples,), transactional_id=identifier))
+    try:
+        poll_until(session, lambda seen: len(seen.records) == 1)
+        bus.session(Subscription(new("group"), (samples,), transactional_id=identifier)).close()
+        with pytest.raises(CommitRefused):
+            session.commit(Step({(samples, 0): 1}, [Outgoing(outputs, None, b"x")]))
+        poll_until(session, lambda seen: len(seen.records) == 1)
+        session.commit(Step({(samples, 0): 1}, [Outgoing(outputs, None, b"x")]))
+        assert values(list(bus.read(outputs))) == [b"x"]
+    finally:
+        session.close()
+
+
+def test_a_step_without_positions_is_fenced_too(bus: KafkaBus) -> None:
+    """Guards against a worker that lost its partitions and still writes on a tick: state of a partition that is
+    somebody else's.
+    """
+    samples, state = topic(bus), topic(bus, compacted=True)
+    bus.write([Outgoing(samples, None, b"a")])
+    group = new("group")
+    # A session this short and polls this far apart: the group takes the first member for dead while it is busy.
+    slow = connect(_url(bus), {"max_poll_interval_ms": 6000, "session_timeout_ms": 6000})
+    sleeper = slow.session(Subscription(group, (samples,)))
+    other = bus.session(Subscription(group, (samples,)))
+    try:
+        poll_until(sleeper, lambda seen: bool(seen.records))
+        taken = poll_until(other, lambda seen: bool(seen.records), seconds=60)
+        assert taken.assigned == [0]
+        with pytest.raises(CommitRefused):
+            sleeper.commit(Step(changelog=[Outgoing(state, b"k", b"stale", 0)]))
+        assert list(bus.read(state)) == []
+        other.commit(Step({(samples, 0): 1}, [], [Outgoing(state, b"k", b"fresh", 0)]))
+        assert values(list(bus.read(state))) == [b"fresh"]
+    finally:
+        sleeper.close()
+        other.close()
+        slow.close()
+
+
+def test_latest_does_not_skip_what_a_refused_step_had_read(bus: KafkaBus) -> None:
+    """Guards against loss under auto_offset_reset = latest: asking for the end again after a refusal would pass over
+    records.
+    """
+    samples, outputs = topic(bus), topic(bus, max_message_bytes="1000")
+    session = bus.session(Subscription(new("group"), (samples,), auto_offset_reset="latest"))
+    try:
+        poll_until(session, lambda seen: seen.assigned == [0])
+        session.poll(0.2, 100)
+        bus.write([Outgoing(samples, None, b"a")])
+        poll_until(session, lambda seen: bool(seen.records))
+        with pytest.raises(ConfigurationError):
+            session.commit(Step({(samples, 0): 1}, [Outgoing(outputs, None, bytes(50_000))]))
+        assert values(poll_until(session, lambda seen: bool(seen.records)).records) == [b"a"]
+    finally:
+        session.close()
+
+
+def test_error_as_reset_lets_the_caller_seek_and_stops_otherwise(bus: KafkaBus) -> None:
+    """Guards both halves of auto_offset_reset = error: no silent default, and no error where the changelog knows the
+    position.
+    """
+    samples = topic(bus)
+    bus.write([Outgoing(samples, None, b"a"), Outgoing(samples, None, b"b")])
+    subscription = Subscription(new("group"), (samples,), auto_offset_reset="error")
+    session = bus.session(subscription)
+    try:
+        poll_until(session, lambda seen: seen.assigned == [0])
+        session.seek(samples, 0, 1)
+        assert values(poll_until(session, lambda seen: bool(seen.records)).records) == [b"b"]
+    finally:
+        session.close()
+    session = bus.session(subscription)
+    try:
+        with pytest.raises(ConfigurationError, match="auto_offset_reset"):
+            poll_until(session, lambda seen: bool(seen.records))
+    finally:
+        session.close()
+
+
+def test_two_inputs_are_assigned_together(bus: KafkaBus) -> None:
+    """Guards co-partitioning: labels of a client at another worker than its samples would never meet them."""
+    samples, labels = topic(bus, 4), topic(bus, 4)
+    bus.write([Outgoing(name, None, str(p).encode(), p) for name in (samples, labels) for p in range(4)])
+    group = new("group")
+    sessions = [bus.session(Subscription(group, (samples, labels))) for _ in range(2)]
+    owned: list[set[int]] = [set(), set()]
+    read: list[set[tuple[str, int]]] = [set(), set()]
+    try:
+        deadline = time.monotonic() + 60
+        while sorted(map(len, owned)) != [2, 2] or any(len(one) < 4 for one in read):
+            assert time.monotonic() < deadline, (owned, read)
+            for index, session in enumerate(sessions):
+                polled = session.poll(0.1, 100)
+                owned[index] -= set(polled.revoked)
+                owned[index] |= set(polled.assigned)
+                read[index] = {one for one in read[index] if one[1] in owned[index] - set(polled.assigned)}
+                read[index] |= {(record.topic, record.partition) for record in polled.records}
+        for index in range(2):
+            assert read[index] == {(name, p) for name in (samples, labels) for p in owned[index]}
+    finally:
+        for session in sessions:
+            session.close()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.usefixtures("_refused_connections")
+def test_an_outage_is_reported_and_survived() -> None:
+    """Guards against the client's endless wait for a coordinator that died inside a transaction, and against loss
+    around it.
+    """
+    options = {"connect_timeout_seconds": 5, "request_timeout_ms": 2000, "delivery_timeout_ms": 4000}
+    with Broker() as broker:
+        bus = connect(broker.url, options)
+        samples, outputs = new("samples"), new("outputs")
+        bus.create([TopicSpec(samples, 1, False), TopicSpec(outputs, 1, False)])
+        bus.write([Outgoing(samples, None, b"a")])
+        session = bus.session(Subscription(new("group"), (samples,)))
+        try:
+            poll_until(session, lambda seen: bool(seen.records))
+            session.commit(Step(outputs=[Outgoing(outputs, None, b"before")]))
+            broker.halt()
+            step = Step({(samples, 0): 1}, [Outgoing(outputs, None, b"x")])
+            outcome: list[BaseException] = []
+
+            def commit() -> None:
+                try:
+                    session.commit(step)
+                except BaseException as error:
+                    outcome.append(error)
+
+            # In a thread, so that a hang fails this test instead of hanging the run.
+            thread = threading.Thread(target=commit, daemon=True)
+            thread.start()
+            thread.join(120)
+            assert not thread.is_alive()
+            assert [type(error) for error in outcome] == [BusUnavailable]
+            broker.start()
+            deadline = time.monotonic() + 90
+            records: list[Record] = []
+            while not records:
+                assert time.monotonic() < deadline
+                try:
+                    records = session.poll(0.2, 100).records
+                except BusUnavailable:
+                    time.sleep(0.2)
+            assert values(records) == [b"a"]
+            session.commit(step)
+            assert values(list(bus.read(outputs))) == [b"before", b"x"]
+        finally:
+            session.close()
+            bus.close()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.usefixtures("_refused_connections")
+def test_no_broker_is_a_clear_error_in_time() -> None:
+    """Guards the operator's first contact: not a traceback of the library, not 30 s of silence, but where and why."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+    with pytest.raises(BusUnavailable, match=f"127.0.0.1:{port} within 1 s"):
+        connect(f"kafka://127.0.0.1:{port}", {"connect_timeout_seconds": 1})
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "message"),
+    [
+        ("kafka://", {}, r"kafka://host:port"),
+        ("kafka://host", {}, r"kafka://host:port"),
+        ("kafka://host:1", {"sesion_timeout_ms": 1}, r"bus\.options\.sesion_timeout_ms.*session_timeout_ms"),
+        ("kafka://host:1", {"group_id": "g"}, r"bus\.options\.group_id.*bus\.group"),
+        ("kafka://host:1", {"connect_timeout_seconds": -1}, r"connect_timeout_seconds"),
+    ],
+)
+def test_wrong_settings_name_the_key(url: str, options: dict[str, Any], message: str) -> None:
+    """Guards against a mistyped option that is dropped in silence, and against one that would undo the guarantees."""
+    with pytest.raises(ConfigurationError, match=message):
+        connect(url, options)
+
+
+def test_a_missing_topic_is_named(bus: KafkaBus) -> None:
+    """Guards against a worker that polls a topic that does not exist, for ever and without a word."""
+    samples, missing = topic(bus), new("missing")
+    with pytest.raises(ConfigurationError, match=missing):
+        bus.session(Subscription(new("group"), (missing,)))
+    with pytest.raises(ConfigurationError, match=missing):
+        bus.write([Outgoing(missing, None, b"x")])
+    session = bus.session(Subscription(new("group"), (samples,)))
+    try:
+        with pytest.raises(ConfigurationError, match=missing):
+            session.commit(Step(outputs=[Outgoing(missing, None, b"x")]))
+    finally:
+        session.close()
+
+
+def _url(bus: KafkaBus) -> str:
+    return f"kafka://{','.join(bus._servers)}"
