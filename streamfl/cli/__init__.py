@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from streamfl.cli import check, features, replay, run, topics
+from streamfl.cli import check, demo, features, replay, run, simulate, topics
 from streamfl.cli.output import BUS_UNAVAILABLE, CONFIGURATION, DATA, say
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable
@@ -25,7 +25,15 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _command in (run.run, check.check, topics.topics, replay.replay, features.features):
+for _command in (
+    run.run,
+    check.check,
+    topics.topics,
+    replay.replay,
+    features.features,
+    simulate.simulate,
+    demo.demo,
+):
     app.command()(_command)
 
 

@@ -1,0 +1,146 @@
+"""``streamfl simulate``: a whole federation in this process, on a data set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from streamfl.cli.datasets import numbers, read_data
+from streamfl.cli.output import FormatOption, OutputFormat, print_json, print_table, say
+from streamfl.cli.preflight import ConfigArgument, read_configuration
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.role import ConfigurationError
+from streamfl.samples import DataError, SamplesSection
+from streamfl.simulation.federation import Outcome
+from streamfl.simulation.federation import simulate as run_federation
+from streamfl.simulation.report import rows as report_rows
+
+__all__ = ["Streams", "deal", "run_with_progress", "scaled", "simulate"]
+
+
+@dataclass(frozen=True)
+class Streams:
+    """A data set dealt to K clients, in its own units: inputs (T, K, d), labels (T, K).
+
+    largest_norm, label_range: over all usable rows, dealt or not, so that the scale depends on neither K nor T.
+    """
+
+    inputs: NDArray[np.float64]
+    labels: NDArray[np.float64]
+    largest_norm: float
+    label_range: tuple[float, float]
+    dropped: int
+
+
+def simulate(
+    config: ConfigArgument,
+    data: Annotated[str, typer.Option("--data", help="A .csv, .parquet or .npz file, or river:NAME.")],
+    label: Annotated[str, typer.Option(help="The column with the label.")] = "y",
+    clients: Annotated[int | None, typer.Option(min=1, help="K; left out: federation.clients.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="T, samples a client; left out: all there are.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Left out: federation.seed.")] = None,
+    client_column: Annotated[
+        str | None, typer.Option(help="The column with the client; left out: row t K + k is sample t of client k.")
+    ] = None,
+    trace: Annotated[Path | None, typer.Option(help="A directory for trace.npz, to compute the run again.")] = None,
+    format: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Run server and clients on the memory bus over a data set, and say how well and at what cost they learnt."""
+    federation = {name: value for name, value in (("clients", clients), ("seed", seed)) if value is not None}
+    configured = read_configuration(config, {"federation": federation})
+    settings = configured.settings
+    if not isinstance(settings, PofmklSettings):
+        raise ConfigurationError(f"{config}: role.kind = {settings.role.kind!r} cannot be simulated")
+    features = settings.samples.features if settings.samples is not None else None
+    named = features if isinstance(features, list) else None
+    streams = deal(data, label, settings.federation.clients, rounds, named, client_column)
+    if streams.dropped:
+        say(f"{streams.dropped} rows have no number in some column and are left out")
+    outcome = run_with_progress(scaled(settings, streams), streams, trace is not None)
+    if trace is not None:
+        try:
+            trace.mkdir(parents=True, exist_ok=True)
+            np.savez(trace / "trace.npz", allow_pickle=False, **outcome.trace())
+        except OSError as error:
+            raise ConfigurationError(f"--trace {trace}: cannot be written: {error.strerror or error}") from None
+    if format is OutputFormat.JSON:
+        print_json({**outcome.summary(), "dropped_rows": streams.dropped})
+    else:
+        print_table(f"Federation on {data}", ("measure", "value"), report_rows(outcome))
+
+
+def deal(
+    location: str,
+    label: str,
+    clients: int,
+    rounds: int | None,
+    features: list[str] | None = None,
+    client_column: str | None = None,
+) -> Streams:
+    """Deal the rows of a data set in which every number is finite; DataError if there are too few.
+
+    With ``client_column`` its first ``clients`` values are the clients, each with its rows in order.
+    """
+    table = read_data(location)
+    names = features or table.inputs([name for name in (label, client_column) if name is not None])
+    if label in names:
+        raise ConfigurationError(f"--label {label}: samples.features names it too: what is to be predicted cannot be an input")
+    inputs = numbers(table, names, location)
+    labels = numbers(table, [label], location)[:, 0]
+    usable = np.flatnonzero(np.isfinite(inputs).all(axis=1) & np.isfinite(labels))
+    if client_column is None:
+        most = len(usable) // clients
+        dealt = usable[: most * clients].reshape(most, clients)
+    else:
+        if client_column not in table.columns:
+            raise DataError(f"{location}: no column {client_column} (there are: {', '.join(table.columns)})")
+        own: dict[Any, list[int]] = {}
+        for row, owner in zip(usable.tolist(), table.columns[client_column][usable].tolist(), strict=True):
+            own.setdefault(owner, []).append(row)
+        if len(own) < clients:
+            raise DataError(f"{location}: {client_column} names {len(own)} clients, {clients} are asked for")
+        chosen = list(own.values())[:clients]
+        most = min(map(len, chosen))
+        dealt = np.array([rows[:most] for rows in chosen]).T
+    if most < (rounds or 1):
+        raise DataError(
+            f"{location}: {len(usable)} usable rows give each of {clients} clients {most} samples, "
+            f"{rounds or 1} are asked for"
+        )
+    dealt = dealt[:rounds]
+    low, high = float(labels[usable].min()), float(labels[usable].max())
+    if low == high:
+        raise DataError(f"{location}: the label {label} is {low:g} in every row: there is nothing to learn")
+    largest = float(np.linalg.norm(inputs[usable], axis=1).max()) or 1.0
+    return Streams(inputs[dealt], labels[dealt], largest, (low, high), table.rows - len(usable))
+
+
+def scaled(settings: PofmklSettings, streams: Streams) -> PofmklSettings:
+    """The settings with the scales of the data, and with the run's length as the horizon unless one is given."""
+    samples = settings.samples or SamplesSection(topic="samples")
+    samples = samples.model_copy(update={"input_norm": streams.largest_norm, "label_range": streams.label_range})
+    learning = settings.learning
+    if "horizon" not in learning.model_fields_set:
+        learning = learning.model_copy(update={"horizon": len(streams.labels)})
+    return settings.model_copy(update={"samples": samples, "learning": learning})
+
+
+def run_with_progress(settings: PofmklSettings, streams: Streams, trace: bool) -> Outcome:
+    """Run the federation, with a bar on stderr."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("samples", total=streams.labels.size)
+        return run_federation(
+            settings,
+            streams.inputs,
+            streams.labels,
+            trace=trace,
+            progress=lambda samples: bar.update(task, completed=samples),
+        )
