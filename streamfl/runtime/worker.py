@@ -1,8 +1,8 @@
 """The worker: moves messages between a bus and a role, and commits each step whole.
 
-The loop is :meth:`Worker.step`. Everything that it consumed, sends and remembers becomes visible together or not at all; whenever it
-did not, the worker forgets its partitions and takes them back from the changelog. Positions are remembered twice: with the group, and
-in the changelog beside the state that they belong to, so that the state and the place in the input that it reflects cannot part.
+The loop is :meth:`Worker.step`. Everything that it consumed, sends and remembers becomes visible together or not at all; whenever
+it did not, the worker forgets its partitions and takes them back from the changelog. Positions are remembered twice: with the group,
+and in the changelog beside the state that they belong to, so that the state and the place in the input that it reflects cannot part.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Worker:
             text = "Records not yet taken, by partition; Kafka's control records count too."
             for (topic, partition), behind in session.lag().items():
                 labels = (("topic", topic), ("partition", str(partition)))
-                yield Measurement("consumer_lag", "gauge", text, float(behind), labels)
+                yield Measurement("consumer_lag_records", "gauge", text, float(behind), labels)
 
     # ---- gathering
 
