@@ -1,0 +1,196 @@
+"""The command line: exit codes, one JSON object on stdout, and what each command does on the memory bus."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamfl.cli import main
+from streamfl.cli import run as run_module
+from streamfl.kernels import frequencies, paper_dictionary
+from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.memory_bus import MemoryBus
+
+CONFIG = """
+[federation]
+name = "plant"
+seed = 7
+clients = 4
+[bus]
+url = "memory://{name}"
+[role]
+kind = "pofmkl-client"
+[samples]
+topic = "readings"
+client = "device"
+features = ["x0", "x1"]
+label = "y"
+[learning]
+features_per_kernel = 4
+"""
+
+
+class Line:
+    """The command line in this process, on a memory bus and a data file of the test's own."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capture = monkeypatch, capture
+        self.url = f"memory://{folder.name}"
+        self.bus = MemoryBus.at(self.url)
+        self.config = folder / "client.toml"
+        self.config.write_text(CONFIG.format(name=folder.name))
+        self.data = folder / "data.npz"
+        matrix = np.random.Generator(np.random.PCG64(1)).normal(size=(41, 2))
+        matrix[5, 0] = np.nan
+        np.savez(self.data, X=matrix, y=np.nan_to_num(matrix[:, 0]))
+
+    def __call__(self, *arguments: object) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr."""
+        self._monkeypatch.setattr(sys, "argv", ["streamfl", *map(str, arguments)])
+        self._capture.readouterr()
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code or 0
+        return int(code), *self._capture.readouterr()
+
+    def json(self, *arguments: object) -> tuple[int, dict[str, Any]]:
+        code, out, _ = self(*arguments, "--format", "json")
+        assert out.count("\n") == 1
+        return code, json.loads(out)
+
+
+@pytest.fixture
+def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Line:
+    return Line(tmp_path, monkeypatch, capsys)
+
+
+def test_errors_become_exit_codes_without_a_traceback(line: Line) -> None:
+    """Scripts and orchestrators decide by the code; people read one line."""
+    for arguments, expected in (
+        (("run", "nothing.toml"), 2),
+        (("bogus",), 2),
+        (("run", line.config), 2),
+        (("replay", line.config, "--data", "nothing.csv"), 5),
+        (("simulate", line.config, "--data", line.data, "--clients", "100"), 5),
+        (("check", line.config), 4),
+        (("topics", line.config), 4),
+    ):
+        code, _, error = line(*arguments)
+        assert code == expected, arguments
+        assert "Traceback" not in error
+
+
+def test_check_passes_only_when_all_is_there_and_writes_nothing(line: Line) -> None:
+    """A preflight that is green for a broken deployment, or that leaves traces, is worse than none."""
+    code, before = line.json("check", line.config)
+    assert (code, before["ok"]) == (4, False)
+    assert line.bus.describe(["readings"]) == {}
+    assert line.json("topics", line.config, "--create")[0] == 0
+    line.bus.write([Outgoing("readings", b"k", b'{"x0": 1, "x1": 2, "device": "a", "y": 0.5}')])
+    code, after = line.json("check", line.config)
+    assert (code, after["ok"]) == (0, True)
+    assert list(line.bus.read("plant.predictions")) == []
+    line.bus.write([Outgoing("readings", b"k", b'{"x0": "one"}')])
+    code, broken = line.json("check", line.config)
+    failed = [found for found in broken["checks"] if not found["passed"]]
+    assert code == 4
+    assert [found["check"] for found in failed] == ["records of readings"]
+    assert "missing_field" in failed[0]["detail"]
+
+
+def test_check_reports_a_wrong_configuration_in_its_table(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first row says what to correct, with the exit code of a wrong configuration."""
+    monkeypatch.setenv("STREAMFL_FEDERATION__CLIENTS", "0")
+    code, found = line.json("check", line.config)
+    assert code == 2
+    assert "federation.clients" in found["checks"][0]["detail"]
+
+
+def test_topics_refuses_what_is_wrong(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state topic that is not co-partitioned would restore one client's state into another worker."""
+    _, made = line.json("topics", line.config, "--create", "--partitions", 3)
+    assert {topic["name"]: topic["partitions"] for topic in made["topics"]}["plant.pofmkl-client.state"] == 3
+    assert set(made["created"]) >= {"readings", "plant.model", "plant.updates"}
+    monkeypatch.setenv("STREAMFL_FEDERATION__SHARDS", "2")
+    code, found = line.json("topics", line.config)
+    assert code == 4
+    problems = {topic["name"] for topic in found["topics"] if topic["problem"]}
+    assert problems == {"plant.updates", "plant.model"}
+
+
+def test_replay_writes_rows_as_the_settings_say(line: Line) -> None:
+    """Every usable row once, dealt to the clients in turn, under their keys, and readable by the role."""
+    line("topics", line.config, "--create")
+    code, result = line.json("replay", line.config, "--data", line.data, "--rate", 100000)
+    assert (code, result["records"], result["dropped"]) == (0, 40, 1)
+    written = list(line.bus.read("readings"))
+    contents = [json.loads(record.value or b"") for record in written]
+    assert len(written) == 40
+    assert {content["device"] for content in contents} == {f"client-{number}" for number in range(4)}
+    assert all(content.keys() == {"x0", "x1", "device", "y"} for content in contents)
+    assert all(record.key == content["device"].encode() for record, content in zip(written, contents, strict=True))
+
+
+def test_features_are_those_of_the_clients(line: Line, tmp_path: Path) -> None:
+    """Somebody who computes without streamfl has to get the very frequencies that the clients draw."""
+    code, result = line.json("features", line.config, "--out", tmp_path / "f.npz")
+    assert (code, result["shape"]) == (0, [51, 4, 2])
+    with np.load(tmp_path / "f.npz") as archive:
+        np.testing.assert_array_equal(archive["frequencies"], frequencies(paper_dictionary(), 4, 2, seed=7))
+
+
+def test_simulate_deals_rows_and_scales_them_over_the_file(line: Line, tmp_path: Path) -> None:
+    """The trace is what others recompute from: row t K + k is sample t of client k, gaps left out, scaled over the file."""
+    code, result = line.json(
+        "simulate", line.config, "--data", line.data, "--clients", 4, "--rounds", 6, "--trace", tmp_path / "trace"
+    )
+    assert code == 0
+    assert (result["samples"], result["clients"], result["rounds"], result["dropped_rows"]) == (24, 4, 6, 1)
+    assert result["learning_rate"] == pytest.approx(6**-0.5)
+    with np.load(line.data) as archive:
+        usable = np.isfinite(archive["X"]).all(axis=1)
+        inputs, labels = archive["X"][usable], archive["y"][usable]
+    scaled = inputs / np.linalg.norm(inputs, axis=1).max()
+    with np.load(tmp_path / "trace" / "trace.npz") as trace:
+        np.testing.assert_allclose(trace["inputs"], scaled[:24].reshape(6, 4, 2), rtol=1e-6)
+        minimum, maximum = labels.min(), labels.max()
+        np.testing.assert_allclose(trace["labels"].ravel(), (labels[:24] - minimum) / (maximum - minimum), atol=1e-12)
+        errors = np.square(trace["predictions"] - trace["labels"])
+        assert result["mse"] == pytest.approx(errors.mean())
+    assert result["mse_original_units"] == pytest.approx(result["mse"] * (maximum - minimum) ** 2)
+
+
+def test_run_predicts_and_leaves_when_told(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM ends a worker after its step with code 0, so that a rolling update loses nothing."""
+    line("topics", line.config, "--create")
+    line.bus.write([Outgoing("readings", b"a", b'{"x0": 1, "x1": 2, "device": "a"}')])
+    # The limit on leaving would outlive this test's process otherwise.
+    monkeypatch.setattr(run_module, "LEAVE_SECONDS", 3600.0)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def stop_when_predicted() -> None:
+        while not list(line.bus.read("plant.predictions")):
+            threading.Event().wait(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    watcher = threading.Thread(target=stop_when_predicted, daemon=True)
+    watcher.start()
+    try:
+        code, out, _ = line("run", line.config)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert (code, out) == (0, "")
+    prediction = json.loads(next(iter(line.bus.read("plant.predictions"))).value or b"")
+    assert prediction["client"] == "a"
+    assert prediction["label"] is None

@@ -1,0 +1,117 @@
+"""Sample records: what is read from a good one, and the reason given for a bad one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from streamfl.role import ConfigurationError, PeerError, Record
+from streamfl.samples import SampleReader, SamplesSection, format_named
+from streamfl.wire import MAXIMUM_BYTES
+
+
+def reader(**settings: Any) -> SampleReader:
+    chosen: dict[str, Any] = {"topic": "t", "features": ["a", "b"], "client": "c", "label": "y"}
+    return SampleReader(SamplesSection(**{**chosen, **settings}))
+
+
+def record(value: bytes | None, key: bytes | None = None) -> Record:
+    return Record("t", 3, 17, key, value)
+
+
+@pytest.mark.parametrize("name", ["json", "msgpack"])
+def test_both_formats_give_the_same_sample(name: str) -> None:
+    """The mathematics must not depend on how the user writes records."""
+    read = reader(format=name, label_range=(10, 30), input_norm=2.0)
+    sample = read.decode(record(format_named(name).encode({"a": 1, "b": 3.0, "c": 9, "y": 15, "more": [1]})))
+    assert (sample.client, sample.id, sample.features, sample.label) == ("9", "t-3-17", (0.5, 1.5), 0.25)
+    assert read.original(0.25) == 15
+
+
+def test_client_from_the_key_inputs_from_a_list_and_an_identity() -> None:
+    """The mapping is configuration: every shape that the documentation offers has to work."""
+    read = reader(client=None, features="inputs", dimension=3, sample_id="id")
+    sample = read.decode(record(b'{"inputs": [1, 2, 3], "id": "s1"}', b"dev"))
+    assert (sample.client, sample.id, sample.features, sample.label) == ("dev", "s1", (1.0, 2.0, 3.0), None)
+    assert reader(features=["a"]).decode(record(b'{"a": 4, "c": "x"}')).features == (4.0,)
+    assert reader().decode(record(b'{"a": 1, "b": 2, "c": "x", "y": null}')).label is None
+    assert reader().decode(record(b'{"a": 1, "b": 2, "c": "x", "y": true}')).label == 1.0
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (None, "malformed"),
+        (b"", "malformed"),
+        (b"{", "malformed"),
+        (b"\xff", "malformed"),
+        (b"[1]", "malformed"),
+        (b"[" * 100_000, "malformed"),
+        (b'{"a": 1, "b": 2, "c": ""}', "malformed"),
+        (b'{"a": 1, "b": 2, "c": null}', "malformed"),
+        (b'{"a": 1, "b": 2}', "missing_field"),
+        (b'{"a": 1, "c": "x"}', "missing_field"),
+        (b'{"a": 1, "b": "2", "c": "x"}', "not_numeric"),
+        (b'{"a": 1, "b": null, "c": "x"}', "not_numeric"),
+        (b'{"a": 1, "b": true, "c": "x"}', "not_numeric"),
+        (b'{"a": NaN, "b": 2, "c": "x"}', "not_finite"),
+        (b'{"a": 1, "b": -Infinity, "c": "x"}', "not_finite"),
+        (b'{"a": 1, "b": 1e999, "c": "x"}', "not_finite"),
+        (b'{"a": 1, "b": 1e30, "c": "x"}', "not_finite"),
+        (b'{"a": 1, "b": 2, "c": "x", "y": "high"}', "label"),
+        (b'{"a": 1, "b": 2, "c": "x", "y": NaN}', "label"),
+        (b'{"a": 1, "b": 2, "c": "x", "y": 1e300}', "label"),
+        (b" " * (MAXIMUM_BYTES + 1), "oversized"),
+    ],
+)
+def test_a_bad_record_is_refused_for_the_right_reason(value: bytes | None, reason: str) -> None:
+    """The reason labels a metric and a dead letter; no other exception may escape and stop a worker."""
+    with pytest.raises(PeerError) as caught:
+        reader().decode(record(value))
+    assert caught.value.reason == reason
+
+
+def test_numbers_that_only_messagepack_has() -> None:
+    """MessagePack carries NaN where JSON cannot: the fast path itself has to see it, whatever its place."""
+    read = reader(format="msgpack")
+    for content in ({"a": float("nan"), "b": 1.0}, {"a": 1.0, "b": float("nan")}, {"a": float("inf"), "b": float("-inf")}):
+        with pytest.raises(PeerError) as caught:
+            read.decode(record(format_named("msgpack").encode({**content, "c": "x"})))
+        assert caught.value.reason == "not_finite"
+
+
+def test_a_list_of_another_length_and_a_record_without_a_key() -> None:
+    """A wrong dimension would break the batch of everybody else."""
+    read = reader(features="inputs", dimension=2, client=None)
+    for value, key, reason in (
+        (b'{"inputs": [1]}', b"x", "dimension"),
+        (b'{"inputs": 1}', b"x", "not_numeric"),
+        (b'{"inputs": [1, "2"]}', b"x", "not_numeric"),
+        (b'{"inputs": [1, 2]}', None, "missing_field"),
+        (b'{"inputs": [1, 2]}', b"\xff", "malformed"),
+        (b'{"inputs": [1, 2]}', b"x" * 300, "malformed"),
+    ):
+        with pytest.raises(PeerError) as caught:
+            read.decode(record(value, key))
+        assert caught.value.reason == reason
+
+
+def test_field_names_need_not_be_identifiers() -> None:
+    """Users name their fields as they like."""
+    read = reader(features=["t 1", "class", "é-2"])
+    assert read.decode(record(json.dumps({"t 1": 1, "class": 2, "é-2": 3, "c": "x"}).encode())).features == (1, 2, 3)
+
+
+def test_settings_that_make_no_reader() -> None:
+    """A label among the inputs would make every figure a lie; an unsaid dimension would fail at the first record."""
+    for settings, expected in (
+        ({"features": None}, r"samples\.features is missing"),
+        ({"features": "inputs"}, r"samples\.dimension is missing"),
+        ({"dimension": 3}, r"samples\.dimension = 3"),
+        ({"features": ["a", "y"]}, "'y' has two meanings"),
+        ({"format": "avro"}, r"'avro'.*json, msgpack"),
+    ):
+        with pytest.raises(ConfigurationError, match=expected):
+            reader(**settings)
