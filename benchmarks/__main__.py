@@ -1,0 +1,69 @@
+"""``python -m benchmarks``: run them all, print a table or JSON, write benchmark.json."""
+
+from __future__ import annotations
+
+import os
+
+# One thread for the matrix products on both sides of every ratio: what a worker that shares its machine has. Read when NumPy loads.
+for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_name] = "1"
+
+import argparse
+import json
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import client_core, end_to_end, footprint, server
+from benchmarks.figures import Figure
+
+BENCHMARKS: dict[str, Callable[[], Iterator[Figure]]] = {
+    "client": client_core.measure,
+    "server": server.measure,
+    "footprint": footprint.measure,
+    "end-to-end": end_to_end.measure,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure streamfl as ratios within one run.")
+    parser.add_argument("--format", choices=("table", "json"), default="table")
+    parser.add_argument("--only", choices=tuple(BENCHMARKS), action="append", help="run this one; may be given several times")
+    parser.add_argument("--out", type=Path, default=Path("benchmark.json"), help="where the JSON is written")
+    arguments = parser.parse_args()
+    figures: list[Figure] = []
+    for name in arguments.only or BENCHMARKS:
+        print(f"{name} …", file=sys.stderr, flush=True)
+        figures += BENCHMARKS[name]()
+    content = {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "processors": os.cpu_count(),
+        "figures": [
+            {"name": f.name, "value": f.value, "unit": f.unit, "goal": f.goal, "at_most": f.at_most, "met": f.met} for f in figures
+        ],
+    }
+    text = json.dumps(content, indent=2)
+    arguments.out.write_text(text + "\n", encoding="utf-8")
+    if arguments.format == "json":
+        print(text)
+    else:
+        _print(figures)
+
+
+def _print(figures: list[Figure]) -> None:
+    table = Table("figure", "value", "unit", "goal", "met")
+    for figure in figures:
+        goal = "" if figure.goal is None else f"{'at most' if figure.at_most else 'at least'} {figure.goal:g}"
+        met = {None: "", True: "yes", False: "NO"}[figure.met]
+        value = f"{figure.value:,.0f}" if figure.value >= 1000 else f"{figure.value:.3g}"
+        table.add_row(figure.name, value, figure.unit, goal, met)
+    Console(width=110).print(table)
+
+
+if __name__ == "__main__":
+    main()

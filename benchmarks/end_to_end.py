@@ -1,0 +1,135 @@
+"""``streamfl run`` on a real broker against the least that a transactional consumer has to do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.structs import OffsetAndMetadata
+
+from benchmarks.client_core import DIMENSION
+from benchmarks.figures import Figure
+from streamfl.role import TopicSpec
+from streamfl.runtime.bus import Bus, Outgoing, connect
+
+__all__ = ["measure"]
+
+CLIENTS, SAMPLES, PARTITIONS = 1_000, 100_000, 4
+COMMIT_SECONDS, WAIT_SECONDS = 0.1, 180.0
+
+CONFIGURATION = """
+[federation]
+name = "bench"
+clients = {clients}
+[bus]
+url = "{url}"
+processing_guarantee = "exactly_once"
+[role]
+kind = "pofmkl-client"
+[samples]
+topic = "samples"
+features = [{features}]
+label = "y"
+[learning]
+staleness = "async"
+[uplink]
+kernels_per_upload = 1
+"""
+
+
+def measure() -> Iterator[Figure]:
+    # The broker lives with the tests that also need it; neither is installed.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+    from broker import Broker
+
+    with Broker() as broker:
+        bus = connect(broker.url)
+        bus.create([TopicSpec("samples", PARTITIONS, False), TopicSpec("bare", PARTITIONS, False)])
+        bus.write(_samples())
+        bare = _bare_rate(broker.address, bus)
+        streamfl = _streamfl_rate(broker.url, bus)
+        bus.close()
+    yield Figure("end to end: samples/s of a bare transactional loop", bare, "1/s")
+    yield Figure("end to end: samples/s of streamfl run", streamfl, "1/s")
+    yield Figure("end to end: streamfl run against the bare loop", streamfl / bare, "x", goal=0.7)
+
+
+def _samples() -> list[Outgoing]:
+    generator = np.random.default_rng(0)
+    inputs, labels = generator.random((SAMPLES, DIMENSION)).round(6), generator.random(SAMPLES).round(6)
+    encode = msgspec.json.Encoder().encode
+    return [
+        Outgoing(
+            "samples",
+            f"client-{number % CLIENTS}".encode(),
+            encode({f"x{i}": x for i, x in enumerate(inputs[number].tolist())} | {"y": labels[number]}),
+        )
+        for number in range(SAMPLES)
+    ]
+
+
+def _bare_rate(address: str, bus: Bus) -> float:
+    """Each record is sent on as it came; offsets go with the transaction, one each 100 ms."""
+    producer = KafkaProducer(bootstrap_servers=address, transactional_id="bare", linger_ms=5)
+    producer.init_transactions()
+    consumer = KafkaConsumer(
+        "samples", bootstrap_servers=address, group_id="bare", enable_auto_commit=False, auto_offset_reset="earliest"
+    )
+    taken = 0
+    while taken < SAMPLES:
+        positions: dict[TopicPartition, OffsetAndMetadata] = {}
+        deadline = time.monotonic() + COMMIT_SECONDS
+        producer.begin_transaction()
+        while time.monotonic() < deadline:
+            for place, records in consumer.poll(timeout_ms=20, max_records=4000).items():
+                for record in records:
+                    producer.send("bare", key=record.key, value=record.value)
+                positions[place] = OffsetAndMetadata(records[-1].offset + 1, "", -1)
+                taken += len(records)
+        if positions:
+            producer.send_offsets_to_transaction(positions, consumer.group_metadata())
+        producer.commit_transaction()
+    consumer.close()
+    producer.close()
+    return _rate(bus, "bare")
+
+
+def _streamfl_rate(url: str, bus: Bus) -> float:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "client.toml"
+        features = ", ".join(f'"x{i}"' for i in range(DIMENSION))
+        path.write_text(CONFIGURATION.format(clients=CLIENTS, url=url, features=features), encoding="utf-8")
+        command = [sys.executable, "-m", "streamfl"]
+        subprocess.run([*command, "topics", str(path), "--create"], check=True, stdout=subprocess.DEVNULL)
+        with (Path(directory) / "log").open("w+", encoding="utf-8") as log:
+            worker = subprocess.Popen([*command, "run", str(path)], stdout=log, stderr=log)
+            try:
+                deadline = time.monotonic() + WAIT_SECONDS
+                while _count(bus, "bench.predictions") < SAMPLES:
+                    if worker.poll() is not None or time.monotonic() > deadline:
+                        log.seek(0)
+                        raise RuntimeError(f"streamfl run did not take every sample:\n{log.read()[-2000:]}")
+                    time.sleep(2.0)
+            finally:
+                worker.terminate()
+                worker.wait(20)
+    return _rate(bus, "bench.predictions")
+
+
+def _count(bus: Bus, topic: str) -> int:
+    return sum(1 for _ in bus.read(topic))
+
+
+def _rate(bus: Bus, topic: str) -> float:
+    """Records a second from the first record's time to the last one's: joining the group and starting up are left out."""
+    times = np.sort([record.timestamp for record in bus.read(topic)])
+    if len(times) != SAMPLES:
+        raise RuntimeError(f"{topic} has {len(times)} records, not {SAMPLES}: something was lost or doubled")
+    return (len(times) - 1) / float(times[-1] - times[0])
