@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import islice
 from typing import Annotated, Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def replay(
         for written in track(
             range(0, total, step), description="replay", console=Console(stderr=True), transient=True
         ):
-            batch = [record for record, _ in zip(records, range(min(step, total - written)), strict=False)]
+            batch = list(islice(records, step))
             if rate is not None:
                 time.sleep(max(0.0, began + written / rate - time.monotonic()))
             bus.write(batch)
