@@ -746,6 +746,7 @@ def publish(producer: Any, records: Sequence[Outgoing], timeout: float) -> None:
     if not records:
         return
     futures = []
+    first: KafkaError | None = None
     for record in records:
         headers = list(record.headers)
         try:
@@ -754,12 +755,15 @@ def publish(producer: Any, records: Sequence[Outgoing], timeout: float) -> None:
             raise ConfigurationError(f"a record for topic {record.topic!r} cannot be written: {error}") from error
         except kafka_errors.MessageSizeTooLargeError as error:
             raise _too_large(record.topic, error) from error
+        except KafkaError as error:
+            # A transaction refuses every further record once one has failed; the futures know which and why.
+            first = error
+            break
         futures.append((record.topic, future))
     # A batch that is refused as too large is split, which flush takes for an error; the futures know how it ends.
     with suppress(kafka_errors.UnknownError):
         producer.flush(timeout)
     deadline = time.monotonic() + timeout
-    first: KafkaError | None = None
     for topic, future in futures:
         try:
             future.get(timeout=max(0.0, deadline - time.monotonic()))
