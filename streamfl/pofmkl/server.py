@@ -219,7 +219,8 @@ class PofmklServer:
         for name in sorted(shard.pending):
             update = shard.pending[name]
             rows = np.array(update.kernels, dtype=np.intp) // self.shards
-            total[rows] += np.frombuffer(update.steps, np.dtype(self.dtype).newbyteorder("<")).reshape(len(rows), -1)
+            steps = np.frombuffer(update.steps, np.dtype(self.dtype).newbyteorder("<"))
+            total[rows] += steps.reshape(len(rows), 2 * self.features)
             shard.changed_kernels.update(update.kernels)
             shard.changed[b"pending/" + name.encode()] = None
         shard.parameters = (shard.parameters - total / self.clients).astype(self.dtype)
