@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
-# One thread for the matrix products on both sides of every ratio: what a worker that shares its machine has. Read when NumPy loads.
-for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[_name] = "1"
-
 import argparse
 import json
+import os
 import platform
 import sys
 from collections.abc import Callable, Iterator

@@ -44,7 +44,7 @@ def measure() -> Iterator[Figure]:
             lambda number: loop.learn(inputs[:LOOP_SAMPLES], labels[:LOOP_SAMPLES]),
             lambda number: limit.whole(),
             lambda number: limit.blocked(),
-            lambda number: _discard(asynchronous.receive(batches[number], number * 0.1)),
+            lambda number: asynchronous.receive(batches[number], number * 0.1),
             run_lockstep,
         ),
         REPEATS,
@@ -142,7 +142,3 @@ class _Limit:
             np.matmul(self.inputs[start : start + self.ROWS], self.directions, out=phases)
             np.sin(phases, out=sines)
             np.cos(phases, out=phases)
-
-
-def _discard(_: object) -> None:
-    """Give a candidate the type that the clock expects."""

@@ -26,7 +26,7 @@ class Figure:
         return self.value <= self.goal if self.at_most else self.value >= self.goal
 
 
-def best_seconds(candidates: Sequence[Callable[[int], None]], repeats: int) -> list[float]:
+def best_seconds(candidates: Sequence[Callable[[int], object]], repeats: int) -> list[float]:
     """The shortest time of each candidate over ``repeats`` rounds, all of them taking turns so that they share disturbances.
 
     A candidate is given the number of its round, so that it can work on data of its own each time. One round more, not counted,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import numpy as np
@@ -81,8 +81,8 @@ def _changelog() -> tuple[float, float]:
 
 def _written(worker: Worker) -> float:
     """Bytes of keys and values that the worker has committed to its changelogs."""
-    return float(worker.metrics.changelog_bytes.collect()[0].samples[0].value)
+    return sum(s.value for m in worker.metrics.changelog_bytes.collect() for s in m.samples if s.name.endswith("_total"))
 
 
-def _drain(changes: object) -> None:
-    deque(changes, maxlen=0)  # type: ignore[call-overload]
+def _drain(changes: Iterable[object]) -> None:
+    deque(changes, maxlen=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from benchmarks.federation import Clock, client_settings, new_worker
 from benchmarks.figures import Figure, best_seconds
 from streamfl.pofmkl.messages import UPDATE, Update
 from streamfl.pofmkl.roles import ROLES
+from streamfl.pofmkl.server import PofmklServer
 from streamfl.role import Record
 from streamfl.runtime.bus import Outgoing, Step, Subscription
 from streamfl.runtime.memory_bus import MemoryBus
@@ -24,7 +26,7 @@ UPDATES = CLIENTS * UPLOADS
 
 def measure() -> Iterator[Figure]:
     settings = client_settings(CLIENTS, DIMENSION, kind="pofmkl-server")
-    fingerprint = ROLES["pofmkl-server"].build(settings).fingerprint
+    fingerprint = cast(PofmklServer, ROLES["pofmkl-server"].build(settings)).fingerprint
     records = _updates(fingerprint)
     workers, buses = [], []
     for _ in range(REPEATS + 1):
