@@ -67,3 +67,12 @@ class TokenBucket:
             return False
         self.tokens -= amount
         return True
+
+    def sent(self, amount: float, now: float) -> None:
+        """What was taken earlier leaves now: the tokens that filled up since must not come on top of a full bucket.
+
+        >>> bucket = TokenBucket(rate=100.0, depth=200.0, tokens=200.0, filled_at=0.0)
+        >>> bucket.take(200.0, now=0.0), bucket.sent(200.0, now=2.0), bucket.available(now=2.0)
+        (True, None, 0.0)
+        """
+        self.tokens = min(self.available(now), self.depth - amount)

@@ -206,7 +206,7 @@ class PofmklClient:
             if window is not None and (
                 window.versions != self.model.versions or now >= window.opened_at + self.learning.upload_interval
             ):
-                sends += self._upload(key)
+                sends += self._upload(key, now)
         sends += self._advance(now)
         return sends
 
@@ -221,6 +221,8 @@ class PofmklClient:
                 )
             # A life of the client's state is told from an earlier one that was lost by when it began.
             member = self._member(key, _Client(sample.client, epoch=int(now * 1e6), tokens=float("inf"), filled_at=now))
+            # Even if its first sample has to wait: the epoch must be the same after a restart.
+            self._touched[key] = None
         member.waiting.append((sample, received.record.key))
         self._waiting[received.partition] += 1
         self._ready[key] = None
@@ -329,7 +331,7 @@ class PofmklClient:
             for member in members:
                 # Nothing more can join this upload before the model changes, and the model may wait for it.
                 if member.window is not None and member.state.taken >= learning.samples_per_version:
-                    sends += self._upload((member.partition, member.state.name))
+                    sends += self._upload((member.partition, member.state.name), now)
         return sends
 
     def _predict(self, samples: list[tuple[Sample, bytes | None]], predictions: NDArray[np.float64]) -> list[Send | Rejection]:
@@ -371,22 +373,24 @@ class PofmklClient:
         orders = heaviest_first(before[at])
         weights = np.take_along_axis(normalised(before[at]), orders, axis=1)
         limits = np.array([self._kernels_allowed(member, now) for member, _ in opening])
-        for limit in np.unique(limits):
+        for limit in np.unique(limits).tolist():
             chosen = np.flatnonzero(limits == limit)
             # (8): q_j = (1 - xi) u_j / sum(u) + xi / m
-            probabilities = bin_probabilities(weights[chosen], max(int(limit), 1), self.learning.exploration_rate)
+            probabilities = bin_probabilities(weights[chosen], max(limit, 1), self.learning.exploration_rate)
             cumulated = np.cumsum(probabilities, axis=1)
-            for position, index in enumerate(chosen.tolist()):
-                member = opening[index][0]
-                uniform = member.draws[member.state.uploads_drawn]
+            drawing = [opening[index][0] for index in chosen.tolist()]
+            uniforms = np.array([member.draws[member.state.uploads_drawn] for member in drawing])
+            # The sum may end below 1 by rounding: the last bin takes what is left.
+            drawn_bins = np.minimum((cumulated <= uniforms[:, None]).sum(axis=1), cumulated.shape[1] - 1)
+            drawn_probabilities = np.take_along_axis(probabilities, drawn_bins[:, None], axis=1)[:, 0]
+            for member, order, drawn, probability in zip(
+                drawing, orders[chosen].tolist(), drawn_bins.tolist(), drawn_probabilities.tolist(), strict=True
+            ):
                 member.state.uploads_drawn += 1
-                # The sum may end below 1 by rounding: the last bin takes what is left.
-                drawn = min(int(np.searchsorted(cumulated[position], uniform, side="right")), cumulated.shape[1] - 1)
-                kernels = np.sort(orders[index, drawn * limit : (drawn + 1) * limit])
+                kernels = tuple(sorted(order[drawn * limit : (drawn + 1) * limit]))
                 if limit == 0:
                     self._counts["skipped"] += 1
-                probability = float(probabilities[position, drawn])
-                member.window = _Window(now, self.model.versions, probability, drawn, tuple(kernels.tolist()), 0, b"")
+                member.window = _Window(now, self.model.versions, probability, drawn, kernels, 0, b"")
                 member.steps = np.zeros((len(kernels), 2 * self.features.count))
                 self._windows[member.partition, member.state.name] = None
         return dict(zip(at, orders, strict=True))
@@ -448,7 +452,7 @@ class PofmklClient:
         lacking = member.cost.bytes_for(0) - bucket.tokens
         return bucket.filled_at + lacking / bucket.rate if lacking > 0 else None
 
-    def _upload(self, key: tuple[int, str]) -> list[Send]:
+    def _upload(self, key: tuple[int, str], now: float) -> list[Send]:
         member = self._members[key]
         window, steps, state = member.window, member.steps, member.state
         del self._windows[key]
@@ -456,6 +460,8 @@ class PofmklClient:
         self._touched[key] = None
         if window is None or steps is None or not (window.kernels or self.learning.lockstep):
             return []
+        if member.bucket is not None:
+            member.bucket.sent(member.cost.bytes_for(len(window.kernels)), now)
         name = state.name.encode()
         state.sequence += 1
         sends = []

@@ -132,21 +132,14 @@ class PofmklServer:
             _put(shard.pending, name.decode(), change.value, Update)
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
+        # Before the messages, so that a round ends at the same one however they are cut into batches.
+        self._close_timed_out(now)
         rejections: list[Send | Rejection] = []
         for received in batch:
             try:
                 self._take(self._open[received.partition], received, now)
             except PeerError as error:
                 rejections.append(Rejection(received, error))
-        for shard in self._open.values():
-            opened_at = shard.round.opened_at
-            if opened_at is not None and now >= opened_at + self.round_timeout:
-                self._counts["timed_out_rounds"] += 1
-                for name, member in shard.members.items():
-                    member.awaited = name in shard.pending
-                    self._remember_member(shard, name)
-                shard.round.ever_timed_out = True
-                self._close_round(shard)
         return rejections
 
     def changed_state(self) -> Iterable[StateChange]:
@@ -230,6 +223,17 @@ class PofmklServer:
         shard.round.opened_at = None
         shard.changed[b"round"] = msgspec.msgpack.encode(shard.round)
         shard.published = False
+
+    def _close_timed_out(self, now: float) -> None:
+        for shard in self._open.values():
+            opened_at = shard.round.opened_at
+            if opened_at is not None and now >= opened_at + self.round_timeout:
+                self._counts["timed_out_rounds"] += 1
+                for name, member in shard.members.items():
+                    member.awaited = name in shard.pending
+                    self._remember_member(shard, name)
+                shard.round.ever_timed_out = True
+                self._close_round(shard)
 
     def _checked(self, shard: _Shard, update: Update, received: Received) -> NDArray[Any]:
         if received.record.key != update.client.encode():
