@@ -124,6 +124,7 @@ class MemorySession:
         self._generation = -1
         self._owned: set[int] = set()
         self._positions: dict[TopicPartition, int] = {}
+        self._origins: dict[TopicPartition, int] = {}
         self._paused: frozenset[int] = frozenset()
         self._table_positions: dict[TopicPartition, int] = {}
         self._refused = False
@@ -227,7 +228,9 @@ class MemorySession:
                 f"bus.auto_offset_reset = 'error': group {self._subscription.group!r} has no committed offset for "
                 f"partition {partition} of {topic!r}; set 'earliest' or 'latest' to say where to begin"
             )
-        return 0 if self._subscription.auto_offset_reset == "earliest" else self._bus._log(topic, partition).end
+        begin = 0 if self._subscription.auto_offset_reset == "earliest" else self._bus._log(topic, partition).end
+        # After a refused step 'latest' asked a second time would pass over what was read and not committed.
+        return self._origins.setdefault((topic, partition), begin)
 
     def _take_records(self, taken: list[Record], max_records: int) -> None:
         places = [place for place in self._positions if place[1] not in self._paused]
@@ -315,9 +318,7 @@ class _Log:
         self._records: list[Record] = []
 
     def append(self, record: Outgoing, now: float) -> None:
-        self._records.append(
-            Record(self._topic, self._partition, self.end, record.key, record.value, record.headers, now)
-        )
+        self._records.append(Record(self._topic, self._partition, self.end, record.key, record.value, record.headers, now))
         self.end += 1
         if self._compacted and len(self._records) >= self._compact_at:
             self._compact()

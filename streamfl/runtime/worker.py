@@ -1,8 +1,9 @@
 """The worker: moves messages between a bus and a role, and commits each step whole.
 
 The loop is :meth:`Worker.step`. Everything that it consumed, sends and remembers becomes visible together or not at all; whenever
-it did not, the worker forgets its partitions and takes them back from the changelog. Positions are remembered twice: with the group,
-and in the changelog beside the state that they belong to, so that the state and the place in the input that it reflects cannot part.
+it did not, the worker forgets its partitions and takes them back from the changelog. Positions are remembered twice: with the
+group, and in the changelog beside the state that they belong to, so that the state and the place in the input that it reflects
+cannot part.
 """
 
 from __future__ import annotations
