@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import msgspec
@@ -15,8 +16,11 @@ from streamfl.pofmkl.server import PofmklServer
 from streamfl.role import Channels, ConfigurationError, Input, Record, TopicSpec
 from streamfl.role_kind import RoleKind
 from streamfl.samples import SampleReader, SamplesSection
+from streamfl.wire import MAXIMUM_BYTES
 
 __all__ = ["ROLES", "feature_map"]
+
+log = logging.getLogger(__name__)
 
 # The compacted model topic keeps superseded parameters for a while, so that a reader that is behind still sees whole versions.
 _MODEL_OPTIONS = {"min.compaction.lag.ms": "60000"}
@@ -64,6 +68,7 @@ def _samples(settings: PofmklSettings) -> SamplesSection:
 def _build_client(settings: PofmklSettings) -> PofmklClient:
     reader = SampleReader(_samples(settings))
     learning = settings.learning
+    _check_sizes(settings)
     lockstep = learning.staleness == "lockstep"
     return PofmklClient(
         features=feature_map(settings, reader.dimension),
@@ -84,6 +89,27 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
         encode_prediction=msgspec.json.Encoder().encode,
         original=reader.original,
     )
+
+
+def _check_sizes(settings: PofmklSettings) -> None:
+    kernels, features = len(settings.kernels.dictionary()), settings.learning.features_per_kernel
+    most = settings.uplink.kernels_per_upload or kernels
+    # An upload is gathered, and remembered, in double precision.
+    gathered = most * 2 * features * 8
+    if gathered > 0.9 * MAXIMUM_BYTES:
+        raise ConfigurationError(
+            f"an upload of {most} kernels with learning.features_per_kernel = {features} takes {gathered} bytes to remember, "
+            f"more than a record may hold: set uplink.kernels_per_upload to at most {int(0.9 * MAXIMUM_BYTES) // (16 * features)}, "
+            "or lower features_per_kernel"
+        )
+    if settings.federation.clients < 3 and most < kernels:
+        log.warning(
+            "federation.clients = %d with %d of %d kernels an upload: the paper's step, divided by the probability of the "
+            "kernels sent, is unstable in so small a federation; send all kernels or lower learning.learning_rate",
+            settings.federation.clients,
+            most,
+            kernels,
+        )
 
 
 def _build_server(settings: PofmklSettings) -> PofmklServer:
