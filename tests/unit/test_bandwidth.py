@@ -121,7 +121,9 @@ def test_nothing_is_sent_late() -> None:
     """Protects the budget's meaning: bytes that were not there when an upload began never make it leave afterwards."""
     run = Run(100.0, None, False, 1)
     # The first upload empties the bucket; the second second's labels find too little, and ten quiet seconds fill it.
-    run.play([(0.0, 1, False), (1.0, 0, False), (0.0, 2, False), (0.9, 3, False), (10.0, 0, False), (0.0, 4, False), (1.0, 0, False)])
+    run.play(
+        [(0.0, 1, False), (1.0, 0, False), (0.0, 2, False), (0.9, 3, False), (10.0, 0, False), (0.0, 4, False), (1.0, 0, False)]
+    )
     assert [update.samples for update in run.updates] == [1, 4]
     assert run.measured("skipped_updates") == 1
 
