@@ -66,6 +66,8 @@ CONSUMER_DEFAULTS: dict[str, Any] = {
     **CLIENT_DEFAULTS,
     "heartbeat_interval_ms": 500,
     "session_timeout_ms": 10_000,
+    # A leader that shared out partitions before it knew a topic does so again only when its metadata changes.
+    "metadata_max_age_ms": 5_000,
     # A partition that is resumed joins the next fetch only, so the wait of an idle fetch is a latency.
     "fetch_max_wait_ms": 100,
     "metrics_enabled": False,
@@ -391,6 +393,8 @@ class KafkaSession:
                         [CooperativeStickyAssignor] if len(subscription.inputs) == 1 else [RangePartitionAssignor]
                     ),
                 )
+                for topic in subscription.inputs:
+                    self._consumer.partitions_for_topic(topic)
                 self._consumer.subscribe(list(subscription.inputs), listener=_Listener(self._on_lost, self._on_assigned))
         except BaseException:
             self.close()

@@ -1,0 +1,19 @@
+"""The Kafka bus obeys the laws of every bus, on a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from broker import Broker
+
+from streamfl.runtime.bus import Bus, connect
+from streamfl.testing.bus_laws import BusLaws
+
+
+class TestKafkaBus(BusLaws):
+    @pytest.fixture
+    def bus(self, broker: Broker) -> Iterator[Bus]:
+        bus = connect(broker.url)
+        yield bus
+        bus.close()
