@@ -46,6 +46,11 @@ class MemoryBus:
         self._topics: dict[str, _Topic] = {}
         self._groups: dict[str, _Group] = {}
 
+    @property
+    def session_type(self) -> type[MemorySession]:
+        """The class of this bus's sessions; a bus with faults has one of its own."""
+        return MemorySession
+
     @classmethod
     def at(cls, url: str) -> MemoryBus:
         """The bus of this name in this process, the same one every time."""
@@ -70,7 +75,7 @@ class MemoryBus:
                 raise ConfigurationError(f"the inputs of a role need the same number of partitions, but have {counts}")
             partitions = next(iter(counts.values()), 0)
             group = self._groups.setdefault(subscription.group, _Group(partitions))
-            session = MemorySession(self, group, subscription)
+            session = self.session_type(self, group, subscription)
             group.join(session)
             self._changed.notify_all()
             return session

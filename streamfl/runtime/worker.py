@@ -299,7 +299,9 @@ class Worker:
             ("error", error.reason.encode()),
             ("text", error.text.encode()),
         )
-        letter = Outgoing(self._dead_letter_topic, record.key, record.value, headers=(*record.headers, *cause))
+        # Kafka's clients write no record without key and value; refusing to would stop the stream at somebody's mistake.
+        value = b"" if record.key is None and record.value is None else record.value
+        letter = Outgoing(self._dead_letter_topic, record.key, value, headers=(*record.headers, *cause))
         step.outputs.append(letter)
 
     def _outgoing(self, send: Send) -> Outgoing:

@@ -1,1 +1,9 @@
-"""Laws that every role and every bus obeys, as suites that a new one runs unchanged."""
+"""Laws that every role and every bus obeys, as suites that a new one runs unchanged.
+
+They need pytest, which ``streamfl[dev]`` brings.
+"""
+
+import pytest
+
+# Without this a law that fails says AssertionError and nothing else.
+pytest.register_assert_rewrite("streamfl.testing.bus_laws", "streamfl.testing.role_laws")

@@ -1,0 +1,118 @@
+"""A role small enough to be checked by eye: it adds up numbers by key. The worker and the role laws are tried on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from streamfl.role import (
+    Channels,
+    Input,
+    Measurement,
+    PeerError,
+    Received,
+    Record,
+    Rejection,
+    Send,
+    StateChange,
+    TopicSpec,
+)
+
+__all__ = ["CHANNELS", "TOPICS", "CountingRole", "decode_number", "number"]
+
+Message = tuple[int, int]
+
+TOPICS = [
+    TopicSpec("numbers", 2, compacted=False),
+    TopicSpec("totals", 1, compacted=False),
+    TopicSpec("factor", 1, compacted=True),
+    TopicSpec("state", 2, compacted=True),
+    TopicSpec("dead-letters", 1, compacted=False),
+]
+
+
+def number(sequence: int, amount: int) -> bytes:
+    """A sender's message: its own count, which tells repetitions, and the number to add."""
+    return f"{sequence} {amount}".encode()
+
+
+def decode_number(record: Record) -> Message:
+    try:
+        sequence, amount = (record.value or b"").split()
+        return int(sequence), int(amount)
+    except ValueError:
+        raise PeerError("malformed", f"not two whole numbers: {record.value!r}") from None
+
+
+CHANNELS = Channels(
+    inputs={"numbers": Input("numbers", decode_number)},
+    tables={"factor": Input("factor", decode_number)},
+    outputs={"totals": "totals"},
+    changelogs={"state": "state"},
+)
+
+
+class CountingRole:
+    """``total[key] += factor * number``; zero resets a key, a negative number is a peer's mistake."""
+
+    def __init__(self) -> None:
+        self.wake_at: float | None = None
+        self.full: Collection[int] = ()
+        self.prompt = True
+        self.factor = 1
+        self.before_reply: Callable[[], object] = lambda: None
+        self.totals: dict[int, dict[bytes, tuple[int, int]]] = {}
+        self.changes: list[StateChange] = []
+        self.batches: list[int] = []
+
+    def open(self, partition: int) -> None:
+        assert partition not in self.totals
+        self.totals[partition] = {}
+
+    def close(self, partition: int) -> None:
+        del self.totals[partition]
+        self.changes = [change for change in self.changes if change.partition != partition]
+
+    def restore(self, change: StateChange) -> None:
+        assert change.value is not None
+        sequence, total = change.value.split()
+        self.totals[change.partition][change.key] = (int(sequence), int(total))
+
+    def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
+        self.batches.append(len(batch))
+        replies: list[Send | Rejection] = []
+        if self.wake_at is not None and now >= self.wake_at:
+            self.wake_at = None
+            replies.append(Send("totals", None, b"tick"))
+        for received in batch:
+            try:
+                replies += self._take(received)
+            except PeerError as error:
+                replies.append(Rejection(received, error))
+        self.before_reply()
+        return replies
+
+    def changed_state(self) -> Iterable[StateChange]:
+        changes, self.changes = self.changes, []
+        return changes
+
+    def measure(self) -> Iterable[Measurement]:
+        yield Measurement("samples", "counter", "Numbers added.", float(sum(map(len, self.totals.values()))))
+
+    def _take(self, received: Received) -> list[Send]:
+        sequence, amount = received.message
+        if amount < 0:
+            raise PeerError("negative", f"{amount} is below zero")
+        if received.channel == "factor":
+            self.factor = amount
+            return []
+        totals, key = self.totals[received.partition], received.record.key or b""
+        last, total = totals.get(key, (0, 0))
+        if sequence <= last:
+            return []
+        if amount == 0:
+            totals.pop(key, None)
+            self.changes.append(StateChange("state", received.partition, key, None))
+            return []
+        totals[key] = (sequence, total + self.factor * amount)
+        self.changes.append(StateChange("state", received.partition, key, number(*totals[key])))
+        return [Send("totals", key, number(*totals[key]))]

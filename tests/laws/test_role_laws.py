@@ -1,0 +1,166 @@
+"""The role laws, on a role that obeys them and on one broken role for each: a law that cannot fail protects nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import pytest
+from counting import CountingRole, Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamfl.role import PeerError, Received, Record, Rejection, Role, Send, StateChange
+from streamfl.testing.role_laws import (
+    Traffic,
+    law_batch_equals_singles,
+    law_deterministic,
+    law_duplicates,
+    law_rejects_leave_state,
+    law_restore,
+)
+
+PARTITIONS = (0, 1)
+
+
+def received(message: Message, key: bytes = b"pump", partition: int = 0, offset: int = 0, channel: str = "numbers") -> Received:
+    return Received(channel, message, Record(channel, partition, offset, key, b""))
+
+
+@st.composite
+def traffics(draw: st.DrawFn) -> Traffic:
+    offsets = itertools.count()
+    sequences = itertools.count(1)
+    one = st.tuples(
+        st.integers(0, 9),
+        st.sampled_from([b"pump", b"valve"]),
+        st.sampled_from(PARTITIONS),
+        st.sampled_from(["numbers"] * 4 + ["factor"]),
+    )
+    batches = draw(st.lists(st.lists(one, max_size=6), max_size=6))
+    return Traffic(
+        [
+            (float(now), [received((next(sequences), amount), key, p, next(offsets), channel) for amount, key, p, channel in batch])
+            for now, batch in enumerate(batches)
+        ],
+        PARTITIONS,
+        tables=("factor",),
+    )
+
+
+BAD = [received((10**6, -1), offset=10**6), received((10**6, -5), b"valve", 1, 10**6), received((1, -1), channel="factor")]
+
+EXAMPLE = Traffic(
+    [
+        (0.0, [received((1, 2), offset=0), received((2, 3), offset=1)]),
+        (1.0, [received((3, 4), offset=2), received((1, 5), b"valve", 1, 0)]),
+        (2.0, [received((4, 6), offset=3)]),
+    ],
+    PARTITIONS,
+)
+
+
+@given(traffics())
+def test_the_counting_role_obeys(traffic: Traffic) -> None:
+    """Protects the laws from being too strict: a correct role passes all of them on any traffic."""
+    law_deterministic(CountingRole, traffic)
+    law_batch_equals_singles(CountingRole, traffic)
+    law_restore(CountingRole, traffic)
+    law_rejects_leave_state(CountingRole, traffic, BAD)
+    # A reset forgets the key and its sequence, so a copy that comes after one is new to the role.
+    kept = [(now, [one for one in batch if one.message[1]]) for now, batch in traffic.batches]
+    law_duplicates(CountingRole, Traffic(kept, PARTITIONS, ("factor",)), ["numbers"])
+
+
+class Moody(CountingRole):
+    """Answers differ from one object to the next."""
+
+    made = itertools.count()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = 1 + next(self.made)
+
+
+class Summing(CountingRole):
+    """Answers a batch, not its messages."""
+
+    def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
+        return super().receive(batch, now)[-1:]
+
+
+class Forgetful(CountingRole):
+    """Does not take everything back."""
+
+    def restore(self, change: StateChange) -> None:
+        if change.key != b"pump":
+            super().restore(change)
+
+
+class Secretive(CountingRole):
+    """Remembers what it does not say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bonus = 0
+
+    def _take(self, received: Received) -> list[Send]:
+        self.bonus += 1
+        self.factor = self.bonus
+        return super()._take(received)
+
+
+class Hasty(CountingRole):
+    """Changes its state before it looks whether the message is good."""
+
+    def _take(self, received: Received) -> list[Send]:
+        totals, key = self.totals[received.partition], received.record.key or b""
+        sequence, total = totals.get(key, (0, 0))
+        totals[key] = (sequence, total + 1)
+        return super()._take(received)
+
+
+class Lenient(CountingRole):
+    """Lets mistakes pass in silence."""
+
+    def _take(self, received: Received) -> list[Send]:
+        try:
+            return super()._take(received)
+        except PeerError:
+            return []
+
+
+class Gullible(CountingRole):
+    """Adds what it has already added."""
+
+    def _take(self, received: Received) -> list[Send]:
+        totals, key = self.totals[received.partition], received.record.key or b""
+        if key in totals:
+            totals[key] = (0, totals[key][1])
+        return super()._take(received)
+
+
+def rejects(make: Callable[[], Role], traffic: Traffic) -> None:
+    law_rejects_leave_state(make, traffic, BAD)
+
+
+def duplicates(make: Callable[[], Role], traffic: Traffic) -> None:
+    law_duplicates(make, traffic, ["numbers"])
+
+
+@pytest.mark.parametrize(
+    ("role", "law"),
+    [
+        (Moody, law_deterministic),
+        (Summing, law_batch_equals_singles),
+        (Forgetful, law_restore),
+        (Secretive, law_restore),
+        (Hasty, rejects),
+        (Lenient, rejects),
+        (Gullible, duplicates),
+    ],
+)
+def test_a_broken_role_is_found(role: type[CountingRole], law: Callable[[Callable[[], Role], Traffic], None]) -> None:
+    """Protects the laws from being empty: each finds the role that was made to break it."""
+    with pytest.raises(AssertionError):
+        law(role, EXAMPLE)

@@ -1,0 +1,127 @@
+"""What a supervisor asks over HTTP, and the watchdog: answers while the worker works, and when it does not."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from streamfl.role import ConfigurationError, Measurement
+from streamfl.runtime.health import Health, HealthServer, Watchdog
+from streamfl.runtime.metrics import CONTENT_TYPE, Metrics
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(name="clock")
+def _clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(name="health")
+def _health(clock: Clock) -> Health:
+    return Health(stall_seconds=10, clock=clock)
+
+
+@pytest.fixture(name="server")
+def _server(health: Health) -> Iterator[HealthServer]:
+    metrics = Metrics(lambda: [Measurement("updates", "counter", "By fate.", 2.0, (("fate", fate),)) for fate in ("sent", "lost")])
+    with HealthServer("127.0.0.1", 0, health, metrics.render) as server:
+        yield server
+
+
+def ask(server: HealthServer, path: str, method: str = "GET") -> tuple[int, str, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.headers["Content-Type"], answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_health_turns_red_when_the_loop_stops(server: HealthServer, health: Health, clock: Clock) -> None:
+    """Protects the restart of a hanging process: no round for the stated time is 503, the next round is 200 again."""
+    health.completed()
+    clock.now = 10.0
+    assert ask(server, "/healthz")[0] == 200
+    clock.now = 10.1
+    status, _, text = ask(server, "/healthz")
+    assert status == 503
+    assert "10 s" in text
+    health.completed()
+    assert ask(server, "/healthz")[0] == 200
+
+
+def test_an_outage_is_not_ready_at_once_and_red_in_the_end(server: HealthServer, health: Health, clock: Clock) -> None:
+    """Protects workers from being restarted for the cluster's fault, unless it lasts; and says whose fault it is."""
+    assert ask(server, "/readyz")[0] == 503
+    health.completed()
+    assert ask(server, "/readyz")[0] == 200
+    health.failed("no broker answered")
+    status, _, text = ask(server, "/readyz")
+    assert (status, text) == (503, "no broker answered\n")
+    assert ask(server, "/healthz")[0] == 200
+    clock.now = 11.0
+    health.failed("no broker answered")
+    status, _, text = ask(server, "/healthz")
+    assert status == 503
+    assert "no broker answered" in text
+
+
+def test_metrics_are_in_prometheus_format(server: HealthServer) -> None:
+    """Protects scraping: the content type, one family for all labels of a name, and every figure with its prefix."""
+    status, kind, text = ask(server, "/metrics")
+    assert (status, kind) == (200, CONTENT_TYPE)
+    assert text.count("# TYPE streamfl_updates_total counter") == 1
+    assert 'streamfl_updates_total{fate="sent"} 2.0' in text
+    assert 'streamfl_updates_total{fate="lost"} 2.0' in text
+
+
+def test_other_paths_are_not_found(server: HealthServer) -> None:
+    """Protects against a probe on a misspelt path that is green for ever."""
+    assert ask(server, "/")[0] == 404
+    assert ask(server, "/healthzz")[0] == 404
+    assert ask(server, "/healthz?verbose")[0] == 200
+    assert ask(server, "/healthz", "HEAD") == (200, "text/plain; charset=utf-8", "")
+
+
+def test_a_taken_port_is_a_configuration_error(server: HealthServer, health: Health) -> None:
+    """Protects the operator from a traceback: two workers on one port is a mistake in a file, and the file's key is named."""
+    with pytest.raises(ConfigurationError, match=r"metrics\.port"):
+        HealthServer("127.0.0.1", server.port, health, bytes)
+
+
+def test_an_idle_worker_is_not_stuck(health: Health, clock: Clock) -> None:
+    """Protects quiet federations from their watchdog: only records that wait for their commit count."""
+    seen = []
+    health.completed()
+    clock.now = 1000.0
+    seen.append(health.stuck)
+    health.begin()
+    clock.now = 1010.0
+    seen.append(health.stuck)
+    clock.now = 1010.1
+    seen.append(health.stuck)
+    health.failed("the broker is away")
+    seen.append(health.stuck)
+    assert seen == [False, False, True, False]
+
+
+def test_the_watchdog_ends_a_hang(health: Health, clock: Clock) -> None:
+    """Protects against a client library's call that never returns: somebody acts, and acts once."""
+    barked = threading.Semaphore(0)
+    watchdog = Watchdog(health, barked.release, every_seconds=0.001)
+    health.begin()
+    clock.now = 11.0
+    assert barked.acquire(timeout=60)
+    watchdog.close()
+    assert not barked.acquire(blocking=False)

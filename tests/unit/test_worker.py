@@ -1,0 +1,353 @@
+"""The worker loop, on the memory bus and a role that counts: whatever happens, every number is added exactly once."""
+
+from __future__ import annotations
+
+import struct
+import threading
+
+import pytest
+from counting import CHANNELS, TOPICS, CountingRole, decode_number, number
+
+from streamfl.role import Channels, ConfigurationError, Input
+from streamfl.runtime.bus import BusUnavailable, Guarantee, Outgoing, Step, Subscription
+from streamfl.runtime.memory_bus import MemoryBus, MemorySession
+from streamfl.runtime.worker import POSITION_KEY, Worker
+
+
+@pytest.fixture(name="bus")
+def _bus() -> MemoryBus:
+    return prepared(MemoryBus())
+
+
+def prepared(bus: MemoryBus) -> MemoryBus:
+    bus.create(TOPICS)
+    return bus
+
+
+def worker(bus: MemoryBus, role: CountingRole, guarantee: Guarantee = "exactly_once", max_records: int = 4000) -> Worker:
+    subscription = Subscription("counters", ("numbers",), ("factor",), guarantee)
+    return Worker(
+        role, CHANNELS, bus, subscription, "dead-letters", clock=lambda: 100.0, max_records=max_records, restore_seconds=0.0
+    )
+
+
+def send(bus: MemoryBus, *values: bytes, partition: int = 0, key: bytes = b"pump") -> None:
+    bus.write([Outgoing("numbers", key, value, partition) for value in values])
+
+
+def drain(*workers: Worker) -> None:
+    while sum(one.step(0) for one in workers):
+        pass
+
+
+def trouble(counting: Worker) -> str:
+    return counting.health.trouble or ""
+
+
+def totals(bus: MemoryBus) -> list[bytes | None]:
+    return [record.value for record in bus.read("totals")]
+
+
+def test_a_step_commits_outputs_state_and_position(bus: MemoryBus) -> None:
+    """Protects the one atomic step: what was read, what is sent and what is remembered are all there afterwards."""
+    send(bus, number(1, 5), number(2, 7))
+    counting = worker(bus, CountingRole())
+    drain(counting)
+    assert totals(bus) == [number(1, 5), number(2, 12)]
+    state = {record.key: record.value for record in bus.read("state")}
+    assert state == {b"pump": number(2, 12), POSITION_KEY + b"numbers": struct.pack("<q", 2)}
+    session = bus.session(Subscription("counters", ("numbers",)))
+    assert session.committed("numbers", 0) == 2
+
+
+def test_an_undecodable_record_is_a_dead_letter(bus: MemoryBus) -> None:
+    """Protects the stream from poison: the record goes aside as it came, with its cause, and the rest of its batch goes on."""
+    bus.write(
+        [
+            Outgoing("numbers", b"pump", number(1, 5), 0),
+            Outgoing("numbers", b"pump", b"five", 0, (("trace", b"t1"),)),
+            Outgoing("numbers", b"pump", number(2, 7), 0),
+        ]
+    )
+    counting = worker(bus, CountingRole())
+    drain(counting)
+    assert totals(bus) == [number(1, 5), number(2, 12)]
+    [letter] = bus.read("dead-letters")
+    assert (letter.key, letter.value) == (b"pump", b"five")
+    assert letter.headers == (
+        ("trace", b"t1"),
+        ("topic", b"numbers"),
+        ("partition", b"0"),
+        ("offset", b"1"),
+        ("error", b"malformed"),
+        ("text", b"not two whole numbers: b'five'"),
+    )
+    assert 'streamfl_dead_letters_total{reason="malformed"} 1.0' in counting.metrics.render().decode()
+
+
+def test_an_empty_record_is_a_dead_letter_too(bus: MemoryBus) -> None:
+    """Protects the stream from a record with neither key nor value: Kafka's client would refuse to write it as it came."""
+    bus.write([Outgoing("numbers", None, None, 0)])
+    drain(worker(bus, CountingRole()))
+    [letter] = bus.read("dead-letters")
+    assert (letter.key, letter.value) == (None, b"")
+    assert dict(letter.headers)["error"] == b"malformed"
+
+
+def test_a_record_that_the_role_refuses_is_a_dead_letter(bus: MemoryBus) -> None:
+    """Protects against mistakes that only the role can see: they go aside too, and are not read again after a restart."""
+    send(bus, number(1, 5), number(2, -7), number(3, 1))
+    first = worker(bus, CountingRole())
+    drain(first)
+    first.close()
+    second = worker(bus, CountingRole())
+    drain(second)
+    assert totals(bus) == [number(1, 5), number(3, 6)]
+    assert [dict(letter.headers)["error"] for letter in bus.read("dead-letters")] == [b"negative"]
+
+
+def test_a_bad_table_record_is_counted_only(bus: MemoryBus) -> None:
+    """Protects the dead letters from one copy a worker: everybody reads a table, so nobody owns its mistakes."""
+    bus.write(
+        [Outgoing("factor", b"f", b"nonsense"), Outgoing("factor", b"f", number(1, -1)), Outgoing("factor", b"f", number(1, 3))]
+    )
+    send(bus, number(1, 5))
+    counting = worker(bus, CountingRole())
+    drain(counting)
+    assert totals(bus) == [number(1, 15)]
+    assert list(bus.read("dead-letters")) == []
+    text = counting.metrics.render().decode()
+    assert 'streamfl_table_rejections_total{reason="malformed"} 1.0' in text
+    assert 'streamfl_table_rejections_total{reason="negative"} 1.0' in text
+
+
+def test_a_restart_goes_on(bus: MemoryBus) -> None:
+    """Protects what was learnt: another process takes the state back and reads on where it left off; forgotten keys stay so."""
+    send(bus, number(1, 5))
+    send(bus, number(1, 9), number(2, 0), key=b"valve")
+    first = worker(bus, CountingRole())
+    drain(first)
+    first.close()
+    send(bus, number(2, 7))
+    role = CountingRole()
+    drain(worker(bus, role))
+    assert role.totals == {0: {b"pump": (2, 12)}, 1: {}}
+    assert totals(bus) == [number(1, 5), number(1, 9), number(2, 12)]
+
+
+def test_a_refused_commit_is_done_again(bus: MemoryBus) -> None:
+    """Protects exactly-once: a step that came too late leaves no trace, in the topics or in the role, and is repeated."""
+    role = CountingRole()
+    counting = worker(bus, role)
+    drain(counting)
+
+    def lose_the_group() -> None:
+        role.before_reply = lambda: None
+        bus.session(Subscription("counters", ("numbers",))).close()
+
+    send(bus, number(1, 5), number(2, 7))
+    role.before_reply = lose_the_group
+    assert counting.step(0)
+    assert totals(bus) == []
+    assert role.totals == {}
+    drain(counting)
+    assert totals(bus) == [number(1, 5), number(2, 12)]
+    assert role.totals[0] == {b"pump": (2, 12)}
+    assert "streamfl_commits_refused_total 1.0" in counting.metrics.render().decode()
+
+
+def test_workers_hand_partitions_over(bus: MemoryBus) -> None:
+    """Protects scale-out: while workers come and go between any two steps, every partition's total stays exact."""
+    running: list[Worker] = []
+    for sequence in range(1, 121):
+        for partition in range(2):
+            send(bus, number(sequence, sequence), partition=partition, key=f"p{partition}".encode())
+        if sequence % 10 == 1:
+            running.append(worker(bus, CountingRole(), max_records=3))
+        if sequence % 15 == 0:
+            running.pop(0).close()
+        for one in running[:: -1 if sequence % 2 else 1]:
+            one.step(0)
+    drain(*running)
+    expected = [number(n, n * (n + 1) // 2) for n in range(1, 121)]
+    for partition in range(2):
+        assert [record.value for record in bus.read("totals") if record.key == f"p{partition}".encode()] == expected
+
+
+def test_a_full_partition_waits(bus: MemoryBus) -> None:
+    """Protects a role's memory: a partition that is full brings nothing, the other goes on, and nothing is lost after."""
+    role = CountingRole()
+    counting = worker(bus, role)
+    drain(counting)
+    role.full = [0]
+    send(bus, number(1, 5), partition=0)
+    send(bus, number(1, 9), partition=1, key=b"valve")
+    drain(counting)
+    assert totals(bus) == [number(1, 9)]
+    role.full = []
+    drain(counting)
+    assert totals(bus) == [number(1, 9), number(1, 5)]
+
+
+def test_a_tick_comes_when_the_role_wants_it(bus: MemoryBus) -> None:
+    """Protects timeouts: with no record at all, a role gets an empty batch once its time has come, and not before."""
+    role = CountingRole()
+    counting = worker(bus, role)
+    drain(counting)
+    role.batches.clear()
+    role.wake_at = 100.5
+    assert not counting.step(0)
+    role.wake_at = 100.0
+    assert counting.step(0)
+    assert role.batches == [0]
+    assert totals(bus) == [b"tick"]
+
+
+def test_a_role_that_is_not_prompt_gathers(bus: MemoryBus) -> None:
+    """Protects throughput: records of several polls make one batch up to the bound on records, and never more."""
+    role = CountingRole()
+    role.prompt = False
+    counting = worker(bus, role, max_records=3)
+    counting.step(0)
+    role.batches.clear()
+    send(bus, *(number(n, 1) for n in range(1, 5)))
+    send(bus, *(number(n, 1) for n in range(1, 3)), partition=1)
+    assert counting.step(0)
+    assert counting.step(0)
+    assert role.batches == [3, 3]
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_the_position_beside_the_state_counts(bus: MemoryBus, guarantee: Guarantee) -> None:
+    """Protects against doubling after a crash between changelog and offsets: what the state reflects is not read again."""
+    send(bus, number(1, 5), number(2, 7), number(3, 1))
+    bus.write(
+        [
+            Outgoing("state", b"pump", number(2, 12), 0),
+            Outgoing("state", POSITION_KEY + b"numbers", struct.pack("<q", 2), 0),
+        ]
+    )
+    drain(worker(bus, CountingRole(), guarantee))
+    assert totals(bus) == [number(3, 13)]
+
+
+class DeafSession(MemorySession):
+    """A session that reads on wherever it likes."""
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        pass
+
+
+class DeafBus(MemoryBus):
+    @property
+    def session_type(self) -> type[MemorySession]:
+        return DeafSession
+
+
+def test_records_below_the_position_are_skipped() -> None:
+    """Protects law 5 for any input: a record that comes again after its effect is remembered does not reach the role."""
+    bus = prepared(DeafBus())
+    # The role itself would count this one: the sequence is new, only the offset is old.
+    send(bus, number(9, 5), number(10, 7))
+    bus.write([Outgoing("state", POSITION_KEY + b"numbers", struct.pack("<q", 1), 0)])
+    counting = worker(bus, CountingRole())
+    drain(counting)
+    assert totals(bus) == [number(10, 7)]
+    assert "streamfl_repeated_records_total 1.0" in counting.metrics.render().decode()
+
+
+def test_a_changelog_that_is_behind_is_not_trusted(bus: MemoryBus) -> None:
+    """Protects exactly-once: a state older than the group's offsets would lose records, so the worker waits and says why."""
+    send(bus, number(1, 5), number(2, 7))
+    session = bus.session(Subscription("counters", ("numbers",)))
+    session.poll(0, 10)
+    session.commit(Step({("numbers", 0): 1}))
+    session.close()
+    counting = worker(bus, CountingRole())
+    assert not counting.step(0)
+    assert "numbers is committed up to 1" in trouble(counting)
+    assert totals(bus) == []
+    bus.write([Outgoing("state", b"pump", number(1, 5), 0), Outgoing("state", POSITION_KEY + b"numbers", struct.pack("<q", 1), 0)])
+    drain(counting)
+    assert totals(bus) == [number(2, 12)]
+    assert trouble(counting) == ""
+
+
+class BrokenSession(MemorySession):
+    """A session whose cluster goes away at the first commit of the bus."""
+
+    def commit(self, step: Step) -> None:
+        assert isinstance(self._bus, BrokenBus)
+        if not self._bus.failed:
+            self._bus.failed = True
+            raise BusUnavailable("the cable was pulled")
+        super().commit(step)
+
+
+class BrokenBus(MemoryBus):
+    failed = False
+
+    @property
+    def session_type(self) -> type[MemorySession]:
+        return BrokenSession
+
+
+def test_an_outage_is_waited_out() -> None:
+    """Protects against loss and doubling when the cluster goes away: not ready while it lasts, then all is done again."""
+    bus = prepared(BrokenBus())
+    bus.write([Outgoing("factor", b"f", number(1, 3))])
+    role = CountingRole()
+    counting = worker(bus, role)
+    send(bus, number(1, 5))
+    while "cable" not in trouble(counting):
+        counting.step(0)
+    assert role.totals == {}
+    drain(counting)
+    assert trouble(counting) == ""
+    assert totals(bus) == [number(1, 15)]
+    assert "streamfl_bus_failures_total 1.0" in counting.metrics.render().decode()
+
+
+def test_running_ends_when_told(bus: MemoryBus) -> None:
+    """Protects a rolling restart: the loop ends by itself, has committed what it read, and has left the group."""
+    counting = worker(bus, CountingRole())
+    stop = threading.Event()
+    thread = threading.Thread(target=counting.run, args=(stop,))
+    thread.start()
+    send(bus, number(1, 5))
+    follower = bus.session(Subscription("followers", ("totals",)))
+    while not follower.poll(1, 1).records:
+        pass
+    stop.set()
+    thread.join(60)
+    assert not thread.is_alive()
+    successor = bus.session(Subscription("counters", ("numbers",)))
+    assert successor.poll(0, 1).assigned == [0, 1]
+    assert successor.committed("numbers", 0) == 1
+
+
+def test_figures_of_role_and_session_are_served(bus: MemoryBus) -> None:
+    """Protects the operator's view: the role's own figures, lag by partition and the time of steps are in one answer."""
+    role = CountingRole()
+    counting = worker(bus, role)
+    drain(counting)
+    send(bus, number(1, 5))
+    drain(counting)
+    role.full = [1]
+    counting.step(0)
+    send(bus, number(1, 9), number(2, 9), partition=1)
+    text = counting.metrics.render().decode()
+    assert "streamfl_samples_total 1.0" in text
+    assert 'streamfl_consumer_lag_records{partition="1",topic="numbers"} 2.0' in text
+    assert "streamfl_partitions 2.0" in text
+    assert 'streamfl_step_seconds_bucket{le="5.0"}' in text
+    assert 'streamfl_batch_seconds_bucket{le="5e-05"}' in text
+
+
+def test_two_inputs_on_one_topic_are_refused(bus: MemoryBus) -> None:
+    """Protects against a role that silently hears on one input only."""
+    channels = Channels(
+        inputs={"a": Input("numbers", decode_number), "b": Input("numbers", decode_number)}, outputs={}, changelogs={}
+    )
+    with pytest.raises(ConfigurationError, match="same topic"):
+        Worker(CountingRole(), channels, bus, Subscription("g", ("numbers",)), "dead-letters")
