@@ -289,7 +289,7 @@ def summary(run: Run) -> tuple[list[Any], list[Any]]:
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_server_laws(lockstep: bool, shards: int, data: st.DataObject) -> None:
-    """Protects laws 1, 2, 3 and 5 of the server: a model that depends on how updates were polled or on a restart would show here."""
+    """Protects laws 1, 2, 3 and 5 of the server: a model that depends on how updates were polled or on a restart shows here."""
     events = data.draw(server_events(shards))
     first = Run.of(server(lockstep, shards), events)
     # 1
@@ -382,7 +382,7 @@ def test_another_version_of_the_protocol_is_named() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_memory_is_bounded(mode: str) -> None:
-    """Protects law 6: a client too many is refused, a partition with too much waiting asks for no more, a stranger makes no member."""
+    """Protects law 6: a client too many is refused, a partition with too much waiting asks for no more."""
     role = client(mode, 1, waiting_limit=10)
     names = [f"client-{index}" for index in range(CLIENTS + 1)]
     samples = [arrived("samples", 0, Sample(name, str(n), (0.1, 0.2), 0.5), name.encode()) for n in range(10) for name in names]

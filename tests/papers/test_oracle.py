@@ -193,7 +193,7 @@ def test_synthetic_federation_equals_the_paper(precision: str, kernels_per_uploa
     ],
 )
 def test_data_sets_equal_the_paper(name: str, precision: str, rounds: int, kernels_per_upload: int, data: Path) -> None:
-    """Protects the paper preset on real data at full size: 40 clients, 51 kernels, 100 features, and lengths at which errors grow."""
+    """Protects the paper preset on real data at full size: 40 clients, 51 kernels, 100 features, long enough for errors to grow."""
     streams = load_streams(data)
     inputs, labels, _ = streams.make(name, clients=40, samples=rounds, seed=0)
     differences = replay(
