@@ -146,10 +146,7 @@ class SampleReader:
             if not abs(label) < LARGEST_NUMBER:
                 raise PeerError("label", f"{self._section.label} is {content.label}, a finite number is expected")
         section = self._section
-        if section.client is None:
-            client = _name(record.key, "the record key")
-        else:
-            client = _name(content.client, section.client)
+        client = _name(record.key, "the record key") if section.client is None else _name(content.client, section.client)
         if section.sample_id is None:
             identity = f"{record.topic}-{record.partition}-{record.offset}"
         elif section.sample_id == section.client:

@@ -14,14 +14,15 @@ from typing import Any
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
-from streamfl.kernels import FeatureMap, Loss
+from streamfl.kernels import LOGISTIC, FeatureMap, Loss
 from streamfl.kernels.log_weights import bin_probabilities, heaviest_first, normalised
 from streamfl.pofmkl.bandwidth import TokenBucket, UpdateCost
 from streamfl.pofmkl.messages import UPDATE, Prediction, Update
 from streamfl.pofmkl.model import ModelTable
 from streamfl.role import Measurement, PeerError, Received, Rejection, Send, StateChange
-from streamfl.samples import Sample
+from streamfl.samples import LARGEST_NUMBER, Sample
 from streamfl.seeding import UniformSequence
 from streamfl.wire import VERSION, decode_array, encode_array, encoded_size
 
@@ -163,6 +164,7 @@ class PofmklClient:
             ("samples", "labels", "unlabelled", "update_bytes", "update_budget_bytes", "updates", "skipped"), 0.0
         )
         self._recent: deque[float] = deque(maxlen=1000)
+        self._last_now: float | None = None
 
     @property
     def wake_at(self) -> float | None:
@@ -191,6 +193,10 @@ class PofmklClient:
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         sends: list[Send | Rejection] = []
+        if self._last_now is not None and self.uplink.bytes_per_second is not None:
+            passed = max(0.0, now - self._last_now)
+            self._counts["update_budget_bytes"] += passed * self.uplink.bytes_per_second * len(self._members)
+        self._last_now = now
         for received in batch:
             try:
                 if received.channel == "model":
@@ -212,6 +218,8 @@ class PofmklClient:
 
     def _queue(self, received: Received, now: float) -> None:
         sample: Sample = received.message
+        if self.learning.loss is LOGISTIC and sample.label not in (None, 0.0, 1.0):
+            raise PeerError("label", f"label {sample.label}, 0 or 1 is expected with the logistic loss (after samples.label_range)")
         key = (received.partition, sample.client)
         member = self._members.get(key)
         if member is None:
@@ -257,7 +265,7 @@ class PofmklClient:
             allowance = self.learning.samples_per_version if settled else 0
         else:
             allowance = None if self.learning.samples_per_version is None else self.learning.samples_per_version - state.taken
-        if self.learning.lockstep and member.bucket is not None and member.bucket.available(now) < member.cost.bytes_for(0):
+        if allowance and not self._affords_update(member, now):
             allowance = 0
         while waiting:
             if waiting[0][0].label is not None:
@@ -284,6 +292,9 @@ class PofmklClient:
 
         # (4), (6): f_i = theta_i . z_i(x)
         kernel_predictions = self.features.predict(inputs, theta)
+        if not np.abs(kernel_predictions).max(initial=0.0) < LARGEST_NUMBER:
+            # Steps that were far too long have made the model useless; nothing that is not a number may be remembered or sent.
+            kernel_predictions = np.clip(np.nan_to_num(kernel_predictions), -LARGEST_NUMBER, LARGEST_NUMBER)
         # l_i = L(f_i, y) + lambda ||theta_i||^2
         plain_losses = learning.loss.value(kernel_predictions, labels[:, None]) * labelled[:, None]
         losses = plain_losses + learning.regularisation * np.outer(labelled, self.model.squared_norms)
@@ -298,14 +309,16 @@ class PofmklClient:
         # (6): f = sum_i w_bar_i f_i
         predictions = np.einsum("bn,bn->b", weights, kernel_predictions, dtype=np.float64)
 
-        sends = self._predict(samples, predictions)
+        # With the logistic loss f is the log-odds of label 1, and what a user reads is its probability.
+        published = expit(predictions) if learning.loss is LOGISTIC else predictions
+        sends = self._predict(samples, published)
         orders = self._open_windows(members, starts, counts, labelled, before, now)
         self._accumulate(members, counts, labelled, inputs, kernel_predictions, labels)
 
         last = np.array(starts) + counts - 1
         self._log_weights[rows] = before[last] + steps[last]
         self._kernel_losses[rows] += np.add.reduceat(plain_losses, starts, axis=0)
-        errors = np.where(labelled, np.square(predictions - labels), 0.0)
+        errors = np.where(labelled, np.square(published - labels), 0.0)
         own_losses = learning.loss.value(predictions, labels) * labelled
         self._recent.extend(errors[labelled])
         for member, squared, loss, count, taken in zip(
@@ -444,12 +457,22 @@ class PofmklClient:
             member.bucket.take(member.cost.bytes_for(allowed), now)
         return allowed
 
-    def _affordable_at(self, member: _Member) -> float | None:
-        """When a client that waits only for its byte budget, in lockstep, can take part in the round."""
+    def _affords_update(self, member: _Member, now: float) -> bool:
+        """Where the model waits for this client, or it for the model, it goes on only when it can send a kernel.
+
+        To take part in a round without sending would cost bytes and teach nothing, and the bucket would never fill.
+        """
         bucket = member.bucket
-        if not member.waiting or bucket is None or not self.learning.lockstep or member.state.taken_on == self.model.versions:
+        return bucket is None or member.window is not None or bucket.available(now) >= member.cost.bytes_for(1)
+
+    def _affordable_at(self, member: _Member) -> float | None:
+        """When a client that waits only for its byte budget can go on; None: it does not wait for that."""
+        bucket, per_version = member.bucket, self.learning.samples_per_version
+        if not member.waiting or bucket is None or per_version is None or member.window is not None:
             return None
-        lacking = member.cost.bytes_for(0) - bucket.tokens
+        if member.state.taken_on == self.model.versions and member.state.taken >= per_version:
+            return None
+        lacking = member.cost.bytes_for(1) - bucket.tokens
         return bucket.filled_at + lacking / bucket.rate if lacking > 0 else None
 
     def _upload(self, key: tuple[int, str], now: float) -> list[Send]:
@@ -501,6 +524,7 @@ class PofmklClient:
             # A second of budget, or one kernel's update where that is more: less could never send anything.
             depth = max(self.uplink.bytes_per_second, float(cost.bytes_for(1)))
             bucket = TokenBucket(self.uplink.bytes_per_second, depth, min(state.tokens, depth), state.filled_at)
+            self._counts["update_budget_bytes"] += depth
         member = _Member(state, key[0], row, UniformSequence(self.seed, "bin", state.name), bucket, cost)
         self._members[key] = member
         return member
@@ -621,9 +645,7 @@ class PofmklClient:
         yield Measurement(
             "update_bytes", "counter", "Encoded bytes of updates, key and framing included", self._counts["update_bytes"]
         )
-        budget = sum(
-            m.bucket.depth + m.bucket.rate * (m.bucket.filled_at - m.state.epoch / 1e6) for m in self._members.values() if m.bucket
-        )
+        budget = self._counts["update_budget_bytes"]
         yield Measurement("update_budget_bytes", "counter", "Bytes that the budget has allowed so far; 0: no budget", budget)
         yield Measurement("updates", "counter", "Uploads sent", self._counts["updates"])
         yield Measurement("skipped_updates", "counter", "Uploads not made", self._counts["skipped"], (("reason", "budget"),))

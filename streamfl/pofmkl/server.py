@@ -52,6 +52,7 @@ class _Shard:
     changed: dict[bytes, bytes | None] = field(default_factory=dict)
     changed_kernels: set[int] = field(default_factory=set)
     published: bool = True
+    restored: bool = False
 
 
 class PofmklServer:
@@ -87,7 +88,7 @@ class PofmklServer:
         self.fingerprint = fingerprint
         self.dtype = dtype
         self._open: dict[int, _Shard] = {}
-        self._counts = {"late": 0, "duplicate": 0, "timed_out_rounds": 0, "expired_clients": 0}
+        self._counts = {"applied": 0, "late": 0, "duplicate": 0, "timed_out_rounds": 0, "expired_clients": 0}
         self._staleness = 0.0
 
     @property
@@ -119,6 +120,8 @@ class PofmklServer:
                 shard.model_version, shard.updates = marker.model_version, marker.updates
             else:
                 kernel = KERNEL_PARAMETERS.decode(change.value)
+                if kernel.kernel not in shard.kernels:
+                    raise PeerError("kernel", f"kernel {kernel.kernel} does not belong to shard {change.partition}")
                 shard.parameters[kernel.kernel // self.shards] = decode_array(
                     kernel.parameters, self.dtype, (2 * self.features,), "parameters"
                 )
@@ -126,6 +129,7 @@ class PofmklServer:
         kind, _, name = change.key.partition(b"/")
         if kind == b"round" and change.value is not None:
             shard.round = msgspec.msgpack.decode(change.value, type=_Round)
+            shard.restored = True
         elif kind == b"client":
             _put(shard.members, name.decode(), change.value, _Member)
         else:
@@ -161,7 +165,7 @@ class PofmklServer:
 
     def measure(self) -> Iterable[Measurement]:
         shards = list(self._open.values())
-        yield Measurement("updates_applied", "counter", "Uploads added to the model", sum(s.updates for s in shards))
+        yield Measurement("updates_applied", "counter", "Uploads added to the model", self._counts["applied"])
         yield Measurement(
             "model_version", "gauge", "Newest version of the model", max((s.model_version for s in shards), default=0)
         )
@@ -182,16 +186,21 @@ class PofmklServer:
         if member is not None and (update.epoch, update.sequence) <= (member.epoch, member.sequence):
             self._counts["duplicate"] += 1
             return
+        rows = np.array(update.kernels, dtype=np.intp) // self.shards
+        with np.errstate(over="ignore"):
+            changed = shard.parameters[rows] - (steps / self.clients).astype(self.dtype)
+        if not np.isfinite(changed).all():
+            raise PeerError("not_finite", "with this update the parameters would not be finite")
         if member is None:
             self._make_room(shard, update.client, now)
         shard.members[update.client] = _Member(update.epoch, update.sequence, now, True)
         self._remember_member(shard, update.client)
         self._staleness = float(shard.model_version - update.model_version)
         if not self.lockstep:
-            rows = np.array(update.kernels, dtype=np.intp) // self.shards
-            shard.parameters[rows] -= (steps / self.clients).astype(self.dtype)
+            shard.parameters[rows] = changed
             shard.changed_kernels.update(update.kernels)
             shard.updates += 1
+            self._counts["applied"] += 1
             shard.model_version = shard.updates
             shard.published = False
         elif update.model_version != shard.model_version:
@@ -216,8 +225,12 @@ class PofmklServer:
             total[rows] += steps.reshape(len(rows), 2 * self.features)
             shard.changed_kernels.update(update.kernels)
             shard.changed[b"pending/" + name.encode()] = None
-        shard.parameters = (shard.parameters - total / self.clients).astype(self.dtype)
+        with np.errstate(over="ignore"):
+            changed = (shard.parameters - total / self.clients).astype(self.dtype)
+        # A kernel that has diverged keeps its parameters: nothing that is not a number may be published or remembered.
+        shard.parameters = np.where(np.isfinite(changed).all(axis=1, keepdims=True), changed, shard.parameters)
         shard.updates += len(shard.pending)
+        self._counts["applied"] += len(shard.pending)
         shard.model_version += 1
         shard.pending = {}
         shard.round.opened_at = None
@@ -226,6 +239,10 @@ class PofmklServer:
 
     def _close_timed_out(self, now: float) -> None:
         for shard in self._open.values():
+            if shard.restored:
+                # The time that the server was away is not the clients': their updates may lie in the topic, not yet read.
+                shard.restored = False
+                shard.round.opened_at = None if shard.round.opened_at is None else now
             opened_at = shard.round.opened_at
             if opened_at is not None and now >= opened_at + self.round_timeout:
                 self._counts["timed_out_rounds"] += 1

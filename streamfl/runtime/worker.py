@@ -46,6 +46,8 @@ __all__ = ["POSITION_KEY", "Worker"]
 
 POSITION_KEY = b"\0position/"
 RETRY_SECONDS = 1.0
+# Kafka's default for the largest record is 1 MiB, with its headers.
+LARGEST_LETTER = 1_000_000
 
 log = logger(__name__)
 
@@ -102,6 +104,7 @@ class Worker:
 
         ConfigurationError if the cluster says that a topic or a right is missing.
         """
+        processed = False
         try:
             session = self._join()
             polled = self._gather(session, timeout)
@@ -113,12 +116,17 @@ class Worker:
                 with self.lock:
                     self._move_tasks(session, polled)
                     step = self._process(polled)
+                    processed = True
                 if step:
                     session.commit(step)
                     self._count(step)
             self.health.completed()
             return True
         except CommitRefused as refusal:
+            if not processed:
+                # Table records that were polled have not reached the role: only a new session reads them again.
+                self._after_failure(BusUnavailable(str(refusal)), 0.0)
+                return True
             self._after_refusal(refusal)
             return True
         except BusUnavailable as failure:
@@ -224,8 +232,17 @@ class Worker:
                 if key.startswith(POSITION_KEY):
                     remembered[key.removeprefix(POSITION_KEY).decode()] = struct.unpack("<q", value)[0]
                 else:
-                    self.role.restore(StateChange(channel, partition, key, value))
+                    self._restore_one(StateChange(channel, partition, key, value), topic)
         return {topic: position for topic, position in remembered.items() if topic in self._inputs}
+
+    def _restore_one(self, change: StateChange, topic: str) -> None:
+        try:
+            self.role.restore(change)
+        except PeerError as error:
+            raise ConfigurationError(
+                f"topic {topic}, partition {change.partition}, key {change.key!r}: what was remembered there does not fit these "
+                f"settings ({error}). Run with the settings that wrote it, or delete the topic to begin anew."
+            ) from None
 
     def _behind(self, committed: dict[str, int | None], remembered: dict[str, int]) -> str:
         if self._subscription.guarantee != "exactly_once" or not self._channels.changelogs:

@@ -14,6 +14,7 @@ from streamfl.testing.bus_laws import BusLaws
 class TestKafkaBus(BusLaws):
     @pytest.fixture
     def bus(self, broker: Broker) -> Iterator[Bus]:
-        bus = connect(broker.url)
+        # A member that falls silent is given up after this long, not after Kafka's five minutes.
+        bus = connect(broker.url, {"max_poll_interval_ms": 8000})
         yield bus
         bus.close()
