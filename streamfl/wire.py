@@ -6,6 +6,7 @@ little-endian bytes; whoever decodes states the shape that they must have, and a
 
 from __future__ import annotations
 
+import math
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -75,7 +76,7 @@ def decode_array(content: bytes, dtype: type[Number], shape: tuple[int, ...], na
     >>> decode_array(encode_array(np.ones(3)), np.float64, (3,), "weights")
     array([1., 1., 1.])
     """
-    expected = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    expected = math.prod(shape) * np.dtype(dtype).itemsize
     if len(content) != expected:
         raise PeerError("shape", f"{name} has {len(content)} bytes, expected {expected} for shape {shape} of {dtype.__name__}")
     array = np.frombuffer(content, dtype=np.dtype(dtype).newbyteorder("<")).astype(dtype, copy=False).reshape(shape)
