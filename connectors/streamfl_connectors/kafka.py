@@ -29,7 +29,6 @@ from kafka import (
 from kafka import TopicPartition as KafkaPartition
 from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import KafkaError
 from kafka.net.compat import KafkaNetClient
@@ -387,11 +386,9 @@ class KafkaSession:
                     isolation_level="read_committed",
                     auto_offset_reset="none" if subscription.auto_offset_reset == "error" else subscription.auto_offset_reset,
                     allow_auto_create_topics=False,
-                    # Cooperative: kept partitions go on during a rebalance. It does not keep partition p of two
-                    # topics together.
-                    partition_assignment_strategy=(
-                        [CooperativeStickyAssignor] if len(subscription.inputs) == 1 else [RangePartitionAssignor]
-                    ),
+                    # Eager: everybody gives up everything first. With the client's cooperative assignor two members can both claim
+                    # a partition after a third was killed, and then rebalance for ever; it also parts the inputs of a task.
+                    partition_assignment_strategy=[RangePartitionAssignor],
                 )
                 for topic in subscription.inputs:
                     self._consumer.partitions_for_topic(topic)
