@@ -52,7 +52,6 @@ class _Shard:
     changed: dict[bytes, bytes | None] = field(default_factory=dict)
     changed_kernels: set[int] = field(default_factory=set)
     published: bool = True
-    restored: bool = False
 
 
 class PofmklServer:
@@ -129,7 +128,6 @@ class PofmklServer:
         kind, _, name = change.key.partition(b"/")
         if kind == b"round" and change.value is not None:
             shard.round = msgspec.msgpack.decode(change.value, type=_Round)
-            shard.restored = True
         elif kind == b"client":
             _put(shard.members, name.decode(), change.value, _Member)
         else:
@@ -239,10 +237,6 @@ class PofmklServer:
 
     def _close_timed_out(self, now: float) -> None:
         for shard in self._open.values():
-            if shard.restored:
-                # The time that the server was away is not the clients': their updates may lie in the topic, not yet read.
-                shard.restored = False
-                shard.round.opened_at = None if shard.round.opened_at is None else now
             opened_at = shard.round.opened_at
             if opened_at is not None and now >= opened_at + self.round_timeout:
                 self._counts["timed_out_rounds"] += 1
