@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from streamfl.pofmkl.messages import UPDATE, Update
 from streamfl.wire import VERSION, encoded_size
@@ -28,10 +29,15 @@ class UpdateCost:
     def bytes_for(self, kernels: int) -> int:
         """An upload of ``kernels`` kernels, framing included, measured by encoding the largest such message."""
         messages = self.shards if self.notify_all else min(kernels, self.shards)
+        # A kernel number takes at most 5 bytes.
+        return messages * self._empty_bytes + kernels * (self.row_bytes + 5)
+
+    @cached_property
+    def _empty_bytes(self) -> int:
+        """The largest message without a kernel, measured once a client: the cost is asked for at every upload."""
         largest = Update(VERSION, _LARGEST, self.client, _LARGEST, _LARGEST, _LARGEST, _LARGEST, (), b"")
-        # A kernel number takes at most 5 bytes, and the length of an array or of bytes at most 5.
-        empty = encoded_size(self.client.encode(), UPDATE.encode(largest)) + 10
-        return messages * empty + kernels * (self.row_bytes + 5)
+        # The length of an array or of bytes takes at most 5 bytes.
+        return encoded_size(self.client.encode(), UPDATE.encode(largest)) + 10
 
     def kernels_within(self, budget: float, kernels: int) -> int:
         """M: the most kernels, of ``kernels``, whose upload costs no more than ``budget`` bytes."""

@@ -71,7 +71,7 @@ class StepTrace:
 
 
 class _Client(msgspec.Struct, array_like=True):
-    """The scalars of one client, remembered as one value. ``window_open``: an upload is being gathered."""
+    """The scalars of one client, remembered as one value."""
 
     name: str
     epoch: int
