@@ -80,7 +80,7 @@ class CountingRole:
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         self.batches.append(len(batch))
         replies: list[Send | Rejection] = []
-        if self.wake_at is not None and now >= self.wake_at:
+        if not batch and self.wake_at is not None and now >= self.wake_at:
             self.wake_at = None
             replies.append(Send("totals", None, b"tick"))
         for received in batch:

@@ -8,6 +8,7 @@ cannot part.
 
 from __future__ import annotations
 
+import math
 import struct
 import threading
 import time
@@ -90,6 +91,9 @@ class Worker:
         self._session: Session | None = None
         self._tasks: set[int] = set()
         self._positions: dict[TopicPartition, int] = {}
+        # Inputs that held unread records when they were opened, and where these end.
+        self._draining: dict[TopicPartition, float] = {}
+        self._just_opened = False
 
     def run(self, stop: threading.Event) -> None:
         """Go round until told to stop, finish the step, leave the group."""
@@ -108,14 +112,14 @@ class Worker:
         try:
             session = self._join()
             polled = self._gather(session, timeout)
-            if not polled and not self._tick_is_due():
+            if not polled and not self._tick_is_due(session, self._clock()):
                 self.health.completed()
                 return False
             self.health.begin()
             with self.metrics.step_seconds.time():
                 with self.lock:
                     self._move_tasks(session, polled)
-                    step = self._process(polled)
+                    step = self._process(session, polled)
                     processed = True
                 if step:
                     session.commit(step)
@@ -182,10 +186,22 @@ class Worker:
 
     def _until_tick(self, timeout: float) -> float:
         wake_at = self.role.wake_at
-        return timeout if wake_at is None else max(0.0, min(timeout, wake_at - self._clock()))
+        return timeout if wake_at is None or self._withholds_ticks() else max(0.0, min(timeout, wake_at - self._clock()))
 
-    def _tick_is_due(self) -> bool:
-        return self.role.wake_at is not None and self.role.wake_at <= self._clock()
+    def _tick_is_due(self, session: Session, now: float) -> bool:
+        wake_at = self.role.wake_at
+        if not self._just_opened and (wake_at is None or wake_at > now):
+            return False
+        if self._withholds_ticks():
+            lag = session.lag()
+            # A position passes an end that a transaction's marker follows only when more is written: then lag says that it is there.
+            unread = {place: end for place, end in self._draining.items() if self._positions.get(place, 0) < end}
+            self._draining = {place: end for place, end in unread.items() if lag.get(place) != 0}
+        return not self._withholds_ticks()
+
+    def _withholds_ticks(self) -> bool:
+        full = self.role.full
+        return any(partition not in full for _, partition in self._draining)
 
     # ---- tasks: a task is the role on one partition
 
@@ -216,6 +232,10 @@ class Worker:
         for topic, position in remembered.items():
             self._positions[topic, partition] = position
             session.seek(topic, partition, position)
+        lag = session.lag() if remembered else {}
+        for topic, position in remembered.items():
+            self._draining[topic, partition] = position + lag.get((topic, partition), math.inf)
+        self._just_opened = True
 
     def _restore(self, session: Session, partition: int) -> dict[str, int]:
         remembered: dict[str, int] = {}
@@ -256,6 +276,7 @@ class Worker:
             self.role.close(partition)
         for place in [place for place in self._positions if place[1] == partition]:
             del self._positions[place]
+            self._draining.pop(place, None)
 
     def _drop_tasks(self) -> None:
         for partition in sorted(self._tasks):
@@ -263,11 +284,17 @@ class Worker:
 
     # ---- processing
 
-    def _process(self, polled: Polled) -> Step:
+    def _process(self, session: Session, polled: Polled) -> Step:
         step = Step()
         batch = self._decode_tables(polled.tables) + self._decode_inputs(polled.records, step)
+        now = self._clock()
+        replies: list[Send | Rejection] = []
         with self.metrics.batch_seconds.time():
-            replies = self.role.receive(batch, self._clock())
+            if batch:
+                replies += self.role.receive(batch, now)
+            if self._tick_is_due(session, now):
+                self._just_opened = False
+                replies += self.role.receive([], now)
         for reply in replies:
             if isinstance(reply, Rejection):
                 self._reject(reply.received.record, reply.error, step)

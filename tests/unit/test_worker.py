@@ -203,6 +203,73 @@ def test_a_tick_comes_when_the_role_wants_it(bus: MemoryBus) -> None:
     assert totals(bus) == [b"tick"]
 
 
+def test_a_batch_is_not_a_tick(bus: MemoryBus) -> None:
+    """Protects timeouts from depending on traffic: the tick is an empty batch of its own, after the messages of its step."""
+    role = CountingRole()
+    counting = worker(bus, role)
+    drain(counting)
+    role.batches.clear()
+    role.wake_at = 100.0
+    send(bus, number(1, 5))
+    assert counting.step(0)
+    assert role.batches == [1, 0]
+    assert totals(bus) == [number(1, 5), b"tick"]
+
+
+def test_what_was_restored_gets_one_tick(bus: MemoryBus) -> None:
+    """Protects messages that waited in remembered state: no message need ever come again to set them going."""
+    role = CountingRole()
+    drain(worker(bus, role))
+    assert role.batches == [0]
+
+
+def away(bus: MemoryBus) -> None:
+    """A worker has read one record and gone; three more came meanwhile."""
+    send(bus, number(1, 5))
+    first = worker(bus, CountingRole())
+    drain(first)
+    first.close()
+    send(bus, number(2, 1), number(3, 1), number(4, 1))
+
+
+def returned(bus: MemoryBus) -> tuple[CountingRole, Worker]:
+    """Its successor, which reads one record a step and whose time has come long ago."""
+    role = CountingRole()
+    role.wake_at = 50.0
+    return role, worker(bus, role, max_records=1)
+
+
+def test_who_was_away_hears_first_and_ticks_after(bus: MemoryBus) -> None:
+    """Protects peers of a worker that was away: what they said in time is heard before time passes for the role."""
+    away(bus)
+    role, counting = returned(bus)
+    drain(counting)
+    assert role.batches == [1, 1, 1, 0]
+    assert totals(bus)[-1] == b"tick"
+
+
+def test_records_that_came_after_the_opening_hold_no_tick_back(bus: MemoryBus) -> None:
+    """Protects timeouts on a busy topic, where something is always unread: only what lay there at the opening is waited for."""
+    away(bus)
+    role, counting = returned(bus)
+    for sequence in range(5, 15):
+        counting.step(0)
+        send(bus, number(sequence, 1))
+    assert role.batches[:4] == [1, 1, 1, 0]
+
+
+def test_a_full_partition_holds_no_tick_back(bus: MemoryBus) -> None:
+    """Protects against standing still: a full role gets no records, so only a tick can make room."""
+    away(bus)
+    role, counting = returned(bus)
+    role.full = [0]
+    drain(counting)
+    assert role.batches == [0]
+    role.full = []
+    drain(counting)
+    assert role.batches == [0, 1, 1, 1]
+
+
 def test_a_role_that_is_not_prompt_gathers(bus: MemoryBus) -> None:
     """Protects throughput: records of several polls make one batch up to the bound on records, and never more."""
     role = CountingRole()
