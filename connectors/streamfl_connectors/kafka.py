@@ -545,9 +545,13 @@ class KafkaSession:
         except kafka_errors.NoOffsetForPartitionError:
             # Raised before the caller had a chance to seek; it counts only when a partition begins without one.
             batches = {}
-        for partition, batch in batches.items():
+        for batch in batches.values():
             polled.records += [_record(found) for found in batch]
-            self._positions[partition.topic, partition.partition] = batch[-1].offset + 1
+        for name in self._positions:
+            # The client's own: it goes on over the markers that end transactions, which no poll brings.
+            state = self._consumer._subscription.assignment.get(KafkaPartition(*name))
+            if state is not None and state.position is not None:
+                self._positions[name] = state.position.offset
         # A generation is taken only when the member is stable: then every change that came with it has been noted
         # below, in this very poll. Read later, it could vouch for partitions that belong to somebody else by now.
         group = self._consumer.group_metadata()

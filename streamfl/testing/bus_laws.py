@@ -191,6 +191,17 @@ class BusLaws:
             _records(session, 10)
             _wait(session, lambda: session.lag().get((samples, 0)) == 0)
 
+    def test_lag_ends_at_nothing_after_a_commit(self, bus: Bus) -> None:
+        """Protects ticks: a worker that waits for the end of a topic written by commits sees that it is there."""
+        samples, outputs = _topic(bus), _topic(bus)
+        bus.write([Outgoing(samples, None, b"x", 0)])
+        with _member(bus, samples) as (session, _):
+            _records(session, 1)
+            session.commit(Step({(samples, 0): 1}, [Outgoing(outputs, None, b"y", 0)]))
+        with _member(bus, outputs) as (session, _):
+            _records(session, 1)
+            _wait(session, lambda: session.lag().get((outputs, 0)) == 0)
+
     def test_members_share_the_partitions(self, bus: Bus) -> None:
         """Protects scale-out: a second member takes over a part, no partition has two owners, and a leaver's come back."""
         samples = _topic(bus, partitions=4)
