@@ -13,11 +13,11 @@ The laws of a role, each a reusable test in :mod:`streamfl.testing`:
 5. a message delivered twice changes nothing the second time;
 6. memory is bounded: whatever waits has a size and an expiry, and expiry is counted.
 
-A batch is never a tick. Only an empty batch lets time pass for a role: timeouts and whatever else falls due at ``wake_at`` are looked
-at there and nowhere else, so that a message is never judged by how long the role had to wait for it. A tick comes as soon as
-``wake_at`` is reached, in the same step after a batch if there is one, and once after partitions were opened, whatever ``wake_at``
-says, for what was restored may be able to go on. It is withheld while messages that lay in a partition's inputs when it was opened are
-still unread, unless the partition is full: whoever was away has to hear what was said meanwhile before time passes.
+A batch is never a tick. Only an empty batch lets time pass for a role: timeouts and whatever else falls due at ``wake_at`` are
+looked at there and nowhere else, so that a message is never judged by how long the role had to wait for it. A tick comes as soon
+as ``wake_at`` is reached, in the same step after a batch if there is one, and once after partitions were opened, whatever
+``wake_at`` says, for what was restored may be able to go on. It is withheld while messages that lay in a partition's inputs when it
+was opened are still unread, unless the partition is full: whoever was away hears what was said meanwhile before time passes.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class Role(Protocol):
         """Forget a partition: another worker has it now."""
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
-        """Take messages in order. An empty batch is a tick, any other is not; ``now`` is in seconds and never runs back for long."""
+        """Take messages in order. Only an empty batch is a tick. ``now`` is in seconds and never runs backwards for long."""
 
     def changed_state(self) -> Iterable[StateChange]:
         """What has to be remembered since the last call, in the order in which it has to be written."""
