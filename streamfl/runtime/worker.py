@@ -12,8 +12,10 @@ import math
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from streamfl.role import (
     Channels,
@@ -42,6 +44,7 @@ from streamfl.runtime.bus import (
 from streamfl.runtime.health import Health
 from streamfl.runtime.log import logger
 from streamfl.runtime.metrics import Metrics
+from streamfl.wire import encoded_size, record_size
 
 __all__ = ["POSITION_KEY", "Worker"]
 
@@ -49,8 +52,20 @@ POSITION_KEY = b"\0position/"
 RETRY_SECONDS = 1.0
 # Kafka's default for the largest record is 1 MiB, with its headers.
 LARGEST_LETTER = 1_000_000
+LONGEST_TEXT = 1_000
 
 log = logger(__name__)
+
+
+@dataclass
+class _Work:
+    """A step and what is to be counted once it is committed."""
+
+    step: Step = field(default_factory=Step)
+    records: int = 0
+    repeated: int = 0
+    dead_letters: Counter[str] = field(default_factory=Counter)
+    table_rejections: Counter[str] = field(default_factory=Counter)
 
 
 class Worker:
@@ -108,7 +123,7 @@ class Worker:
 
         ConfigurationError if the cluster says that a topic or a right is missing.
         """
-        processed = False
+        work: _Work | None = None
         try:
             session = self._join()
             polled = self._gather(session, timeout)
@@ -119,18 +134,18 @@ class Worker:
             with self.metrics.step_seconds.time():
                 with self.lock:
                     self._move_tasks(session, polled)
-                    step = self._process(session, polled)
-                    processed = True
-                if step:
-                    session.commit(step)
-                    self._count(step)
+                    work = self._process(session, polled)
+                if work.step:
+                    session.commit(work.step)
+            self._count(work)
             self.health.completed()
             return True
         except CommitRefused as refusal:
-            if not processed:
+            if work is None:
                 # Table records that were polled have not reached the role: only a new session reads them again.
                 self._after_failure(BusUnavailable(str(refusal)), 0.0)
                 return True
+            self._count_tables(work)
             self._after_refusal(refusal)
             return True
         except BusUnavailable as failure:
@@ -194,7 +209,7 @@ class Worker:
             return False
         if self._withholds_ticks():
             lag = session.lag()
-            # A position passes an end that a transaction's marker follows only when more is written: then lag says that it is there.
+            # Behind a transaction's marker at the end no record comes to move the position there; then lag tells.
             unread = {place: end for place, end in self._draining.items() if self._positions.get(place, 0) < end}
             self._draining = {place: end for place, end in unread.items() if lag.get(place) != 0}
         return not self._withholds_ticks()
@@ -284,9 +299,9 @@ class Worker:
 
     # ---- processing
 
-    def _process(self, session: Session, polled: Polled) -> Step:
-        step = Step()
-        batch = self._decode_tables(polled.tables) + self._decode_inputs(polled.records, step)
+    def _process(self, session: Session, polled: Polled) -> _Work:
+        work = _Work()
+        batch = self._decode_tables(polled.tables, work) + self._decode_inputs(polled.records, work)
         now = self._clock()
         replies: list[Send | Rejection] = []
         with self.metrics.batch_seconds.time():
@@ -297,56 +312,44 @@ class Worker:
                 replies += self.role.receive([], now)
         for reply in replies:
             if isinstance(reply, Rejection):
-                self._reject(reply.received.record, reply.error, step)
+                self._reject(reply.received.record, reply.error, work)
             else:
-                step.outputs.append(self._outgoing(reply))
-        self._remember(step)
-        return step
+                work.step.outputs.append(self._outgoing(reply))
+        self._remember(work.step)
+        return work
 
-    def _decode_tables(self, records: Sequence[Record]) -> list[Received]:
+    def _decode_tables(self, records: Sequence[Record], work: _Work) -> list[Received]:
         batch: list[Received] = []
         for record in records:
             channel, table = self._tables[record.topic]
             try:
                 batch.append(Received(channel, table.decode(record), record))
             except PeerError as error:
-                self.metrics.table_rejections.labels(error.reason).inc()
+                self._reject(record, error, work)
         return batch
 
-    def _decode_inputs(self, records: Sequence[Record], step: Step) -> list[Received]:
+    def _decode_inputs(self, records: Sequence[Record], work: _Work) -> list[Received]:
         batch: list[Received] = []
-        repeated = 0
         for record in records:
             place = (record.topic, record.partition)
             if record.offset < self._positions.get(place, 0):
-                repeated += 1
+                work.repeated += 1
                 continue
-            self._positions[place] = step.positions[place] = record.offset + 1
+            work.records += 1
+            self._positions[place] = work.step.positions[place] = record.offset + 1
             channel, source = self._inputs[record.topic]
             try:
                 batch.append(Received(channel, source.decode(record), record))
             except PeerError as error:
-                self._reject(record, error, step)
-        self.metrics.records.inc(len(records) - repeated)
-        self.metrics.repeated.inc(repeated)
+                self._reject(record, error, work)
         return batch
 
-    def _reject(self, record: Record, error: PeerError, step: Step) -> None:
-        if record.topic not in self._inputs:
-            self.metrics.table_rejections.labels(error.reason).inc()
-            return
-        self.metrics.dead_letters.labels(error.reason).inc()
-        cause = (
-            ("topic", record.topic.encode()),
-            ("partition", str(record.partition).encode()),
-            ("offset", str(record.offset).encode()),
-            ("error", error.reason.encode()),
-            ("text", error.text.encode()),
-        )
-        # Kafka's clients write no record without key and value; refusing to would stop the stream at somebody's mistake.
-        value = b"" if record.key is None and record.value is None else record.value
-        letter = Outgoing(self._dead_letter_topic, record.key, value, headers=(*record.headers, *cause))
-        step.outputs.append(letter)
+    def _reject(self, record: Record, error: PeerError, work: _Work) -> None:
+        if record.topic in self._inputs:
+            work.dead_letters[error.reason] += 1
+            work.step.outputs.append(_dead_letter(self._dead_letter_topic, record, error))
+        else:
+            work.table_rejections[error.reason] += 1
 
     def _outgoing(self, send: Send) -> Outgoing:
         return Outgoing(self._channels.outputs[send.channel], send.key, send.value, send.partition)
@@ -361,10 +364,21 @@ class Worker:
                 key = POSITION_KEY + topic.encode()
                 step.changelog.append(Outgoing(first, key, struct.pack("<q", position), partition))
 
-    def _count(self, step: Step) -> None:
-        self.metrics.commits.inc()
-        self.metrics.output_bytes.inc(_size(step.outputs))
-        self.metrics.changelog_bytes.inc(_size(step.changelog))
+    def _count(self, work: _Work) -> None:
+        self.metrics.records.inc(work.records)
+        self.metrics.repeated.inc(work.repeated)
+        for reason, count in work.dead_letters.items():
+            self.metrics.dead_letters.labels(reason).inc(count)
+        self._count_tables(work)
+        if work.step:
+            self.metrics.commits.inc()
+            self.metrics.output_bytes.inc(_size(work.step.outputs))
+            self.metrics.changelog_bytes.inc(_size(work.step.changelog))
+
+    def _count_tables(self, work: _Work) -> None:
+        # Apart: a refused step's inputs are read again, its table records are not.
+        for reason, count in work.table_rejections.items():
+            self.metrics.table_rejections.labels(reason).inc(count)
 
     # ---- when a step came to nothing
 
@@ -395,6 +409,28 @@ def _by_topic(inputs: Mapping[str, Input]) -> dict[str, tuple[str, Input]]:
     if len(by_topic) < len(inputs):
         raise ConfigurationError(f"two inputs of a role read the same topic: {sorted(s.topic for s in inputs.values())}")
     return by_topic
+
+
+def _dead_letter(topic: str, record: Record, error: PeerError) -> Outgoing:
+    """The record as it came, with its cause in headers; its value cut short, or key and headers left out, if it is too large so."""
+    cause = (
+        ("topic", record.topic.encode()),
+        ("partition", str(record.partition).encode()),
+        ("offset", str(record.offset).encode()),
+        ("error", error.reason.encode()),
+        ("text", error.text.encode(errors="replace")[:LONGEST_TEXT]),
+    )
+    # Kafka's clients write no record without key and value; refusing to would stop the stream at somebody's mistake.
+    value = b"" if record.key is None and record.value is None else record.value
+    letter = Outgoing(topic, record.key, value, headers=(*record.headers, *cause))
+    if encoded_size(letter.key, letter.value, letter.headers) <= LARGEST_LETTER:
+        return letter
+    cause = (*cause, ("truncated_from", str(record_size(record)).encode()))
+    for key, headers in ((record.key, (*record.headers, *cause)), (None, cause)):
+        room = LARGEST_LETTER - encoded_size(key, None, headers)
+        if room >= 0:
+            break
+    return Outgoing(topic, key, (value or b"")[:room], headers=headers)
 
 
 def _size(records: Sequence[Outgoing]) -> int:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections.abc import Iterator
 
 import pytest
 from counting import CHANNELS, TOPICS, CountingRole, decode_number, number
 
-from streamfl.role import Channels, ConfigurationError, Input
-from streamfl.runtime.bus import BusUnavailable, Guarantee, Outgoing, Step, Subscription
+from streamfl.role import Channels, ConfigurationError, Input, Record
+from streamfl.runtime.bus import BusUnavailable, CommitRefused, Guarantee, Outgoing, Step, Subscription
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
-from streamfl.runtime.worker import POSITION_KEY, Worker
+from streamfl.runtime.worker import LARGEST_LETTER, POSITION_KEY, Worker
+from streamfl.wire import encoded_size, record_size
 
 
 @pytest.fixture(name="bus")
@@ -106,6 +108,27 @@ def test_a_record_that_the_role_refuses_is_a_dead_letter(bus: MemoryBus) -> None
     assert [dict(letter.headers)["error"] for letter in bus.read("dead-letters")] == [b"negative"]
 
 
+@pytest.mark.parametrize("where", ["value", "key", "headers"])
+def test_a_letter_too_large_is_cut_short(bus: MemoryBus, where: str) -> None:
+    """Protects the stream from a record that leaves no room for its cause: a write refused for its size would stop it for ever."""
+    large = b"x" * (LARGEST_LETTER - 20)
+    key, value = large if where == "key" else b"pump", large if where == "value" else b"five"
+    sent = Outgoing("numbers", key, value, 0, (("trace", large if where == "headers" else b"t1"),))
+    bus.write([sent])
+    drain(worker(bus, CountingRole()))
+    [letter] = bus.read("dead-letters")
+    assert record_size(letter) <= LARGEST_LETTER
+    headers = dict(letter.headers)
+    assert headers["error"] == b"malformed"
+    assert int(headers["truncated_from"]) == encoded_size(sent.key, sent.value, sent.headers)
+    if where == "value":
+        assert letter.key == b"pump"
+        assert headers["trace"] == b"t1"
+        assert record_size(letter) == LARGEST_LETTER
+    else:
+        assert letter.value == b"five"
+
+
 def test_a_bad_table_record_is_counted_only(bus: MemoryBus) -> None:
     """Protects the dead letters from one copy a worker: everybody reads a table, so nobody owns its mistakes."""
     bus.write(
@@ -154,6 +177,62 @@ def test_a_refused_commit_is_done_again(bus: MemoryBus) -> None:
     assert totals(bus) == [number(1, 5), number(2, 12)]
     assert role.totals[0] == {b"pump": (2, 12)}
     assert "streamfl_commits_refused_total 1.0" in counting.metrics.render().decode()
+
+
+def test_a_refused_step_is_counted_when_it_is_done(bus: MemoryBus) -> None:
+    """Protects alarms on dead letters from steps that left none; table records are heard once, so theirs are counted at once."""
+    role = CountingRole()
+    counting = worker(bus, role)
+    drain(counting)
+
+    def lose_the_group() -> None:
+        role.before_reply = lambda: None
+        bus.session(Subscription("counters", ("numbers",))).close()
+
+    role.before_reply = lose_the_group
+    bus.write([Outgoing("factor", b"f", b"nonsense")])
+    send(bus, number(1, 5), b"five")
+    assert counting.step(0)
+    text = counting.metrics.render().decode()
+    assert "streamfl_dead_letters_total{" not in text
+    assert "streamfl_records_total 0.0" in text
+    drain(counting)
+    text = counting.metrics.render().decode()
+    assert 'streamfl_dead_letters_total{reason="malformed"} 1.0' in text
+    assert "streamfl_records_total 2.0" in text
+    assert 'streamfl_table_rejections_total{reason="malformed"} 1.0' in text
+
+
+class MovingSession(MemorySession):
+    """A session whose partitions move away while the first is being restored."""
+
+    def restore(self, topic: str, partition: int) -> Iterator[Record]:
+        assert isinstance(self._bus, MovingBus)
+        if not self._bus.moved:
+            self._bus.moved = True
+            raise CommitRefused("partitions moved")
+        return super().restore(topic, partition)
+
+
+class MovingBus(MemoryBus):
+    moved = False
+
+    @property
+    def session_type(self) -> type[MemorySession]:
+        return MovingSession
+
+
+def test_table_records_survive_a_refusal_before_the_role_heard_them() -> None:
+    """Protects the model: what a poll brought of it must not get lost because partitions moved before it was processed."""
+    bus = prepared(MovingBus())
+    bus.write([Outgoing("factor", b"f", number(1, 3))])
+    send(bus, number(1, 5))
+    role = CountingRole()
+    counting = worker(bus, role)
+    assert counting.step(0)
+    assert role.totals == {}
+    drain(counting)
+    assert totals(bus) == [number(1, 15)]
 
 
 def test_workers_hand_partitions_over(bus: MemoryBus) -> None:
