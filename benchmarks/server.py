@@ -72,6 +72,6 @@ def _updates(fingerprint: int) -> list[Outgoing]:
         for client in range(CLIENTS):
             name = f"client-{client}"
             kernels = (int(generator.integers(KERNELS)),)
-            update = Update(VERSION, fingerprint, name, 0, sequence, 0, 1, kernels, steps)
+            update = Update(VERSION, fingerprint, DIMENSION, name, 0, sequence, 0, 1, kernels, steps)
             records.append(Outgoing("bench.updates", name.encode(), UPDATE.encode(update), 0))
     return records

@@ -133,12 +133,16 @@ class Input:
 
 @dataclass(frozen=True)
 class TopicSpec:
-    """A topic as the federation needs it. ``partitions`` None: any number will do."""
+    """A topic as the federation needs it. ``partitions`` None: any number will do.
+
+    options: settings that it must have (numbers: at least). preferred: settings that a topic made by streamfl gets besides.
+    """
 
     name: str
     partitions: int | None
     compacted: bool
     options: Mapping[str, str] = field(default_factory=dict)
+    preferred: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

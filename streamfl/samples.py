@@ -23,6 +23,8 @@ __all__ = ["DataError", "Format", "Sample", "SampleReader", "SamplesSection", "f
 
 # Frequencies multiply the inputs in single precision and labels are squared: beyond this a product could be infinite.
 LARGEST_NUMBER = 1e18
+# In units of samples.label_range. One label of a million would undo what a whole federation has learnt.
+LARGEST_LABEL = 1000.0
 LONGEST_NAME = 256
 
 Decoded = TypeVar("Decoded")
@@ -143,8 +145,12 @@ class SampleReader:
         label = content.label
         if label is not None:
             label = (label - self._low) / self._span
-            if not abs(label) < LARGEST_NUMBER:
-                raise PeerError("label", f"{self._section.label} is {content.label}, a finite number is expected")
+            if not abs(label) <= LARGEST_LABEL:
+                raise PeerError(
+                    "label",
+                    f"{self._section.label} is {content.label}, a number not {LARGEST_LABEL:g} times as large as "
+                    f"samples.label_range = {list(self._section.label_range)} is expected",
+                )
         section = self._section
         client = _name(record.key, "the record key") if section.client is None else _name(content.client, section.client)
         if section.sample_id is None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from streamfl.cli.output import CHECK_FAILED, FormatOption, OutputFormat, print_json, print_table, say
 from streamfl.cli.preflight import ConfigArgument, TopicFinding, inspect_topics, read_configuration
-from streamfl.role import TopicSpec
 
 __all__ = ["topics"]
 
@@ -28,12 +28,7 @@ def topics(
         findings = inspect_topics(configured, bus, partitions)
         missing = [found for found in findings if found.missing]
         if create and missing:
-            bus.create(
-                [
-                    TopicSpec(found.spec.name, found.partitions, found.spec.compacted, found.spec.options)
-                    for found in missing
-                ]
-            )
+            bus.create([replace(found.spec, partitions=found.partitions) for found in missing])
             for found in missing:
                 say(f"created {found.spec.name}")
             findings = inspect_topics(configured, bus, partitions)

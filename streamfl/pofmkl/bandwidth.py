@@ -35,7 +35,7 @@ class UpdateCost:
     @cached_property
     def _empty_bytes(self) -> int:
         """The largest message without a kernel, measured once a client: the cost is asked for at every upload."""
-        largest = Update(VERSION, _LARGEST, self.client, _LARGEST, _LARGEST, _LARGEST, _LARGEST, (), b"")
+        largest = Update(VERSION, _LARGEST, _LARGEST, self.client, _LARGEST, _LARGEST, _LARGEST, _LARGEST, (), b"")
         # The length of an array or of bytes takes at most 5 bytes.
         return encoded_size(self.client.encode(), UPDATE.encode(largest)) + 10
 

@@ -19,7 +19,7 @@ from scipy.special import expit
 from streamfl.kernels import LOGISTIC, FeatureMap, Loss
 from streamfl.kernels.log_weights import bin_probabilities, heaviest_first, normalised
 from streamfl.pofmkl.bandwidth import TokenBucket, UpdateCost
-from streamfl.pofmkl.messages import UPDATE, Prediction, Update
+from streamfl.pofmkl.messages import LARGEST_STEP, UPDATE, Prediction, Update
 from streamfl.pofmkl.model import ModelTable
 from streamfl.role import Measurement, PeerError, Received, Rejection, Send, StateChange
 from streamfl.samples import LARGEST_NUMBER, Sample
@@ -27,6 +27,9 @@ from streamfl.seeding import UniformSequence
 from streamfl.wire import VERSION, decode_array, encode_array, encoded_size
 
 __all__ = ["Learning", "PofmklClient", "StepTrace", "Uplink"]
+
+# Gradients are computed for this many samples at a time: those of a sample take up to 80 kB, and a poll has thousands of samples.
+BLOCK_SAMPLES = 256
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,9 @@ class PofmklClient:
         self.waiting_limit = waiting_limit
         self.trace = trace
         self.dtype = np.float64 if features.dtype == np.float64 else np.float32
-        self.model = ModelTable(features.kernels, features.count, shards, fingerprint, self.dtype)
+        self.model = ModelTable(
+            features.kernels, features.count, features.dimension, shards, fingerprint, self.dtype
+        )
         self._members: dict[tuple[int, str], _Member] = {}
         self._waiting: dict[int, int] = {}
         self._ready: dict[tuple[int, str], None] = {}
@@ -421,7 +426,8 @@ class PofmklClient:
         sample_of: list[int] = []
         kernel_of: list[int] = []
         scale_of: list[float] = []
-        parts: list[tuple[_Member, int, int]] = []
+        ends: list[int] = []
+        gathering: list[_Member] = []
         index = 0
         has_label = labelled.tolist()
         for member, count in zip(members, counts.tolist(), strict=True):
@@ -432,21 +438,26 @@ class PofmklClient:
                 for position in range(index, index + count):
                     if has_label[position]:
                         window.samples += 1
-                        parts.append((member, len(sample_of), len(sample_of) + held))
                         sample_of += [position] * held
                         kernel_of += window.kernels
                         scale_of += [scale] * held
+                        gathering.append(member)
+                        ends.append(len(sample_of))
             index += count
-        if not sample_of:
-            return
-        kernels = np.array(kernel_of)
-        slopes = self.learning.loss.gradient(kernel_predictions[sample_of, kernels], labels[sample_of])
-        gradients = slopes[:, None] * self.features.rows(inputs[sample_of], kernels)
-        gradients += 2.0 * self.learning.regularisation * self.model.parameters[kernels]
-        gradients *= np.array(scale_of)[:, None]
-        for member, start, end in parts:
-            if member.steps is not None:
-                member.steps += gradients[start:end]
+        start = 0
+        for first in range(0, len(ends), BLOCK_SAMPLES):
+            block = ends[first : first + BLOCK_SAMPLES]
+            rows = slice(start, block[-1])
+            samples, kernels = np.array(sample_of[rows], dtype=np.intp), np.array(kernel_of[rows], dtype=np.intp)
+            slopes = self.learning.loss.gradient(kernel_predictions[samples, kernels], labels[samples])
+            gradients = slopes[:, None] * self.features.rows(inputs[samples], kernels)
+            gradients += 2.0 * self.learning.regularisation * self.model.parameters[kernels]
+            gradients *= np.array(scale_of[rows])[:, None]
+            offset = start
+            for member, end in zip(gathering[first : first + BLOCK_SAMPLES], block, strict=True):
+                if member.steps is not None:
+                    member.steps += gradients[start - offset : end - offset]
+                start = end
 
     def _kernels_allowed(self, member: _Member, now: float) -> int:
         """M for an upload that begins now; its bytes leave the bucket here, so that sending can never overdraw it."""
@@ -495,13 +506,14 @@ class PofmklClient:
             update = Update(
                 version=VERSION,
                 fingerprint=self.fingerprint,
+                dimension=self.features.dimension,
                 client=state.name,
                 epoch=state.epoch,
                 sequence=state.sequence,
                 model_version=window.versions[shard],
                 samples=window.samples,
                 kernels=tuple(window.kernels[index] for index in chosen),
-                steps=encode_array(steps[chosen].astype(self.dtype)),
+                steps=encode_array(np.clip(steps[chosen], -LARGEST_STEP, LARGEST_STEP).astype(self.dtype)),
             )
             sends.append(Send("updates", name, UPDATE.encode(update), partition=shard))
             self._counts["update_bytes"] += encoded_size(name, sends[-1].value)

@@ -12,6 +12,7 @@ from streamfl.wire import VERSION, Codec
 
 __all__ = [
     "KERNEL_PARAMETERS",
+    "LARGEST_STEP",
     "SHARD_VERSION",
     "UPDATE",
     "KernelParameters",
@@ -25,12 +26,14 @@ __all__ = [
 class Update(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """A client's step on some kernels of one shard (equation 9), based on ``model_version`` of that shard.
 
-    ``steps``: (len(kernels), 2 D) raw numbers, already divided by the bin's probability; no kernels: the client took part in the
-    round without sending. ``sequence`` grows by one an upload within an ``epoch``; an epoch is one life of the client's state.
+    ``dimension``: of the client's inputs. ``steps``: (len(kernels), 2 D) raw numbers, already divided by the bin's probability,
+    none above ``LARGEST_STEP``; no kernels: the client took part in the round without sending. ``sequence`` grows by one an upload
+    within an ``epoch``; an epoch is one life of the client's state.
     """
 
     version: int
     fingerprint: int
+    dimension: int
     client: str
     epoch: int
     sequence: int
@@ -51,11 +54,13 @@ class KernelParameters(msgspec.Struct, array_like=True, forbid_unknown_fields=Tr
 class ShardVersion(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Ends a version of a shard: all parameters before it in the partition belong to ``model_version``.
 
-    ``updates``: uploads applied so far. In lockstep ``model_version`` counts rounds, otherwise it is ``updates``.
+    ``dimension``: of the inputs that it was learnt from. ``updates``: uploads applied so far. In lockstep ``model_version`` counts
+    rounds, otherwise it is ``updates``.
     """
 
     version: int
     fingerprint: int
+    dimension: int
     shard: int
     model_version: int
     updates: int
@@ -76,6 +81,9 @@ KERNEL_PARAMETERS = Codec(KernelParameters)
 SHARD_VERSION = Codec(ShardVersion)
 MARKER_KEY = b"version"
 
+# Far above any step that learns something, and so far below the largest float32 that sums of steps stay finite.
+LARGEST_STEP = 1e18
+
 
 def kernel_key(kernel: int) -> bytes:
     return b"kernel/%d" % kernel
@@ -87,8 +95,9 @@ def decode_model(key: bytes | None, value: bytes | None) -> KernelParameters | S
 
 
 def fingerprint(
-    federation: str, seed: int, kernels: tuple[Kernel, ...], features: int, dtype: np.dtype[np.floating], shared: bool
+    federation: str, seed: int, loss: str, kernels: tuple[Kernel, ...], features: int, dtype: np.dtype[np.floating], shared: bool
 ) -> int:
     """A number that two configurations share only if their updates can be added: 53 bits, so that any language can hold it."""
-    text = repr((VERSION, federation, seed, [(k.family, k.bandwidth, k.smoothness) for k in kernels], features, dtype.name, shared))
+    dictionary = [(kernel.family, kernel.bandwidth, kernel.smoothness) for kernel in kernels]
+    text = repr((VERSION, federation, seed, loss, dictionary, features, dtype.name, shared))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 11

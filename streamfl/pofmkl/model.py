@@ -18,11 +18,18 @@ class ModelTable:
     """Parameters of every kernel, (kernels, 2 D), and the version of each shard. Version 0 is all zeros, known without a server."""
 
     def __init__(
-        self, kernels: int, features: int, shards: int, fingerprint: int, dtype: type[np.float32] | type[np.float64]
+        self,
+        kernels: int,
+        features: int,
+        dimension: int,
+        shards: int,
+        fingerprint: int,
+        dtype: type[np.float32] | type[np.float64],
     ) -> None:
         self.parameters: NDArray[Any] = np.zeros((kernels, 2 * features), dtype)
         self.squared_norms = np.zeros(kernels)
         self.versions: tuple[int, ...] = (0,) * shards
+        self._dimension = dimension
         self._fingerprint = fingerprint
         self._dtype = dtype
         self._staged: dict[int, dict[int, NDArray[Any]]] = {shard: {} for shard in range(shards)}
@@ -43,12 +50,18 @@ class ModelTable:
                 message.parameters, self._dtype, self.parameters.shape[1:], "parameters"
             )
             return
-        if message.fingerprint != self._fingerprint:
+        # Whatever the marker says, the kernels before it belong to no later version.
+        staged, self._staged[shard] = self._staged[shard], {}
+        if message.fingerprint != self._fingerprint or message.shard != shard:
             raise PeerError(
-                "configuration", "the server has another federation name, seed, dictionary, features_per_kernel or precision"
+                "configuration",
+                "the server has another federation name, seed, loss, dictionary, features_per_kernel, precision or shards",
             )
-        for kernel, parameters in self._staged[shard].items():
+        if message.dimension != self._dimension:
+            raise PeerError(
+                "configuration", f"the federation's samples have {message.dimension} features, this client's {self._dimension}"
+            )
+        for kernel, parameters in staged.items():
             self.parameters[kernel] = parameters
             self.squared_norms[kernel] = np.square(parameters, dtype=np.float64).sum()
-        self._staged[shard] = {}
         self.versions = (*self.versions[:shard], message.model_version, *self.versions[shard + 1 :])

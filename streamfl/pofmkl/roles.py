@@ -24,21 +24,24 @@ log = logging.getLogger(__name__)
 
 # The compacted model topic keeps superseded parameters for a while, so that a reader that is behind still sees whole versions.
 _MODEL_OPTIONS = {"min.compaction.lag.ms": "60000"}
+# Without small segments the part that is never compacted, the active one, would be up to 1 GiB to read at every start.
+_SMALL_SEGMENTS = {"segment.bytes": "67108864"}
+# A round's timeout is measured on one clock, the broker's.
+_UPDATE_OPTIONS = {"message.timestamp.type": "LogAppendTime"}
 
 
 def feature_map(settings: PofmklSettings, dimension: int) -> FeatureMap:
     """The random features that every client of the federation draws."""
-    learning = settings.learning
-    return FeatureMap(
-        frequencies(
-            settings.kernels.dictionary(),
-            learning.features_per_kernel,
-            dimension,
-            settings.federation.seed,
-            dtype=_dtype(settings),
-            shared_directions=learning.shared_directions,
-        )
+    learning, kernels = settings.learning, settings.kernels.dictionary()
+    drawn = frequencies(
+        kernels,
+        learning.features_per_kernel,
+        dimension,
+        settings.federation.seed,
+        dtype=_dtype(settings),
+        shared_directions=learning.shared_directions,
     )
+    return FeatureMap(drawn, shared_by=kernels if learning.shared_directions else None)
 
 
 def _dtype(settings: PofmklSettings) -> Any:
@@ -50,6 +53,7 @@ def _fingerprint(settings: PofmklSettings) -> int:
     return fingerprint(
         settings.federation.name,
         settings.federation.seed,
+        learning.loss,
         settings.kernels.dictionary(),
         learning.features_per_kernel,
         np.dtype(_dtype(settings)),
@@ -152,8 +156,8 @@ def _server_channels(settings: PofmklSettings, role: Any) -> Channels:
 def _shared_topics(settings: PofmklSettings) -> list[TopicSpec]:
     name, shards = settings.federation.name, settings.federation.shards
     return [
-        TopicSpec(f"{name}.updates", shards, compacted=False),
-        TopicSpec(f"{name}.model", shards, compacted=True, options=_MODEL_OPTIONS),
+        TopicSpec(f"{name}.updates", shards, compacted=False, options=_UPDATE_OPTIONS),
+        TopicSpec(f"{name}.model", shards, compacted=True, options=_MODEL_OPTIONS, preferred=_SMALL_SEGMENTS),
         TopicSpec(f"{name}.dead-letters", None, compacted=False),
     ]
 
@@ -163,14 +167,15 @@ def _client_topics(settings: PofmklSettings) -> list[TopicSpec]:
     return [
         TopicSpec(_samples(settings).topic, None, compacted=False),
         TopicSpec(f"{name}.predictions", None, compacted=False),
-        TopicSpec(f"{name}.pofmkl-client.state", None, compacted=True),
+        TopicSpec(f"{name}.pofmkl-client.state", None, compacted=True, preferred=_SMALL_SEGMENTS),
         *_shared_topics(settings),
     ]
 
 
 def _server_topics(settings: PofmklSettings) -> list[TopicSpec]:
     name = settings.federation.name
-    return [TopicSpec(f"{name}.pofmkl-server.state", settings.federation.shards, compacted=True), *_shared_topics(settings)]
+    state = TopicSpec(f"{name}.pofmkl-server.state", settings.federation.shards, compacted=True, preferred=_SMALL_SEGMENTS)
+    return [state, *_shared_topics(settings)]
 
 
 def _client_partitions(settings: PofmklSettings) -> dict[str, str]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from streamfl.pofmkl.messages import (
     KERNEL_PARAMETERS,
+    LARGEST_STEP,
     MARKER_KEY,
     SHARD_VERSION,
     UPDATE,
@@ -25,6 +28,9 @@ from streamfl.wire import VERSION, decode_array, encode_array
 
 __all__ = ["PofmklServer"]
 
+# Steps are added up in double precision, this many bytes of raw steps at a time: a poll may hold hundreds of megabytes.
+BLOCK_BYTES = 4_000_000
+
 
 class _Member(msgspec.Struct, array_like=True):
     """What the server remembers of a client. ``awaited``: the round does not close without it before its timeout."""
@@ -36,20 +42,26 @@ class _Member(msgspec.Struct, array_like=True):
 
 
 class _Round(msgspec.Struct, array_like=True):
+    """``opened_at``: when the first update of the open round was written to its topic. ``dimension``: of the clients' inputs."""
+
     opened_at: float | None
     ever_timed_out: bool
+    dimension: int
 
 
 @dataclass
 class _Shard:
-    kernels: tuple[int, ...]
+    kernels: frozenset[int]
     parameters: NDArray[Any]
     model_version: int = 0
     updates: int = 0
+    round: _Round = field(default_factory=lambda: _Round(None, False, 0))
+    round_changed: bool = False
     members: dict[str, _Member] = field(default_factory=dict)
+    touched: dict[str, None] = field(default_factory=dict)
+    awaited: int = 0
     pending: dict[str, Update] = field(default_factory=dict)
-    round: _Round = field(default_factory=lambda: _Round(None, False))
-    changed: dict[bytes, bytes | None] = field(default_factory=dict)
+    pending_changed: dict[str, None] = field(default_factory=dict)
     changed_kernels: set[int] = field(default_factory=set)
     published: bool = True
 
@@ -104,21 +116,21 @@ class PofmklServer:
         return self.lockstep
 
     def open(self, partition: int) -> None:
-        kernels = tuple(range(partition, self.kernels, self.shards))
-        self._open[partition] = _Shard(kernels, np.zeros((len(kernels), 2 * self.features), self.dtype))
+        kernels = range(partition, self.kernels, self.shards)
+        self._open[partition] = _Shard(frozenset(kernels), np.zeros((len(kernels), 2 * self.features), self.dtype))
 
     def close(self, partition: int) -> None:
         del self._open[partition]
 
     def restore(self, change: StateChange) -> None:
-        shard = self._open[change.partition]
+        shard, value = self._open[change.partition], change.value or b""
         if change.channel == "model":
             if change.key == MARKER_KEY:
-                marker = SHARD_VERSION.decode(change.value)
+                marker = SHARD_VERSION.decode(value)
                 self._check_fingerprint(marker.fingerprint)
                 shard.model_version, shard.updates = marker.model_version, marker.updates
             else:
-                kernel = KERNEL_PARAMETERS.decode(change.value)
+                kernel = KERNEL_PARAMETERS.decode(value)
                 if kernel.kernel not in shard.kernels:
                     raise PeerError("kernel", f"kernel {kernel.kernel} does not belong to shard {change.partition}")
                 shard.parameters[kernel.kernel // self.shards] = decode_array(
@@ -126,29 +138,51 @@ class PofmklServer:
                 )
             return
         kind, _, name = change.key.partition(b"/")
-        if kind == b"round" and change.value is not None:
-            shard.round = msgspec.msgpack.decode(change.value, type=_Round)
+        if kind == b"round":
+            shard.round = msgspec.msgpack.decode(value, type=_Round)
         elif kind == b"client":
-            _put(shard.members, name.decode(), change.value, _Member)
+            shard.members[name.decode()] = member = msgspec.msgpack.decode(value, type=_Member)
+            shard.awaited += member.awaited
         else:
-            _put(shard.pending, name.decode(), change.value, Update)
+            shard.pending[name.decode()] = UPDATE.decode(value)
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
-        # Before the messages, so that a round ends at the same one however they are cut into batches.
-        self._close_timed_out(now)
-        rejections: list[Send | Rejection] = []
+        """A tick closes the rounds that have waited long enough.
+
+        Among messages it is their own time in the topic that counts: what lay there before a round was over belongs to it, however
+        late a server that was away reads it.
+        """
+        if not batch:
+            for shard in self._open.values():
+                self._close_timed_out(shard, now)
+            return []
+        rejections: list[Rejection] = []
+        by_partition: dict[int, list[Received]] = {}
         for received in batch:
-            try:
-                self._take(self._open[received.partition], received, now)
-            except PeerError as error:
-                rejections.append(Rejection(received, error))
+            by_partition.setdefault(received.partition, []).append(received)
+        for partition, messages in by_partition.items():
+            shard = self._open[partition]
+            for block in _blocks(messages):
+                self._take(shard, block, now, rejections)
+        if len(rejections) > 1:
+            places = {id(received): place for place, received in enumerate(batch)}
+            rejections.sort(key=lambda rejection: places[id(rejection.received)])
         return rejections
 
     def changed_state(self) -> Iterable[StateChange]:
+        encode = msgspec.msgpack.encode
         for partition, shard in self._open.items():
-            for key, value in shard.changed.items():
-                yield StateChange("state", partition, key, value)
-            shard.changed = {}
+            for name in shard.touched:
+                member = shard.members.get(name)
+                yield StateChange("state", partition, b"client/" + name.encode(), None if member is None else encode(member))
+            for name in shard.pending_changed:
+                update = shard.pending.get(name)
+                yield StateChange(
+                    "state", partition, b"pending/" + name.encode(), None if update is None else UPDATE.encode(update)
+                )
+            if shard.round_changed:
+                yield StateChange("state", partition, b"round", encode(shard.round))
+            shard.touched, shard.pending_changed, shard.round_changed = {}, {}, False
             for kernel in sorted(shard.changed_kernels):
                 row = encode_array(shard.parameters[kernel // self.shards])
                 yield StateChange(
@@ -156,7 +190,9 @@ class PofmklServer:
                 )
             shard.changed_kernels = set()
             if not shard.published:
-                marker = ShardVersion(VERSION, self.fingerprint, partition, shard.model_version, shard.updates)
+                marker = ShardVersion(
+                    VERSION, self.fingerprint, shard.round.dimension, partition, shard.model_version, shard.updates
+                )
                 # Last in the step: readers take the parameters before it as one version.
                 yield StateChange("model", partition, MARKER_KEY, SHARD_VERSION.encode(marker))
                 shard.published = True
@@ -177,108 +213,159 @@ class PofmklServer:
         yield Measurement("timed_out_rounds", "counter", "Rounds closed without every client", self._counts["timed_out_rounds"])
         yield Measurement("expired_clients", "counter", "Clients forgotten to make room", self._counts["expired_clients"])
 
-    def _take(self, shard: _Shard, received: Received, now: float) -> None:
-        update: Update = received.message
-        steps = self._checked(shard, update, received)
+    def _take(self, shard: _Shard, messages: Sequence[Received], now: float, rejections: list[Rejection]) -> None:
+        """Some messages of one shard, in order; their numbers are checked and added up together."""
+        sound: list[Received] = []
+        for received in messages:
+            try:
+                self._check(shard, received)
+                sound.append(received)
+            except PeerError as error:
+                rejections.append(Rejection(received, error))
+        steps = self._steps([received.message for received in sound])
+        # One comparison for all: it is False for a NaN, too.
+        bounded = np.abs(steps).max(axis=1, initial=0.0) <= LARGEST_STEP
+        all_bounded = bool(bounded.all())
+        applied: list[Update] = []
+        row = 0
+        for received in sound:
+            update: Update = received.message
+            rows = slice(row, row := row + len(update.kernels))
+            try:
+                if not (all_bounded or bounded[rows].all()):
+                    raise PeerError("not_finite", f"a step holds a NaN, an infinity or a number above {LARGEST_STEP:g}")
+                written_at = received.record.timestamp
+                if self._hear(shard, update, written_at if written_at > 0 else now):
+                    applied.append(update)
+            except PeerError as error:
+                rejections.append(Rejection(received, error))
+        if applied:
+            self._apply(shard, applied)
+
+    def _hear(self, shard: _Shard, update: Update, at: float) -> bool:
+        """Remember who was heard; whether the update is to be applied at once."""
+        if self.lockstep:
+            self._close_timed_out(shard, at)
+        if update.model_version > shard.model_version:
+            raise PeerError("malformed", f"update names version {update.model_version}, the model is at {shard.model_version}")
+        if shard.round.dimension not in (0, update.dimension):
+            raise PeerError(
+                "configuration", f"made from samples of {update.dimension} features; the federation's have {shard.round.dimension}"
+            )
         member = shard.members.get(update.client)
-        if member is not None and (update.epoch, update.sequence) <= (member.epoch, member.sequence):
-            self._counts["duplicate"] += 1
-            return
-        rows = np.array(update.kernels, dtype=np.intp) // self.shards
-        with np.errstate(over="ignore"):
-            changed = shard.parameters[rows] - (steps / self.clients).astype(self.dtype)
-        if not np.isfinite(changed).all():
-            raise PeerError("not_finite", "with this update the parameters would not be finite")
         if member is None:
-            self._make_room(shard, update.client, now)
-        shard.members[update.client] = _Member(update.epoch, update.sequence, now, True)
-        self._remember_member(shard, update.client)
-        self._staleness = float(shard.model_version - update.model_version)
-        if not self.lockstep:
-            shard.parameters[rows] = changed
-            shard.changed_kernels.update(update.kernels)
-            shard.updates += 1
-            self._counts["applied"] += 1
-            shard.model_version = shard.updates
-            shard.published = False
-        elif update.model_version != shard.model_version:
-            self._counts["late"] += 1
+            self._make_room(shard, update.client, at)
+            shard.members[update.client] = _Member(update.epoch, update.sequence, at, True)
+            shard.awaited += 1
+        elif update.epoch < member.epoch:
+            raise PeerError(
+                "superseded",
+                f"client {update.client!r} has begun anew since, or its samples come in two partitions: key them by client",
+            )
+        elif (update.epoch, update.sequence) <= (member.epoch, member.sequence):
+            self._counts["duplicate"] += 1
+            return False
         else:
-            shard.pending[update.client] = update
-            shard.changed[b"pending/" + update.client.encode()] = UPDATE.encode(update)
-            if shard.round.opened_at is None:
-                shard.round.opened_at = now
-                shard.changed[b"round"] = msgspec.msgpack.encode(shard.round)
-            awaited = sum(m.awaited for m in shard.members.values()) if shard.round.ever_timed_out else self.clients
-            if len(shard.pending) >= awaited:
-                self._close_round(shard)
+            shard.awaited += not member.awaited
+            member.epoch, member.sequence, member.seen_at, member.awaited = update.epoch, update.sequence, at, True
+        shard.touched[update.client] = None
+        self._staleness = float(shard.model_version - update.model_version)
+        if shard.round.dimension != update.dimension:
+            shard.round.dimension, shard.round_changed = update.dimension, True
+        if not self.lockstep:
+            shard.updates += 1
+            shard.model_version = shard.updates
+            return True
+        if update.model_version < shard.model_version:
+            self._counts["late"] += 1
+            return False
+        shard.pending[update.client] = update
+        shard.pending_changed[update.client] = None
+        if shard.round.opened_at is None:
+            shard.round.opened_at, shard.round_changed = at, True
+        if len(shard.pending) >= (shard.awaited if shard.round.ever_timed_out else self.clients):
+            self._close_round(shard)
+        return False
+
+    def _close_timed_out(self, shard: _Shard, at: float) -> None:
+        opened_at = shard.round.opened_at
+        if opened_at is None or at < opened_at + self.round_timeout:
+            return
+        self._counts["timed_out_rounds"] += 1
+        for name, member in shard.members.items():
+            if member.awaited != (name in shard.pending):
+                member.awaited = name in shard.pending
+                shard.touched[name] = None
+        shard.awaited = len(shard.pending)
+        shard.round.ever_timed_out = True
+        self._close_round(shard)
 
     def _close_round(self, shard: _Shard) -> None:
         # Clients in order of name, so that the sum does not depend on who was heard first.
-        total = np.zeros(shard.parameters.shape, np.float64)
-        for name in sorted(shard.pending):
-            update = shard.pending[name]
-            rows = np.array(update.kernels, dtype=np.intp) // self.shards
-            steps = np.frombuffer(update.steps, np.dtype(self.dtype).newbyteorder("<"))
-            total[rows] += steps.reshape(len(rows), 2 * self.features)
-            shard.changed_kernels.update(update.kernels)
-            shard.changed[b"pending/" + name.encode()] = None
-        with np.errstate(over="ignore"):
-            changed = (shard.parameters - total / self.clients).astype(self.dtype)
-        # A kernel that has diverged keeps its parameters: nothing that is not a number may be published or remembered.
-        shard.parameters = np.where(np.isfinite(changed).all(axis=1, keepdims=True), changed, shard.parameters)
+        self._apply(shard, [shard.pending[name] for name in sorted(shard.pending)])
+        shard.pending_changed.update(dict.fromkeys(shard.pending))
         shard.updates += len(shard.pending)
-        self._counts["applied"] += len(shard.pending)
         shard.model_version += 1
         shard.pending = {}
-        shard.round.opened_at = None
-        shard.changed[b"round"] = msgspec.msgpack.encode(shard.round)
+        shard.round.opened_at, shard.round_changed = None, True
+
+    def _apply(self, shard: _Shard, updates: Sequence[Update]) -> None:
+        """(10): theta_i <- theta_i - (1/K) sum of delta_ik."""
+        total = np.zeros(shard.parameters.shape)
+        for block in _blocks(updates):
+            kernels = list(chain.from_iterable(update.kernels for update in block))
+            rows = np.array(kernels, dtype=np.intp) // self.shards
+            selection = csr_array((np.ones(len(rows)), (rows, np.arange(len(rows)))), shape=(len(total), len(rows)))
+            total += selection @ self._steps(block).astype(np.float64)
+            shard.changed_kernels.update(kernels)
+        shard.parameters = (shard.parameters - total / self.clients).astype(self.dtype)
         shard.published = False
+        self._counts["applied"] += len(updates)
 
-    def _close_timed_out(self, now: float) -> None:
-        for shard in self._open.values():
-            opened_at = shard.round.opened_at
-            if opened_at is not None and now >= opened_at + self.round_timeout:
-                self._counts["timed_out_rounds"] += 1
-                for name, member in shard.members.items():
-                    member.awaited = name in shard.pending
-                    self._remember_member(shard, name)
-                shard.round.ever_timed_out = True
-                self._close_round(shard)
+    def _steps(self, updates: Sequence[Update]) -> NDArray[Any]:
+        """The steps of all kernels of all updates, in order: (kernels sent, 2 D)."""
+        numbers = np.frombuffer(b"".join(update.steps for update in updates), np.dtype(self.dtype).newbyteorder("<"))
+        return numbers.reshape(-1, 2 * self.features)
 
-    def _checked(self, shard: _Shard, update: Update, received: Received) -> NDArray[Any]:
+    def _check(self, shard: _Shard, received: Received) -> None:
+        update: Update = received.message
         if received.record.key != update.client.encode():
             raise PeerError("forged", f"update of client {update.client!r} under the key {received.record.key!r}")
         self._check_fingerprint(update.fingerprint)
-        if update.epoch < 0 or update.sequence < 0 or not 0 <= update.model_version <= shard.model_version:
-            raise PeerError("malformed", f"update names version {update.model_version}, the model is at {shard.model_version}")
-        if list(update.kernels) != sorted(set(update.kernels)) or not set(update.kernels) <= set(shard.kernels):
-            raise PeerError("kernel", f"kernels {update.kernels[:5]} are not an ascending subset of shard {received.partition}")
-        return decode_array(update.steps, self.dtype, (len(update.kernels), 2 * self.features), "steps")
+        if update.epoch < 0 or update.sequence < 0 or update.model_version < 0 or update.dimension < 1:
+            raise PeerError("malformed", "epoch, sequence, model_version and dimension are not numbers from 0, 0, 0 and 1")
+        kernels = update.kernels
+        if not shard.kernels.issuperset(kernels) or (len(kernels) > 1 and list(kernels) != sorted(set(kernels))):
+            raise PeerError("kernel", f"kernels {kernels[:5]} are not an ascending subset of shard {received.partition}")
+        expected = len(kernels) * 2 * self.features * np.dtype(self.dtype).itemsize
+        if len(update.steps) != expected:
+            raise PeerError("shape", f"steps of {len(kernels)} kernels have {len(update.steps)} bytes, expected {expected}")
 
     def _check_fingerprint(self, fingerprint: int) -> None:
         if fingerprint != self.fingerprint:
             raise PeerError(
                 "configuration",
-                "another federation name, seed, kernel dictionary, features_per_kernel or precision was used to make it",
+                "another federation name, seed, loss, kernel dictionary, features_per_kernel or precision was used to make it",
             )
 
-    def _make_room(self, shard: _Shard, newcomer: str, now: float) -> None:
+    def _make_room(self, shard: _Shard, newcomer: str, at: float) -> None:
         if len(shard.members) < self.clients:
             return
         longest = min(shard.members, key=lambda name: shard.members[name].seen_at)
-        if now - shard.members[longest].seen_at < self.client_expiry:
+        if at - shard.members[longest].seen_at < self.client_expiry:
             raise PeerError("too_many_clients", f"{newcomer!r} would be client {self.clients + 1}: raise federation.clients")
-        del shard.members[longest]
-        shard.changed[b"client/" + longest.encode()] = None
+        shard.awaited -= shard.members.pop(longest).awaited
+        shard.touched[longest] = None
         self._counts["expired_clients"] += 1
 
-    def _remember_member(self, shard: _Shard, name: str) -> None:
-        shard.changed[b"client/" + name.encode()] = msgspec.msgpack.encode(shard.members[name])
 
-
-def _put(table: dict[str, Any], name: str, value: bytes | None, kind: type[Any]) -> None:
-    if value is None:
-        table.pop(name, None)
-    else:
-        table[name] = msgspec.msgpack.decode(value, type=kind)
+def _blocks(messages: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """The messages in order, cut where their steps would exceed ``BLOCK_BYTES``."""
+    start = size = 0
+    for index, message in enumerate(messages):
+        steps = len(message.message.steps if isinstance(message, Received) else message.steps)
+        if size + steps > BLOCK_BYTES and index > start:
+            yield messages[start:index]
+            start, size = index, 0
+        size += steps
+    yield messages[start:]

@@ -21,7 +21,8 @@ from streamfl.samples import Sample
 from streamfl.wire import VERSION, encode_array
 
 KERNELS, FEATURES, CLIENTS, FINGERPRINT, TIMEOUT = 5, 4, 3, 77, 30.0
-FREQUENCIES = np.random.default_rng(4).standard_normal((KERNELS, FEATURES, 2))
+DIMENSION = 2
+FREQUENCIES = np.random.default_rng(4).standard_normal((KERNELS, FEATURES, DIMENSION))
 Event = tuple[float, list[Received]]
 State = dict[tuple[str, int, bytes], bytes | None]
 MODES = ["lockstep", "bounded", "async", "budget", "lockstep-budget"]
@@ -112,7 +113,7 @@ def model_version(version: int, shards: int) -> list[Received]:
         for kernel in range(shard, KERNELS, shards):
             row = np.random.default_rng([version, kernel]).standard_normal(2 * FEATURES)
             messages.append(arrived("model", shard, KernelParameters(VERSION, kernel, encode_array(row))))
-        messages.append(arrived("model", shard, ShardVersion(VERSION, FINGERPRINT, shard, version, version)))
+        messages.append(arrived("model", shard, ShardVersion(VERSION, FINGERPRINT, DIMENSION, shard, version, version)))
     return messages
 
 
@@ -166,7 +167,8 @@ def update(index: int, sequence: int, version: int, shard: int, shards: int) -> 
     kernels = tuple(int(kernel) for kernel in owned[rng.random(len(owned)) < 0.6])
     steps = encode_array(rng.standard_normal((len(kernels), 2 * FEATURES)))
     name = f"client-{index}"
-    return arrived("updates", shard, Update(VERSION, FINGERPRINT, name, 1, sequence, version, 1, kernels, steps), name.encode())
+    message = Update(VERSION, FINGERPRINT, DIMENSION, name, 1, sequence, version, 1, kernels, steps)
+    return arrived("updates", shard, message, name.encode())
 
 
 def one_by_one(events: Sequence[Event]) -> list[Event]:
@@ -362,7 +364,7 @@ def test_a_wrong_model_record_is_refused_alone(mode: str, data: st.DataObject) -
                 ("kernel", KernelParameters(VERSION, -1, row)),
                 ("shape", KernelParameters(VERSION, 0, row[:-8])),
                 ("not_finite", KernelParameters(VERSION, 0, encode_array(np.full(2 * FEATURES, np.inf)))),
-                ("configuration", ShardVersion(VERSION, FINGERPRINT + 1, 0, 9, 9)),
+                ("configuration", ShardVersion(VERSION, FINGERPRINT + 1, DIMENSION, 0, 9, 9)),
             ]
         )
     )

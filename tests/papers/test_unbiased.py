@@ -51,7 +51,7 @@ def upload(samples: list[Labelled], draw: float, monkeypatch: pytest.MonkeyPatch
     )
     client.open(0)
     messages: list[Any] = [KernelParameters(VERSION, kernel, encode_array(THETA[kernel])) for kernel in range(KERNELS)]
-    messages.append(ShardVersion(VERSION, 0, 0, 1, 1))
+    messages.append(ShardVersion(VERSION, 0, DIMENSION, 0, 1, 1))
     client.receive([Received("model", message, Record("model", 0, 0, None, b"")) for message in messages], 0.0)
     client.receive([received(*sample) for sample in EARLIER], 0.0)
     client.receive([], 1.0)

@@ -58,7 +58,7 @@ class Run:
                 self.version += 1
                 for shard in range(self.shards):
                     parameters = KernelParameters(VERSION, shard, encode_array(np.full(2 * FEATURES, 0.01 * self.version)))
-                    marker = ShardVersion(VERSION, 0, shard, self.version, self.version)
+                    marker = ShardVersion(VERSION, 0, 2, shard, self.version, self.version)
                     batch += [self.received("model", shard, message) for message in (parameters, marker)]
             for index in range(samples):
                 batch.append(self.received("samples", 0, Sample(NAME, f"{number}-{index}", (0.1 * number, -0.2), 0.5)))
@@ -161,7 +161,7 @@ def test_the_cost_is_an_upper_bound_and_a_close_one(
         chosen = tuple(sorted(kernel for kernel in kernels if kernel % shards == shard))
         if chosen or notify_all:
             epoch, sequence, version, samples = numbers
-            update = Update(VERSION, 2**53, client, epoch, sequence, version, samples, chosen, bytes(row_bytes * len(chosen)))
+            update = Update(VERSION, 2**53, 16, client, epoch, sequence, version, samples, chosen, bytes(row_bytes * len(chosen)))
             size += encoded_size(client.encode(), UPDATE.encode(update))
             messages += 1
     cost = UpdateCost(client, row_bytes, shards, notify_all)

@@ -6,17 +6,20 @@ import numpy as np
 import pytest
 
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.messages import UPDATE, Update
+from streamfl.pofmkl.messages import KERNEL_PARAMETERS, UPDATE, KernelParameters, ShardVersion, Update
+from streamfl.pofmkl.model import ModelTable
 from streamfl.pofmkl.server import PofmklServer
-from streamfl.role import Received, Record, Rejection
+from streamfl.role import PeerError, Received, Record, Rejection
+from streamfl.samples import SampleReader, SamplesSection
 from streamfl.simulation.federation import simulate
-from streamfl.wire import VERSION, encode_array
+from streamfl.wire import VERSION, decode_array, encode_array
 
 
-def update(client: str, sequence: int, step: float, model_version: int = 0) -> Received:
-    """An update of kernel 0 with two features, as it arrives."""
-    message = Update(VERSION, 0, client, 1, sequence, model_version, 1, (0,), encode_array(np.full((1, 4), step, np.float32)))
-    return Received("updates", message, Record("updates", 0, sequence, client.encode(), UPDATE.encode(message)))
+def update(client: str, sequence: int, step: float, *, epoch: int = 1, dimension: int = 2, at: float = 0.0) -> Received:
+    """An update of kernel 0 with two features, written to its topic at a time, as it arrives."""
+    steps = encode_array(np.full((1, 4), step, np.float32))
+    message = Update(VERSION, 0, dimension, client, epoch, sequence, 0, 1, (0,), steps)
+    return Received("updates", message, Record("updates", 0, sequence, client.encode(), UPDATE.encode(message), timestamp=at))
 
 
 def server(lockstep: bool) -> PofmklServer:
@@ -45,12 +48,102 @@ def test_a_small_budget_slows_a_federation_but_never_stops_it(staleness: str, mo
     assert outcome.uplink_bytes > 0
 
 
-def test_steps_that_would_overflow_change_nothing() -> None:
-    """Protects the changelog: an infinity in it could never be restored."""
-    role = server(lockstep=False)
-    assert role.receive([update("a", 1, -3e38)], 0.0) == []
-    assert role.receive([update("b", 1, -3e38)], 0.0) == []
-    (refused,) = role.receive([update("a", 2, -3e38)], 0.0)
+@pytest.mark.parametrize("step", [-3e38, float("nan"), float("inf")])
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_a_step_too_long_for_its_numbers_is_refused_alone(lockstep: bool, step: float) -> None:
+    """Protects the model and the changelog from an infinity, which could never be restored, and the neighbours in the batch."""
+    role = server(lockstep)
+    (refused,) = role.receive([update("a", 1, 1.0), update("b", 1, step)], 0.0)
     assert isinstance(refused, Rejection)
     assert refused.error.reason == "not_finite"
+    assert refused.received.message.client == "b"
+    figures = {(figure.name, figure.labels): figure.value for figure in role.measure()}
+    assert figures["updates_applied", ()] == (0 if lockstep else 1)
+    assert figures["round_waiting", ()] == (1 if lockstep else 0)
 
+
+def test_an_extreme_client_cannot_make_the_model_infinite() -> None:
+    """Protects every other client: the longest step that is accepted moves parameters that are still numbers."""
+    role = server(lockstep=False)
+    assert role.receive([update("a", number, -1e18) for number in range(1, 200)], 0.0) == []
+    kernels = [change for change in role.changed_state() if change.key == b"kernel/0"]
+    parameters = decode_array(KERNEL_PARAMETERS.decode(kernels[-1].value).parameters, np.float32, (4,), "parameters")
+    np.testing.assert_allclose(parameters, 199e18 / 2, rtol=1e-6)
+
+
+def test_a_round_is_as_long_as_the_times_in_its_topic_say() -> None:
+    """Protects updates that lay in the topic while the server was away: they belong to the round, however late they are read."""
+    role = server(lockstep=True)
+    role.receive([update("a", 1, 1.0, at=1000.0)], 1000.0)
+    assert role.wake_at == 1030.0
+    # Read an hour later, written a second after the first.
+    assert role.receive([update("b", 1, 1.0, at=1001.0)], 4600.0) == []
+    figures = {figure.name: figure.value for figure in role.measure()}
+    assert (figures["updates_applied"], figures["timed_out_rounds"], figures["model_version"]) == (2, 0, 1)
+
+
+def test_an_update_written_after_the_timeout_is_of_the_next_round() -> None:
+    """Protects against a round that a lost client keeps open for as long as the others go on writing."""
+    role = server(lockstep=True)
+    role.receive([update("a", 1, 1.0, at=1000.0), update("b", 1, 1.0, at=1031.0)], 1031.0)
+    figures = {(figure.name, figure.labels): figure.value for figure in role.measure()}
+    assert figures["timed_out_rounds", ()] == 1
+    assert figures["ignored_updates", (("reason", "late"),)] == 1
+
+
+def test_a_tick_closes_a_round_that_has_waited() -> None:
+    """Protects a federation whose other clients have all fallen silent."""
+    role = server(lockstep=True)
+    role.receive([update("a", 1, 1.0, at=1000.0)], 1000.0)
+    role.receive([], 1029.0)
+    assert {figure.name: figure.value for figure in role.measure()}["model_version"] == 0
+    role.receive([], 1030.0)
+    assert {figure.name: figure.value for figure in role.measure()}["model_version"] == 1
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_samples_of_another_dimension_are_refused_even_after_a_restart(lockstep: bool) -> None:
+    """Protects the sum: features of 3 inputs and of 2 have nothing to do with one another, whatever the other settings."""
+    role = server(lockstep)
+    role.receive([update("a", 1, 1.0)], 0.0)
+    other = server(lockstep)
+    for change in role.changed_state():
+        other.restore(change)
+    for each in (role, other):
+        (refused,) = each.receive([update("b", 1, 1.0, dimension=3)], 0.0)
+        assert isinstance(refused, Rejection)
+        assert refused.error.reason == "configuration"
+        assert "3 features" in refused.error.text
+
+
+def test_a_client_in_two_partitions_is_told_of() -> None:
+    """Protects a user whose samples are not keyed by client from updates that vanish as repetitions without a word."""
+    role = server(lockstep=False)
+    (refused,) = role.receive([update("a", 1, 1.0, epoch=2), update("a", 7, 1.0, epoch=1)], 0.0)
+    assert isinstance(refused, Rejection)
+    assert refused.error.reason == "superseded"
+
+
+def test_a_model_of_another_federation_is_not_taken_with_the_next_version() -> None:
+    """Protects a client's parameters: kernels before a marker that was refused must not come in with the marker after it."""
+    table = ModelTable(kernels=1, features=2, dimension=2, shards=1, fingerprint=0, dtype=np.float32)
+    for wrong in (
+        ShardVersion(VERSION, 1, 2, 0, 5, 5),
+        ShardVersion(VERSION, 0, 3, 0, 5, 5),
+        ShardVersion(VERSION, 0, 2, 1, 5, 5),
+    ):
+        table.apply(KernelParameters(VERSION, 0, encode_array(np.ones(4, np.float32))), 0)
+        with pytest.raises(PeerError, match="configuration"):
+            table.apply(wrong, 0)
+        table.apply(ShardVersion(VERSION, 0, 2, 0, 1, 1), 0)
+        assert not table.parameters.any()
+
+
+def test_a_label_far_out_of_its_range_is_refused() -> None:
+    """Protects the shared model: one label of 1e17 would undo what every client has learnt."""
+    reader = SampleReader(SamplesSection(topic="t", features=["x"], label="y", label_range=(10, 20)))
+    record = Record("t", 0, 0, b"client", b'{"x": 1, "y": 10009}')
+    assert reader.decode(record).label == pytest.approx(999.9)
+    for label in (b"10011", b"-9991", b"1e17"):
+        with pytest.raises(PeerError, match="label_range"):
+            reader.decode(Record("t", 0, 0, b"client", b'{"x": 1, "y": ' + label + b"}"))
