@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.role import TopicSpec
-from streamfl.runtime.bus import Subscription
-from streamfl.runtime.kinds import find_kind
+from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
+from streamfl.settings import Bus
 
 __all__ = ["Clock", "client_settings", "new_worker"]
 
@@ -37,18 +38,8 @@ def client_settings(clients: int, dimension: int, kind: str = "pofmkl-client") -
 
 def new_worker(settings: PofmklSettings, bus: MemoryBus, clock: Clock, max_records: int = 4000) -> Worker:
     """A worker of the settings' role on ``bus``, where missing topics are made with one partition."""
-    kind = find_kind(settings.role.kind)
-    for topic in kind.topics(settings):
+    for topic in find_kind(settings.role.kind).topics(settings):
         if not bus.describe([topic.name]):
-            bus.create([TopicSpec(topic.name, topic.partitions or 1, topic.compacted)])
-    role = kind.build(settings)
-    channels = kind.channels(settings, role)
-    subscription = Subscription(
-        group=kind.name,
-        inputs=tuple(source.topic for source in channels.inputs.values()),
-        tables=tuple(table.topic for table in channels.tables.values()),
-        transactional_id=kind.name,
-    )
-    return Worker(
-        role, channels, bus, subscription, "bench.dead-letters", clock=clock, commit_interval=0.0, max_records=max_records
-    )
+            bus.create([replace(topic, partitions=topic.partitions or 1)])
+    section = Bus(commit_interval_ms=0, max_poll_records=max_records)
+    return build_worker(settings.model_copy(update={"bus": section}), bus, clock)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import uuid
 from contextlib import ExitStack, closing
 from types import FrameType
 
 from streamfl.cli.output import STALLED
-from streamfl.cli.preflight import ConfigArgument, Configured, inspect_topics, read_configuration
+from streamfl.cli.preflight import ConfigArgument, inspect_topics, read_configuration
 from streamfl.role import ConfigurationError
-from streamfl.runtime.bus import Bus, Subscription
 from streamfl.runtime.health import HealthServer, Watchdog
+from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.log import configure, logger
-from streamfl.runtime.worker import Worker
 
 __all__ = ["run"]
 
@@ -41,7 +39,7 @@ def run(config: ConfigArgument) -> None:
         ]
         if wrong:
             raise ConfigurationError("\n".join(wrong))
-        worker = _worker(configured, bus)
+        worker = build_worker(settings, bus)
         watchdog = Watchdog(worker.health, _end_stalled)
         held.callback(watchdog.close)
         if settings.metrics.port is not None:
@@ -51,32 +49,6 @@ def run(config: ConfigArgument) -> None:
         log.info("running", role=settings.role.kind, federation=settings.federation.name, group=settings.group)
         worker.run(stop)
     log.info("stopped")
-
-
-def _worker(configured: Configured, bus: Bus) -> Worker:
-    settings = configured.settings
-    role = configured.kind.build(settings)
-    channels = configured.kind.channels(settings, role)
-    subscription = Subscription(
-        group=settings.group,
-        inputs=tuple(source.topic for source in channels.inputs.values()),
-        tables=tuple(table.topic for table in channels.tables.values()),
-        guarantee=settings.bus.processing_guarantee,
-        auto_offset_reset=settings.bus.auto_offset_reset,
-        # A name of its own at every start; the group in front lets one prefixed right cover all of them.
-        transactional_id=f"{settings.group}-{uuid.uuid4()}",
-    )
-    return Worker(
-        role,
-        channels,
-        bus,
-        subscription,
-        f"{settings.federation.name}.dead-letters",
-        commit_interval=settings.bus.commit_interval_ms / 1000,
-        max_records=settings.bus.max_poll_records,
-        restore_seconds=settings.bus.connect_timeout_seconds,
-        stall_seconds=settings.bus.stall_timeout_seconds,
-    )
 
 
 def _stop(stop: threading.Event, number: int, _frame: FrameType | None) -> None:

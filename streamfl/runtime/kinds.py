@@ -1,17 +1,23 @@
-"""Find a role by the name in ``[role] kind``: every package ``streamfl.<system>`` with a module ``roles`` offers its own."""
+"""From ``[role] kind`` to a running role: every package ``streamfl.<system>`` with a module ``roles`` offers its own kinds."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import pkgutil
+import time
+import uuid
+from collections.abc import Callable
 from typing import Any
 
 import streamfl
 from streamfl.role import ConfigurationError
 from streamfl.role_kind import RoleKind
+from streamfl.runtime.bus import Bus, Subscription
+from streamfl.runtime.worker import Worker
+from streamfl.settings import RoleSettings
 
-__all__ = ["find_kind", "known_kinds"]
+__all__ = ["build_worker", "find_kind", "known_kinds"]
 
 
 def known_kinds() -> dict[str, RoleKind[Any]]:
@@ -30,6 +36,37 @@ def find_kind(name: str) -> RoleKind[Any]:
     if name not in kinds:
         raise ConfigurationError(f"role.kind = {name!r}: there is no such role; known are {', '.join(sorted(kinds))}")
     return kinds[name]
+
+
+def build_worker(settings: RoleSettings, bus: Bus, clock: Callable[[], float] = time.time) -> Worker:
+    """A worker of the role that ``settings`` describe, on ``bus``; ``clock`` is the role's time in seconds.
+
+    ConfigurationError if there is no such role or its settings do not fit together.
+    """
+    kind = find_kind(settings.role.kind)
+    role = kind.build(settings)
+    channels = kind.channels(settings, role)
+    subscription = Subscription(
+        group=settings.group,
+        inputs=tuple(source.topic for source in channels.inputs.values()),
+        tables=tuple(table.topic for table in channels.tables.values()),
+        guarantee=settings.bus.processing_guarantee,
+        auto_offset_reset=settings.bus.auto_offset_reset,
+        # A name of its own at every start; the group in front lets one prefixed right cover all of them.
+        transactional_id=f"{settings.group}-{uuid.uuid4()}",
+    )
+    return Worker(
+        role,
+        channels,
+        bus,
+        subscription,
+        f"{settings.federation.name}.dead-letters",
+        clock=clock,
+        commit_interval=settings.bus.commit_interval_ms / 1000,
+        max_records=settings.bus.max_poll_records,
+        restore_seconds=settings.bus.connect_timeout_seconds,
+        stall_seconds=settings.bus.stall_timeout_seconds,
+    )
 
 
 def _has_roles(package: str) -> bool:

@@ -413,7 +413,7 @@ def _by_topic(inputs: Mapping[str, Input]) -> dict[str, tuple[str, Input]]:
 
 def _dead_letter(topic: str, record: Record, error: PeerError) -> Outgoing:
     """The record as it came, with its cause in headers; its value cut short, or key and headers left out, if it is too large so."""
-    cause = (
+    cause: tuple[tuple[str, bytes], ...] = (
         ("topic", record.topic.encode()),
         ("partition", str(record.partition).encode()),
         ("offset", str(record.offset).encode()),

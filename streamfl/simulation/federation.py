@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import msgspec
@@ -15,12 +15,12 @@ from streamfl.estimators import POFMKLClassifier, POFMKLRegressor
 from streamfl.pofmkl.client import PofmklClient, StepTrace
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import Prediction
-from streamfl.role import TopicSpec
 from streamfl.runtime.bus import Outgoing, Subscription
-from streamfl.runtime.kinds import find_kind
+from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
 from streamfl.samples import SamplesSection
+from streamfl.settings import Bus, RoleSection
 from streamfl.wire import record_size
 
 __all__ = ["Outcome", "simulate"]
@@ -134,10 +134,8 @@ def simulate(
     clock = _Clock()
     bus = MemoryBus(clock=clock)
     started = time.perf_counter()
-    for kind in ("pofmkl-client", "pofmkl-server"):
-        _create_topics(kind, settings, bus)
-    server_worker = _worker("pofmkl-server", settings, bus, clock)
-    client_worker = _worker("pofmkl-client", settings, bus, clock)
+    server_worker = _start("pofmkl-server", settings, bus, clock)
+    client_worker = _start("pofmkl-client", settings, bus, clock)
     client = cast(PofmklClient, client_worker.role)
     steps: dict[str, list[StepTrace]] = {}
     if trace:
@@ -225,24 +223,14 @@ class _Observer:
         return predictions
 
 
-def _create_topics(kind: str, settings: PofmklSettings, bus: MemoryBus) -> None:
-    wanted = {topic.name: topic for topic in find_kind(kind).topics(settings)}
+def _start(kind: str, settings: PofmklSettings, bus: MemoryBus, clock: _Clock) -> Worker:
+    """A worker of this kind, with the topics that it needs; each has one partition where any number will do."""
+    # The operator's [bus] is for another bus: a group named there would be one group of both kinds here.
+    own = settings.model_copy(update={"role": RoleSection(kind=kind), "bus": Bus(commit_interval_ms=0)})
+    wanted = {topic.name: topic for topic in find_kind(kind).topics(own)}
     missing = wanted.keys() - bus.describe(wanted).keys()
-    bus.create([TopicSpec(name, wanted[name].partitions or 1, wanted[name].compacted) for name in sorted(missing)])
-
-
-def _worker(kind: str, settings: PofmklSettings, bus: MemoryBus, clock: _Clock) -> Worker:
-    found = find_kind(kind)
-    role = found.build(settings)
-    channels = found.channels(settings, role)
-    subscription = Subscription(
-        group=kind,
-        inputs=tuple(source.topic for source in channels.inputs.values()),
-        tables=tuple(source.topic for source in channels.tables.values()),
-        transactional_id=kind,
-    )
-    letters = f"{settings.federation.name}.dead-letters"
-    return Worker(role, channels, bus, subscription, letters, clock=clock, commit_interval=0.0)
+    bus.create([replace(wanted[name], partitions=wanted[name].partitions or 1) for name in sorted(missing)])
+    return build_worker(own, bus, clock)
 
 
 def _names(clients: int) -> list[str]:
