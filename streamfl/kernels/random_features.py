@@ -13,9 +13,11 @@ from streamfl.seeding import cauchy, normal
 
 __all__ = ["FeatureMap", "frequencies", "random_features"]
 
-# Phases of this many rows stay in the processor's second-level cache between the product, the sine, the cosine and the
-# sums (51 kernels of 100 float32 features: 0.65 MB an array). Larger blocks cost memory and gain nothing.
+# Phases of this many rows stay in the processor's caches between the product, the sine and the sums (51 kernels of 100
+# float32 frequencies: 0.65 MB). Larger blocks cost memory and gain nothing.
 BLOCK_ROWS = 32
+# For fewer rows, amplitudes and phases of new parameters take longer than the cosines that they save.
+FEW_ROWS = 16
 
 
 def frequencies(
@@ -46,10 +48,9 @@ def frequencies(
     (1, 100, 3)
     """
     result = np.empty((len(kernels), count, dimension), dtype=dtype)
-    first_of_kind: dict[tuple[str, float | None], int] = {}
+    first_of_kind = _first_of_kind(kernels)
     for i, kernel in enumerate(kernels):
-        first = first_of_kind.setdefault((kernel.family, kernel.smoothness), i)
-        stream = first if shared_directions else i
+        stream = first_of_kind[i] if shared_directions else i
         result[i] = _unit_frequencies(kernel, count, dimension, seed, stream) / kernel.bandwidth
     return result
 
@@ -76,25 +77,33 @@ def random_features(inputs: NDArray[Any], frequencies: NDArray[Any]) -> NDArray[
 class FeatureMap:
     """The features of one dictionary, applied to many samples without ever holding them all.
 
-    Parameters: frequencies (kernels, D, dimension), float32 or float64; everything is computed in that dtype.
+    Parameters: frequencies (kernels, D, dimension), float32 or float64; everything is computed in that dtype. ``shared_by``:
+    the dictionary, where they were drawn with ``shared_directions``; phases are then computed for the first kernel of a family
+    and smoothness and multiplied for the others, to the same predictions but for rounding.
+    Raises ValueError where the frequencies of ``shared_by`` do not differ by 1 / bandwidth alone.
 
     One object serves one thread: calls share its buffers.
     """
 
-    def __init__(self, frequencies: NDArray[Any]) -> None:
+    def __init__(self, frequencies: NDArray[Any], shared_by: Sequence[Kernel] | None = None) -> None:
         self.kernels, self.count, self.dimension = frequencies.shape
         self.frequencies = np.ascontiguousarray(frequencies)
         self.dtype = self.frequencies.dtype
-        self._by_input = np.ascontiguousarray(self.frequencies.reshape(self.kernels * self.count, self.dimension).T)
+        self._shared = None if shared_by is None else _Shared(self.frequencies, shared_by)
         self._scale = self.dtype.type(self.count**-0.5)
-        # One extra array instead of two: the cosines overwrite the phases they are taken of.
         self._phases = np.empty((BLOCK_ROWS, self.kernels * self.count), dtype=self.dtype)
-        self._sines = np.empty_like(self._phases)
+        # Inputs are followed by a one and frequencies by the phases of parameters, so that the product adds them at no cost.
+        self._block = np.ones((BLOCK_ROWS, self.dimension + 1), dtype=self.dtype)
+        self._by_input = np.empty((self.dimension + 1, self.kernels * self.count), dtype=self.dtype)
+        self._by_input[:-1] = self.frequencies.reshape(self.kernels * self.count, self.dimension).T
+        self._amplitudes = np.empty((self.kernels, self.count), dtype=self.dtype)
+        self._prepared_for = b""
 
     def predict(self, inputs: NDArray[Any], parameters: NDArray[Any]) -> NDArray[Any]:
         """What each kernel alone predicts for each sample.
 
-        f_i(x) = theta_i . z_i(x)   (POF-MKL, eq. 6)
+        f_i(x) = theta_i . z_i(x)   (POF-MKL, eq. 6), computed as sum_j r_ij sin(omega_ij . x + phi_ij) where r and phi are the
+        amplitude and the phase of a sin + b cos: one sine for a sine and a cosine.
 
         Parameters: inputs (samples, dimension); parameters (kernels, 2 D), sines first, one set for all samples.
         Returns (samples, kernels). Memory beyond it does not grow with the samples.
@@ -104,19 +113,23 @@ class FeatureMap:
             raise ValueError(f"parameters have shape {parameters.shape}, not {(self.kernels, 2 * self.count)}")
         inputs = self._checked(inputs)
         parameters = np.asarray(parameters, dtype=self.dtype)
-        of_sines, of_cosines = parameters[:, : self.count], parameters[:, self.count :]
+        if len(inputs) < FEW_ROWS:
+            return np.asarray(np.einsum("bnd,nd->bn", random_features(inputs, self.frequencies), parameters))
+        self._prepare(parameters)
         result = np.empty((len(inputs), self.kernels), dtype=self.dtype)
         for start in range(0, len(inputs), BLOCK_ROWS):
-            block = inputs[start : start + BLOCK_ROWS]
-            phases, sines = self._phases[: len(block)], self._sines[: len(block)]
-            np.matmul(block, self._by_input, out=phases)
-            np.sin(phases, out=sines)
-            cosines = np.cos(phases, out=phases)
-            shape = (len(block), self.kernels, self.count)
-            out = result[start : start + BLOCK_ROWS]
-            np.einsum("bnd,nd->bn", sines.reshape(shape), of_sines, out=out)
-            out += np.einsum("bnd,nd->bn", cosines.reshape(shape), of_cosines)
-        result *= self._scale
+            rows = inputs[start : start + BLOCK_ROWS]
+            phases = self._phases[: len(rows)]
+            by_kernel = phases.reshape(len(rows), self.kernels, self.count)
+            if self._shared is None:
+                block = self._block[: len(rows)]
+                block[:, :-1] = rows
+                np.matmul(block, self._by_input, out=phases)
+            else:
+                self._shared.phases(rows, out=by_kernel)
+                phases += self._by_input[-1]
+            np.sin(phases, out=phases)
+            np.einsum("bnd,nd->bn", by_kernel, self._amplitudes, out=result[start : start + BLOCK_ROWS])
         return result
 
     def rows(self, inputs: NDArray[Any], kernels: NDArray[np.integer[Any]]) -> NDArray[Any]:
@@ -131,17 +144,66 @@ class FeatureMap:
         features = np.empty((len(inputs), 2 * self.count), dtype=self.dtype)
         for start in range(0, len(inputs), BLOCK_ROWS):
             block = slice(start, start + BLOCK_ROWS)
-            phases = np.matmul(self.frequencies[kernels[block]], inputs[block, :, None])[..., 0]
+            if self._shared is None:
+                phases = np.matmul(self.frequencies[kernels[block]], inputs[block, :, None])[..., 0]
+            else:
+                phases = self._shared.rows(inputs[block], kernels[block])
             np.sin(phases, out=features[block, : self.count])
             np.cos(phases, out=features[block, self.count :])
         features *= self._scale
         return features
+
+    def _prepare(self, parameters: NDArray[Any]) -> None:
+        # Known by their contents, for the owner of the array changes it in place.
+        contents = parameters.tobytes()
+        if contents == self._prepared_for:
+            return
+        of_sines, of_cosines = parameters[:, : self.count], parameters[:, self.count :]
+        # r may be negative, so that phi is within a quarter turn of zero, where it is rounded less.
+        sign = np.where(of_sines < 0, -1.0, 1.0)
+        self._amplitudes[:] = sign * np.hypot(of_sines, of_cosines, dtype=np.float64) * self.count**-0.5
+        self._by_input[-1] = np.arctan2(sign * of_cosines, sign * of_sines).ravel()
+        self._prepared_for = contents
 
     def _checked(self, inputs: NDArray[Any]) -> NDArray[Any]:
         inputs = np.ascontiguousarray(inputs, dtype=self.dtype)
         if inputs.ndim != 2 or inputs.shape[1] != self.dimension:
             raise ValueError(f"inputs have shape {inputs.shape}, not (samples, {self.dimension})")
         return inputs
+
+
+class _Shared:
+    """Frequencies (kernels, D, dimension) as those of the first kernel of each family and smoothness, times a factor a kernel."""
+
+    def __init__(self, frequencies: NDArray[Any], kernels: Sequence[Kernel]) -> None:
+        first_of_kind = _first_of_kind(kernels)
+        firsts, self.kind_of = np.unique(first_of_kind, return_inverse=True)
+        bandwidths = np.array([kernel.bandwidth for kernel in kernels])
+        self.factors = (bandwidths[first_of_kind] / bandwidths)[:, None].astype(frequencies.dtype)
+        computed = self.factors[..., None] * frequencies[first_of_kind]
+        if not np.allclose(computed, frequencies, rtol=8 * np.finfo(frequencies.dtype).eps, atol=0):
+            raise ValueError("the frequencies were not drawn for these kernels with shared directions")
+        _, self.count, dimension = frequencies.shape
+        self.by_input = np.ascontiguousarray(frequencies[firsts].reshape(-1, dimension).T)
+
+    def phases(self, inputs: NDArray[Any], out: NDArray[Any]) -> None:
+        """The phases Omega_i x of every kernel i into out (samples, kernels, D)."""
+        # "clip", as "raise" makes numpy go through a buffer.
+        np.take(self._of_kinds(inputs), self.kind_of, axis=1, out=out, mode="clip")
+        out *= self.factors
+
+    def rows(self, inputs: NDArray[Any], kernels: NDArray[np.integer[Any]]) -> NDArray[Any]:
+        """Omega_kernels[r] inputs[r], (rows, D)."""
+        of_kind = self._of_kinds(inputs)[np.arange(len(inputs)), self.kind_of[kernels]]
+        return np.asarray(of_kind * self.factors[kernels])
+
+    def _of_kinds(self, inputs: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(inputs @ self.by_input).reshape(len(inputs), -1, self.count)
+
+
+def _first_of_kind(kernels: Sequence[Kernel]) -> list[int]:
+    first: dict[tuple[str, float | None], int] = {}
+    return [first.setdefault((kernel.family, kernel.smoothness), i) for i, kernel in enumerate(kernels)]
 
 
 def _unit_frequencies(kernel: Kernel, count: int, dimension: int, seed: int, stream: int) -> NDArray[np.float64]:

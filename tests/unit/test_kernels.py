@@ -163,10 +163,10 @@ def test_random_features_are_equation_4() -> None:
         random_features(np.zeros((1, 3)), drawn)
 
 
-@pytest.mark.parametrize("samples", [0, 1, 31, 32, 33, 100])
+@pytest.mark.parametrize("samples", [0, 1, 15, 16, 31, 32, 33, 100])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_predict_equals_the_features_times_the_parameters(samples: int, dtype: type) -> None:
-    """The blocked hot path is equation (6) whatever the batch, the last block included."""
+    """Equation (6) whatever the batch: few rows, whole blocks, a last block that is not full."""
     generator = np.random.default_rng(samples)
     drawn = frequencies(grid(["gaussian", "laplacian"], [0.5, 3.0]), 10, 4, seed=1, dtype=dtype)
     inputs, parameters = generator.normal(size=(samples, 4)), generator.normal(size=(4, 20))
@@ -178,16 +178,76 @@ def test_predict_equals_the_features_times_the_parameters(samples: int, dtype: t
     np.testing.assert_allclose(predictions, expected, atol=2e-3 if dtype is np.float32 else 1e-11)
 
 
+def test_a_sine_and_a_cosine_are_one_sine_in_every_quadrant() -> None:
+    """The phase of a sin + b cos has branches: a sign or a zero handled wrongly would be a prediction of the wrong sign."""
+    drawn = frequencies([Kernel("gaussian", 2.0)], 49, 3, seed=5)
+    values = [-2.0, -1e-3, -0.0, 0.0, 1e-30, 0.5, 3.0]
+    inputs = np.random.default_rng(0).uniform(-1, 1, size=(40, 3)).astype(np.float32)
+    phases = inputs.astype(np.float64) @ drawn[0].astype(np.float64).T
+    of_sines, of_cosines = np.repeat(values, 7), np.tile(values, 7)
+    expected = (np.sin(phases) @ of_sines + np.cos(phases) @ of_cosines) / 7
+    predictions = FeatureMap(drawn).predict(inputs, np.concatenate([of_sines, of_cosines])[None])
+    np.testing.assert_allclose(predictions[:, 0], expected, atol=2e-6)
+
+
+def test_predict_sees_parameters_that_were_changed_in_place() -> None:
+    """The model is written into the same array at every version: predictions must not be those of the version before."""
+    feature_map = FeatureMap(frequencies(paper_dictionary()[-3:], 5, 2, seed=1))
+    inputs, parameters = np.ones((40, 2), dtype=np.float32), np.ones((3, 10), dtype=np.float32)
+    before = feature_map.predict(inputs, parameters)
+    parameters[2] *= -2
+    after = feature_map.predict(inputs, parameters)
+    np.testing.assert_allclose(after, before * [1, 1, -2], rtol=1e-4)
+
+
+MIXED = [
+    Kernel("gaussian", 0.5),
+    Kernel("matern", 1.0, 0.5),
+    Kernel("gaussian", 4.0),
+    Kernel("laplacian", 3.0),
+    Kernel("matern", 3.0, 1.5),
+    Kernel("matern", 2.0, 0.5),
+]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_shared_directions_change_no_result(dtype: type) -> None:
+    """One product for all kernels of a kind is a matter of speed: features and predictions are those of the plain path."""
+    drawn = frequencies(MIXED, 10, 4, seed=1, dtype=dtype, shared_directions=True)
+    plain, shared = FeatureMap(drawn), FeatureMap(drawn, shared_by=MIXED)
+    generator = np.random.default_rng(0)
+    # Cauchy frequencies reach hundreds, and their phases lose as many digits.
+    tolerance = {"rtol": 0, "atol": 1e-3 if dtype is np.float32 else 1e-11}
+    for samples in (0, 1, 32, 77):
+        inputs, kernels = generator.normal(size=(samples, 4)), generator.integers(0, len(MIXED), samples)
+        parameters = generator.normal(size=(len(MIXED), 20))
+        predictions, rows = shared.predict(inputs, parameters), shared.rows(inputs, kernels)
+        assert predictions.dtype == rows.dtype == dtype
+        np.testing.assert_allclose(predictions, plain.predict(inputs, parameters), **tolerance)
+        np.testing.assert_allclose(rows, plain.rows(inputs, kernels), **tolerance)
+
+
+@pytest.mark.parametrize(
+    ("drawn_for", "shared", "named"), [(MIXED, False, MIXED), (MIXED, True, MIXED[::-1]), (MIXED, True, MIXED[:2])]
+)
+def test_frequencies_that_are_not_shared_by_the_named_kernels_are_refused(
+    drawn_for: list[Kernel], shared: bool, named: list[Kernel]
+) -> None:
+    """Directions multiplied by the wrong bandwidths are features of no kernel at all, and look like any other."""
+    with pytest.raises(ValueError):
+        FeatureMap(frequencies(drawn_for, 10, 4, seed=1, shared_directions=shared), shared_by=named)
+
+
 def test_predictions_are_not_overwritten_by_the_next_call() -> None:
     """Buffers are reused between calls; what was handed out must not be one of them."""
     drawn = frequencies(paper_dictionary()[:3], 5, 2, seed=1)
     feature_map = FeatureMap(drawn)
-    inputs = np.ones((4, 2), dtype=np.float32)
+    inputs = np.ones((20, 2), dtype=np.float32)
     first = feature_map.predict(inputs, np.ones((3, 10), dtype=np.float32))
-    features = feature_map.rows(inputs, np.zeros(4, dtype=np.intp))
+    features = feature_map.rows(inputs, np.zeros(20, dtype=np.intp))
     kept = first.copy(), features.copy()
     feature_map.predict(-2 * inputs, np.full((3, 10), 7.0, dtype=np.float32))
-    feature_map.rows(-2 * inputs, np.ones(4, dtype=np.intp))
+    feature_map.rows(-2 * inputs, np.ones(20, dtype=np.intp))
     np.testing.assert_array_equal(first, kept[0])
     np.testing.assert_array_equal(features, kept[1])
 
