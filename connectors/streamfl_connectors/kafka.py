@@ -32,6 +32,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import KafkaError
 from kafka.net.compat import KafkaNetClient
+from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.structs import MemberState
 
 from streamfl.role import ConfigurationError, Record
@@ -137,6 +138,7 @@ class KafkaBus:
         _check_options(remaining)
         self._options = remaining
         self._known_topics: dict[str, int] = {}
+        self._known_limits: dict[str, int] = {}
         self._producer: Any = None
         self._lock = threading.Lock()
         _quieten()
@@ -216,7 +218,7 @@ class KafkaBus:
         wanted = {
             spec.name: {
                 "num_partitions": -1 if spec.partitions is None else spec.partitions,
-                "configs": {"cleanup.policy": "compact" if spec.compacted else "delete", **spec.options},
+                "configs": {"cleanup.policy": "compact" if spec.compacted else "delete", **spec.preferred, **spec.options},
             }
             for spec in topics
         }
@@ -242,7 +244,7 @@ class KafkaBus:
 
     def write(self, records: Sequence[Outgoing]) -> None:
         """Write records and wait until they are durable. On an error some of them may have been written."""
-        self.require({record.topic for record in records})
+        limits = self.limits({record.topic for record in records})
         with self._lock, _translated("writing"):
             if self._producer is None:
                 self._producer = self.make(KafkaProducer, PRODUCER_DEFAULTS)
@@ -251,7 +253,7 @@ class KafkaBus:
                 for index, record in enumerate(records):
                     size += len(record.key or b"") + len(record.value or b"")
                     if size > WRITE_BYTES or index == len(records) - 1:
-                        publish(self._producer, records[start : index + 1], self.write_timeout)
+                        publish(self._producer, records[start : index + 1], limits, self.write_timeout)
                         start, size = index + 1, 0
             except BaseException:
                 # A producer that once met a refused record is dead for good, without saying so.
@@ -313,6 +315,18 @@ class KafkaBus:
                         raise BusUnavailable(f"topic {name!r}: {kafka_errors.for_code(code).__name__}")
                     self._known_topics[name] = len(found["partitions"])
         return {name: self._known_topics[name] for name in names}
+
+    def limits(self, topics: Iterable[str]) -> dict[str, int]:
+        """The max.message.bytes of topics, in bytes; ConfigurationError if one is missing or not allowed. Answers are
+        remembered.
+        """
+        names = set(topics)
+        self.require(names)
+        for name, state in self.describe(names - self._known_limits.keys()).items():
+            if state.error is not None:
+                raise ConfigurationError(f"topic {name!r}: {state.error}")
+            self._known_limits[name] = int(state.options["max.message.bytes"])
+        return {name: self._known_limits[name] for name in names}
 
     def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Offset after the last committed record of each partition."""
@@ -477,13 +491,13 @@ class KafkaSession:
             return
         try:
             with _translated("committing", self._subscription):
-                self._bus.require({record.topic for record in (*step.outputs, *step.changelog)})
+                limits = self._bus.limits({record.topic for record in (*step.outputs, *step.changelog)})
                 if step.positions and (self._group is None or not {p for _, p in step.positions} <= self._reported):
                     raise CommitRefused("the group has moved partitions since they were polled")
                 if self._transactional:
-                    self._commit_transaction(step)
+                    self._commit_transaction(step, limits)
                 else:
-                    self._commit_in_order(step)
+                    self._commit_in_order(step, limits)
         except BaseException:
             self._refused = True
             raise
@@ -677,7 +691,7 @@ class KafkaSession:
             self._producer = producer
         return self._producer
 
-    def _commit_transaction(self, step: Step) -> None:
+    def _commit_transaction(self, step: Step, limits: Mapping[str, int]) -> None:
         producer = self._ready_producer()
         transactions = producer._transaction_manager
         wait = self._bus.write_timeout * 1000
@@ -686,7 +700,7 @@ class KafkaSession:
             # The order matters: committing with a failed send succeeds and loses it, and committing with a refused
             # partition in flight hangs. So: flush, look at every future, then the offsets, then the commit. The
             # library's own calls for the last two wait for ever; waiting on their results does not.
-            publish(producer, [*step.outputs, *step.changelog], self._bus.write_timeout)
+            publish(producer, [*step.outputs, *step.changelog], limits, self._bus.write_timeout)
             positions = step.positions or self._fence()
             if positions:
                 offsets = {KafkaPartition(*one): OffsetAndMetadata(offset, "", -1) for one, offset in positions.items()}
@@ -717,11 +731,11 @@ class KafkaSession:
         self._producer = None
         discard(producer)
 
-    def _commit_in_order(self, step: Step) -> None:
+    def _commit_in_order(self, step: Step, limits: Mapping[str, int]) -> None:
         producer = self._ready_producer()
         try:
-            publish(producer, step.outputs, self._bus.write_timeout)
-            publish(producer, step.changelog, self._bus.write_timeout)
+            publish(producer, step.outputs, limits, self._bus.write_timeout)
+            publish(producer, step.changelog, limits, self._bus.write_timeout)
         except BaseException:
             self._producer = None
             discard(producer)
@@ -746,10 +760,19 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         self._assigned(assigned)
 
 
-def publish(producer: Any, records: Sequence[Outgoing], timeout: float) -> None:
-    """Send records and wait until all are acknowledged; raises what the first failed one failed with."""
+def publish(producer: Any, records: Sequence[Outgoing], limits: Mapping[str, int], timeout: float) -> None:
+    """Send records and wait until all are acknowledged; raises what the first failed one failed with.
+
+    limits: the max.message.bytes of every topic. ConfigurationError, before anything is sent, if a record is larger.
+    """
     if not records:
         return
+    for record in records:
+        # The library splits a batch with a refused record and retries; neighbours in flight then fail out of sequence, for
+        # ever, and hide the one to blame.
+        size = _size(record)
+        if size > limits[record.topic]:
+            raise _too_large(record.topic, f"it takes {size} bytes, {limits[record.topic]} are allowed")
     futures = []
     first: KafkaError | None = None
     for record in records:
@@ -901,10 +924,16 @@ def _needed(topic: str) -> str:
     return f"an ACL must allow Read (for inputs, tables and state) and Write (for outputs and state) on topic {topic!r}"
 
 
-def _too_large(topic: str, error: KafkaError) -> ConfigurationError:
+def _size(record: Outgoing) -> int:
+    """Bytes of the record in a batch of its own, which is what a topic's limit is about; compression is not counted on."""
+    builder = DefaultRecordBatchBuilder
+    return int(builder.HEADER_STRUCT.size + builder.size_in_bytes(0, 0, record.key, record.value, record.headers))
+
+
+def _too_large(topic: str, reason: object) -> ConfigurationError:
     return ConfigurationError(
         f"a record for topic {topic!r} is too large: raise max.message.bytes of the topic and "
-        f"bus.options.max_request_size ({error})"
+        f"bus.options.max_request_size ({reason})"
     )
 
 

@@ -108,6 +108,32 @@ def test_a_refused_record_takes_the_whole_step_with_it(bus: KafkaBus, guarantee:
         session.close()
 
 
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_a_record_too_large_for_its_topic_is_told_before_anything_is_sent(bus: KafkaBus, guarantee: Guarantee) -> None:
+    """Guards against a worker that tries for ever: the client splits a refused batch, the rest of it comes out of
+    sequence, and that looks like a cluster that is away.
+    """
+    samples, outputs = topic(bus), topic(bus, max_message_bytes="20000")
+    session = bus.session(Subscription(new("group"), (samples,), guarantee=guarantee))
+    good = [Outgoing(outputs, b"k", bytes(500))] * 10
+    try:
+        with pytest.raises(ConfigurationError, match=rf"'{outputs}' is too large.*20000 are allowed"):
+            session.commit(Step(outputs=[*good, Outgoing(outputs, b"k", bytes(60_000)), *good]))
+        assert list(bus.read(outputs)) == []
+    finally:
+        session.close()
+
+
+def test_a_record_of_exactly_the_topics_limit_is_written(bus: KafkaBus) -> None:
+    """Guards the check of sizes against refusing what the cluster takes, and against letting pass what it refuses."""
+    outputs = topic(bus, max_message_bytes="20000")
+    framing = 61 + 3 + 3 + 2 + 3 + 1
+    bus.write([Outgoing(outputs, b"k", bytes(20_000 - framing))])
+    assert len(list(bus.read(outputs))) == 1
+    with pytest.raises(ConfigurationError, match="it takes 20001 bytes"):
+        bus.write([Outgoing(outputs, b"k", bytes(20_001 - framing))])
+
+
 def test_a_displaced_producer_is_replaced(bus: KafkaBus) -> None:
     """Guards against a worker that stays dead after it was fenced: the library's producer cannot be revived, only
     replaced.
