@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import ssl
 import threading
 import time
 import uuid
@@ -113,6 +114,13 @@ _REFUSED = (
 )
 
 
+_NOT_LET_IN = (
+    kafka_errors.IllegalSaslStateError,
+    kafka_errors.SaslAuthenticationFailedError,
+    kafka_errors.UnsupportedSaslMechanismError,
+)
+
+
 def connect(url: str, options: Mapping[str, Any]) -> KafkaBus:
     """The Kafka cluster at ``url`` (``kafka://host:port[,host:port…]``).
 
@@ -166,10 +174,11 @@ class KafkaBus:
                         made._net.stop()
                 if isinstance(error, kafka_errors.KafkaConfigurationError):
                     raise ConfigurationError(f"bus.options: {error}") from error
-                raise BusUnavailable(
-                    f"no Kafka broker answered at {','.join(self._servers)} within {self.connect_timeout:g} s: "
-                    f"{causes[-1] if causes else error}"
-                ) from error
+                cause = causes[-1] if causes else error
+                where = ",".join(self._servers)
+                if isinstance(cause, _NOT_LET_IN) or isinstance(cause.__context__, ssl.SSLCertVerificationError):
+                    raise ConfigurationError(f"bus.options: no way into the Kafka cluster at {where}: {cause}") from cause
+                raise BusUnavailable(f"no Kafka broker answered at {where} within {self.connect_timeout:g} s: {cause}") from error
             except (TypeError, ValueError, AssertionError) as error:
                 raise ConfigurationError(f"bus.options: {error}") from error
 
@@ -985,22 +994,35 @@ def _quieten() -> None:
 
 
 class _Causes(logging.Handler):
-    def __init__(self, found: list[str]) -> None:
+    def __init__(self, found: list[BaseException]) -> None:
         super().__init__(logging.WARNING)
         self._found = found
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._found.append(record.getMessage())
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        # That time ran out is what the exception says already.
+        self._found += [
+            one for one in arguments if isinstance(one, BaseException) and not isinstance(one, kafka_errors.KafkaTimeoutError)
+        ]
+
+
+_LOG_LOCK = threading.Lock()
 
 
 @contextmanager
-def _causes() -> Iterator[list[str]]:
-    """What the library's network layer logs meanwhile: its exceptions all say the same, the log says what happened."""
-    found: list[str] = []
+def _causes() -> Iterator[list[BaseException]]:
+    """The errors that the library logs meanwhile, instead of having them logged: its exceptions all say the same, these
+    say what happened.
+    """
+    found: list[BaseException] = []
     handler = _Causes(found)
-    logger = logging.getLogger("kafka.net")
-    logger.addHandler(handler)
+    logger = logging.getLogger("kafka")
+    with _LOG_LOCK:
+        logger.addHandler(handler)
+        logger.propagate = False
     try:
         yield found
     finally:
-        logger.removeHandler(handler)
+        with _LOG_LOCK:
+            logger.removeHandler(handler)
+            logger.propagate = not any(isinstance(other, _Causes) for other in logger.handlers)
