@@ -670,11 +670,18 @@ class KafkaSession:
 
     def _read_tables(self, polled: Polled) -> None:
         consumer = self._bus.make(KafkaConsumer, CONSUMER_DEFAULTS, **READER)
+        latest: dict[tuple[str, int, bytes | int], Record] = {}
         try:
-            polled.tables += read_whole(consumer, self._tables, self._bus.connect_timeout)
+            for record in read_whole(consumer, self._tables, self._bus.connect_timeout):
+                # As compaction would leave them, in the order of the last writing: the log may be far longer than the table.
+                # A record without a key replaces nothing.
+                key = (record.topic, record.partition, record.offset if record.key is None else record.key)
+                latest.pop(key, None)
+                latest[key] = record
         except BaseException:
             close_consumer(consumer)
             raise
+        polled.tables += latest.values()
         self._table_consumer = consumer
 
     def _poll_tables(self, timeout: float, max_records: int) -> list[Record]:

@@ -221,6 +221,26 @@ def test_error_as_reset_lets_the_caller_seek_and_stops_otherwise(bus: KafkaBus) 
         session.close()
 
 
+def test_a_table_is_read_as_compaction_would_leave_it(bus: KafkaBus) -> None:
+    """Guards the memory of a start: it grows with the table and not with its log. A marker that is written again after
+    what it covers still comes after it, a deletion is told, and later changes come one by one.
+    """
+    table = topic(bus, 2, compacted=True)
+    written = [(b"a", b"1"), (b"marker", b"1"), (b"gone", b"1"), (b"b", b"1"), (b"a", b"2"), (b"gone", None), (b"marker", b"2")]
+    bus.write([Outgoing(table, key, value, 0) for key, value in written] * 3 + [Outgoing(table, b"a", b"other", 1)])
+    session = bus.session(Subscription(new("group"), (), (table,)))
+    try:
+        read = session.poll(0.2, 100).tables
+        whole = [(record.key, record.value) for record in read if record.partition == 0]
+        assert whole == [(b"b", b"1"), (b"a", b"2"), (b"gone", None), (b"marker", b"2")]
+        assert values([record for record in read if record.partition == 1]) == [b"other"]
+        bus.write([Outgoing(table, b"a", value, 0) for value in (b"3", b"4")])
+        later = poll_until(session, lambda seen: len(seen.tables) == 2).tables
+        assert values(later) == [b"3", b"4"]
+    finally:
+        session.close()
+
+
 def test_two_inputs_are_assigned_together(bus: KafkaBus) -> None:
     """Guards co-partitioning: labels of a client at another worker than its samples would never meet them."""
     samples, labels = topic(bus, 4), topic(bus, 4)
