@@ -28,7 +28,9 @@ def measure() -> Iterator[Figure]:
     inputs = np.array([received.message.features for received in batches[0]])
     labels = np.array([received.message.label for received in batches[0]])
     asynchronous, lockstep = (new_client(BATCH, directions, lockstep) for lockstep in (False, True))
-    for client in (asynchronous, lockstep):
+    shared_directions = frequencies(paper_dictionary(), FREQUENCIES, DIMENSION, seed=0, shared_directions=True)
+    sharing = new_client(BATCH, shared_directions, lockstep=False, shared=True)
+    for client in (asynchronous, lockstep, sharing):
         client.model.parameters[:] = parameters
         client.model.squared_norms[:] = np.square(parameters, dtype=np.float64).sum(axis=1)
     loop = _Loop(directions.astype(np.float64), parameters.astype(np.float64), BATCH)
@@ -46,6 +48,7 @@ def measure() -> Iterator[Figure]:
             lambda number: limit.blocked(),
             lambda number: asynchronous.receive(batches[number], number * 0.1),
             run_lockstep,
+            lambda number: sharing.receive(batches[number], number * 0.1),
         ),
         REPEATS,
     )
@@ -55,12 +58,14 @@ def measure() -> Iterator[Figure]:
         yield Figure(f"client core, {name}: samples/s", BATCH / own, "1/s")
         yield Figure(f"client core, {name}: against the per-sample loop", by_loop / own, "x", goal=60.0)
         yield Figure(f"client core, {name}: against product, sine and cosine alone", floor / own, "x", goal=0.8)
+    yield Figure("client core, async, shared directions: samples/s", BATCH / seconds[5], "1/s")
+    yield Figure("client core, async, shared directions: against the per-sample loop", by_loop / seconds[5], "x")
 
 
-def new_client(clients: int, directions: np.ndarray, lockstep: bool) -> PofmklClient:
+def new_client(clients: int, directions: np.ndarray, lockstep: bool, shared: bool = False) -> PofmklClient:
     """A client role with partition 0 open and M = 1."""
     client = PofmklClient(
-        features=FeatureMap(directions),
+        features=FeatureMap(directions, paper_dictionary() if shared else None),
         learning=Learning(
             LEARNING_RATE, REGULARISATION, 1.0, SQUARE, lockstep=lockstep, samples_per_version=1 if lockstep else None
         ),
