@@ -26,6 +26,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+import msgspec
+
 __all__ = [
     "Channels",
     "ConfigurationError",
@@ -55,8 +57,7 @@ class PeerError(Exception):
         self.text = text
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True, gc=False):
     """A record as it lies in a topic. ``timestamp`` is in seconds."""
 
     topic: str
@@ -68,8 +69,7 @@ class Record:
     timestamp: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(msgspec.Struct, frozen=True, gc=False):
     """A decoded message on one of the role's inputs, with the record it came in."""
 
     channel: str
@@ -81,8 +81,7 @@ class Received:
         return self.record.partition
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True, gc=False):
     """A message to publish on an output. ``partition`` None leaves the choice to the key."""
 
     channel: str
@@ -91,16 +90,14 @@ class Send:
     partition: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(msgspec.Struct, frozen=True):
     """A received message that the role refused; the runner sends it to the dead letters."""
 
     received: Received
     error: PeerError
 
 
-@dataclass(frozen=True, slots=True)
-class StateChange:
+class StateChange(msgspec.Struct, frozen=True, gc=False):
     """One remembered value of one partition on one changelog; value None forgets the key."""
 
     channel: str
@@ -109,8 +106,7 @@ class StateChange:
     value: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(msgspec.Struct, frozen=True, gc=False):
     """A figure for the operator: a Prometheus counter or gauge. Labels must not grow with the number of clients."""
 
     name: str

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.metadata import entry_points
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar, cast
@@ -82,8 +81,7 @@ class SamplesSection(Section):
         return value
 
 
-@dataclass(slots=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True, gc=False):
     """A sample as the mathematics sees it: features over ``input_norm``, the label 0 to 1 over ``label_range``."""
 
     client: str

@@ -6,6 +6,7 @@ equations (4), (6) to (9), Algorithm 1.
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from scipy.special import expit
 
 from streamfl.kernels import LOGISTIC, FeatureMap, Loss
@@ -28,8 +30,8 @@ from streamfl.wire import VERSION, decode_array, encode_array, encoded_size
 
 __all__ = ["Learning", "PofmklClient", "StepTrace", "Uplink"]
 
-# Gradients are computed for this many samples at a time: those of a sample take up to 80 kB, and a poll has thousands of samples.
-BLOCK_SAMPLES = 256
+# Gradients are computed this many at a time: with all kernels in a bin, the samples of a poll have hundreds of thousands.
+BLOCK_GRADIENTS = 1024
 
 
 @dataclass(frozen=True)
@@ -73,23 +75,6 @@ class StepTrace:
     log_weights: NDArray[np.float64]
 
 
-class _Client(msgspec.Struct, array_like=True):
-    """The scalars of one client, remembered as one value."""
-
-    name: str
-    epoch: int
-    sequence: int = 0
-    samples: int = 0
-    labels: int = 0
-    squared_error: float = 0.0
-    loss: float = 0.0
-    taken: int = 0
-    taken_on: tuple[int, ...] | None = None
-    uploads_drawn: int = 0
-    tokens: float = 0.0
-    filled_at: float = 0.0
-
-
 class _Window(msgspec.Struct, array_like=True):
     """An upload being gathered: the bin drawn before its labels, and the steps added up so far."""
 
@@ -98,14 +83,29 @@ class _Window(msgspec.Struct, array_like=True):
     probability: float
     drawn_bin: int
     kernels: tuple[int, ...]
-    samples: int
-    steps: bytes
+    samples: int = 0
+    steps: bytes = b""
 
 
-@dataclass
+class _State(msgspec.Struct, array_like=True):
+    """What is remembered of one client, as one value. ``numbers``: its row of personal numbers."""
+
+    name: str
+    epoch: int
+    sequence: int = 0
+    taken: int = 0
+    taken_on: tuple[int, ...] | None = None
+    uploads_drawn: int = 0
+    tokens: float = 0.0
+    filled_at: float = 0.0
+    window: _Window | None = None
+    numbers: bytes = b""
+
+
+@dataclass(slots=True)
 class _Member:
-    state: _Client
-    partition: int
+    state: _State
+    key: tuple[int, str]
     row: int
     draws: UniformSequence
     bucket: TokenBucket | None
@@ -113,9 +113,28 @@ class _Member:
     waiting: deque[tuple[Sample, bytes | None]] = field(default_factory=deque)
     first_slot: int = 0
     slots_written: int = 0
-    window: _Window | None = None
-    steps: NDArray[np.float64] | None = None
-    window_written: bool = False
+    step_rows: list[int] = field(default_factory=list)
+
+
+class _Rows:
+    """Rows of float64 numbers that clients borrow: one array, so that many clients' rows are one operation."""
+
+    def __init__(self, width: int) -> None:
+        self.numbers = np.zeros((0, width))
+        self._free: list[int] = []
+
+    def borrow(self, count: int) -> list[int]:
+        """Numbers of ``count`` rows of zeros."""
+        held = len(self.numbers)
+        if len(self._free) < count:
+            more = max(64, held // 2, count)
+            self.numbers = np.concatenate([self.numbers, np.zeros((more, self.numbers.shape[1]))])
+            self._free = [*range(held + more - 1, held - 1, -1), *self._free]
+        return [self._free.pop() for _ in range(count)]
+
+    def give_back(self, rows: list[int]) -> None:
+        self.numbers[rows] = 0.0
+        self._free += rows
 
 
 class PofmklClient:
@@ -153,18 +172,17 @@ class PofmklClient:
         self.waiting_limit = waiting_limit
         self.trace = trace
         self.dtype = np.float64 if features.dtype == np.float64 else np.float32
-        self.model = ModelTable(
-            features.kernels, features.count, features.dimension, shards, fingerprint, self.dtype
-        )
+        self.model = ModelTable(features.kernels, features.count, features.dimension, shards, fingerprint, self.dtype)
         self._members: dict[tuple[int, str], _Member] = {}
         self._waiting: dict[int, int] = {}
-        self._ready: dict[tuple[int, str], None] = {}
-        self._windows: dict[tuple[int, str], None] = {}
+        self._ready: dict[tuple[int, str], _Member] = {}
+        self._open_uploads: dict[tuple[int, str], _Member] = {}
+        self._due: list[tuple[float, tuple[int, str]]] = []
+        self._touched: dict[tuple[int, str], _Member] = {}
         self._changed: dict[tuple[int, bytes], bytes | None] = {}
-        self._touched: dict[tuple[int, str], None] = {}
-        self._log_weights = np.zeros((0, features.kernels))
-        self._kernel_losses = np.zeros((0, features.kernels))
-        self._free: list[int] = []
+        # A row a client: its log-weights, its loss with each kernel alone, then the four sums below.
+        self._personal = _Rows(2 * features.kernels + 4)
+        self._steps = _Rows(2 * features.count)
         self._counts = dict.fromkeys(
             ("samples", "labels", "unlabelled", "update_bytes", "update_budget_bytes", "updates", "skipped"), 0.0
         )
@@ -173,9 +191,9 @@ class PofmklClient:
 
     @property
     def wake_at(self) -> float | None:
-        times = [self._members[key].window.opened_at + self.learning.upload_interval for key in self._windows]  # type: ignore[union-attr]
-        times += [when for when in (self._affordable_at(self._members[key]) for key in self._ready) if when is not None]
-        return min(times, default=None)
+        times = [when for when in map(self._affordable_at, self._ready.values()) if when is not None]
+        due_at = self._next_upload_due()
+        return min(times, default=None) if due_at is None else min([due_at, *times])
 
     @property
     def full(self) -> Collection[int]:
@@ -191,17 +209,20 @@ class PofmklClient:
     def close(self, partition: int) -> None:
         del self._waiting[partition]
         for key in [key for key in self._members if key[0] == partition]:
-            self._free.append(self._members.pop(key).row)
-            for table in (self._ready, self._windows, self._touched):
+            member = self._members.pop(key)
+            self._personal.give_back([member.row])
+            self._steps.give_back(member.step_rows)
+            for table in (self._ready, self._open_uploads, self._touched):
                 table.pop(key, None)
         self._changed = {key: value for key, value in self._changed.items() if key[0] != partition}
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
-        sends: list[Send | Rejection] = []
+        replies: list[Send | Rejection] = []
         if self._last_now is not None and self.uplink.bytes_per_second is not None:
             passed = max(0.0, now - self._last_now)
             self._counts["update_budget_bytes"] += passed * self.uplink.bytes_per_second * len(self._members)
         self._last_now = now
+        before = self.model.versions
         for received in batch:
             try:
                 if received.channel == "model":
@@ -209,23 +230,19 @@ class PofmklClient:
                 else:
                     self._queue(received, now)
             except PeerError as error:
-                sends.append(Rejection(received, error))
-        if any(received.channel == "model" for received in batch):
-            self._ready.update((key, None) for key, member in self._members.items() if member.waiting)
-        for key in list(self._windows):
-            window = self._members[key].window
-            if window is not None and (
-                window.versions != self.model.versions or now >= window.opened_at + self.learning.upload_interval
-            ):
-                sends += self._upload(key, now)
-        sends += self._advance(now)
-        return sends
+                replies.append(Rejection(received, error))
+        if self.model.versions != before:
+            self._ready.update((key, member) for key, member in self._members.items() if member.waiting)
+        replies += self._upload(self._uploads_due(now), now)
+        replies += self._advance(now)
+        return replies
 
     def _queue(self, received: Received, now: float) -> None:
         sample: Sample = received.message
         if self.learning.loss is LOGISTIC and sample.label not in (None, 0.0, 1.0):
             raise PeerError("label", f"label {sample.label}, 0 or 1 is expected with the logistic loss (after samples.label_range)")
-        key = (received.partition, sample.client)
+        partition = received.record.partition
+        key = (partition, sample.client)
         member = self._members.get(key)
         if member is None:
             if len(self._members) >= self.clients:
@@ -233,20 +250,19 @@ class PofmklClient:
                     "too_many_clients", f"{sample.client!r} would be client {self.clients + 1}: raise federation.clients"
                 )
             # A life of the client's state is told from an earlier one that was lost by when it began.
-            member = self._member(key, _Client(sample.client, epoch=int(now * 1e6), tokens=float("inf"), filled_at=now))
+            member = self._member(key, _State(sample.client, epoch=int(now * 1e6), tokens=float("inf"), filled_at=now))
             # Even if its first sample has to wait: the epoch must be the same after a restart.
-            self._touched[key] = None
+            self._touched[key] = member
         member.waiting.append((sample, received.record.key))
-        self._waiting[received.partition] += 1
-        self._ready[key] = None
+        self._waiting[partition] += 1
+        self._ready[key] = member
 
     def _advance(self, now: float) -> list[Send | Rejection]:
         """Take every sample that its client may take now."""
         members: list[_Member] = []
         samples: list[tuple[Sample, bytes | None]] = []
         starts: list[int] = []
-        for key in self._ready:
-            member = self._members[key]
+        for member in self._ready.values():
             taken = self._take(member, now)
             if taken:
                 members.append(member)
@@ -256,44 +272,52 @@ class PofmklClient:
                 self._remember_waiting(member, len(taken))
             else:
                 member.first_slot += len(taken)
-        self._ready = {key: None for key in self._ready if self._affordable_at(self._members[key]) is not None}
+        if self.uplink.bytes_per_second is None:
+            self._ready = {}
+        else:
+            self._ready = {key: member for key, member in self._ready.items() if self._affordable_at(member) is not None}
         if not samples:
             return []
         return self._learn(members, samples, starts, now)
 
-    def _take(self, member: _Member, now: float) -> list[tuple[Sample, bytes | None]]:
-        taken: list[tuple[Sample, bytes | None]] = []
-        state, waiting = member.state, member.waiting
-        if state.taken_on != self.model.versions:
+    def _take(self, member: _Member, now: float) -> Sequence[tuple[Sample, bytes | None]]:
+        state, waiting, per_version = member.state, member.waiting, self.learning.samples_per_version
+        if per_version is None:
+            taken = list(waiting)
+            waiting.clear()
+            self._waiting[member.key[0]] -= len(taken)
+            return taken
+        if state.taken_on == self.model.versions:
+            allowance = per_version - state.taken
+        else:
             # In lockstep a round is one version of every shard: between two of them the model is of neither round.
             settled = not self.learning.lockstep or len(set(self.model.versions)) == 1
-            allowance = self.learning.samples_per_version if settled else 0
-        else:
-            allowance = None if self.learning.samples_per_version is None else self.learning.samples_per_version - state.taken
+            allowance = per_version if settled else 0
         if allowance and not self._affords_update(member, now):
             allowance = 0
+        taken = []
         while waiting:
             if waiting[0][0].label is not None:
-                if allowance is not None:
-                    if allowance == 0:
-                        break
-                    allowance -= 1
+                if allowance == 0:
+                    break
+                allowance -= 1
                 if state.taken_on != self.model.versions:
                     state.taken_on, state.taken = self.model.versions, 0
                 state.taken += 1
             taken.append(waiting.popleft())
-        self._waiting[member.partition] -= len(taken)
+        self._waiting[member.key[0]] -= len(taken)
         return taken
 
     def _learn(
         self, members: list[_Member], samples: list[tuple[Sample, bytes | None]], starts: list[int], now: float
     ) -> list[Send | Rejection]:
-        learning, theta = self.learning, self.model.parameters
+        learning, theta, kernels = self.learning, self.model.parameters, self.features.kernels
         rows = np.array([member.row for member in members])
         counts = np.diff([*starts, len(samples)])
         inputs = np.array([sample.features for sample, _ in samples], dtype=self.dtype)
-        labelled = np.array([sample.label is not None for sample, _ in samples])
-        labels = np.array([0.0 if sample.label is None else sample.label for sample, _ in samples])
+        given = [sample.label for sample, _ in samples]
+        labelled = np.array([label is not None for label in given])
+        labels = np.array([0.0 if label is None else label for label in given])
 
         # (4), (6): f_i = theta_i . z_i(x)
         kernel_predictions = self.features.predict(inputs, theta)
@@ -305,8 +329,9 @@ class PofmklClient:
         losses = plain_losses + learning.regularisation * np.outer(labelled, self.model.squared_norms)
         # (7): log w_i <- log w_i - eta l_i after each sample, so that sample s of a client is predicted with the losses before it.
         steps = -learning.learning_rate * losses
+        personal = self._personal.numbers[rows]
         before = np.empty_like(steps)
-        before[starts] = self._log_weights[rows]
+        before[starts] = personal[:, :kernels]
         for first in np.flatnonzero(counts > 1).tolist():
             start, end = starts[first], starts[first] + int(counts[first])
             before[start + 1 : end] = before[start] + np.cumsum(steps[start : end - 1], axis=0)
@@ -316,41 +341,30 @@ class PofmklClient:
 
         # With the logistic loss f is the log-odds of label 1, and what a user reads is its probability.
         published = expit(predictions) if learning.loss is LOGISTIC else predictions
-        sends = self._predict(samples, published)
-        orders = self._open_windows(members, starts, counts, labelled, before, now)
+        replies = self._predict(samples, published)
+        orders = self._open_windows(members, counts, labelled, before, now)
         self._accumulate(members, counts, labelled, inputs, kernel_predictions, labels)
 
         last = np.array(starts) + counts - 1
-        self._log_weights[rows] = before[last] + steps[last]
-        self._kernel_losses[rows] += np.add.reduceat(plain_losses, starts, axis=0)
         errors = np.where(labelled, np.square(published - labels), 0.0)
         own_losses = learning.loss.value(predictions, labels) * labelled
-        self._recent.extend(errors[labelled])
-        for member, squared, loss, count, taken in zip(
-            members,
-            np.add.reduceat(errors, starts).tolist(),
-            np.add.reduceat(own_losses, starts).tolist(),
-            counts.tolist(),
-            np.add.reduceat(labelled.astype(np.int64), starts).tolist(),
-            strict=True,
-        ):
-            state = member.state
-            state.samples += count
-            state.labels += taken
-            state.squared_error += squared
-            state.loss += loss
-            self._touched[member.partition, state.name] = None
+        personal[:, :kernels] = before[last] + steps[last]
+        personal[:, kernels:-4] += np.add.reduceat(plain_losses, starts, axis=0)
+        sums = np.stack([np.ones(len(samples)), labelled, errors, own_losses], axis=1)
+        personal[:, -4:] += np.add.reduceat(sums, starts, axis=0)
+        self._personal.numbers[rows] = personal
+        self._recent.extend(errors[labelled].tolist())
+        self._touched.update((member.key, member) for member in members)
         self._counts["samples"] += len(samples)
         self._counts["labels"] += int(labelled.sum())
         self._counts["unlabelled"] += len(samples) - int(labelled.sum())
         if self.trace is not None:
             self._trace(members, starts, counts, labelled, inputs, labels, predictions, kernel_predictions, orders, before + steps)
         if learning.samples_per_version is not None:
-            for member in members:
-                # Nothing more can join this upload before the model changes, and the model may wait for it.
-                if member.window is not None and member.state.taken >= learning.samples_per_version:
-                    sends += self._upload((member.partition, member.state.name), now)
-        return sends
+            # Nothing more can join these uploads before the model changes, and the model may wait for them.
+            complete = [m for m in members if m.state.window is not None and m.state.taken >= learning.samples_per_version]
+            replies += self._upload(complete, now)
+        return replies
 
     def _predict(self, samples: list[tuple[Sample, bytes | None]], predictions: NDArray[np.float64]) -> list[Send | Rejection]:
         original, encode, version = self.original, self.encode_prediction, self.model.name
@@ -374,17 +388,20 @@ class PofmklClient:
     def _open_windows(
         self,
         members: list[_Member],
-        starts: list[int],
         counts: NDArray[Any],
         labelled: NDArray[np.bool_],
         before: NDArray[np.float64],
         now: float,
     ) -> dict[int, NDArray[Any]]:
         """Draw the bin of every upload that begins with this batch, from the weights before its first label (Algorithm 1)."""
-        opening: list[tuple[_Member, int]] = []
-        for member, start, count in zip(members, starts, counts.tolist(), strict=True):
-            if member.window is None and labelled[start : start + count].any():
-                opening.append((member, start + int(labelled[start : start + count].argmax())))
+        first_labels = np.full(len(members), -1)
+        places = np.flatnonzero(labelled)[::-1]
+        first_labels[np.repeat(np.arange(len(members)), counts)[places]] = places
+        opening = [
+            (member, first)
+            for member, first in zip(members, first_labels.tolist(), strict=True)
+            if member.state.window is None and first >= 0
+        ]
         if not opening:
             return {}
         at = [index for _, index in opening]
@@ -408,10 +425,14 @@ class PofmklClient:
                 kernels = tuple(sorted(order[drawn * limit : (drawn + 1) * limit]))
                 if limit == 0:
                     self._counts["skipped"] += 1
-                member.window = _Window(now, self.model.versions, probability, drawn, kernels, 0, b"")
-                member.steps = np.zeros((len(kernels), 2 * self.features.count))
-                self._windows[member.partition, member.state.name] = None
+                self._gather(member, _Window(now, self.model.versions, probability, drawn, kernels))
         return dict(zip(at, orders, strict=True))
+
+    def _gather(self, member: _Member, window: _Window) -> None:
+        member.state.window = window
+        member.step_rows = self._steps.borrow(len(window.kernels))
+        self._open_uploads[member.key] = member
+        heapq.heappush(self._due, (window.opened_at + self.learning.upload_interval, member.key))
 
     def _accumulate(
         self,
@@ -425,13 +446,12 @@ class PofmklClient:
         """(9): delta_i += (eta / p_i) grad l_i for the kernels of the drawn bin."""
         sample_of: list[int] = []
         kernel_of: list[int] = []
+        row_of: list[int] = []
         scale_of: list[float] = []
-        ends: list[int] = []
-        gathering: list[_Member] = []
         index = 0
         has_label = labelled.tolist()
         for member, count in zip(members, counts.tolist(), strict=True):
-            window = member.window
+            window = member.state.window
             if window is not None:
                 held = len(window.kernels)
                 scale = self.learning.learning_rate / window.probability
@@ -440,24 +460,20 @@ class PofmklClient:
                         window.samples += 1
                         sample_of += [position] * held
                         kernel_of += window.kernels
+                        row_of += member.step_rows
                         scale_of += [scale] * held
-                        gathering.append(member)
-                        ends.append(len(sample_of))
             index += count
-        start = 0
-        for first in range(0, len(ends), BLOCK_SAMPLES):
-            block = ends[first : first + BLOCK_SAMPLES]
-            rows = slice(start, block[-1])
-            samples, kernels = np.array(sample_of[rows], dtype=np.intp), np.array(kernel_of[rows], dtype=np.intp)
+        for start in range(0, len(sample_of), BLOCK_GRADIENTS):
+            block = slice(start, start + BLOCK_GRADIENTS)
+            samples, kernels, rows = np.array(sample_of[block]), np.array(kernel_of[block]), np.array(row_of[block])
             slopes = self.learning.loss.gradient(kernel_predictions[samples, kernels], labels[samples])
             gradients = slopes[:, None] * self.features.rows(inputs[samples], kernels)
             gradients += 2.0 * self.learning.regularisation * self.model.parameters[kernels]
-            gradients *= np.array(scale_of[rows])[:, None]
-            offset = start
-            for member, end in zip(gathering[first : first + BLOCK_SAMPLES], block, strict=True):
-                if member.steps is not None:
-                    member.steps += gradients[start - offset : end - offset]
-                start = end
+            gradients *= np.array(scale_of[block])[:, None]
+            if len(set(row_of[block])) < len(rows):
+                rows, sum_of = np.unique(rows, return_inverse=True)
+                gradients = csr_array((np.ones(len(sum_of)), (sum_of, np.arange(len(sum_of))))) @ gradients
+            self._steps.numbers[rows] += gradients
 
     def _kernels_allowed(self, member: _Member, now: float) -> int:
         """M for an upload that begins now; its bytes leave the bucket here, so that sending can never overdraw it."""
@@ -474,61 +490,89 @@ class PofmklClient:
         To take part in a round without sending would cost bytes and teach nothing, and the bucket would never fill.
         """
         bucket = member.bucket
-        return bucket is None or member.window is not None or bucket.available(now) >= member.cost.bytes_for(1)
+        return bucket is None or member.state.window is not None or bucket.available(now) >= member.cost.bytes_for(1)
 
     def _affordable_at(self, member: _Member) -> float | None:
         """When a client that waits only for its byte budget can go on; None: it does not wait for that."""
         bucket, per_version = member.bucket, self.learning.samples_per_version
-        if not member.waiting or bucket is None or per_version is None or member.window is not None:
+        if not member.waiting or bucket is None or per_version is None or member.state.window is not None:
             return None
         if member.state.taken_on == self.model.versions and member.state.taken >= per_version:
             return None
         lacking = member.cost.bytes_for(1) - bucket.tokens
         return bucket.filled_at + lacking / bucket.rate if lacking > 0 else None
 
-    def _upload(self, key: tuple[int, str], now: float) -> list[Send]:
-        member = self._members[key]
-        window, steps, state = member.window, member.steps, member.state
-        del self._windows[key]
-        member.window = member.steps = None
-        self._touched[key] = None
-        if window is None or steps is None or not (window.kernels or self.learning.lockstep):
+    def _uploads_due(self, now: float) -> list[_Member]:
+        """Whose upload is over: its model version is not the newest any more, or its time has come."""
+        due = [m for m in self._open_uploads.values() if m.state.window and m.state.window.versions != self.model.versions]
+        if len(due) < len(self._open_uploads):
+            old = {member.key for member in due}
+            while (due_at := self._next_upload_due()) is not None and due_at <= now:
+                key = heapq.heappop(self._due)[1]
+                if key not in old:
+                    due.append(self._open_uploads[key])
+                    old.add(key)
+        return due
+
+    def _next_upload_due(self) -> float | None:
+        # An upload that was over before its time has left its entry behind.
+        while self._due:
+            due_at, key = self._due[0]
+            member = self._open_uploads.get(key)
+            window = None if member is None else member.state.window
+            if window is not None and window.opened_at + self.learning.upload_interval == due_at:
+                return due_at
+            heapq.heappop(self._due)
+        return None
+
+    def _upload(self, members: Sequence[_Member], now: float) -> list[Send | Rejection]:
+        """End these clients' uploads and send what they gathered."""
+        if not members:
             return []
-        if member.bucket is not None:
-            member.bucket.sent(member.cost.bytes_for(len(window.kernels)), now)
-        name = state.name.encode()
-        state.sequence += 1
-        sends = []
-        for shard in range(self.shards):
-            chosen = [index for index, kernel in enumerate(window.kernels) if kernel % self.shards == shard]
-            if not chosen and not self.learning.lockstep:
+        rows = [row for member in members for row in member.step_rows]
+        content = encode_array(np.clip(self._steps.numbers[rows], -LARGEST_STEP, LARGEST_STEP).astype(self.dtype))
+        row_bytes = 2 * self.features.count * np.dtype(self.dtype).itemsize
+        sends: list[Send | Rejection] = []
+        start = 0
+        for member in members:
+            state, window = member.state, member.state.window
+            del self._open_uploads[member.key]
+            self._touched[member.key] = member
+            state.window = None
+            end = start + row_bytes * len(member.step_rows)
+            steps = [content[first : first + row_bytes] for first in range(start, end, row_bytes)]
+            start = end
+            member.step_rows = []
+            if window is None or not (steps or self.learning.lockstep):
                 continue
-            update = Update(
-                version=VERSION,
-                fingerprint=self.fingerprint,
-                dimension=self.features.dimension,
-                client=state.name,
-                epoch=state.epoch,
-                sequence=state.sequence,
-                model_version=window.versions[shard],
-                samples=window.samples,
-                kernels=tuple(window.kernels[index] for index in chosen),
-                steps=encode_array(np.clip(steps[chosen], -LARGEST_STEP, LARGEST_STEP).astype(self.dtype)),
-            )
-            sends.append(Send("updates", name, UPDATE.encode(update), partition=shard))
-            self._counts["update_bytes"] += encoded_size(name, sends[-1].value)
-        self._counts["updates"] += 1
+            if member.bucket is not None:
+                member.bucket.sent(member.cost.bytes_for(len(steps)), now)
+            name = state.name.encode()
+            state.sequence += 1
+            for shard in range(self.shards):
+                chosen = [index for index, kernel in enumerate(window.kernels) if kernel % self.shards == shard]
+                if not chosen and not self.learning.lockstep:
+                    continue
+                update = Update(
+                    version=VERSION,
+                    fingerprint=self.fingerprint,
+                    dimension=self.features.dimension,
+                    client=state.name,
+                    epoch=state.epoch,
+                    sequence=state.sequence,
+                    model_version=window.versions[shard],
+                    samples=window.samples,
+                    kernels=tuple([window.kernels[index] for index in chosen]),
+                    steps=b"".join([steps[index] for index in chosen]),
+                )
+                value = UPDATE.encode(update)
+                sends.append(Send("updates", name, value, partition=shard))
+                self._counts["update_bytes"] += encoded_size(name, value)
+            self._counts["updates"] += 1
+        self._steps.give_back(rows)
         return sends
 
-    def _member(self, key: tuple[int, str], state: _Client) -> _Member:
-        if not self._free:
-            more = max(64, len(self._log_weights))
-            self._free = list(range(len(self._log_weights) + more - 1, len(self._log_weights) - 1, -1))
-            self._log_weights = np.concatenate([self._log_weights, np.zeros((more, self.features.kernels))])
-            self._kernel_losses = np.concatenate([self._kernel_losses, np.zeros((more, self.features.kernels))])
-        row = self._free.pop()
-        self._log_weights[row] = 0.0
-        self._kernel_losses[row] = 0.0
+    def _member(self, key: tuple[int, str], state: _State) -> _Member:
         row_bytes = 2 * self.features.count * np.dtype(self.dtype).itemsize
         cost = UpdateCost(state.name, row_bytes, self.shards, self.learning.lockstep)
         bucket = None
@@ -537,39 +581,37 @@ class PofmklClient:
             depth = max(self.uplink.bytes_per_second, float(cost.bytes_for(1)))
             bucket = TokenBucket(self.uplink.bytes_per_second, depth, min(state.tokens, depth), state.filled_at)
             self._counts["update_budget_bytes"] += depth
-        member = _Member(state, key[0], row, UniformSequence(self.seed, "bin", state.name), bucket, cost)
+        (row,) = self._personal.borrow(1)
+        member = _Member(state, key, row, UniformSequence(self.seed, "bin", state.name), bucket, cost)
         self._members[key] = member
         return member
 
     def _remember_waiting(self, member: _Member, taken: int) -> None:
         """Forget the slots of the samples just taken and give each one that stays behind a slot: one write a waiting sample."""
-        name = member.state.name.encode()
+        partition, name = member.key[0], member.state.name.encode()
         for slot in range(member.first_slot, member.first_slot + min(taken, member.slots_written)):
-            self._changed[member.partition, _waiting_key(name, slot)] = None
+            self._changed[partition, _waiting_key(name, slot)] = None
         member.first_slot += taken
         member.slots_written = max(0, member.slots_written - taken)
         for index in range(member.slots_written, len(member.waiting)):
             sample, key = member.waiting[index]
             value = msgspec.msgpack.encode((sample.id, sample.features, sample.label, key))
-            self._changed[member.partition, _waiting_key(name, member.first_slot + index)] = value
+            self._changed[partition, _waiting_key(name, member.first_slot + index)] = value
         member.slots_written = len(member.waiting)
 
     def changed_state(self) -> Iterable[StateChange]:
-        for key in self._touched:
-            member = self._members[key]
-            name = member.state.name.encode()
+        encode = msgspec.msgpack.Encoder().encode
+        numbers = encode_array(self._personal.numbers[[member.row for member in self._touched.values()]])
+        width = self._personal.numbers.shape[1] * 8
+        for place, (key, member) in enumerate(self._touched.items()):
+            state = member.state
             if member.bucket is not None:
-                member.state.tokens, member.state.filled_at = member.bucket.tokens, member.bucket.filled_at
-            yield StateChange("state", member.partition, b"client/" + name, msgspec.msgpack.encode(member.state))
-            weights = encode_array(np.stack([self._log_weights[member.row], self._kernel_losses[member.row]]))
-            yield StateChange("state", member.partition, b"weights/" + name, weights)
-            if member.window is not None and member.steps is not None:
-                member.window.steps = encode_array(member.steps)
-                yield StateChange("state", member.partition, b"window/" + name, msgspec.msgpack.encode(member.window))
-                member.window_written = True
-            elif member.window_written:
-                yield StateChange("state", member.partition, b"window/" + name, None)
-                member.window_written = False
+                state.tokens, state.filled_at = member.bucket.tokens, member.bucket.filled_at
+            state.numbers = numbers[place * width : (place + 1) * width]
+            if state.window is not None:
+                state.window.steps = encode_array(self._steps.numbers[member.step_rows])
+            yield StateChange("state", key[0], b"client/" + state.name.encode(), encode(state))
+            state.numbers = b""
         self._touched = {}
         for (partition, state_key), value in self._changed.items():
             yield StateChange("state", partition, state_key, value)
@@ -577,43 +619,30 @@ class PofmklClient:
 
     def restore(self, change: StateChange) -> None:
         kind, _, rest = change.key.partition(b"/")
-        slot = int.from_bytes(rest[:8], "big") if kind == b"waiting" else 0
-        name = (rest[8:] if kind == b"waiting" else rest).decode()
-        key = (change.partition, name)
-        member = self._members.get(key) or self._member(key, _Client(name, epoch=0))
-        if kind == b"client" and change.value is not None:
-            member.state = msgspec.msgpack.decode(change.value, type=_Client)
-            if member.bucket is not None:
-                member.bucket.tokens = min(member.state.tokens, member.bucket.depth)
-                member.bucket.filled_at = member.state.filled_at
-        elif kind == b"weights" and change.value is not None:
-            stored = decode_array(change.value, np.float64, (2, self.features.kernels), "weights")
-            self._log_weights[member.row], self._kernel_losses[member.row] = stored
-        elif kind == b"window":
-            self._restore_window(key, member, change.value)
-        elif kind == b"waiting":
-            self._restore_waiting(key, member, slot, change.value)
-
-    def _restore_window(self, key: tuple[int, str], member: _Member, value: bytes | None) -> None:
-        member.window_written = value is not None
-        if value is None:
-            member.window = member.steps = None
-            self._windows.pop(key, None)
+        value = change.value or b""
+        if kind == b"client":
+            self._restore_client((change.partition, rest.decode()), msgspec.msgpack.decode(value, type=_State))
         else:
-            member.window = msgspec.msgpack.decode(value, type=_Window)
-            shape = (len(member.window.kernels), 2 * self.features.count)
-            member.steps = decode_array(member.window.steps, np.float64, shape, "steps").copy()
-            self._windows[key] = None
+            self._restore_waiting((change.partition, rest[8:].decode()), int.from_bytes(rest[:8], "big"), value)
 
-    def _restore_waiting(self, key: tuple[int, str], member: _Member, slot: int, value: bytes | None) -> None:
+    def _restore_client(self, key: tuple[int, str], state: _State) -> None:
+        # Its waiting samples may have come first.
+        member = self._members.get(key) or self._member(key, state)
+        member.state = state
+        self._personal.numbers[member.row] = decode_array(
+            state.numbers, np.float64, (self._personal.numbers.shape[1],), "the numbers of a client"
+        )
+        state.numbers = b""
+        if member.bucket is not None:
+            member.bucket.tokens, member.bucket.filled_at = min(state.tokens, member.bucket.depth), state.filled_at
+        if state.window is not None:
+            self._gather(member, state.window)
+            shape = (len(member.step_rows), 2 * self.features.count)
+            self._steps.numbers[member.step_rows] = decode_array(state.window.steps, np.float64, shape, "the steps of a client")
+
+    def _restore_waiting(self, key: tuple[int, str], slot: int, value: bytes) -> None:
         # A compacted topic keeps the last record of each slot, in the order written: slots come and go first in, first out.
-        if value is None:
-            if member.waiting and slot == member.first_slot:
-                member.waiting.popleft()
-                member.first_slot += 1
-                member.slots_written -= 1
-                self._waiting[key[0]] -= 1
-            return
+        member = self._members.get(key) or self._member(key, _State(key[1], epoch=0))
         if not member.waiting:
             member.first_slot = slot
         identifier, features, label, record_key = msgspec.msgpack.decode(
@@ -622,7 +651,7 @@ class PofmklClient:
         member.waiting.append((Sample(key[1], identifier, features, label), record_key))
         member.slots_written += 1
         self._waiting[key[0]] += 1
-        self._ready[key] = None
+        self._ready[key] = member
 
     @property
     def predicted(self) -> int:
@@ -630,14 +659,12 @@ class PofmklClient:
         return int(self._counts["samples"])
 
     def measure(self) -> Iterable[Measurement]:
-        states = [member.state for member in self._members.values()]
-        labels = sum(state.labels for state in states)
-        regret = self.total_regret()
+        labels, regret = self._sums()[:, 1].sum(), self.total_regret()
         yield Measurement("samples", "counter", "Samples predicted", self._counts["samples"])
         yield Measurement("predictions", "counter", "Predictions published", self._counts["samples"])
         yield Measurement("labels", "counter", "Labels learnt from", self._counts["labels"])
         yield Measurement("unlabelled_samples", "counter", "Samples that came without a label", self._counts["unlabelled"])
-        yield Measurement("clients", "gauge", "Clients on this worker", len(states))
+        yield Measurement("clients", "gauge", "Clients on this worker", len(self._members))
         yield Measurement("waiting_samples", "gauge", "Samples that wait for the model", sum(self._waiting.values()))
         yield Measurement(
             "regret", "gauge", "Loss of the predictions minus loss of each client's best kernel, summed over clients", regret
@@ -650,8 +677,7 @@ class PofmklClient:
         yield Measurement(
             "mse_windowed", "gauge", "Mean squared error of the last 1000 predictions, on the learning scale", windowed
         )
-        rows = [member.row for member in self._members.values() if member.state.labels]
-        best = int(np.argmin(self._kernel_losses[rows].sum(axis=0))) if rows else 0
+        best = int(np.argmin(self._kernel_losses().sum(axis=0)))
         yield Measurement("best_kernel", "gauge", "Number of the kernel with the smallest loss over all clients", best)
         yield Measurement("model_version", "gauge", "Version of the model in use", max(self.model.versions))
         yield Measurement(
@@ -664,15 +690,24 @@ class PofmklClient:
 
     def total_regret(self) -> float:
         """R = sum_t L(f, y) - min_i sum_t L(f_i, y), summed over clients   (POF-MKL, eq. 11)."""
-        return sum(self.regret().values())
+        return float((self._sums()[:, 3] - self._kernel_losses().min(axis=1)).sum())
 
     def regret(self) -> dict[str, float]:
         """Each client's regret (11), without the regularisation term."""
-        return {m.state.name: m.state.loss - float(self._kernel_losses[m.row].min()) for m in self._members.values()}
+        regrets = self._sums()[:, 3] - self._kernel_losses().min(axis=1)
+        return dict(zip((name for _, name in self._members), regrets.tolist(), strict=True))
 
     def mean_squared_error(self) -> float:
-        labels = sum(member.state.labels for member in self._members.values())
-        return sum(member.state.squared_error for member in self._members.values()) / labels if labels else 0.0
+        _, labels, squared_errors, _ = self._sums().sum(axis=0).tolist()
+        return squared_errors / labels if labels else 0.0
+
+    def _sums(self) -> NDArray[np.float64]:
+        """Samples, labels, squared errors and losses of every client, added up: (clients, 4)."""
+        return self._personal.numbers[[member.row for member in self._members.values()], -4:]
+
+    def _kernel_losses(self) -> NDArray[np.float64]:
+        """What each kernel alone would have lost: (clients, kernels)."""
+        return self._personal.numbers[[member.row for member in self._members.values()], self.features.kernels : -4]
 
     def _trace(
         self,
@@ -689,10 +724,11 @@ class PofmklClient:
     ) -> None:
         for member, start, count in zip(members, starts, counts.tolist(), strict=True):
             for index in range(start, start + count):
-                if not labelled[index] or member.window is None or self.trace is None:
+                window = member.state.window
+                if not labelled[index] or window is None or self.trace is None:
                     continue
                 sent = np.zeros(self.features.kernels, dtype=np.bool_)
-                sent[list(member.window.kernels)] = True
+                sent[list(window.kernels)] = True
                 self.trace(
                     StepTrace(
                         client=member.state.name,
@@ -701,8 +737,8 @@ class PofmklClient:
                         prediction=float(predictions[index]),
                         kernel_predictions=kernel_predictions[index],
                         kernel_order=orders.get(index, np.arange(self.features.kernels)),
-                        drawn_bin=member.window.drawn_bin,
-                        bin_probability=member.window.probability,
+                        drawn_bin=window.drawn_bin,
+                        bin_probability=window.probability,
                         sent=sent,
                         log_weights=after[index] - after[index].max(),
                     )

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 
-class Update(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+class Update(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
     """A client's step on some kernels of one shard (equation 9), based on ``model_version`` of that shard.
 
     ``dimension``: of the client's inputs. ``steps``: (len(kernels), 2 D) raw numbers, already divided by the bin's probability,
@@ -66,7 +66,7 @@ class ShardVersion(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     updates: int
 
 
-class Prediction(msgspec.Struct):
+class Prediction(msgspec.Struct, gc=False):
     """What the user's consumers read: one for every sample."""
 
     client: str

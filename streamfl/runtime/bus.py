@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
+import msgspec
+
 from streamfl.role import ConfigurationError, Record, TopicSpec
 
 __all__ = [
@@ -58,8 +60,7 @@ class TopicState:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(msgspec.Struct, frozen=True, gc=False):
     """A record to be written."""
 
     topic: str
