@@ -1,6 +1,6 @@
 """Laws that every role and every bus obeys, as suites that a new one runs unchanged.
 
-They need pytest, which ``streamfl[dev]`` brings.
+They need pytest and Hypothesis, which ``streamfl[dev]`` brings.
 """
 
 import pytest

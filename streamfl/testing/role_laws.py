@@ -1,18 +1,30 @@
-"""The laws of a role (:mod:`streamfl.role`), each a function that takes how to make the role and what to feed it.
+"""The laws of a role (:mod:`streamfl.role`), for every role alike. A role is good if these pass on it.
 
-A test generates traffic, by Hypothesis for instance, and calls each law with it. AssertionError says which law is broken and where.
-Sixth law, bounded memory: it has no general form; each role tests its own bounds.
+Say in a test module how to make it and what to feed it, and subclass :class:`RoleLaws`::
+
+    @pytest.mark.parametrize("subject", [Subject(make=MyRole, traffic=my_strategy(), bad=[(wrong_message, "malformed")])])
+    class TestMyRole(RoleLaws):
+        pass
+
+The sixth law, bounded memory, has no general form: each role tests its own bounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from streamfl.role import Received, Rejection, Role, Send, StateChange
 
 __all__ = [
-    "SameBytes",
+    "RoleLaws",
+    "Same",
+    "State",
+    "Subject",
     "Traffic",
     "law_batch_equals_singles",
     "law_deterministic",
@@ -21,55 +33,246 @@ __all__ = [
     "law_restore",
 ]
 
-SameBytes = Callable[[str, bytes | None, bytes | None], bool]
 Batch = tuple[float, Sequence[Received]]
-Place = tuple[str, bytes | None, int | None]
 Slot = tuple[str, int, bytes]
+State = dict[Slot, bytes]
+Place = tuple[str, bytes | None, int | None]
+Same = Callable[[str, bytes | None, bytes, bytes], bool]
+
+
+def equal(_channel: str, _key: bytes | None, one: bytes, other: bytes) -> bool:
+    return one == other
+
+
+def as_it_is(state: State) -> State:
+    return state
 
 
 @dataclass(frozen=True)
 class Traffic:
     """What a role is fed: batches with the time of each (an empty one is a tick), on these partitions.
 
-    tables: the channels that a worker reads whole at its start. What they brought is not part of a partition's state; a new owner
-    gets it again.
+    tables: the channels that a worker reads whole at its start. What they brought is not part of a partition's state, for a new
+    owner gets it again; and it comes before the other messages of its batch.
     """
 
     batches: Sequence[Batch]
     partitions: Sequence[int]
     tables: Collection[str] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "batches", [(now, self.tables_first(batch)) for now, batch in self.batches])
 
-def equal_bytes(_channel: str, one: bytes | None, other: bytes | None) -> bool:
-    return one == other
+    def tables_first(self, batch: Sequence[Received]) -> list[Received]:
+        return sorted(batch, key=lambda received: received.channel not in self.tables)
+
+    def parts(self, batch: Sequence[Received]) -> list[list[Received]]:
+        """What tables brought stays together, for how far a table was read is no part of the input; else message by message."""
+        tables = [received for received in batch if received.channel in self.tables]
+        return [tables, *([received] for received in batch if received.channel not in self.tables)]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A role as the laws see it.
+
+    make: a new one, with no partition open. traffic: what to feed it. bad: messages that it has to refuse wherever they come, each
+    with the reason. repeatable: the channels on which it knows a message that it has taken before. same: whether two values of a
+    channel and key, one of a batch and one of its messages one by one, are equal but for rounding; same_restored: the same of a
+    role that stayed and one that was restored. canonical: the state without differences that have no meaning.
+    """
+
+    make: Callable[[], Role]
+    traffic: st.SearchStrategy[Traffic]
+    bad: Sequence[tuple[Received, str]] = ()
+    repeatable: Collection[str] = ()
+    same: Same = equal
+    same_restored: Same = equal
+    canonical: Callable[[State], State] = as_it_is
+
+
+class RoleLaws:
+    """The laws, for every ``subject`` that the subclass is parametrized with, on traffic of its strategy."""
+
+    @given(data=st.data())
+    @settings(max_examples=20, deadline=None)
+    def test_it_is_deterministic(self, subject: Subject, data: st.DataObject) -> None:
+        """Protects reproducible runs: the same input gives the same output and the same state."""
+        law_deterministic(subject, data.draw(subject.traffic))
+
+    @given(data=st.data())
+    @settings(max_examples=20, deadline=None)
+    def test_a_batch_equals_its_messages(self, subject: Subject, data: st.DataObject) -> None:
+        """Protects results from how records happened to be polled."""
+        law_batch_equals_singles(subject, data.draw(subject.traffic))
+
+    @given(data=st.data())
+    # Every cut of every example is tried.
+    @settings(max_examples=10, deadline=None)
+    def test_it_goes_on_after_restoring(self, subject: Subject, data: st.DataObject) -> None:
+        """Protects against messages lost, doubled or changed by a restart, wherever it comes."""
+        law_restore(subject, data.draw(subject.traffic))
+
+    @given(data=st.data())
+    @settings(max_examples=20, deadline=None)
+    def test_a_wrong_message_is_refused_alone(self, subject: Subject, data: st.DataObject) -> None:
+        """Protects everybody from one broken or hostile peer."""
+        law_rejects_leave_state(subject, data.draw(subject.traffic))
+
+    @given(data=st.data())
+    @settings(max_examples=20, deadline=None)
+    def test_a_message_twice_counts_once(self, subject: Subject, data: st.DataObject) -> None:
+        """Protects against a sender's second attempt after an answer that got lost."""
+        law_duplicates(subject, data.draw(subject.traffic))
+
+
+def law_deterministic(subject: Subject, traffic: Traffic) -> None:
+    """1. The same input gives two new roles the same replies and the same state, bit for bit and in the same order."""
+    first = _Run(subject, traffic).feed_all(traffic.batches)
+    second = _Run(subject, traffic).feed_all(traffic.batches)
+    assert _answers(first.replies) == _answers(second.replies), "the same input gave two answers"
+    assert first.changes == second.changes, "the same input was remembered in two ways"
+
+
+def law_batch_equals_singles(subject: Subject, traffic: Traffic) -> None:
+    """2. Messages one by one, at the time of their batch, have the effect of the batch.
+
+    What goes to one channel, key and partition keeps its order; between those, order is free.
+    """
+    together = _Run(subject, traffic).feed_all(traffic.batches)
+    alone = _Run(subject, traffic)
+    for now, batch in traffic.batches:
+        alone.feed_all((now, part) for part in [part for part in traffic.parts(batch) if part] or [[]])
+    _assert_same_sends(together.replies, alone.replies, subject.same)
+    assert _rejected(together.replies) == _rejected(alone.replies), "a batch refuses what its messages alone do not"
+    _assert_same_state(together.state, alone.state, subject.same)
+
+
+def law_restore(subject: Subject, traffic: Traffic) -> None:
+    """3. A new role that takes the state back after any batch, and hears the tables again, goes on as the old one does.
+
+    As with a worker, the new one then gets a tick, the old one only if it is due.
+    """
+    for cut in range(len(traffic.batches) + 1):
+        before, after = traffic.batches[:cut], traffic.batches[cut:]
+        stayed = _Run(subject, traffic).feed_all(before)
+        moved = _Run(subject, traffic)
+        for (channel, partition, key), value in stayed.state.items():
+            moved.role.restore(StateChange(channel, partition, key, value))
+        moved.changes += [StateChange(*slot, value) for slot, value in stayed.state.items()]
+        stayed.replies.clear()
+        if before:
+            now = before[-1][0]
+            tables = [received for _, batch in before for received in batch if received.channel in traffic.tables]
+            if tables:
+                moved.feed(now, tables)
+                # What tables got wrong was refused before the cut; the new owner refuses it again.
+                moved.replies = [reply for reply in moved.replies if isinstance(reply, Send)]
+            moved.feed(now, [])
+            if stayed.role.wake_at is not None and stayed.role.wake_at <= now:
+                stayed.feed(now, [])
+        stayed.feed_all(after)
+        moved.feed_all(after)
+        try:
+            _assert_same_sends(stayed.replies, moved.replies, subject.same_restored)
+            assert _rejected(stayed.replies) == _rejected(moved.replies), "one refuses what the other does not"
+            _assert_same_state(subject.canonical(stayed.state), subject.canonical(moved.state), subject.same_restored)
+        except AssertionError as error:
+            raise AssertionError(
+                f"a role restored after batch {cut} of {len(traffic.batches)} goes another way: {error}"
+            ) from error
+
+
+def law_rejects_leave_state(subject: Subject, traffic: Traffic) -> None:
+    """4. Each bad message is refused for its reason wherever it comes, and everything else is as if it had never come."""
+    spared = _Run(subject, traffic).feed_all(traffic.batches)
+    troubled = _Run(subject, traffic)
+    expected: dict[int, str] = {}
+    # They are told apart by identity, so none may go.
+    kept: list[Received] = []
+
+    def bad(now: float, of_tables: bool) -> list[Received]:
+        copies: list[Received] = []
+        for received, reason in subject.bad:
+            if (received.channel in traffic.tables) == of_tables:
+                copies.append(replace(received, record=replace(received.record, timestamp=now)))
+                expected[id(copies[-1])] = reason
+        kept.extend(copies)
+        return copies
+
+    for now, batch in traffic.batches:
+        tables, *singles = traffic.parts(batch)
+        spoilt = [*bad(now, True), *tables, *bad(now, True), *bad(now, False)]
+        for part in singles:
+            spoilt += [*part, *bad(now, False)]
+        if spoilt:
+            troubled.feed(now, spoilt)
+        if not batch:
+            troubled.feed(now, [])
+    refused = {id(reply.received): reply.error.reason for reply in troubled.replies if isinstance(reply, Rejection)}
+    found = {number: reason for number, reason in refused.items() if number in expected}
+    assert found == expected, f"refused were {sorted(found.values())}, not {sorted(expected.values())}"
+    others = [reply for reply in troubled.replies if isinstance(reply, Send) or id(reply.received) not in expected]
+    assert _answers(others) == _answers(spared.replies), "a message that was refused had an effect on replies"
+    assert troubled.state == spared.state, "a message that was refused had an effect on the state"
+
+
+def law_duplicates(subject: Subject, traffic: Traffic) -> None:
+    """5. A message that was taken and comes again, at once or with the next batch, changes nothing the second time.
+
+    The copy is a record of its own, as a sender's second attempt is; the record that the bus brings twice is the worker's to skip.
+    One that was refused may be right when it comes again.
+    """
+    once = _Run(subject, traffic).feed_all(traffic.batches)
+    refused = {id(reply.received) for reply in once.replies if isinstance(reply, Rejection)}
+    twice = _Run(subject, traffic)
+    late: list[Received] = []
+    for now, batch in traffic.batches:
+        copies = {
+            id(received): _copy(received)
+            for received in batch
+            if received.channel in subject.repeatable and id(received) not in refused
+        }
+        doubled = [one for received in batch for one in (received, copies.get(id(received))) if one is not None]
+        if batch or late:
+            twice.feed(now, traffic.tables_first([*late, *doubled]))
+        if not batch:
+            twice.feed(now, [])
+        late = list(copies.values())
+    if late:
+        twice.feed(traffic.batches[-1][0], late)
+    _assert_same_sends(once.replies, twice.replies, equal)
+    assert _rejected(once.replies) == _rejected(twice.replies), "a copy was refused"
+    _assert_same_state(once.state, twice.state, equal)
 
 
 @dataclass
 class _Run:
     """A role that is being fed, and all that came of it."""
 
-    role: Role
-    partitions: Sequence[int]
+    subject: Subject
+    traffic: Traffic
     replies: list[Send | Rejection] = field(default_factory=list)
     changes: list[StateChange] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for partition in self.partitions:
+        self.role = self.subject.make()
+        for partition in self.traffic.partitions:
             self.role.open(partition)
 
     def feed(self, now: float, batch: Sequence[Received]) -> None:
         self.replies += self.role.receive(batch, now)
         self.changes += self.role.changed_state()
 
-    def feed_all(self, batches: Sequence[Batch]) -> _Run:
+    def feed_all(self, batches: Iterable[Batch]) -> _Run:
         for now, batch in batches:
             self.feed(now, batch)
         return self
 
     @property
-    def state(self) -> dict[Slot, bytes]:
+    def state(self) -> State:
         """What the changelog holds after compaction, in the order of the last writing."""
-        latest: dict[Slot, bytes] = {}
+        latest: State = {}
         for change in self.changes:
             slot = (change.channel, change.partition, change.key)
             latest.pop(slot, None)
@@ -78,96 +281,13 @@ class _Run:
         return latest
 
 
-def law_deterministic(make: Callable[[], Role], traffic: Traffic) -> None:
-    """1. The same input gives two new roles the same replies and the same state, bit for bit and in the same order."""
-    first = _Run(make(), traffic.partitions).feed_all(traffic.batches)
-    second = _Run(make(), traffic.partitions).feed_all(traffic.batches)
-    assert first.replies == second.replies, "the same input gave two answers"
-    assert first.changes == second.changes, "the same input was remembered in two ways"
-
-
-def law_batch_equals_singles(make: Callable[[], Role], traffic: Traffic, same: SameBytes = equal_bytes) -> None:
-    """2. Messages one by one, at the time of their batch, have the effect of the batch.
-
-    What goes to one channel, key and partition keeps its order; between those, order is free. ``same`` compares two values of a
-    channel, up to rounding.
-    """
-    together = _Run(make(), traffic.partitions).feed_all(traffic.batches)
-    alone = _Run(make(), traffic.partitions)
-    for now, batch in traffic.batches:
-        alone.feed_all([(now, [received]) for received in batch] or [(now, [])])
-    _assert_same_sends(together.replies, alone.replies, same)
-    assert _rejected(together.replies) == _rejected(alone.replies), "a batch refuses what its messages alone do not"
-    _assert_same_state(together.state, alone.state, same)
-
-
-def law_restore(make: Callable[[], Role], traffic: Traffic, same: SameBytes = equal_bytes) -> None:
-    """3. A new role that takes the state back after any batch, and then hears the tables again, goes on as the old one does."""
-    for cut in range(len(traffic.batches) + 1):
-        before, after = traffic.batches[:cut], traffic.batches[cut:]
-        stayed = _Run(make(), traffic.partitions).feed_all(before)
-        moved = _Run(make(), traffic.partitions)
-        for (channel, partition, key), value in stayed.state.items():
-            moved.role.restore(StateChange(channel, partition, key, value))
-        moved.changes += [StateChange(*slot, value) for slot, value in stayed.state.items()]
-        stayed.replies.clear()
-        tables = [received for _, batch in before for received in batch if received.channel in traffic.tables]
-        if tables:
-            moved.feed(before[-1][0], tables)
-        # What tables got wrong was refused before the cut; the new owner refuses it again.
-        moved.replies = [reply for reply in moved.replies if isinstance(reply, Send)]
-        stayed.feed_all(after)
-        moved.feed_all(after)
-        try:
-            _assert_same_sends(stayed.replies, moved.replies, same)
-            assert _rejected(stayed.replies) == _rejected(moved.replies)
-            _assert_same_state(stayed.state, moved.state, same)
-        except AssertionError as error:
-            raise AssertionError(
-                f"a role restored after batch {cut} of {len(traffic.batches)} goes another way: {error}"
-            ) from error
-
-
-def law_rejects_leave_state(make: Callable[[], Role], traffic: Traffic, bad: Sequence[Received]) -> None:
-    """4. Each of ``bad`` is refused wherever it comes, and everything else is as if it had never come."""
-    spared = _Run(make(), traffic.partitions).feed_all(traffic.batches)
-    troubled = _Run(make(), traffic.partitions)
-    for now, batch in traffic.batches:
-        troubled.feed(now, [*bad, *batch])
-    refused = [reply for reply in troubled.replies if isinstance(reply, Rejection) and _is_one_of(reply.received, bad)]
-    expected = len(bad) * len(traffic.batches)
-    assert len(refused) == expected, f"{len(refused)} of {expected} bad messages were refused"
-    assert all(reply.error.reason for reply in refused), "a refusal without a reason"
-    others = [reply for reply in troubled.replies if reply not in refused]
-    assert others == spared.replies, "a message that was refused had an effect on replies"
-    assert troubled.changes == spared.changes, "a message that was refused had an effect on the state"
-
-
-def law_duplicates(make: Callable[[], Role], traffic: Traffic, channels: Collection[str], same: SameBytes = equal_bytes) -> None:
-    """5. A message on ``channels`` that comes again, at once or with the next batch, changes nothing the second time.
-
-    The copy is a record of its own, as a sender's second attempt is; the record that the bus brings twice is the worker's to skip.
-    """
-    once = _Run(make(), traffic.partitions).feed_all(traffic.batches)
-    twice = _Run(make(), traffic.partitions)
-    late: list[Received] = []
-    for now, batch in traffic.batches:
-        copies = [_copy(received) for received in batch if received.channel in channels]
-        twice.feed(now, [*late, *batch, *copies])
-        late = copies
-    if traffic.batches:
-        twice.feed(traffic.batches[-1][0], late)
-    _assert_same_sends(once.replies, twice.replies, same)
-    _assert_same_state(once.state, twice.state, same)
-
-
 def _copy(received: Received) -> Received:
     return replace(received, record=replace(received.record, offset=received.record.offset + 1_000_000))
 
 
-def _is_one_of(received: Received, some: Sequence[Received]) -> bool:
-    # By identity: messages may hold arrays, which do not compare to one truth.
-    return any(received is one for one in some)
+def _answers(replies: Sequence[Send | Rejection]) -> list[Send | tuple[Received, str]]:
+    # Two errors are never equal by themselves.
+    return [reply if isinstance(reply, Send) else (reply.received, str(reply.error)) for reply in replies]
 
 
 def _rejected(replies: Sequence[Send | Rejection]) -> list[tuple[str, str, int, int, str]]:
@@ -184,17 +304,19 @@ def _sends(replies: Sequence[Send | Rejection]) -> dict[Place, list[bytes]]:
     return places
 
 
-def _assert_same_sends(one: Sequence[Send | Rejection], other: Sequence[Send | Rejection], same: SameBytes) -> None:
+def _assert_same_sends(one: Sequence[Send | Rejection], other: Sequence[Send | Rejection], same: Same) -> None:
     left, right = _sends(one), _sends(other)
     counts = {place: (len(left.get(place, [])), len(right.get(place, []))) for place in left.keys() | right.keys()}
     differing = {place: count for place, count in counts.items() if count[0] != count[1]}
     assert not differing, f"different numbers of messages: {differing}"
     for place, values in left.items():
         for number, (value, counterpart) in enumerate(zip(values, right[place], strict=True)):
-            assert same(place[0], value, counterpart), f"message {number} to {place}: {value!r} and {counterpart!r}"
+            assert same(place[0], place[1], value, counterpart), f"message {number} to {place}: {value!r} and {counterpart!r}"
 
 
-def _assert_same_state(one: dict[Slot, bytes], other: dict[Slot, bytes], same: SameBytes) -> None:
+def _assert_same_state(one: State, other: State, same: Same) -> None:
     assert one.keys() == other.keys(), f"only one of the two remembers {sorted(one.keys() ^ other.keys())}"
-    for slot, value in one.items():
-        assert same(slot[0], value, other[slot]), f"{slot} is remembered as {value!r} and as {other[slot]!r}"
+    for (channel, partition, key), value in one.items():
+        counterpart = other[channel, partition, key]
+        slot = f"{channel}, partition {partition}, key {key!r}"
+        assert same(channel, key, value, counterpart), f"{slot} is remembered as {value!r} and as {counterpart!r}"
