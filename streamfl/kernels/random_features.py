@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from streamfl.kernels.dictionary import Kernel
+from streamfl.role import ConfigurationError
 from streamfl.seeding import cauchy, normal
 
 __all__ = ["FeatureMap", "frequencies", "random_features"]
@@ -18,6 +19,8 @@ __all__ = ["FeatureMap", "frequencies", "random_features"]
 BLOCK_ROWS = 32
 # For fewer rows, amplitudes and phases of new parameters take longer than the cosines that they save.
 FEW_ROWS = 16
+# Times the largest input that is accepted it is still a finite number in single precision.
+LARGEST_FREQUENCY = 1e18
 
 
 def frequencies(
@@ -42,6 +45,8 @@ def frequencies(
 
     They are computed in float64 and rounded to ``dtype`` once, at the end.
 
+    ConfigurationError where a bandwidth is so small that phases could exceed single precision.
+
     Returns (kernels, count, dimension). Source: POF-MKL, section 2; Rahimi & Recht 2007, theorem 1.
 
     >>> frequencies([Kernel("gaussian", 0.5)], 100, 3, seed=7).shape
@@ -51,7 +56,14 @@ def frequencies(
     first_of_kind = _first_of_kind(kernels)
     for i, kernel in enumerate(kernels):
         stream = first_of_kind[i] if shared_directions else i
-        result[i] = _unit_frequencies(kernel, count, dimension, seed, stream) / kernel.bandwidth
+        with np.errstate(over="ignore"):
+            drawn = _unit_frequencies(kernel, count, dimension, seed, stream) / kernel.bandwidth
+        if not np.abs(drawn).max(initial=0.0) <= LARGEST_FREQUENCY:
+            raise ConfigurationError(
+                f"kernels.bandwidths: {kernel.bandwidth:g} is too small, its frequencies exceed {LARGEST_FREQUENCY:g}; "
+                "bandwidths are in units of the inputs after samples.input_norm"
+            )
+        result[i] = drawn
     return result
 
 

@@ -15,17 +15,20 @@ from streamfl.estimators import POFMKLClassifier, POFMKLRegressor
 from streamfl.pofmkl.client import PofmklClient, StepTrace
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import Prediction
+from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
-from streamfl.samples import SamplesSection
+from streamfl.samples import DataError, SamplesSection
 from streamfl.settings import Bus, RoleSection
 from streamfl.wire import record_size
 
 __all__ = ["Outcome", "simulate"]
 
 _MOST_STEPS = 10_000
+# On the learning scale labels are between 0 and 1: what is this large is no prediction any more.
+_DIVERGED = 1e6
 
 
 @dataclass
@@ -114,7 +117,8 @@ def simulate(
     """Run a federation over ``inputs`` (T, K, d) and ``labels`` (T, K), in the label's own unit, and judge it.
 
     Inputs are divided by samples.input_norm and labels mapped by samples.label_range, as in a deployment; ``progress`` is told
-    the number of predictions made so far. Under a byte budget the time that the token buckets see is one second a round.
+    the number of predictions made so far. Under a byte budget the time that the token buckets see is one second a round, and more
+    where a round waits for them. DataError if the federation diverges, ConfigurationError if its settings let it stand still.
     """
     rounds, clients, dimension = inputs.shape
     section = settings.samples or SamplesSection(topic="samples")
@@ -160,9 +164,13 @@ def simulate(
                 if client.predicted == done:
                     break
                 # Nothing can happen before some time has passed: a bucket has to fill, or a round to time out.
-                clock.now += 1.0
+                clock.advance(client_worker.role.wake_at, server_worker.role.wake_at)
         else:
-            raise RuntimeError(f"the federation stands still in round {number}: {client.predicted} of {done} samples predicted")
+            raise ConfigurationError(
+                f"the federation stands still in round {number}: {client.predicted} of {done} samples are predicted after "
+                f"{clock.now:g} simulated seconds; "
+                f"raise uplink.budget_bytes_per_second = {settings.uplink.budget_bytes_per_second} or leave it out"
+            )
         clock.now += 1.0
         for prediction in observer.new_predictions():
             scaled = (prediction.prediction - low) / (high - low)
@@ -171,12 +179,24 @@ def simulate(
     scaled_labels = (np.asarray(labels, dtype=np.float64) - low) / (high - low)
     scaled_inputs = np.asarray(inputs, dtype=np.float64) / section.input_norm
     budget = settings.uplink.budget_bytes_per_second
+    largest = float(np.abs(predictions).max())
+    if not largest <= _DIVERGED:
+        raise DataError(
+            f"the federation diverged: predictions reach {largest:g} where labels are between 0 and 1. "
+            f"Lower learning.learning_rate = {settings.learning.rate:g} or learning.regularisation = "
+            f"{settings.learning.regularisation:g}, or send more kernels an upload (section [uplink])."
+        )
+    local = np.full_like(scaled_labels, np.nan)
+    if local_only:
+        # A learner on its own may diverge where the federation does not; its figures are no numbers then.
+        with np.errstate(over="ignore", invalid="ignore"):
+            local = _local_only(settings, scaled_inputs, scaled_labels)
     outcome = Outcome(
         settings=settings,
         predictions=predictions,
         labels=scaled_labels,
         scale=high - low,
-        local=_local_only(settings, scaled_inputs, scaled_labels) if local_only else np.full_like(scaled_labels, np.nan),
+        local=local,
         mean=_running_mean(scaled_labels),
         regret_per_client=client.regret(),
         uplink_bytes=observer.uplink_bytes,
@@ -200,6 +220,11 @@ class _Clock:
 
     def __call__(self) -> float:
         return self.now
+
+    def advance(self, *wake_at: float | None) -> None:
+        """By a second, or to the first of these times if they are later, in whole seconds."""
+        first = min((when for when in wake_at if when is not None), default=self.now)
+        self.now = max(self.now + 1.0, float(np.ceil(first)))
 
 
 class _Observer:
@@ -267,5 +292,5 @@ def _local_only(settings: PofmklSettings, inputs: NDArray[np.float64], labels: N
             else:
                 predicted = learner.predict_one(sample)
                 learner.learn_one(sample, label)
-            errors[number, client] = (predicted - label) ** 2
+            errors[number, client] = np.square(predicted - label)
     return errors

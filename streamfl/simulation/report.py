@@ -34,11 +34,12 @@ def rows(outcome: Outcome) -> list[tuple[str, str]]:
     summary = outcome.summary()
     budget = summary["uplink_budget_bytes"]
     sent = summary["uplink_bytes"]
+    local = summary["mse_local_only"]
     allowed = "no budget" if budget is None else f"{_bytes(budget)} allowed ({sent / budget:.0%} used)"
     return [
         ("Samples", f"{summary['samples']:,} of {summary['clients']} clients"),
         ("MSE, federation", f"{summary['mse']:.5f}"),
-        ("MSE, each client on its own", f"{summary['mse_local_only']:.5f}"),
+        ("MSE, each client on its own", f"{local:.5f}" if np.isfinite(local) else "diverged"),
         ("MSE, each client's running mean", f"{summary['mse_running_mean']:.5f}"),
         ("Regret per sample", f"{summary['regret_mean'] / summary['rounds']:.5f}"),
         ("Sent by the clients", f"{_bytes(sent)}, {allowed}"),

@@ -170,6 +170,41 @@ def test_simulate_deals_rows_and_scales_them_over_the_file(line: Line, tmp_path:
     assert result["mse_original_units"] == pytest.approx(result["mse"] * (maximum - minimum) ** 2)
 
 
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_a_federation_that_diverges_is_said_to(line: Line, monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
+    """Figures of a model that has become useless would be believed; the message names the setting to change."""
+    monkeypatch.setenv("STREAMFL_LEARNING__LEARNING_RATE", "1e30")
+    monkeypatch.setenv("STREAMFL_LEARNING__PRECISION", precision)
+    code, out, error = line("simulate", line.config, "--data", line.data, "--rounds", 6)
+    assert (code, out) == (5, "")
+    assert "diverged" in error
+    assert "learning.learning_rate" in error
+
+
+def test_a_tiny_budget_takes_simulated_time_only(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget of a byte a day is slow for a federation, not for whoever simulates it; and it is kept."""
+    monkeypatch.setenv("STREAMFL_UPLINK__BUDGET_BYTES_PER_SECOND", "1e-5")
+    code, found = line.json("simulate", line.config, "--data", line.data, "--rounds", 6)
+    assert (code, found["samples"]) == (0, 24)
+    assert np.isfinite(found["mse"])
+    monkeypatch.setenv("STREAMFL_UPLINK__BUDGET_BYTES_PER_SECOND", "1e-320")
+    code, out, error = line("simulate", line.config, "--data", line.data, "--rounds", 6)
+    assert (code, out) == (2, "")
+    assert "uplink.budget_bytes_per_second" in error
+
+
+@pytest.mark.parametrize("command", ["simulate", "features"])
+def test_bandwidths_below_single_precision_are_refused(
+    line: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
+    """Frequencies that overflow make every prediction no number; the message names the setting."""
+    monkeypatch.setenv("STREAMFL_KERNELS__BANDWIDTHS", "[1e-40, 1.0]")
+    arguments = ["--data", line.data] if command == "simulate" else ["--out", tmp_path / "f.npz"]
+    code, _, error = line(command, line.config, *arguments)
+    assert code == 2
+    assert "kernels.bandwidths: 1e-40" in error
+
+
 def test_run_predicts_and_leaves_when_told(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGTERM ends a worker after its step with code 0, so that a rolling update loses nothing."""
     line("topics", line.config, "--create")
