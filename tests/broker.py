@@ -16,8 +16,10 @@ import subprocess
 import tempfile
 import time
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 __all__ = ["Broker"]
 
@@ -40,10 +42,11 @@ POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 PROPERTIES = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=CLIENTS://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=CLIENTS://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+inter.broker.listener.name=CLIENTS
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,CLIENTS:{protocol}
 log.dirs={data}
 offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
@@ -61,12 +64,14 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
 class Broker:
     """A single-node Kafka cluster, started on entering and gone on leaving.
 
-    ``properties`` are added to server.properties and win over the defaults. RuntimeError if it cannot be started: the
-    text holds the end of its log.
+    ``properties`` are added to server.properties and win over the defaults. ``options`` are what a client of full rights
+    has to be given; their ``security_protocol`` is that of the listener CLIENTS. RuntimeError if it cannot be started:
+    the text holds the end of its log.
     """
 
-    def __init__(self, properties: dict[str, str] | None = None) -> None:
+    def __init__(self, properties: Mapping[str, str] | None = None, options: Mapping[str, Any] | None = None) -> None:
         self._properties = dict(properties or {})
+        self.options = dict(options or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._directory = Path()
         self.port = 0
@@ -86,7 +91,12 @@ class Broker:
         self._directory = Path(tempfile.mkdtemp(prefix="streamfl-broker-"))
         atexit.register(self.stop)
         self.port, controller = _free_ports(2)
-        text = PROPERTIES.format(port=self.port, controller=controller, data=self._directory / "data")
+        text = PROPERTIES.format(
+            port=self.port,
+            controller=controller,
+            data=self._directory / "data",
+            protocol=self.options.get("security_protocol", "PLAINTEXT"),
+        )
         text += "".join(f"{name}={value}\n" for name, value in self._properties.items())
         (self._directory / "server.properties").write_text(text)
         java = ["java", "-Xmx512m", "-cp", f"{libraries}/*"]
@@ -151,7 +161,7 @@ class Broker:
             if probe.connect_ex(("127.0.0.1", self.port)) != 0:
                 return False
         try:
-            admin = KafkaAdminClient(bootstrap_servers=self.address, bootstrap_timeout_ms=5000)
+            admin = KafkaAdminClient(bootstrap_servers=self.address, bootstrap_timeout_ms=5000, **self.options)
         except KafkaError:
             return False
         try:

@@ -98,6 +98,8 @@ OWN_OPTIONS = {
     "value_deserializer": "streamfl decodes",
     "value_serializer": "streamfl encodes",
 }
+# A password of digits that comes from the environment is read as a number.
+TEXT_OPTIONS = {"sasl_plain_password", "sasl_plain_username", "ssl_password"}
 
 CREATE_HINT = "create it, for instance with 'streamfl topics CONFIG --create'"
 
@@ -174,11 +176,14 @@ class KafkaBus:
                         made._net.stop()
                 if isinstance(error, kafka_errors.KafkaConfigurationError):
                     raise ConfigurationError(f"bus.options: {error}") from error
-                cause = causes[-1] if causes else error
                 where = ",".join(self._servers)
-                if isinstance(cause, _NOT_LET_IN) or isinstance(cause.__context__, ssl.SSLCertVerificationError):
-                    raise ConfigurationError(f"bus.options: no way into the Kafka cluster at {where}: {cause}") from cause
-                raise BusUnavailable(f"no Kafka broker answered at {where} within {self.connect_timeout:g} s: {cause}") from error
+                for cause in causes:
+                    # Any of them, not the last: time may run out in the middle of one more attempt.
+                    if isinstance(cause, _NOT_LET_IN) or isinstance(cause.__context__, ssl.SSLCertVerificationError):
+                        raise ConfigurationError(f"bus.options: no way into the Kafka cluster at {where}: {cause}") from cause
+                raise BusUnavailable(
+                    f"no Kafka broker answered at {where} within {self.connect_timeout:g} s: {causes[-1] if causes else error}"
+                ) from error
             except (TypeError, ValueError, AssertionError) as error:
                 raise ConfigurationError(f"bus.options: {error}") from error
 
@@ -398,24 +403,26 @@ class KafkaSession:
         self._alone_since: float | None = None
         self._readers: list[Any] = []
         try:
-            # Made now, so that a missing right on the transactional id stops the start and not the first commit.
-            self._ready_producer()
-            if subscription.inputs:
-                self._consumer = bus.make(
-                    KafkaConsumer,
-                    CONSUMER_DEFAULTS,
-                    group_id=subscription.group,
-                    enable_auto_commit=False,
-                    isolation_level="read_committed",
-                    auto_offset_reset="none" if subscription.auto_offset_reset == "error" else subscription.auto_offset_reset,
-                    allow_auto_create_topics=False,
-                    # Eager: everybody gives up everything first. With the client's cooperative assignor two members can both claim
-                    # a partition after a third was killed, and then rebalance for ever; it also parts the inputs of a task.
-                    partition_assignment_strategy=[RangePartitionAssignor],
-                )
-                for topic in subscription.inputs:
-                    self._consumer.partitions_for_topic(topic)
-                self._consumer.subscribe(list(subscription.inputs), listener=_Listener(self._on_lost, self._on_assigned))
+            with _translated("joining the group", self._subscription):
+                # Made now, so that a missing right on the transactional id stops the start and not the first commit.
+                self._ready_producer()
+                if subscription.inputs:
+                    self._consumer = bus.make(
+                        KafkaConsumer,
+                        CONSUMER_DEFAULTS,
+                        group_id=subscription.group,
+                        enable_auto_commit=False,
+                        isolation_level="read_committed",
+                        auto_offset_reset="none" if subscription.auto_offset_reset == "error" else subscription.auto_offset_reset,
+                        allow_auto_create_topics=False,
+                        # Eager: everybody gives up everything first. With the client's cooperative assignor two members can
+                        # both claim a partition after a third was killed, and then rebalance for ever; it also parts the
+                        # inputs of a task.
+                        partition_assignment_strategy=[RangePartitionAssignor],
+                    )
+                    for topic in subscription.inputs:
+                        self._consumer.partitions_for_topic(topic)
+                    self._consumer.subscribe(list(subscription.inputs), listener=_Listener(self._on_lost, self._on_assigned))
         except BaseException:
             self.close()
             raise
@@ -563,6 +570,11 @@ class KafkaSession:
 
     def _poll_inputs(self, polled: Polled, timeout: float, max_records: int) -> None:
         self._apply_pauses()
+        coordinator = self._consumer._coordinator
+        if coordinator.rejoining:
+            # The library forgets a rejoin under way once the metadata that caused it has changed back, and then neither reads nor
+            # sends heartbeats for ever. Asking for what is under way costs nothing.
+            pass
         try:
             batches = self._consumer.poll(timeout_ms=max(0, round(timeout * 1000)), max_records=max_records)
         except kafka_errors.NoOffsetForPartitionError:
@@ -977,13 +989,18 @@ def _positive(value: Any) -> float:
 
 def _check_options(options: Mapping[str, Any]) -> None:
     known = {*KafkaConsumer.DEFAULT_CONFIG, *KafkaProducer.DEFAULT_CONFIG, *KafkaAdminClient.DEFAULT_CONFIG}
+    # No values in these texts: a mistyped name may be that of a password.
     for name, value in options.items():
         if name in OWN_OPTIONS:
-            raise ConfigurationError(f"bus.options.{name} = {value!r} cannot be set: {OWN_OPTIONS[name]}")
+            raise ConfigurationError(f"bus.options.{name} cannot be set: {OWN_OPTIONS[name]}")
         if name not in known:
             near = difflib.get_close_matches(name, known - OWN_OPTIONS.keys(), n=3)
             hint = f"did you mean {' or '.join(near)}?" if near else "the names are those of kafka-python's clients"
-            raise ConfigurationError(f"bus.options.{name} = {value!r} is not an option of the Kafka clients: {hint}")
+            raise ConfigurationError(f"bus.options.{name} is not an option of the Kafka clients: {hint}")
+        if name in TEXT_OPTIONS and not isinstance(value, str):
+            raise ConfigurationError(
+                f"bus.options.{name} is not text: put it in double quotes, in an environment variable within the value"
+            )
 
 
 class _Unstable(logging.Filter):

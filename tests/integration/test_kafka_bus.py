@@ -339,6 +339,8 @@ def test_no_broker_is_a_clear_error_in_time(caplog: pytest.LogCaptureFixture) ->
         ("kafka://host:1", {"sesion_timeout_ms": 1}, r"bus\.options\.sesion_timeout_ms.*session_timeout_ms"),
         ("kafka://host:1", {"group_id": "g"}, r"bus\.options\.group_id.*bus\.group"),
         ("kafka://host:1", {"connect_timeout_seconds": -1}, r"connect_timeout_seconds"),
+        ("kafka://host:1", {"sasl_plain_pasword": "secret"}, r"(?s)\A(?!.*secret).*did you mean sasl_plain_password"),
+        ("kafka://host:1", {"sasl_plain_password": 2718}, r"(?s)\A(?!.*2718).*double quotes"),
     ],
 )
 def test_wrong_settings_name_the_key(url: str, options: dict[str, Any], message: str) -> None:

@@ -1,0 +1,62 @@
+"""What the connector knows about the client library's inside, against a real broker: a version that changes it fails
+here.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+
+import pytest
+from broker import Broker
+from kafka import KafkaProducer, OffsetAndMetadata, TopicPartition
+from kafka.errors import KafkaTimeoutError
+from streamfl_connectors.kafka import PRODUCER_DEFAULTS, KafkaBus, _complete, discard, publish
+
+from streamfl.runtime.bus import Outgoing, Subscription, TopicSpec
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture(name="_refused_connections")
+def _collect_sockets() -> Iterator[None]:
+    """The client library leaves the socket of a refused connection to the garbage collector, which warns."""
+    yield
+    gc.collect()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.usefixtures("_refused_connections")
+def test_a_coordinator_that_dies_inside_a_transaction_is_waited_for() -> None:
+    """Guards the commit against an outage between its records and its offsets: the library forgets the request for
+    ever, and only the connector's mended producer sends it when the broker is back.
+    """
+    with Broker() as broker:
+        # Long: a broker that starts slowly must not abort the transaction in the meantime.
+        bus = KafkaBus(broker.url, {"transaction_timeout_ms": 300_000})
+        bus.create([TopicSpec("outputs", 1, False)])
+        session = bus.session(Subscription("group", ()))
+        mended = session._producer
+        plain = bus.make(KafkaProducer, PRODUCER_DEFAULTS, transactional_id="plain")
+        try:
+            plain.init_transactions()
+            results = []
+            for producer, value in ((mended, b"mended"), (plain, b"plain")):
+                producer.begin_transaction()
+                publish(producer, [Outgoing("outputs", None, value)], bus.limits(["outputs"]), 30)
+            broker.halt()
+            for producer in (mended, plain):
+                offsets = {TopicPartition("outputs", 0): OffsetAndMetadata(1, "", -1)}
+                results.append(producer._transaction_manager.send_offsets_to_transaction(offsets, "group"))
+                producer._sender.wakeup()
+            time.sleep(2)
+            broker.start()
+            _complete(mended, results[0], 60_000)
+            _complete(mended, mended._transaction_manager.begin_commit(), 60_000)
+            with pytest.raises(KafkaTimeoutError):
+                _complete(plain, results[1], 3_000)
+        finally:
+            discard(plain)
+            session.close()
+            bus.close()

@@ -1,0 +1,158 @@
+"""The Kafka connector against a broker that asks who one is and what one may do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broker import Broker
+from kafka import KafkaAdminClient
+from kafka.admin import ACL, ACLOperation, ACLPermissionType, ACLResourcePatternType, ResourcePattern, ResourceType
+from streamfl_connectors.kafka import KafkaBus
+
+from streamfl.role import ConfigurationError
+from streamfl.runtime.bus import Outgoing, Polled, Step, Subscription, TopicSpec
+
+pytestmark = pytest.mark.broker
+
+LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+PROPERTIES = {
+    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "listener.name.clients.plain.sasl.jaas.config": (
+        f'{LOGIN} username="admin" password="full-rights" user_admin="full-rights" user_worker="few-rights";'
+    ),
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    # The controller's listener, which no client uses, has no users.
+    "super.users": "User:admin;User:ANONYMOUS",
+}
+WRONG = "not-the-password"
+
+
+def options(user: str, password: str) -> dict[str, Any]:
+    return {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": user,
+        "sasl_plain_password": password,
+    }
+
+
+@pytest.fixture(name="secured", scope="module")
+def _secured() -> Iterator[Broker]:
+    with Broker(PROPERTIES, options("admin", "full-rights")) as broker:
+        yield broker
+
+
+@pytest.fixture(name="admin")
+def _admin(secured: Broker) -> Iterator[KafkaBus]:
+    bus = KafkaBus(secured.url, secured.options)
+    yield bus
+    bus.close()
+
+
+def allow(secured: Broker, kind: ResourceType, name: str, *operations: ACLOperation) -> None:
+    """Let the worker do this to everything whose name begins like that."""
+    admin = KafkaAdminClient(bootstrap_servers=secured.address, **secured.options)
+    pattern = ResourcePattern(kind, name, ACLResourcePatternType.PREFIXED)
+    result = admin.create_acls([ACL("User:worker", "*", one, ACLPermissionType.ALLOW, pattern) for one in operations])
+    admin.close()
+    assert not result["failed"]
+
+
+def test_a_wrong_password_is_a_configuration_error_that_does_not_show_it(secured: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    """Guards the operator: not 'no broker answers', which sends them looking at the network; and the password itself."""
+    with pytest.raises(ConfigurationError, match="Authentication") as caught:
+        KafkaBus(secured.url, {**options("worker", WRONG), "connect_timeout_seconds": 5})
+    assert WRONG not in str(caught.value)
+    assert WRONG not in caplog.text
+
+
+def test_every_missing_right_is_named_and_with_all_of_them_a_session_works(secured: Broker, admin: KafkaBus) -> None:
+    """Guards the start under access control: the client itself polls nothing for ever, or says only that something was
+    denied.
+    """
+    run = uuid.uuid4().hex[:12]
+    samples, outputs, group = f"samples-{run}", f"outputs-{run}", f"group-{run}"
+    admin.create([TopicSpec(samples, 1, False), TopicSpec(outputs, 1, False)])
+    admin.write([Outgoing(samples, None, b"a")])
+    worker = KafkaBus(secured.url, options("worker", "few-rights"))
+    subscription = Subscription(group, (samples,))
+    step = Step({(samples, 0): 1}, [Outgoing(outputs, None, b"x")])
+    try:
+        with pytest.raises(ConfigurationError, match=rf"Read .* on topic '{samples}'"):
+            worker.session(subscription)
+        allow(secured, ResourceType.TOPIC, samples, ACLOperation.READ)
+        with pytest.raises(ConfigurationError, match=rf"Write on transactional ids with the prefix '{group}'"):
+            worker.session(subscription)
+        allow(secured, ResourceType.TRANSACTIONAL_ID, group, ACLOperation.WRITE)
+        session = worker.session(subscription)
+        with pytest.raises(ConfigurationError, match=rf"Read on group '{group}'"):
+            _poll_record(session)
+        session.close()
+        allow(secured, ResourceType.GROUP, group, ACLOperation.READ)
+
+        session = worker.session(subscription)
+        _poll_record(session)
+        with pytest.raises(ConfigurationError, match=rf"Write .* on topic '{outputs}'"):
+            session.commit(step)
+        allow(secured, ResourceType.TOPIC, outputs, ACLOperation.DESCRIBE, ACLOperation.DESCRIBE_CONFIGS)
+        _poll_record(session)
+        with pytest.raises(ConfigurationError, match=rf"Write .* on topic '{outputs}'"):
+            session.commit(step)
+        allow(secured, ResourceType.TOPIC, outputs, ACLOperation.WRITE)
+        _poll_record(session)
+        session.commit(step)
+        assert [record.value for record in admin.read(outputs)] == [b"x"]
+        assert session.committed(samples, 0) == 1
+        session.close()
+    finally:
+        worker.close()
+
+
+SETTINGS = """
+[federation]
+name = "secured"
+clients = 2
+
+[bus]
+url = "{url}"
+connect_timeout_seconds = 5
+
+[bus.options]
+security_protocol = "SASL_PLAINTEXT"
+sasl_mechanism = "PLAIN"
+sasl_plain_username = "admin"
+
+[role]
+kind = "pofmkl-server"
+"""
+
+
+@pytest.mark.parametrize(("password", "code"), [(WRONG, 2), ("full-rights", 4)])
+def test_the_password_comes_from_the_environment_and_is_never_printed(
+    secured: Broker, tmp_path: Path, password: str, code: int
+) -> None:
+    """Guards the secret: it can be kept out of the settings file, and no command shows it."""
+    path = tmp_path / "server.toml"
+    path.write_text(SETTINGS.format(url=secured.url))
+    environment = {**os.environ, "STREAMFL_BUS__OPTIONS__SASL_PLAIN_PASSWORD": password}
+    command = [sys.executable, "-m", "streamfl", "check", str(path)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.returncode == code, result.stdout + result.stderr
+    assert password not in result.stdout + result.stderr
+    assert ("does not exist" if code == 4 else "Authentication") in result.stdout
+
+
+def _poll_record(session: Any) -> Polled:
+    for _ in range(150):
+        polled: Polled = session.poll(0.2, 10)
+        if polled.records:
+            return polled
+    raise AssertionError("no record came")
