@@ -574,7 +574,7 @@ class KafkaSession:
         if coordinator.rejoining:
             # The library forgets a rejoin under way once the metadata that caused it has changed back, and then neither reads nor
             # sends heartbeats for ever. Asking for what is under way costs nothing.
-            pass
+            coordinator.request_rejoin()
         try:
             batches = self._consumer.poll(timeout_ms=max(0, round(timeout * 1000)), max_records=max_records)
         except kafka_errors.NoOffsetForPartitionError:
