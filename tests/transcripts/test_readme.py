@@ -1,0 +1,184 @@
+"""What the README and the documents say that commands print is what they print. The README's own commands, without a broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+
+from streamfl.cli import main
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+COMMANDS = [line.strip() for line in re.findall(r"(?:^    |`)streamfl (\w+ [^`#\n]+)", README, re.MULTILINE)]
+
+FIGURES = {
+    "samples",
+    "clients",
+    "rounds",
+    "learning_rate",
+    "regularisation",
+    "exploration_rate",
+    "mse",
+    "mse_original_units",
+    "mse_running_mean",
+    "mse_local_only",
+    "regret_mean",
+    "regret_per_client",
+    "uplink_bytes",
+    "uplink_budget_bytes",
+    "downlink_bytes",
+    "seconds",
+}
+ROWS = [
+    "Samples",
+    "MSE, federation",
+    "MSE, each client on its own",
+    "MSE, each client's running mean",
+    "Regret per sample",
+    "Sent by the clients",
+    "Time",
+]
+
+Run = Callable[[str], tuple[int, str, str]]
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the README's two files and samples such as it speaks of, on a memory bus of its own."""
+    for block in re.findall(r"```toml\n(.*?)```", README, re.DOTALL):
+        role = re.search(r'kind = "pofmkl-(\w+)"', block)
+        assert role
+        (tmp_path / f"{role[1]}.toml").write_text(block)
+    generator = np.random.default_rng(1)
+    inputs = generator.uniform(20, 40, size=(160, 3))
+    rows = np.column_stack([inputs, inputs[:, 0] / 5 + generator.normal(size=160)])
+    np.savetxt(tmp_path / "readings.csv", rows, delimiter=",", header="t1,t2,flow,lever", comments="")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STREAMFL_BUS__URL", f"memory://{tmp_path.name}")
+    return tmp_path
+
+
+@pytest.fixture(name="run")
+def _run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(command: str) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr of ``streamfl`` with these arguments."""
+        monkeypatch.setattr(sys, "argv", ["streamfl", *command.split()])
+        capsys.readouterr()
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code or 0
+        return int(code), *capsys.readouterr()
+
+    return run
+
+
+def shown(beginning: str) -> str:
+    """The README's command that begins so."""
+    [command] = [command for command in COMMANDS if command.startswith(beginning)]
+    return command
+
+
+def table(text: str) -> list[list[str]]:
+    """The cells of a printed table, without its heading."""
+    return [[cell.strip() for cell in line.strip("│").split("│")] for line in text.splitlines() if line.startswith("│")]
+
+
+def as_json(text: str) -> Any:
+    """One JSON object on one line, with none of the numbers that JSON does not have."""
+
+    def refuse(name: str) -> NoReturn:
+        raise AssertionError(f"{name} is no JSON")
+
+    assert text.endswith("}\n")
+    assert text.count("\n") == 1
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_every_command_of_the_readme_is_tried() -> None:
+    """Protects this file from falling behind: a command that the README gains has to be added here."""
+    assert [command.split()[0] for command in COMMANDS] == ["demo", "topics", "topics", "check", "run", "run", "simulate"]
+
+
+def test_the_demo_prints_what_it_is_to_be_judged_by(run: Run, folder: Path) -> None:
+    """Protects the first thing that anybody sees: the table's rows, the picture, and the same figures as JSON."""
+    code, out, error = run("demo")
+    rows = table(out)
+    assert code == 0
+    assert [row[0] for row in rows] == ROWS
+    assert re.fullmatch(r"[\d.]+ MB, [\d.]+ MB allowed \(\d+% used\)", rows[5][1])
+    assert (folder / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert "demo.png" in error
+    code, out, _ = run(shown("demo"))
+    found = as_json(out)
+    assert code == 0
+    assert found.keys() == FIGURES | {"picture"}
+    printed = [f"{found[name]:.5f}" for name in ("mse", "mse_local_only", "mse_running_mean")]
+    assert [row[1] for row in rows[1:4]] == printed
+    assert rows[4][1] == f"{found['regret_mean'] / found['rounds']:.5f}"
+    assert found["uplink_bytes"] <= found["uplink_budget_bytes"]
+
+
+def test_simulate_prints_one_object(run: Run) -> None:
+    """Protects scripts that read the figures, and the README's own command line on data such as it describes."""
+    command = shown("simulate").replace("--rounds 300", "--rounds 4")
+    code, out, _ = run(command)
+    found = as_json(out)
+    assert code == 0
+    assert found.keys() == FIGURES | {"dropped_rows"}
+    assert (found["samples"], found["clients"], found["rounds"]) == (160, 40, 4)
+    assert found["uplink_bytes"] <= found["uplink_budget_bytes"]
+    assert found["regret_per_client"].keys() == {f"client-{number}" for number in range(40)}
+    _, out, _ = run(command.removesuffix(" --format json"))
+    assert [row[0] for row in table(out)] == ROWS
+
+
+def test_topics_and_check_lead_to_a_federation_that_can_run(run: Run) -> None:
+    """Protects the README's way from nothing to a running federation: check says what is missing, topics makes it."""
+    check = shown("check")
+    code, out, _ = run(check)
+    assert code == 4
+    missing = [row for row in table(out) if row[1] == "FAIL"]
+    assert missing
+    assert all("streamfl topics client.toml --create" in row[3] for row in missing)
+    for command in (command for command in COMMANDS if command.startswith("topics")):
+        code, out, _ = run(command)
+        assert code == 0
+        assert {row[3] for row in table(out)} == {"ok"}
+    code, out, _ = run(check)
+    assert code == 0
+    assert {row[1] for row in table(out)} == {"pass"}
+    found = as_json(run(f"{check} --format json")[1])
+    assert found["ok"] is True
+    assert [[one["check"], one["detail"]] for one in found["checks"]] == [[row[0], row[2]] for row in table(out)]
+
+
+def test_features_say_what_was_written(run: Run, folder: Path) -> None:
+    """Protects whoever computes without streamfl: the file's array is the one that the line and the object describe."""
+    code, out, error = run("features client.toml --out f.npz")
+    assert (code, out) == (0, "")
+    assert error == "wrote f.npz: frequencies (51, 100, 3) float32\n"
+    found = as_json(run("features client.toml --out f.npz --format json")[1])
+    assert found == {"path": "f.npz", "shape": [51, 100, 3], "dtype": "float32"}
+    with np.load(folder / "f.npz") as archive:
+        assert archive["frequencies"].shape == (51, 100, 3)
+
+
+@pytest.mark.parametrize("beginning", ["check", "topics client", "run client"])
+def test_without_a_broker_commands_say_so(folder: Path, beginning: str) -> None:
+    """Protects the first try on Kafka: a broker that is not there is exit code 3 and a line, for every command that needs it."""
+    environment = os.environ | {"STREAMFL_BUS__URL": "kafka://127.0.0.1:1", "STREAMFL_BUS__CONNECT_TIMEOUT_SECONDS": "1"}
+    command = [sys.executable, "-W", "ignore", "-m", "streamfl", *shown(beginning).split()]
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 3
+    assert "Traceback" not in ended.stderr
+    assert "127.0.0.1:1" in ended.stderr + ended.stdout
