@@ -15,7 +15,9 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from importlib.util import find_spec
+from itertools import count as counted
 from typing import Any
 
 from kafka import (
@@ -33,6 +35,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import KafkaError
 from kafka.net.compat import KafkaNetClient
+from kafka.partitioner.default import murmur2
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.structs import MemberState
 
@@ -61,6 +64,11 @@ LONGEST_TURN_SECONDS = 0.1
 
 # The producer has no memory bound of its own: writes outside a session wait for the broker after this many bytes.
 WRITE_BYTES = 16_000_000
+
+# A batch's header and the lengths and deltas of a record without headers take no more than this.
+LARGEST_FRAME = 100
+
+_TURNS = counted()
 
 CLIENT_DEFAULTS: dict[str, Any] = {"reconnect_backoff_max_ms": 1000}
 CONSUMER_DEFAULTS: dict[str, Any] = {
@@ -797,32 +805,30 @@ def publish(producer: Any, records: Sequence[Outgoing], limits: Mapping[str, int
     """
     if not records:
         return
+    largest = int(producer.config["max_request_size"])
     for record in records:
-        # The library splits a batch with a refused record and retries; neighbours in flight then fail out of sequence, for
-        # ever, and hide the one to blame.
-        size = _size(record)
-        if size > limits[record.topic]:
-            raise _too_large(record.topic, f"it takes {size} bytes, {limits[record.topic]} are allowed")
-    futures = []
+        # The library splits a batch with a refused record and retries; neighbours in flight then fail out of sequence and hide
+        # the one to blame.
+        limit = min(limits[record.topic], largest)
+        if len(record.key or b"") + len(record.value or b"") > limit - LARGEST_FRAME or record.headers:
+            size = _size(record)
+            if size > limit:
+                raise _too_large(record.topic, f"it takes {size} bytes, {limit} are allowed")
+    futures: list[tuple[str, Any]] = []
     first: KafkaError | None = None
-    for record in records:
-        headers = list(record.headers)
-        try:
-            future = producer.send(record.topic, value=record.value, key=record.key, headers=headers, partition=record.partition)
-        except (ValueError, TypeError) as error:
-            raise ConfigurationError(f"a record for topic {record.topic!r} cannot be written: {error}") from error
-        except kafka_errors.MessageSizeTooLargeError as error:
-            raise _too_large(record.topic, error) from error
-        except KafkaError as error:
-            # A transaction refuses every further record once one has failed; the futures know which and why.
-            first = error
-            break
-        futures.append((record.topic, future))
+    try:
+        for record, future in zip(records, _hand_over(producer, records), strict=True):
+            futures.append((record.topic, future))
+    except KafkaError as error:
+        # A transaction refuses every further record once one has failed; the futures know which and why.
+        first = error
     # A batch that is refused as too large is split, which flush takes for an error; the futures know how it ends.
     with suppress(kafka_errors.UnknownError):
         producer.flush(timeout)
     deadline = time.monotonic() + timeout
     for topic, future in futures:
+        if future.succeeded():
+            continue
         try:
             future.get(timeout=max(0.0, deadline - time.monotonic()))
         except (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError) as error:
@@ -832,6 +838,42 @@ def publish(producer: Any, records: Sequence[Outgoing], limits: Mapping[str, int
             first = first or error
     if first is not None:
         raise first
+
+
+def _hand_over(producer: Any, records: Sequence[Outgoing]) -> Iterator[Any]:
+    """What the producer's ``send`` does, once a partition instead of once a record wherever that is the same: half of its time."""
+    counts = {topic: len(producer.partitions_for(topic)) for topic in {record.topic for record in records}}
+    # Records without a key go to another partition with each call, so that a call fills few batches.
+    keyless = next(_TURNS)
+    transactions = producer._transaction_manager
+    places: dict[TopicPartition, KafkaPartition] = {}
+    for record in records:
+        count, partition = counts[record.topic], record.partition
+        if partition is None:
+            partition = (keyless if record.key is None else _hash_of(record.key)) % count
+        place = places.get((record.topic, partition))
+        if place is None:
+            if not 0 <= partition < count:
+                raise ConfigurationError(f"topic {record.topic!r} has {count} partitions, there is no partition {partition}")
+            place = places[record.topic, partition] = KafkaPartition(record.topic, partition)
+            if transactions is not None and transactions.is_transactional():
+                transactions.maybe_add_partition_to_transaction(place)
+        if record.key is None and record.value is None:
+            raise ConfigurationError(f"a record for topic {record.topic!r} has neither a key nor a value")
+        future, full, new, _ = producer._accumulator.append(place, None, record.key, record.value, list(record.headers))
+        if full or new:
+            producer._sender.wakeup()
+        yield future
+
+
+def _hash_of(key: bytes) -> int:
+    """Kafka's hash of a key, the same in its clients of every language: they all choose the same partition for it."""
+    return _remembered_hash(key) if len(key) <= 256 else murmur2(key) & 0x7FFFFFFF
+
+
+@lru_cache(maxsize=100_000)
+def _remembered_hash(key: bytes) -> int:
+    return int(murmur2(key)) & 0x7FFFFFFF
 
 
 def read_whole(consumer: Any, partitions: Sequence[Any], patience: float) -> Iterator[Record]:
@@ -885,7 +927,8 @@ def _record(found: Any) -> Record:
         found.offset,
         found.key,
         found.value,
-        tuple(found.headers or ()),
+        # A header may be null in a record that somebody else wrote; the client cannot write one again.
+        tuple([(name, content or b"") for name, content in found.headers]) if found.headers else (),
         found.timestamp / 1000,
     )
 
