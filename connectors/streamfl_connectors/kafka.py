@@ -85,7 +85,7 @@ PRODUCER_DEFAULTS: dict[str, Any] = {
     **CLIENT_DEFAULTS,
     "request_timeout_ms": 10_000,
     "delivery_timeout_ms": 25_000,
-    "transaction_timeout_ms": 30_000,
+    "transaction_timeout_ms": 10_000,
     "batch_size": 131_072,
     # Fuller batches while records are handed over; nobody waits for it, because every hand-over ends in a flush.
     "linger_ms": 100,
@@ -430,6 +430,7 @@ class KafkaSession:
                         # inputs of a task.
                         partition_assignment_strategy=[RangePartitionAssignor],
                     )
+                    _keep_answered_joins(self._consumer._coordinator)
                     for topic in subscription.inputs:
                         self._consumer.partitions_for_topic(topic)
                     self._consumer.subscribe(list(subscription.inputs), listener=_Listener(self._on_lost, self._on_assigned))
@@ -937,6 +938,28 @@ def _complete(producer: Any, result: Any, timeout_ms: float) -> None:
     producer._sender.wakeup()
     if not result.wait(timeout_ms=timeout_ms):
         raise kafka_errors.KafkaTimeoutError(f"the transaction coordinator did not answer in {timeout_ms / 1000:g} s")
+
+
+def _keep_answered_joins(coordinator: Any) -> None:
+    """Have a join that the cluster answered between two polls count.
+
+    The library begins another one instead. With polls that are shorter than a rebalance that goes on for ever, and every new
+    generation has the commits of all members refused.
+    """
+    join, complete = coordinator._do_join_and_sync_async, coordinator._on_join_complete_async
+    answers: list[bytes] = []
+
+    async def join_once() -> bytes:
+        if not answers:
+            answers.append(await join())
+        return answers[0]
+
+    async def complete_once(*arguments: Any) -> None:
+        answers.clear()
+        await complete(*arguments)
+
+    coordinator._do_join_and_sync_async = join_once
+    coordinator._on_join_complete_async = complete_once
 
 
 def _mend(producer: Any) -> None:

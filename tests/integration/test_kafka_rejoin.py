@@ -37,3 +37,28 @@ def test_a_rejoin_whose_cause_is_gone_again_is_still_completed(broker: Broker) -
     finally:
         session.close()
         bus.close()
+
+
+def test_joins_answered_between_polls_come_to_an_end(broker: Broker) -> None:
+    """Protects a group with short polls from rebalancing for ever: the library drops such an answer and joins again."""
+    topic = f"rejoin-{uuid.uuid4().hex[:8]}"
+    bus = connect(broker.url)
+    bus.create([TopicSpec(topic, 1, compacted=False)])
+    session = bus.session(Subscription(group=f"{topic}.group", inputs=(topic,)))
+    try:
+        deadline = time.monotonic() + 30
+        while 0 not in session.poll(0.1, 10).assigned:
+            assert time.monotonic() < deadline, "never assigned"
+        coordinator = session._consumer._coordinator  # type: ignore[attr-defined]
+        coordinator.request_rejoin()
+        polls = 0
+        session.poll(0.0, 10)
+        while coordinator.rejoining:
+            # Long enough for an answer of the broker, which comes while nobody polls.
+            time.sleep(0.5)
+            session.poll(0.0, 10)
+            polls += 1
+            assert polls < 20, "the answer to every join was dropped"
+    finally:
+        session.close()
+        bus.close()
