@@ -4,8 +4,8 @@ A :class:`Bus` is a cluster that one is allowed to talk to; a :class:`Session` i
 Nothing is processed between two polls that a rebalance could take away: a worker polls, processes, and commits, and a commit that
 comes too late is refused whole (:class:`CommitRefused`).
 
-Connectors are found by the scheme of the URL: ``memory://`` is built in, others come through the entry-point group
-``streamfl.connectors``, each a function ``connect(url, options) -> Bus``.
+Connectors are found by the scheme of the URL through the entry-point group ``streamfl.connectors``, each a function
+``connect(url, options) -> Bus``.
 """
 
 from __future__ import annotations
@@ -177,13 +177,9 @@ class Bus(Protocol):
 def connect(url: str, options: Mapping[str, Any] | None = None) -> Bus:
     """The bus at ``url``; ConfigurationError if nothing is installed for its scheme."""
     scheme = url.partition("://")[0]
-    if scheme == "memory":
-        from streamfl.runtime.memory_bus import MemoryBus
-
-        return MemoryBus.at(url)
     for found in entry_points(group="streamfl.connectors", name=scheme):
         return cast(Bus, found.load()(url, dict(options or {})))
-    known = sorted({"memory", *(point.name for point in entry_points(group="streamfl.connectors"))})
+    known = sorted({point.name for point in entry_points(group="streamfl.connectors")})
     raise ConfigurationError(
         f"bus.url = {url!r}: no connector for {scheme!r} is installed (known: {', '.join(known)}). "
         f"Install a package that offers the entry point {scheme!r} in the group 'streamfl.connectors'."

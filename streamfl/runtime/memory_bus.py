@@ -11,7 +11,7 @@ import time
 import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from streamfl.role import ConfigurationError, Record, TopicSpec
 from streamfl.runtime.bus import (
@@ -24,7 +24,12 @@ from streamfl.runtime.bus import (
     TopicState,
 )
 
-__all__ = ["MemoryBus", "MemorySession"]
+__all__ = ["MemoryBus", "MemorySession", "connect"]
+
+
+def connect(url: str, options: Mapping[str, Any]) -> MemoryBus:
+    """The bus that everybody in this process means by ``url``; there is nothing to set by ``options``."""
+    return MemoryBus.at(url)
 
 
 class MemoryBus:
