@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 from broker import Broker
-from streamfl_connectors.kafka import KafkaBus
+from kafka import KafkaProducer
+from kafka.consumer.fetcher import ConsumerRecord
+from streamfl_connectors.kafka import KafkaBus, _record
 
 from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import (
@@ -239,6 +241,50 @@ def test_a_table_is_read_as_compaction_would_leave_it(bus: KafkaBus) -> None:
         assert values(later) == [b"3", b"4"]
     finally:
         session.close()
+
+
+def test_records_are_written_as_the_librarys_own_send_writes_them(bus: KafkaBus, broker: Broker) -> None:
+    """Guards joins by key with topics that others write: the same partition for a key, the same keys, values and headers."""
+    count, ours, theirs = 5, topic(bus, 5), topic(bus, 5)
+    headers = (("one", b"1"), ("two", b""))
+    keys = [b"", b"k", b"key", *(f"client-{number}".encode() for number in range(200)), b"long" * 100]
+    bus.write([Outgoing(ours, key, b"value of " + key, None, headers) for key in keys] + [Outgoing(ours, b"gone", None)])
+    bus.write([Outgoing(ours, None, b"without a key")])
+    producer = KafkaProducer(bootstrap_servers=broker.address)
+    for key in keys:
+        producer.send(theirs, key=key, value=b"value of " + key, headers=list(headers))
+    producer.send(theirs, key=b"gone", value=None)
+    producer.flush(30)
+    producer.close()
+
+    def content(name: str) -> set[tuple[Any, ...]]:
+        return {(r.partition, r.key, r.value, r.headers) for r in bus.read(name) if r.key is not None}
+
+    assert content(ours) == content(theirs)
+    assert len(content(ours)) == len(keys) + 1
+    assert {partition for partition, *_ in content(ours)} == set(range(count))
+    assert [record.value for record in bus.read(ours) if record.key is None] == [b"without a key"]
+
+
+def test_what_cannot_be_written_is_a_clear_error(bus: KafkaBus) -> None:
+    """Guards a sender from waiting for a partition that will never be there, and from a library's traceback."""
+    name = topic(bus, 2)
+    with pytest.raises(ConfigurationError, match="there is no partition 2"):
+        bus.write([Outgoing(name, b"key", b"value", 2)])
+    with pytest.raises(ConfigurationError, match="neither a key nor a value"):
+        bus.write([Outgoing(name, None, None)])
+    bus.write([Outgoing(name, b"key", b"value", 1)])
+    assert values(list(bus.read(name))) == [b"value"]
+
+
+def test_a_null_header_of_somebody_else_can_be_passed_on(bus: KafkaBus) -> None:
+    """Guards the dead letters: a record with a null header, which Kafka allows and this client cannot write, stops no stream."""
+    found = ConsumerRecord("elsewhere", 0, -1, 7, 1_700_000_000_000, 0, b"key", b"value", [("null", None)], None, 3, 5, 4)
+    record = _record(found)
+    assert record.headers == (("null", b""),)
+    name = topic(bus)
+    bus.write([Outgoing(name, record.key, record.value, 0, record.headers)])
+    assert [written.headers for written in bus.read(name)] == [record.headers]
 
 
 def test_two_inputs_are_assigned_together(bus: KafkaBus) -> None:
