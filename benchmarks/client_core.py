@@ -46,9 +46,9 @@ def measure() -> Iterator[Figure]:
             lambda number: loop.learn(inputs[:LOOP_SAMPLES], labels[:LOOP_SAMPLES]),
             lambda number: limit.whole(),
             lambda number: limit.blocked(),
-            lambda number: asynchronous.receive(batches[number], number * 0.1),
+            lambda number: _step(asynchronous, batches[number], number * 0.1),
             run_lockstep,
-            lambda number: sharing.receive(batches[number], number * 0.1),
+            lambda number: _step(sharing, batches[number], number * 0.1),
         ),
         REPEATS,
     )
@@ -60,6 +60,12 @@ def measure() -> Iterator[Figure]:
         yield Figure(f"client core, {name}: against product, sine and cosine alone", floor / own, "x", goal=0.8)
     yield Figure("client core, async, shared directions: samples/s", BATCH / seconds[5], "1/s")
     yield Figure("client core, async, shared directions: against the per-sample loop", by_loop / seconds[5], "x")
+
+
+def _step(client: PofmklClient, batch: list[Received], now: float) -> None:
+    """What a worker does with a client that has uploads due: the batch, then a tick."""
+    client.receive(batch, now)
+    client.receive([], now)
 
 
 def new_client(clients: int, directions: np.ndarray, lockstep: bool, shared: bool = False) -> PofmklClient:

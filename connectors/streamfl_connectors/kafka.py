@@ -619,6 +619,7 @@ class KafkaSession:
             self._sought -= added | gone
             for one in [one for one in self._positions if one[1] not in owned or one[1] in added]:
                 del self._positions[one]
+                self._last_lag.pop(one, None)
             for one in [one for one in self._base if one[1] not in owned or one[1] in added]:
                 del self._base[one]
             self._apply_pauses()

@@ -233,7 +233,10 @@ class PofmklClient:
                 replies.append(Rejection(received, error))
         if self.model.versions != before:
             self._ready.update((key, member) for key, member in self._members.items() if member.waiting)
-        replies += self._upload(self._uploads_due(now), now)
+        outdated = [m for m in self._open_uploads.values() if m.state.window and m.state.window.versions != self.model.versions]
+        replies += self._upload(outdated, now)
+        if not batch:
+            replies += self._upload(self._uploads_due(now), now)
         replies += self._advance(now)
         return replies
 
@@ -503,19 +506,16 @@ class PofmklClient:
         return bucket.filled_at + lacking / bucket.rate if lacking > 0 else None
 
     def _uploads_due(self, now: float) -> list[_Member]:
-        """Whose upload is over: its model version is not the newest any more, or its time has come."""
-        due = [m for m in self._open_uploads.values() if m.state.window and m.state.window.versions != self.model.versions]
-        if len(due) < len(self._open_uploads):
-            old = {member.key for member in due}
-            while (due_at := self._next_upload_due()) is not None and due_at <= now:
-                key = heapq.heappop(self._due)[1]
-                if key not in old:
-                    due.append(self._open_uploads[key])
-                    old.add(key)
-        return due
+        """Whose upload has been open for the upload interval."""
+        # Two uploads of one client that began at one time leave two equal entries.
+        due: dict[tuple[int, str], _Member] = {}
+        while (due_at := self._next_upload_due()) is not None and due_at <= now:
+            key = heapq.heappop(self._due)[1]
+            due[key] = self._open_uploads[key]
+        return list(due.values())
 
     def _next_upload_due(self) -> float | None:
-        # An upload that was over before its time has left its entry behind.
+        # An upload that ended before its time, with a new version of the model, has left its entry behind.
         while self._due:
             due_at, key = self._due[0]
             member = self._open_uploads.get(key)

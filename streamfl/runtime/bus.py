@@ -124,8 +124,9 @@ class Session(Protocol):
     def poll(self, timeout: float, max_records: int) -> Polled:
         """Wait at most ``timeout`` seconds for anything; never more than ``max_records`` input records.
 
-        The first poll brings the tables whole, as they were when it was called. No records come from a partition before the poll
-        after the one that reported it as assigned, so that the caller can restore and :meth:`seek` first.
+        The first poll brings the tables whole, as they were when it was called; of a key's records it may leave out all but the
+        last, as compaction does. No records come from a partition before the poll after the one that reported it as assigned, so
+        that the caller can restore and :meth:`seek` first.
         BusUnavailable if the cluster is away; ConfigurationError if a right or a topic is missing.
         """
 
