@@ -1,23 +1,20 @@
 """The bus on Apache Kafka, with kafka-python.
 
 A commit under ``exactly_once`` is one transaction: outputs, changelog and consumed offsets. The client library has
-several ways to hang or to lose records silently; what this module does about each is said where it is done. It reaches
-into the library's private parts in a few marked places, so the library is pinned to one version exactly.
+several ways to hang or to lose records silently; what is done about each is said where it is done, here and in
+:mod:`streamfl_connectors.kafka_clients`. What a failure means is in :mod:`streamfl_connectors.kafka_failures`.
 """
 
 from __future__ import annotations
 
 import difflib
-import logging
 import ssl
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import lru_cache
 from importlib.util import find_spec
-from itertools import count as counted
 from typing import Any
 
 from kafka import (
@@ -35,8 +32,6 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import KafkaError
 from kafka.net.compat import KafkaNetClient
-from kafka.partitioner.default import murmur2
-from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.structs import MemberState
 
 from streamfl.role import ConfigurationError, Record
@@ -51,6 +46,17 @@ from streamfl.runtime.bus import (
     TopicSpec,
     TopicState,
 )
+from streamfl_connectors.kafka_clients import (
+    close_consumer,
+    complete,
+    discard,
+    keep_answered_joins,
+    publish,
+    read_whole,
+    record_of,
+    wait_for_brokers,
+)
+from streamfl_connectors.kafka_failures import NOT_LET_IN, causes_logged, needed, quieten, translated
 
 __all__ = ["KafkaBus", "KafkaSession", "connect"]
 
@@ -65,10 +71,6 @@ LONGEST_TURN_SECONDS = 0.1
 # The producer has no memory bound of its own: writes outside a session wait for the broker after this many bytes.
 WRITE_BYTES = 16_000_000
 
-# A batch's header and the lengths and deltas of a record without headers take no more than this.
-LARGEST_FRAME = 100
-
-_TURNS = counted()
 
 CLIENT_DEFAULTS: dict[str, Any] = {"reconnect_backoff_max_ms": 1000}
 CONSUMER_DEFAULTS: dict[str, Any] = {
@@ -94,6 +96,8 @@ PRODUCER_DEFAULTS: dict[str, Any] = {
     "retry_backoff_ms": 20,
     "metrics_enabled": False,
 }
+CREATE_HINT = "create it, for instance with 'streamfl topics CONFIG --create'"
+
 OWN_OPTIONS = {
     "acks": "all replicas acknowledge, always",
     "auto_offset_reset": "set bus.auto_offset_reset",
@@ -113,28 +117,6 @@ OWN_OPTIONS = {
 }
 # A password of digits that comes from the environment is read as a number.
 TEXT_OPTIONS = {"sasl_plain_password", "sasl_plain_username", "ssl_password"}
-
-CREATE_HINT = "create it, for instance with 'streamfl topics CONFIG --create'"
-
-_REFUSED = (
-    kafka_errors.CommitFailedError,
-    kafka_errors.IllegalGenerationError,
-    kafka_errors.InvalidProducerEpochError,
-    kafka_errors.InvalidProducerIdMappingError,
-    kafka_errors.InvalidTxnStateError,
-    kafka_errors.ProducerFencedError,
-    kafka_errors.RebalanceInProgressError,
-    kafka_errors.UnknownMemberIdError,
-    kafka_errors.UnknownProducerIdError,
-)
-
-
-_NOT_LET_IN = (
-    kafka_errors.IllegalSaslStateError,
-    kafka_errors.SaslAuthenticationFailedError,
-    kafka_errors.UnsupportedSaslMechanismError,
-)
-
 
 def connect(url: str, options: Mapping[str, Any]) -> KafkaBus:
     """The Kafka cluster at ``url`` (``kafka://host:port[,host:port…]``).
@@ -164,7 +146,7 @@ class KafkaBus:
         self._known_limits: dict[str, int] = {}
         self._producer: Any = None
         self._lock = threading.Lock()
-        _quieten()
+        quieten()
         self._admin = self.make(KafkaAdminClient, CLIENT_DEFAULTS)
 
     def make(self, client: Callable[..., Any], defaults: Mapping[str, Any], **settings: Any) -> Any:
@@ -178,7 +160,7 @@ class KafkaBus:
             connections.append(KafkaNetClient(**configuration))
             return connections[-1]
 
-        with _causes() as causes:
+        with causes_logged() as causes:
             try:
                 return client(**{**chosen, **settings, "kafka_client": connection})
             except (KafkaError, OSError) as error:
@@ -192,7 +174,7 @@ class KafkaBus:
                 where = ",".join(self._servers)
                 for cause in causes:
                     # Any of them, not the last: time may run out in the middle of one more attempt.
-                    if isinstance(cause, _NOT_LET_IN) or isinstance(cause.__context__, ssl.SSLCertVerificationError):
+                    if isinstance(cause, NOT_LET_IN) or isinstance(cause.__context__, ssl.SSLCertVerificationError):
                         raise ConfigurationError(f"bus.options: no way into the Kafka cluster at {where}: {cause}") from cause
                 raise BusUnavailable(
                     f"no Kafka broker answered at {where} within {self.connect_timeout:g} s: {causes[-1] if causes else error}"
@@ -208,14 +190,14 @@ class KafkaBus:
         if not names:
             return {}
         states: dict[str, TopicState] = {}
-        with _translated("describing topics"):
+        with translated("describing topics"):
             readable = []
             for found in self._admin.describe_topics(names):
                 code, name = found.get("error_code", 0), found["name"]
                 if code == kafka_errors.UnknownTopicOrPartitionError.errno:
                     continue
                 if code == kafka_errors.TopicAuthorizationFailedError.errno:
-                    states[name] = TopicState(name, 0, False, error=f"not authorised: {_needed(name)}")
+                    states[name] = TopicState(name, 0, False, error=f"not authorised: {needed(name)}")
                 elif code == kafka_errors.InvalidTopicError.errno:
                     states[name] = TopicState(name, 0, False, error="not a valid topic name")
                 elif code:
@@ -251,7 +233,7 @@ class KafkaBus:
         }
         if not wanted:
             return
-        with _translated("creating topics"):
+        with translated("creating topics"):
             answer = self._admin.create_topics(wanted, raise_errors=False)
             for topic in answer["topics"]:
                 kind = kafka_errors.for_code(topic["error_code"])
@@ -272,7 +254,7 @@ class KafkaBus:
     def write(self, records: Sequence[Outgoing]) -> None:
         """Write records and wait until they are durable. On an error some of them may have been written."""
         limits = self.limits({record.topic for record in records})
-        with self._lock, _translated("writing"):
+        with self._lock, translated("writing"):
             if self._producer is None:
                 self._producer = self.make(KafkaProducer, PRODUCER_DEFAULTS)
             try:
@@ -329,13 +311,13 @@ class KafkaBus:
         names = set(topics)
         unknown = sorted(names - self._known_topics.keys())
         if unknown:
-            with _translated("looking up topics"):
+            with translated("looking up topics"):
                 for found in self._admin.describe_topics(unknown):
                     code, name = found.get("error_code", 0), found["name"]
                     if code == kafka_errors.UnknownTopicOrPartitionError.errno:
                         raise ConfigurationError(f"topic {name!r} does not exist: {CREATE_HINT}")
                     if code == kafka_errors.TopicAuthorizationFailedError.errno:
-                        raise ConfigurationError(f"topic {name!r} is not authorised: {_needed(name)}")
+                        raise ConfigurationError(f"topic {name!r} is not authorised: {needed(name)}")
                     if code == kafka_errors.InvalidTopicError.errno:
                         raise ConfigurationError(f"{name!r} is not a valid topic name")
                     if code:
@@ -360,7 +342,7 @@ class KafkaBus:
         wanted = {KafkaPartition(*partition): OffsetSpec.LATEST for partition in partitions}
         if not wanted:
             return {}
-        with _translated("reading the ends of partitions"):
+        with translated("reading the ends of partitions"):
             found = self._admin.list_partition_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED, timeout_ms=5000)
         return {(partition.topic, partition.partition): int(offset.offset) for partition, offset in found.items()}
 
@@ -369,7 +351,7 @@ class KafkaBus:
         """A consumer outside any group that reads committed records from the beginning."""
         consumer = self.make(KafkaConsumer, CONSUMER_DEFAULTS, **READER)
         try:
-            with _translated("reading"):
+            with translated("reading"):
                 yield consumer
         finally:
             close_consumer(consumer)
@@ -416,7 +398,7 @@ class KafkaSession:
         self._alone_since: float | None = None
         self._readers: list[Any] = []
         try:
-            with _translated("joining the group", self._subscription):
+            with translated("joining the group", self._subscription):
                 # Made now, so that a missing right on the transactional id stops the start and not the first commit.
                 self._ready_producer()
                 if subscription.inputs:
@@ -433,7 +415,7 @@ class KafkaSession:
                         # inputs of a task.
                         partition_assignment_strategy=[RangePartitionAssignor],
                     )
-                    _keep_answered_joins(self._consumer._coordinator)
+                    keep_answered_joins(self._consumer._coordinator)
                     for topic in subscription.inputs:
                         self._consumer.partitions_for_topic(topic)
                     self._consumer.subscribe(list(subscription.inputs), listener=_Listener(self._on_lost, self._on_assigned))
@@ -458,7 +440,7 @@ class KafkaSession:
         return polled
 
     def _poll(self, polled: Polled, deadline: float, max_records: int) -> None:
-        with _translated("polling", self._subscription):
+        with translated("polling", self._subscription):
             if self._tables and self._table_consumer is None:
                 self._read_tables(polled)
             if self._refused:
@@ -490,7 +472,7 @@ class KafkaSession:
             )
         consumer = self._readers.pop() if self._readers else self._bus.make(KafkaConsumer, CONSUMER_DEFAULTS, **READER)
         try:
-            with _translated(f"restoring from topic {topic!r}", self._subscription):
+            with translated(f"restoring from topic {topic!r}", self._subscription):
                 yield from read_whole(consumer, [KafkaPartition(topic, partition)], self._bus.connect_timeout)
         except BaseException:
             close_consumer(consumer)
@@ -499,7 +481,7 @@ class KafkaSession:
 
     def committed(self, topic: str, partition: int) -> int | None:
         """The group's committed offset; waits until the cluster has decided every transaction that touches it."""
-        with _translated("reading the committed offset", self._subscription):
+        with translated("reading the committed offset", self._subscription):
             wait = int(self._bus.transaction_timeout * 1000)
             found = self._consumer.committed(KafkaPartition(topic, partition), timeout_ms=wait)
         return None if found is None else int(found)
@@ -520,7 +502,7 @@ class KafkaSession:
         if not step:
             return
         try:
-            with _translated("committing", self._subscription):
+            with translated("committing", self._subscription):
                 limits = self._bus.limits({record.topic for record in (*step.outputs, *step.changelog)})
                 if step.positions and (self._group is None or not {p for _, p in step.positions} <= self._reported):
                     raise CommitRefused("the group has moved partitions since they were polled")
@@ -595,7 +577,7 @@ class KafkaSession:
             # Raised before the caller had a chance to seek; it counts only when a partition begins without one.
             batches = {}
         for batch in batches.values():
-            polled.records += [_record(found) for found in batch]
+            polled.records += [record_of(found) for found in batch]
         for name in self._positions:
             # The client's own: it goes on over the markers that end transactions, which no poll brings.
             state = self._consumer._subscription.assignment.get(KafkaPartition(*name))
@@ -713,7 +695,7 @@ class KafkaSession:
 
     def _poll_tables(self, timeout: float, max_records: int) -> list[Record]:
         batches = self._table_consumer.poll(timeout_ms=max(0, round(timeout * 1000)), max_records=max_records)
-        return [_record(found) for batch in batches.values() for found in batch]
+        return [record_of(found) for batch in batches.values() for found in batch]
 
     # Committing
 
@@ -725,7 +707,7 @@ class KafkaSession:
                 settings["transactional_id"] = self._transactional_id
             producer = self._bus.make(KafkaProducer, PRODUCER_DEFAULTS, **settings)
             if self._transactional:
-                _mend(producer)
+                wait_for_brokers(producer)
                 try:
                     producer.init_transactions()
                 except BaseException:
@@ -747,8 +729,8 @@ class KafkaSession:
             positions = step.positions or self._fence()
             if positions:
                 offsets = {KafkaPartition(*one): OffsetAndMetadata(offset, "", -1) for one, offset in positions.items()}
-                _complete(producer, transactions.send_offsets_to_transaction(offsets, self._group), wait)
-            _complete(producer, transactions.begin_commit(), wait)
+                complete(producer, transactions.send_offsets_to_transaction(offsets, self._group), wait)
+            complete(producer, transactions.begin_commit(), wait)
         except BaseException:
             self._abort(producer)
             raise
@@ -767,7 +749,7 @@ class KafkaSession:
     def _abort(self, producer: Any) -> None:
         try:
             if not producer._transaction_manager.has_fatal_error():
-                _complete(producer, producer._transaction_manager.begin_abort(), 10_000)
+                complete(producer, producer._transaction_manager.begin_abort(), 10_000)
                 return
         except (KafkaError, AssertionError):
             pass
@@ -801,240 +783,6 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
 
     def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
         self._assigned(assigned)
-
-
-def publish(producer: Any, records: Sequence[Outgoing], limits: Mapping[str, int], timeout: float) -> None:
-    """Send records and wait until all are acknowledged; raises what the first failed one failed with.
-
-    limits: the max.message.bytes of every topic. ConfigurationError, before anything is sent, if a record is larger.
-    """
-    if not records:
-        return
-    largest = int(producer.config["max_request_size"])
-    for record in records:
-        # The library splits a batch with a refused record and retries; neighbours in flight then fail out of sequence and hide
-        # the one to blame.
-        limit = min(limits[record.topic], largest)
-        if len(record.key or b"") + len(record.value or b"") > limit - LARGEST_FRAME or record.headers:
-            size = _size(record)
-            if size > limit:
-                raise _too_large(record.topic, f"it takes {size} bytes, {limit} are allowed")
-    futures: list[tuple[str, Any]] = []
-    first: KafkaError | None = None
-    try:
-        for record, future in zip(records, _hand_over(producer, records), strict=True):
-            futures.append((record.topic, future))
-    except KafkaError as error:
-        # A transaction refuses every further record once one has failed; the futures know which and why.
-        first = error
-    # A batch that is refused as too large is split, which flush takes for an error; the futures know how it ends.
-    with suppress(kafka_errors.UnknownError):
-        producer.flush(timeout)
-    deadline = time.monotonic() + timeout
-    for topic, future in futures:
-        if future.succeeded():
-            continue
-        try:
-            future.get(timeout=max(0.0, deadline - time.monotonic()))
-        except (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError) as error:
-            # Told before all others: one such record makes its neighbours fail with errors that say nothing.
-            raise _too_large(topic, error) from error
-        except KafkaError as error:
-            first = first or error
-    if first is not None:
-        raise first
-
-
-def _hand_over(producer: Any, records: Sequence[Outgoing]) -> Iterator[Any]:
-    """What the producer's ``send`` does, once a partition instead of once a record wherever that is the same: half of its time."""
-    counts = {topic: len(producer.partitions_for(topic)) for topic in {record.topic for record in records}}
-    # Records without a key go to another partition with each call, so that a call fills few batches.
-    keyless = next(_TURNS)
-    transactions = producer._transaction_manager
-    places: dict[TopicPartition, KafkaPartition] = {}
-    for record in records:
-        count, partition = counts[record.topic], record.partition
-        if partition is None:
-            partition = (keyless if record.key is None else _hash_of(record.key)) % count
-        place = places.get((record.topic, partition))
-        if place is None:
-            if not 0 <= partition < count:
-                raise ConfigurationError(f"topic {record.topic!r} has {count} partitions, there is no partition {partition}")
-            place = places[record.topic, partition] = KafkaPartition(record.topic, partition)
-            if transactions is not None and transactions.is_transactional():
-                transactions.maybe_add_partition_to_transaction(place)
-        if record.key is None and record.value is None:
-            raise ConfigurationError(f"a record for topic {record.topic!r} has neither a key nor a value")
-        future, full, new, _ = producer._accumulator.append(place, None, record.key, record.value, list(record.headers))
-        if full or new:
-            producer._sender.wakeup()
-        yield future
-
-
-def _hash_of(key: bytes) -> int:
-    """Kafka's hash of a key, the same in its clients of every language: they all choose the same partition for it."""
-    return _remembered_hash(key) if len(key) <= 256 else murmur2(key) & 0x7FFFFFFF
-
-
-@lru_cache(maxsize=100_000)
-def _remembered_hash(key: bytes) -> int:
-    return int(murmur2(key)) & 0x7FFFFFFF
-
-
-def read_whole(consumer: Any, partitions: Sequence[Any], patience: float) -> Iterator[Record]:
-    """All committed records of the partitions up to their ends as of now; the consumer then stands there.
-
-    BusUnavailable if nothing moves for ``patience`` seconds.
-    """
-    if not partitions:
-        return
-    consumer.assign(list(partitions))
-    consumer.seek_to_beginning(*partitions)
-    ends = consumer.end_offsets(list(partitions), timeout_ms=int(patience * 1000))
-    moved = time.monotonic()
-    before: dict[Any, int | None] = {}
-    while True:
-        # By position and not by the last record's offset: markers of transactions end a partition, too.
-        now = {partition: consumer.position(partition, timeout_ms=int(patience * 1000)) for partition in partitions}
-        if all(now[partition] is not None and now[partition] >= ends[partition] for partition in partitions):
-            return
-        if now != before:
-            before, moved = now, time.monotonic()
-        elif time.monotonic() - moved > patience:
-            raise BusUnavailable(f"nothing could be read from {partitions[0].topic!r} for {patience:g} s")
-        for batch in consumer.poll(timeout_ms=200, max_records=4000).values():
-            yield from (_record(found) for found in batch)
-
-
-def discard(producer: Any) -> None:
-    """Close a producer for good, whatever state it is in, in bounded time and without leaving its thread behind."""
-    try:
-        producer.close(timeout=2)
-    except (KafkaError, AssertionError):
-        # The first close may give up waiting and leave the thread running; forcing it fails what is left, and then
-        # closing ends.
-        producer._sender.force_close()
-        producer._sender.join(5)
-        with suppress(KafkaError, AssertionError):
-            producer.close(timeout=1)
-
-
-def close_consumer(consumer: Any) -> None:
-    """Leave the group, if any, and close, in bounded time."""
-    with suppress(KafkaError, RuntimeError, OSError):
-        consumer.close(autocommit=False, timeout_ms=3000)
-
-
-def _record(found: Any) -> Record:
-    return Record(
-        found.topic,
-        found.partition,
-        found.offset,
-        found.key,
-        found.value,
-        # A header may be null in a record that somebody else wrote; the client cannot write one again.
-        tuple([(name, content or b"") for name, content in found.headers]) if found.headers else (),
-        found.timestamp / 1000,
-    )
-
-
-def _complete(producer: Any, result: Any, timeout_ms: float) -> None:
-    producer._sender.wakeup()
-    if not result.wait(timeout_ms=timeout_ms):
-        raise kafka_errors.KafkaTimeoutError(f"the transaction coordinator did not answer in {timeout_ms / 1000:g} s")
-
-
-def _keep_answered_joins(coordinator: Any) -> None:
-    """Have a join that the cluster answered between two polls count.
-
-    The library begins another one instead. With polls that are shorter than a rebalance that goes on for ever, and every new
-    generation has the commits of all members refused.
-    """
-    join, complete = coordinator._do_join_and_sync_async, coordinator._on_join_complete_async
-    answers: list[bytes] = []
-
-    async def join_once() -> bytes:
-        if not answers:
-            answers.append(await join())
-        return answers[0]
-
-    async def complete_once(*arguments: Any) -> None:
-        answers.clear()
-        await complete(*arguments)
-
-    coordinator._do_join_and_sync_async = join_once
-    coordinator._on_join_complete_async = complete_once
-
-
-def _mend(producer: Any) -> None:
-    """Have a transactional request wait for a broker that is away.
-
-    The library drops the request, and whoever waits for it waits for ever, when ``await_ready`` raises; it queues the
-    request again when ``await_ready`` returns False.
-    """
-    client = producer._sender._client
-    original = client.await_ready
-
-    def await_ready(node: Any, timeout_ms: int = 30_000) -> bool:
-        try:
-            return bool(original(node, timeout_ms=timeout_ms))
-        except KafkaError:
-            time.sleep(0.1)
-            return False
-
-    client.await_ready = await_ready
-
-
-@contextmanager
-def _translated(doing: str, subscription: Subscription | None = None) -> Iterator[None]:
-    """The library's errors as the bus's."""
-    try:
-        yield
-    except kafka_errors.AuthorizationError as error:
-        raise ConfigurationError(f"{doing}: {_denied(error, subscription)}") from error
-    except kafka_errors.FencedInstanceIdError as error:
-        raise ConfigurationError(
-            f"{doing}: another worker uses the same bus.options.group_instance_id: give each worker one of its own"
-        ) from error
-    except _REFUSED as error:
-        raise CommitRefused(f"{doing}: {error}") from error
-    except (kafka_errors.NoOffsetForPartitionError, kafka_errors.OffsetOutOfRangeError) as error:
-        raise ConfigurationError(
-            f"{doing}: the position is not in the topic any more and bus.auto_offset_reset = 'error': "
-            f"choose 'earliest' or 'latest' ({error})"
-        ) from error
-    except KafkaError as error:
-        raise BusUnavailable(f"{doing}: {error}") from error
-
-
-def _denied(error: KafkaError, subscription: Subscription | None) -> str:
-    if isinstance(error, kafka_errors.TransactionalIdAuthorizationFailedError):
-        group = subscription.group if subscription else ""
-        return f"not authorised: an ACL must allow Write on transactional ids with the prefix {group!r}"
-    if isinstance(error, kafka_errors.GroupAuthorizationFailedError):
-        return f"not authorised: an ACL must allow Read on group {subscription.group if subscription else ''!r}"
-    if isinstance(error, kafka_errors.TopicAuthorizationFailedError):
-        found = error.args[0] if error.args else ()
-        names = [found] if isinstance(found, str) else sorted(found or ())
-        return "not authorised: " + "; ".join(_needed(name) for name in names)
-    return f"not authorised: {error}"
-
-
-def _needed(topic: str) -> str:
-    return f"an ACL must allow Read (for inputs, tables and state) and Write (for outputs and state) on topic {topic!r}"
-
-
-def _size(record: Outgoing) -> int:
-    """Bytes of the record in a batch of its own, which is what a topic's limit is about; compression is not counted on."""
-    builder = DefaultRecordBatchBuilder
-    return int(builder.HEADER_STRUCT.size + builder.size_in_bytes(0, 0, record.key, record.value, record.headers))
-
-
-def _too_large(topic: str, reason: object) -> ConfigurationError:
-    return ConfigurationError(
-        f"a record for topic {topic!r} is too large: raise max.message.bytes of the topic and "
-        f"bus.options.max_request_size ({reason})"
-    )
 
 
 def _servers(url: str) -> list[str]:
@@ -1073,52 +821,3 @@ def _check_options(options: Mapping[str, Any]) -> None:
             raise ConfigurationError(
                 f"bus.options.{name} is not text: put it in double quotes, in an environment variable within the value"
             )
-
-
-class _Unstable(logging.Filter):
-    """Hides the library's errors about undecided offsets: that is the protocol holding them back, as it should."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return "UnstableOffsetCommitError" not in record.getMessage()
-
-
-_UNSTABLE = _Unstable()
-
-
-def _quieten() -> None:
-    logging.getLogger("kafka.coordinator.consumer").addFilter(_UNSTABLE)
-
-
-class _Causes(logging.Handler):
-    def __init__(self, found: list[BaseException]) -> None:
-        super().__init__(logging.WARNING)
-        self._found = found
-
-    def emit(self, record: logging.LogRecord) -> None:
-        arguments = record.args if isinstance(record.args, tuple) else ()
-        # That time ran out is what the exception says already.
-        self._found += [
-            one for one in arguments if isinstance(one, BaseException) and not isinstance(one, kafka_errors.KafkaTimeoutError)
-        ]
-
-
-_LOG_LOCK = threading.Lock()
-
-
-@contextmanager
-def _causes() -> Iterator[list[BaseException]]:
-    """The errors that the library logs meanwhile, instead of having them logged: its exceptions all say the same, these
-    say what happened.
-    """
-    found: list[BaseException] = []
-    handler = _Causes(found)
-    logger = logging.getLogger("kafka")
-    with _LOG_LOCK:
-        logger.addHandler(handler)
-        logger.propagate = False
-    try:
-        yield found
-    finally:
-        with _LOG_LOCK:
-            logger.removeHandler(handler)
-            logger.propagate = not any(isinstance(other, _Causes) for other in logger.handlers)

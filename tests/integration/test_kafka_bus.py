@@ -17,7 +17,8 @@ import pytest
 from broker import Broker
 from kafka import KafkaProducer
 from kafka.consumer.fetcher import ConsumerRecord
-from streamfl_connectors.kafka import KafkaBus, _record
+from streamfl_connectors.kafka import KafkaBus
+from streamfl_connectors.kafka_clients import record_of
 
 from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import (
@@ -280,7 +281,7 @@ def test_what_cannot_be_written_is_a_clear_error(bus: KafkaBus) -> None:
 def test_a_null_header_of_somebody_else_can_be_passed_on(bus: KafkaBus) -> None:
     """Guards the dead letters: a record with a null header, which Kafka allows and this client cannot write, stops no stream."""
     found = ConsumerRecord("elsewhere", 0, -1, 7, 1_700_000_000_000, 0, b"key", b"value", [("null", None)], None, 3, 5, 4)
-    record = _record(found)
+    record = record_of(found)
     assert record.headers == (("null", b""),)
     name = topic(bus)
     bus.write([Outgoing(name, record.key, record.value, 0, record.headers)])

@@ -12,7 +12,8 @@ import pytest
 from broker import Broker
 from kafka import KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaTimeoutError
-from streamfl_connectors.kafka import PRODUCER_DEFAULTS, KafkaBus, _complete, discard, publish
+from streamfl_connectors.kafka import PRODUCER_DEFAULTS, KafkaBus
+from streamfl_connectors.kafka_clients import complete, discard, publish
 
 from streamfl.runtime.bus import Outgoing, Subscription, TopicSpec
 
@@ -52,10 +53,10 @@ def test_a_coordinator_that_dies_inside_a_transaction_is_waited_for() -> None:
                 producer._sender.wakeup()
             time.sleep(2)
             broker.start()
-            _complete(mended, results[0], 60_000)
-            _complete(mended, mended._transaction_manager.begin_commit(), 60_000)
+            complete(mended, results[0], 60_000)
+            complete(mended, mended._transaction_manager.begin_commit(), 60_000)
             with pytest.raises(KafkaTimeoutError):
-                _complete(plain, results[1], 3_000)
+                complete(plain, results[1], 3_000)
         finally:
             discard(plain)
             session.close()

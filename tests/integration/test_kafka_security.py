@@ -77,7 +77,7 @@ def allow(secured: Broker, kind: ResourceType, name: str, *operations: ACLOperat
 def test_a_wrong_password_is_a_configuration_error_that_does_not_show_it(secured: Broker, caplog: pytest.LogCaptureFixture) -> None:
     """Guards the operator: not 'no broker answers', which sends them looking at the network; and the password itself."""
     with pytest.raises(ConfigurationError, match="Authentication") as caught:
-        KafkaBus(secured.url, {**options("worker", WRONG), "connect_timeout_seconds": 5})
+        KafkaBus(secured.url, {**options("worker", WRONG), "connect_timeout_seconds": 12})
     assert WRONG not in str(caught.value)
     assert WRONG not in caplog.text
 

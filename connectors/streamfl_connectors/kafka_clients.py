@@ -1,0 +1,227 @@
+"""What every use of the client library's producers and consumers needs, and what mends them.
+
+This module reaches into the library's private parts, so the library is pinned to one version exactly.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from itertools import count as counted
+from typing import Any
+
+from kafka import TopicPartition as KafkaPartition
+from kafka import errors as kafka_errors
+from kafka.errors import KafkaError
+from kafka.partitioner.default import murmur2
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from streamfl.role import ConfigurationError, Record
+from streamfl.runtime.bus import BusUnavailable, Outgoing, TopicPartition
+from streamfl_connectors.kafka_failures import too_large
+
+__all__ = [
+    "close_consumer",
+    "complete",
+    "discard",
+    "keep_answered_joins",
+    "publish",
+    "read_whole",
+    "record_of",
+    "wait_for_brokers",
+]
+
+# A batch's header and the lengths and deltas of a record without headers take no more than this.
+LARGEST_FRAME = 100
+
+_TURNS = counted()
+
+
+def publish(producer: Any, records: Sequence[Outgoing], limits: Mapping[str, int], timeout: float) -> None:
+    """Send records and wait until all are acknowledged; raises what the first failed one failed with.
+
+    limits: the max.message.bytes of every topic. ConfigurationError, before anything is sent, if a record is larger.
+    """
+    if not records:
+        return
+    largest = int(producer.config["max_request_size"])
+    for record in records:
+        # The library splits a batch with a refused record and retries; neighbours in flight then fail out of sequence and hide
+        # the one to blame.
+        limit = min(limits[record.topic], largest)
+        if len(record.key or b"") + len(record.value or b"") > limit - LARGEST_FRAME or record.headers:
+            size = _size(record)
+            if size > limit:
+                raise too_large(record.topic, f"it takes {size} bytes, {limit} are allowed")
+    futures: list[tuple[str, Any]] = []
+    first: KafkaError | None = None
+    try:
+        for record, future in zip(records, _hand_over(producer, records), strict=True):
+            futures.append((record.topic, future))
+    except KafkaError as error:
+        # A transaction refuses every further record once one has failed; the futures know which and why.
+        first = error
+    # A batch that is refused as too large is split, which flush takes for an error; the futures know how it ends.
+    with suppress(kafka_errors.UnknownError):
+        producer.flush(timeout)
+    deadline = time.monotonic() + timeout
+    for topic, future in futures:
+        if future.succeeded():
+            continue
+        try:
+            future.get(timeout=max(0.0, deadline - time.monotonic()))
+        except (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError) as error:
+            # Told before all others: one such record makes its neighbours fail with errors that say nothing.
+            raise too_large(topic, error) from error
+        except KafkaError as error:
+            first = first or error
+    if first is not None:
+        raise first
+
+
+def _hand_over(producer: Any, records: Sequence[Outgoing]) -> Iterator[Any]:
+    """What the producer's ``send`` does, once a partition instead of once a record wherever that is the same: half of its time."""
+    counts = {topic: len(producer.partitions_for(topic)) for topic in {record.topic for record in records}}
+    # Records without a key go to another partition with each call, so that a call fills few batches.
+    keyless = next(_TURNS)
+    transactions = producer._transaction_manager
+    places: dict[TopicPartition, KafkaPartition] = {}
+    for record in records:
+        count, partition = counts[record.topic], record.partition
+        if partition is None:
+            partition = (keyless if record.key is None else _hash_of(record.key)) % count
+        place = places.get((record.topic, partition))
+        if place is None:
+            if not 0 <= partition < count:
+                raise ConfigurationError(f"topic {record.topic!r} has {count} partitions, there is no partition {partition}")
+            place = places[record.topic, partition] = KafkaPartition(record.topic, partition)
+            if transactions is not None and transactions.is_transactional():
+                transactions.maybe_add_partition_to_transaction(place)
+        if record.key is None and record.value is None:
+            raise ConfigurationError(f"a record for topic {record.topic!r} has neither a key nor a value")
+        future, full, new, _ = producer._accumulator.append(place, None, record.key, record.value, list(record.headers))
+        if full or new:
+            producer._sender.wakeup()
+        yield future
+
+
+def _hash_of(key: bytes) -> int:
+    """Kafka's hash of a key, the same in its clients of every language: they all choose the same partition for it."""
+    return _remembered_hash(key) if len(key) <= 256 else murmur2(key) & 0x7FFFFFFF
+
+
+@lru_cache(maxsize=100_000)
+def _remembered_hash(key: bytes) -> int:
+    return int(murmur2(key)) & 0x7FFFFFFF
+
+
+def read_whole(consumer: Any, partitions: Sequence[Any], patience: float) -> Iterator[Record]:
+    """All committed records of the partitions up to their ends as of now; the consumer then stands there.
+
+    BusUnavailable if nothing moves for ``patience`` seconds.
+    """
+    if not partitions:
+        return
+    consumer.assign(list(partitions))
+    consumer.seek_to_beginning(*partitions)
+    ends = consumer.end_offsets(list(partitions), timeout_ms=int(patience * 1000))
+    moved = time.monotonic()
+    before: dict[Any, int | None] = {}
+    while True:
+        # By position and not by the last record's offset: markers of transactions end a partition, too.
+        now = {partition: consumer.position(partition, timeout_ms=int(patience * 1000)) for partition in partitions}
+        if all(now[partition] is not None and now[partition] >= ends[partition] for partition in partitions):
+            return
+        if now != before:
+            before, moved = now, time.monotonic()
+        elif time.monotonic() - moved > patience:
+            raise BusUnavailable(f"nothing could be read from {partitions[0].topic!r} for {patience:g} s")
+        for batch in consumer.poll(timeout_ms=200, max_records=4000).values():
+            yield from (record_of(found) for found in batch)
+
+
+def discard(producer: Any) -> None:
+    """Close a producer for good, whatever state it is in, in bounded time and without leaving its thread behind."""
+    try:
+        producer.close(timeout=2)
+    except (KafkaError, AssertionError):
+        # The first close may give up waiting and leave the thread running; forcing it fails what is left, and then
+        # closing ends.
+        producer._sender.force_close()
+        producer._sender.join(5)
+        with suppress(KafkaError, AssertionError):
+            producer.close(timeout=1)
+
+
+def close_consumer(consumer: Any) -> None:
+    """Leave the group, if any, and close, in bounded time."""
+    with suppress(KafkaError, RuntimeError, OSError):
+        consumer.close(autocommit=False, timeout_ms=3000)
+
+
+def record_of(found: Any) -> Record:
+    return Record(
+        found.topic,
+        found.partition,
+        found.offset,
+        found.key,
+        found.value,
+        # A header may be null in a record that somebody else wrote; the client cannot write one again.
+        tuple([(name, content or b"") for name, content in found.headers]) if found.headers else (),
+        found.timestamp / 1000,
+    )
+
+
+def complete(producer: Any, result: Any, timeout_ms: float) -> None:
+    producer._sender.wakeup()
+    if not result.wait(timeout_ms=timeout_ms):
+        raise kafka_errors.KafkaTimeoutError(f"the transaction coordinator did not answer in {timeout_ms / 1000:g} s")
+
+
+def keep_answered_joins(coordinator: Any) -> None:
+    """Have a join that the cluster answered between two polls count.
+
+    The library begins another one instead. With polls that are shorter than a rebalance that goes on for ever, and every new
+    generation has the commits of all members refused.
+    """
+    join, complete = coordinator._do_join_and_sync_async, coordinator._on_join_complete_async
+    answers: list[bytes] = []
+
+    async def join_once() -> bytes:
+        if not answers:
+            answers.append(await join())
+        return answers[0]
+
+    async def complete_once(*arguments: Any) -> None:
+        answers.clear()
+        await complete(*arguments)
+
+    coordinator._do_join_and_sync_async = join_once
+    coordinator._on_join_complete_async = complete_once
+
+
+def wait_for_brokers(producer: Any) -> None:
+    """Have a transactional request wait for a broker that is away.
+
+    The library drops the request, and whoever waits for it waits for ever, when ``await_ready`` raises; it queues the
+    request again when ``await_ready`` returns False.
+    """
+    client = producer._sender._client
+    original = client.await_ready
+
+    def await_ready(node: Any, timeout_ms: int = 30_000) -> bool:
+        try:
+            return bool(original(node, timeout_ms=timeout_ms))
+        except KafkaError:
+            time.sleep(0.1)
+            return False
+
+    client.await_ready = await_ready
+
+
+def _size(record: Outgoing) -> int:
+    """Bytes of the record in a batch of its own, which is what a topic's limit is about; compression is not counted on."""
+    builder = DefaultRecordBatchBuilder
+    return int(builder.HEADER_STRUCT.size + builder.size_in_bytes(0, 0, record.key, record.value, record.headers))
