@@ -1,0 +1,234 @@
+"""The relatives of POF-MKL, as baselines of a comparison: whole streams at once, all clients of a round in one operation.
+
+All are lockstep: round t is sample t of each of K clients, then one step of the server. Labels are on the learning scale. Features
+have the precision of the feature map (float32 as deployed), everything learnt is float64. Where a method diverges, its predictions
+grow without bound and may end as numbers that are not finite; nothing is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.kernels import FeatureMap, Kernel, frequencies, normalised, random_features
+from streamfl.pofmkl.messages import UPDATE, Update
+from streamfl.seeding import normal, uniform
+from streamfl.wire import VERSION, encoded_size
+
+__all__ = ["Baseline", "em_kofl", "ofmkl_avg", "ofskl", "per_fed_avg", "vm_kofl"]
+
+# The largest there is; all but one in two million take as many bytes.
+_FINGERPRINT = 2**53 - 1
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What one method did with the streams.
+
+    predictions: (T, K), each made before its label was used. uplink_bytes: of all clients, each upload encoded as the update of a
+    POF-MKL client in lockstep is, framing included, its numbers as float32 (they are counted so, not rounded).
+    """
+
+    predictions: NDArray[np.float64]
+    uplink_bytes: float
+
+
+def ofskl(
+    inputs: NDArray[Any], labels: NDArray[Any], *, features_per_kernel: int, learning_rate: float, regularisation: float, seed: int
+) -> Baseline:
+    """One Gaussian kernel of bandwidth 1, learnt by all clients together: Fed-OMD on its random features.
+
+    f = theta . z(x);  theta <- theta - (eta / K) sum_k grad l_k   (Mitra et al. 2021; l as in :func:`ofmkl_avg`)
+
+    Parameters: inputs (T, K, d); labels (T, K); features_per_kernel D, drawn from the federation's seed as its first kernel's are.
+    Raises ValueError where the shapes do not fit.
+    """
+    drawn = frequencies([Kernel("gaussian", 1.0)], features_per_kernel, np.shape(inputs)[-1], seed)
+    return ofmkl_avg(inputs, labels, FeatureMap(drawn), learning_rate=learning_rate, regularisation=regularisation)
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def ofmkl_avg(
+    inputs: NDArray[Any], labels: NDArray[Any], features: FeatureMap, *, learning_rate: float, regularisation: float
+) -> Baseline:
+    """Every kernel learnt as :func:`ofskl` learns its one; the prediction is their plain average.
+
+    f = (1/N) sum_i f_i with f_i = theta_i . z_i(x);  theta_i <- theta_i - (eta / K) sum_k grad l_ik,
+    l_ik = (f_i - y_k)^2 + lambda ||theta_i||^2   (Mitra et al. 2021, as Ghari and Shen, NeurIPS 2022, compare with it)
+
+    Parameters: inputs (T, K, d); labels (T, K); features of N kernels. Every client sends N rows of 2 D numbers a round.
+    Raises ValueError where the shapes do not fit, or where an upload is larger than any receiver accepts.
+    """
+    inputs, labels = _checked(inputs, labels)
+    kernels = _Kernels(features, learning_rate, regularisation)
+    predictions = np.array([kernels.step(*round_)[0].mean(axis=0) for round_ in zip(inputs, labels, strict=True)])
+    everything = tuple(range(features.kernels))
+    return Baseline(predictions, _uplink_bytes(inputs, [everything] * len(inputs), 2 * features.count * features.kernels))
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def vm_kofl(
+    inputs: NDArray[Any],
+    labels: NDArray[Any],
+    features: FeatureMap,
+    *,
+    learning_rate: float,
+    regularisation: float,
+    hedge: Literal["sum", "mean"],
+) -> Baseline:
+    """Every kernel learnt by all clients together, mixed by weights that all clients share: Hedge at the server.
+
+    f = sum_i w_i f_i / sum_i w_i;  w_i <- w_i exp(-eta sum_k l_ik), or with the mean over k for ``hedge="mean"``;
+    theta_i and l_ik as in :func:`ofmkl_avg`   (vM-KOFL, Hong and Chae 2021)
+
+    Parameters: inputs (T, K, d); labels (T, K); features of N kernels. Every client sends N rows of 2 D numbers and its N losses.
+    Raises ValueError where the shapes do not fit, or where an upload is larger than any receiver accepts.
+    """
+    inputs, labels = _checked(inputs, labels)
+    kernels = _Kernels(features, learning_rate, regularisation)
+    hedge_rate = _hedge_rate(learning_rate, hedge, labels.shape[1])
+    log_weights = np.zeros(features.kernels)
+    predictions = np.empty(labels.shape)
+    for number, (x, y) in enumerate(zip(inputs, labels, strict=True)):
+        by_kernel, losses = kernels.step(x, y)
+        predictions[number] = normalised(log_weights) @ by_kernel
+        log_weights -= hedge_rate * losses
+    everything = tuple(range(features.kernels))
+    return Baseline(predictions, _uplink_bytes(inputs, [everything] * len(inputs), (2 * features.count + 1) * features.kernels))
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def em_kofl(
+    inputs: NDArray[Any],
+    labels: NDArray[Any],
+    features: FeatureMap,
+    *,
+    learning_rate: float,
+    regularisation: float,
+    hedge: Literal["sum", "mean"],
+    seed: int,
+) -> Baseline:
+    """vM-KOFL with one kernel a round, drawn by the server from its weights: it alone predicts and it alone is learnt.
+
+    i ~ w / sum_j w_j;  f = f_i;  theta_i <- theta_i - (eta / K) sum_k grad l_ik;  every w_j as in :func:`vm_kofl`
+    (eM-KOFL, Hong and Chae 2021). Round t draws the first kernel whose cumulated weight exceeds uniform t of (seed, "em-kofl").
+
+    Parameters: inputs (T, K, d); labels (T, K); features of N kernels. Every client sends one row of 2 D numbers and its N losses.
+    Raises ValueError where the shapes do not fit.
+    """
+    inputs, labels = _checked(inputs, labels)
+    kernels = _Kernels(features, learning_rate, regularisation)
+    hedge_rate = _hedge_rate(learning_rate, hedge, labels.shape[1])
+    log_weights = np.zeros(features.kernels)
+    draws = uniform(len(inputs), seed, "em-kofl")
+    drawn: list[int] = []
+    predictions = np.empty(labels.shape)
+    for number, (x, y) in enumerate(zip(inputs, labels, strict=True)):
+        cumulated = np.cumsum(normalised(log_weights))
+        # Rounded, the last may be below one and below the draw.
+        drawn.append(min(int(np.searchsorted(cumulated, draws[number], side="right")), features.kernels - 1))
+        by_kernel, losses = kernels.step(x, y, learnt=slice(drawn[-1], drawn[-1] + 1))
+        predictions[number] = by_kernel[drawn[-1]]
+        log_weights -= hedge_rate * losses
+    return Baseline(predictions, _uplink_bytes(inputs, [(kernel,) for kernel in drawn], 2 * features.count + features.kernels))
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def per_fed_avg(inputs: NDArray[Any], labels: NDArray[Any], *, seed: int, learning_rate: float, hidden_units: int = 32) -> Baseline:
+    """One-step MAML over all clients, on a fully connected network of one hidden layer.
+
+    phi_k = w - eta grad L(w; x_k(t-1), y_k(t-1));  prediction net(phi_k; x_k(t));
+    w <- w - (eta / K) sum_k [I - eta H(w; x_k(t-1), y_k(t-1))] grad L(phi_k; x_k(t), y_k(t))
+    (Per-FedAvg, Fallah et al. 2020, one local step a round; L = (net - y)^2, H its Hessian, exact)
+
+    What the sources leave open: net(x) = b . relu(A x + a) + c, A of ``hidden_units`` rows; A ~ N(0, 2/d), b ~ N(0, 2/hidden_units)
+    (He et al. 2015), a = c = 0; both step sizes are eta, the one of the other methods; a client adapts to its last labelled sample,
+    at its first to none; no regularisation. A and b are streams (seed, "per-fed-avg", 0) and (…, 1).
+
+    Parameters: inputs (T, K, d); labels (T, K). Every client sends one row of hidden_units (d + 2) + 1 numbers a round.
+    Raises ValueError where the shapes do not fit, or where an upload is larger than any receiver accepts.
+    """
+    inputs, labels = _checked(inputs, labels)
+    rounds, clients, dimension = inputs.shape
+    extended = np.concatenate([inputs, np.ones((rounds, clients, 1))], axis=-1, dtype=np.float64)
+    first, last = np.zeros((hidden_units, dimension + 1)), np.zeros(hidden_units + 1)
+    drawn = normal(hidden_units * dimension, seed, "per-fed-avg", 0).reshape(hidden_units, dimension)
+    first[:, :-1] = drawn * np.sqrt(2 / dimension)
+    last[:-1] = normal(hidden_units, seed, "per-fed-avg", 1) * np.sqrt(2 / hidden_units)
+    predictions = np.empty(labels.shape)
+    for number, (x, y) in enumerate(zip(extended, labels, strict=True)):
+        adaptation = learning_rate if number else 0.0
+        x_before, y_before = extended[max(number - 1, 0)], labels[max(number - 1, 0)]
+        # The first layer's gradient is an outer product with the input: its left factor is kept, one a client, never the matrix.
+        output, active_before, left_before, hidden_before = _network(x_before @ first.T, last)
+        error_before = 2 * (output - y_before)[:, None]
+        inner = (x * x_before).sum(axis=-1, keepdims=True)
+        adapted = x @ first.T - adaptation * error_before * left_before * inner
+        predictions[number], _, left, hidden = _network(adapted, last - adaptation * error_before * hidden_before)
+        error = 2 * (predictions[number] - y)[:, None]
+        left, hidden = error * left, error * hidden
+        # H v = 2 (grad net . v) grad net + 2 (net - y) (Hessian of net) v, with v the gradient (left x', hidden).
+        along = 2 * (inner[:, 0] * (left_before * left).sum(axis=-1) + (hidden_before * hidden).sum(axis=-1))[:, None]
+        curved_left = along * left_before + error_before * active_before * hidden[:, :-1]
+        curved_hidden = along * hidden_before
+        curved_hidden[:, :-1] += error_before * active_before * left * inner
+        first -= learning_rate / clients * (left.T @ x - adaptation * curved_left.T @ x_before)
+        last -= learning_rate / clients * (hidden - adaptation * curved_hidden).sum(axis=0)
+    return Baseline(predictions, _uplink_bytes(inputs, [(0,)] * rounds, first.size + last.size))
+
+
+class _Kernels:
+    """Parameters theta_i of every kernel, shared by all clients and learnt by the average of their gradient steps."""
+
+    def __init__(self, features: FeatureMap, learning_rate: float, regularisation: float) -> None:
+        self._frequencies = features.frequencies
+        self._learning_rate, self._regularisation = learning_rate, regularisation
+        self._parameters = np.zeros((features.kernels, 2 * features.count))
+
+    def step(
+        self, inputs: NDArray[Any], labels: NDArray[np.float64], learnt: slice = slice(None)
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Predictions (N, K) and losses (N,), summed over the clients, of every kernel; then ``learnt`` take their step."""
+        features = random_features(inputs, self._frequencies).swapaxes(0, 1).astype(np.float64)
+        predictions = (features @ self._parameters[..., None])[..., 0]
+        errors = predictions - labels
+        penalties = self._regularisation * np.square(self._parameters).sum(axis=-1)
+        losses = np.square(errors).sum(axis=-1) + len(labels) * penalties
+        mean = (errors[learnt, None] @ features[learnt])[:, 0] / len(labels)
+        self._parameters[learnt] -= self._learning_rate * 2 * (mean + self._regularisation * self._parameters[learnt])
+        return predictions, losses
+
+
+def _network(
+    before_relu: NDArray[np.float64], last: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]:
+    """Output (K,), active units (K, H), and its gradients by ``before_relu`` (K, H) and ``last`` (K, H + 1)."""
+    active = before_relu > 0
+    hidden = np.concatenate([np.maximum(before_relu, 0.0), np.ones((len(before_relu), 1))], axis=-1)
+    return (last * hidden).sum(axis=-1), active, active * last[..., :-1], hidden
+
+
+def _hedge_rate(learning_rate: float, hedge: Literal["sum", "mean"], clients: int) -> float:
+    return learning_rate if hedge == "sum" else learning_rate / clients
+
+
+def _checked(inputs: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    if np.ndim(inputs) != 3 or np.shape(labels) != np.shape(inputs)[:2]:
+        raise ValueError(f"inputs of shape {np.shape(inputs)} and labels of shape {np.shape(labels)} are not (T, K, d) and (T, K)")
+    return np.asarray(inputs), np.asarray(labels, dtype=np.float64)
+
+
+def _uplink_bytes(inputs: NDArray[Any], kernels_of_rounds: Sequence[tuple[int, ...]], numbers: int) -> float:
+    """What all clients send when each sends, in each round, these kernels and that many float32 numbers."""
+    content = bytes(numbers * np.dtype(np.float32).itemsize)
+    _, clients, dimension = inputs.shape
+    total = 0
+    for number, kernels in enumerate(kernels_of_rounds):
+        for name in [f"client-{client}" for client in range(clients)]:
+            update = Update(VERSION, _FINGERPRINT, dimension, name, 0, number + 1, number, 1, kernels, content)
+            total += encoded_size(name.encode(), UPDATE.encode(update))
+    return float(total)
