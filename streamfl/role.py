@@ -15,9 +15,10 @@ The laws of a role, each a reusable test in :mod:`streamfl.testing`:
 
 A batch is never a tick. The clock's time passes for a role with an empty batch only: timeouts and whatever else falls due at
 ``wake_at`` are looked at there, and among messages nothing but the messages' own time in their topic may count, so that none is
-judged by how long the role was away. A tick comes as soon as ``wake_at`` is reached, in the same step after a batch if there is
-one, and once after partitions were opened, whatever ``wake_at`` says, for what was restored may be able to go on. It is withheld
-while messages that lay in a partition's inputs when it was opened are still unread, unless the partition is full: whoever was away
+judged by how long the role was away. The exception is what may be sent: a budget of bytes a second is of real time, whoever asks.
+A tick comes as soon as ``wake_at`` is reached, in the same step after a batch if there is one, and once after partitions were
+opened, whatever ``wake_at`` says, for what was restored may be able to go on. It is withheld while messages that lay in a
+partition's inputs when it was opened are still unread, unless the partition is full: whoever was away
 hears what was said meanwhile before time passes.
 """
 

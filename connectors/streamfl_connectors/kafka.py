@@ -52,6 +52,7 @@ from streamfl_connectors.kafka_clients import (
     discard,
     keep_answered_joins,
     publish,
+    read_to_end,
     read_whole,
     record_of,
     wait_for_brokers,
@@ -458,6 +459,9 @@ class KafkaSession:
                         turn = 0.0
                 if self._consumer is not None:
                     self._poll_inputs(polled, turn, max_records)
+                    if polled.assigned and self._tables:
+                        # Whoever had these partitions before may have seen, and used, more of the tables than this worker.
+                        polled.tables += read_to_end(self._table_consumer, self._tables, self._bus.connect_timeout)
                 elif not self._tables:
                     time.sleep(turn)
                 if polled or time.monotonic() >= deadline:

@@ -28,6 +28,7 @@ __all__ = [
     "discard",
     "keep_answered_joins",
     "publish",
+    "read_to_end",
     "read_whole",
     "record_of",
     "wait_for_brokers",
@@ -126,6 +127,11 @@ def read_whole(consumer: Any, partitions: Sequence[Any], patience: float) -> Ite
         return
     consumer.assign(list(partitions))
     consumer.seek_to_beginning(*partitions)
+    yield from read_to_end(consumer, partitions, patience)
+
+
+def read_to_end(consumer: Any, partitions: Sequence[Any], patience: float) -> Iterator[Record]:
+    """What is left to read of assigned partitions up to their ends as of now; errors as :func:`read_whole`."""
     ends = consumer.end_offsets(list(partitions), timeout_ms=int(patience * 1000))
     moved = time.monotonic()
     before: dict[Any, int | None] = {}

@@ -503,7 +503,8 @@ class PofmklClient:
         if member.state.taken_on == self.model.versions and member.state.taken >= per_version:
             return None
         lacking = member.cost.bytes_for(1) - bucket.tokens
-        return bucket.filled_at + lacking / bucket.rate if lacking > 0 else None
+        # A microsecond more than it takes: times are rounded, and a tick too early would ask for another at the same time.
+        return bucket.filled_at + lacking / bucket.rate + 1e-6 if lacking > 0 else None
 
     def _uploads_due(self, now: float) -> list[_Member]:
         """Whose upload has been open for the upload interval."""

@@ -244,8 +244,7 @@ class PofmklServer:
 
     def _hear(self, shard: _Shard, update: Update, at: float) -> bool:
         """Remember who was heard; whether the update is to be applied at once."""
-        if self.lockstep:
-            self._close_timed_out(shard, at)
+        # What may be refused comes first: a message that is refused closes no round by its time, either.
         if update.model_version > shard.model_version:
             raise PeerError("malformed", f"update names version {update.model_version}, the model is at {shard.model_version}")
         if shard.round.dimension not in (0, update.dimension):
@@ -255,8 +254,6 @@ class PofmklServer:
         member = shard.members.get(update.client)
         if member is None:
             self._make_room(shard, update.client, at)
-            shard.members[update.client] = _Member(update.epoch, update.sequence, at, True)
-            shard.awaited += 1
         elif update.epoch < member.epoch:
             raise PeerError(
                 "superseded",
@@ -265,6 +262,11 @@ class PofmklServer:
         elif (update.epoch, update.sequence) <= (member.epoch, member.sequence):
             self._counts["duplicate"] += 1
             return False
+        if self.lockstep:
+            self._close_timed_out(shard, at)
+        if member is None:
+            shard.members[update.client] = _Member(update.epoch, update.sequence, at, True)
+            shard.awaited += 1
         else:
             shard.awaited += not member.awaited
             member.epoch, member.sequence, member.seen_at, member.awaited = update.epoch, update.sequence, at, True

@@ -125,8 +125,9 @@ class Session(Protocol):
         """Wait at most ``timeout`` seconds for anything; never more than ``max_records`` input records.
 
         The first poll brings the tables whole, as they were when it was called; of a key's records it may leave out all but the
-        last, as compaction does. No records come from a partition before the poll after the one that reported it as assigned, so
-        that the caller can restore and :meth:`seek` first.
+        last, as compaction does. A poll that reports an assignment brings them up to date, for whoever had the partition before
+        may have used what lies in them. No records come from a partition before the poll after the one that reported it as
+        assigned, so that the caller can restore and :meth:`seek` first.
         BusUnavailable if the cluster is away; ConfigurationError if a right or a topic is missing.
         """
 

@@ -133,6 +133,17 @@ class BusLaws:
             later = _until(session, lambda seen: bool(seen.tables))
             assert _values(later.tables) == [b"new"]
 
+    def test_an_assignment_comes_with_the_tables_as_they_are(self, bus: Bus) -> None:
+        """Protects a state that was made with newer records of a table than its next owner has read: it would go back in time."""
+        samples, model = _topic(bus), _topic(bus, compacted=True)
+        with _member(bus, samples, tables=(model,)) as (session, _):
+            if session.poll(0.0, 1).assigned:
+                # Nothing can come between joining and the assignment on this bus.
+                return
+            bus.write([Outgoing(model, f"k{number}".encode(), b"value", 0) for number in range(3_000)])
+            seen = _until(session, lambda whole: bool(whole.assigned), most=1).tables
+            assert len({record.key for record in seen}) == 3_000
+
     def test_every_member_reads_tables_whole(self, bus: Bus) -> None:
         """Protects clients on other workers: a table is not shared out, whatever partitions a member has."""
         samples, model = _topic(bus, partitions=2), _topic(bus, partitions=2, compacted=True)
