@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from kafka import (
@@ -116,6 +117,8 @@ OWN_OPTIONS = {
     "value_deserializer": "streamfl decodes",
     "value_serializer": "streamfl encodes",
 }
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+FILE_OPTIONS = {"ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile"}
 # A password of digits that comes from the environment is read as a number.
 TEXT_OPTIONS = {"sasl_plain_password", "sasl_plain_username", "ssl_password"}
 
@@ -812,16 +815,36 @@ def _positive(value: Any) -> float:
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
-    known = {*KafkaConsumer.DEFAULT_CONFIG, *KafkaProducer.DEFAULT_CONFIG, *KafkaAdminClient.DEFAULT_CONFIG}
+    known = {**KafkaAdminClient.DEFAULT_CONFIG, **KafkaProducer.DEFAULT_CONFIG, **KafkaConsumer.DEFAULT_CONFIG}
     # No values in these texts: a mistyped name may be that of a password.
     for name, value in options.items():
         if name in OWN_OPTIONS:
             raise ConfigurationError(f"bus.options.{name} cannot be set: {OWN_OPTIONS[name]}")
         if name not in known:
-            near = difflib.get_close_matches(name, known - OWN_OPTIONS.keys(), n=3)
+            near = difflib.get_close_matches(name, known.keys() - OWN_OPTIONS.keys(), n=3)
             hint = f"did you mean {' or '.join(near)}?" if near else "the names are those of kafka-python's clients"
             raise ConfigurationError(f"bus.options.{name} is not an option of the Kafka clients: {hint}")
         if name in TEXT_OPTIONS and not isinstance(value, str):
             raise ConfigurationError(
                 f"bus.options.{name} is not text: put it in double quotes, in an environment variable within the value"
             )
+        expected = _expected(name, value, known[name])
+        if expected:
+            # The library looks at most values only when they are used, and then waits for a broker instead of saying so.
+            raise ConfigurationError(f"bus.options.{name}: {expected} is expected")
+
+
+def _expected(name: str, value: Any, default: Any) -> str | None:
+    """What an option should be and is not."""
+    if name == "security_protocol":
+        return None if value in SECURITY_PROTOCOLS else " or ".join(SECURITY_PROTOCOLS)
+    if name in FILE_OPTIONS:
+        return None if isinstance(value, str) and Path(value).is_file() else "the name of a file that can be read"
+    if isinstance(default, bool):
+        return None if isinstance(value, bool) else "true or false"
+    if isinstance(default, int | float):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return None if number and 0 <= value <= 2**31 - 1 else "a number from 0 to 2147483647"
+    if isinstance(default, str):
+        return None if isinstance(value, str) else "text in double quotes"
+    return None

@@ -46,6 +46,11 @@ def translated(doing: str, subscription: Subscription | None = None) -> Iterator
         raise ConfigurationError(
             f"{doing}: another worker uses the same bus.options.group_instance_id: give each worker one of its own"
         ) from error
+    except kafka_errors.InvalidSessionTimeoutError as error:
+        raise ConfigurationError(
+            f"{doing}: the broker does not allow bus.options.session_timeout_ms: choose a value between its "
+            "group.min.session.timeout.ms and group.max.session.timeout.ms"
+        ) from error
     except REFUSED as error:
         raise CommitRefused(f"{doing}: {error}") from error
     except (kafka_errors.NoOffsetForPartitionError, kafka_errors.OffsetOutOfRangeError) as error:

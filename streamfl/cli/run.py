@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 from contextlib import ExitStack, closing
-from types import FrameType
 
 from streamfl.cli.output import STALLED
 from streamfl.cli.preflight import ConfigArgument, inspect_topics, read_configuration
@@ -28,9 +27,10 @@ def run(config: ConfigArgument) -> None:
     configured = read_configuration(config)
     settings = configured.settings
     configure(settings.log.level, settings.log.format)
-    stop = threading.Event()
+    stop, begun = threading.Event(), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _frame: _stop(stop, number, _frame))
+        signal.signal(number, lambda _number, _frame: _stop(stop, begun))
+    log.info("connecting", url=settings.bus.url)
     with closing(configured.connect()) as bus, ExitStack() as held:
         wrong = [
             f"topic {found.spec.name} {found.problem}: {found.remedy}"
@@ -47,18 +47,28 @@ def run(config: ConfigArgument) -> None:
             held.callback(server.close)
             log.info("serving metrics and health", host=settings.metrics.host, port=server.port)
         log.info("running", role=settings.role.kind, federation=settings.federation.name, group=settings.group)
+        begun.set()
         worker.run(stop)
     log.info("stopped")
 
 
-def _stop(stop: threading.Event, number: int, _frame: FrameType | None) -> None:
+def _stop(stop: threading.Event, begun: threading.Event) -> None:
+    if not begun.is_set():
+        # Nothing is held yet, and looking for a cluster that is away may go on for long.
+        log.info("stopped before it began")
+        os._exit(0)
     if stop.is_set():
         return
     stop.set()
     # With the cluster away, leaving the group may take longer than the process is given.
-    limit = threading.Timer(LEAVE_SECONDS, os._exit, (STALLED,))
+    limit = threading.Timer(LEAVE_SECONDS, _end_leaving)
     limit.daemon = True
     limit.start()
+
+
+def _end_leaving() -> None:
+    log.critical("the group could not be left in time: ending the process", seconds=LEAVE_SECONDS, exit_code=STALLED)
+    os._exit(STALLED)
 
 
 def _end_stalled() -> None:

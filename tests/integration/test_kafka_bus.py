@@ -387,6 +387,12 @@ def test_no_broker_is_a_clear_error_in_time(caplog: pytest.LogCaptureFixture) ->
         ("kafka://host:1", {"group_id": "g"}, r"bus\.options\.group_id.*bus\.group"),
         ("kafka://host:1", {"connect_timeout_seconds": -1}, r"connect_timeout_seconds"),
         ("kafka://host:1", {"sasl_plain_pasword": "secret"}, r"(?s)\A(?!.*secret).*did you mean sasl_plain_password"),
+        ("kafka://host:1", {"session_timeout_ms": -1}, r"bus\.options\.session_timeout_ms: a number from 0"),
+        ("kafka://host:1", {"request_timeout_ms": "x"}, r"bus\.options\.request_timeout_ms: a number"),
+        ("kafka://host:1", {"client_id": 5}, r"bus\.options\.client_id: text"),
+        ("kafka://host:1", {"check_crcs": 1}, r"bus\.options\.check_crcs: true or false"),
+        ("kafka://host:1", {"security_protocol": "X"}, r"bus\.options\.security_protocol: PLAINTEXT or SSL"),
+        ("kafka://host:1", {"ssl_cafile": "/no/such/file"}, r"bus\.options\.ssl_cafile: the name of a file"),
         ("kafka://host:1", {"sasl_plain_password": 2718}, r"(?s)\A(?!.*2718).*double quotes"),
     ],
 )

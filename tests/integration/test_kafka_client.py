@@ -5,8 +5,12 @@ here.
 from __future__ import annotations
 
 import gc
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from broker import Broker
@@ -61,3 +65,23 @@ def test_a_coordinator_that_dies_inside_a_transaction_is_waited_for() -> None:
             discard(plain)
             session.close()
             bus.close()
+
+
+def test_a_signal_while_the_cluster_is_looked_for_ends_at_once(tmp_path: Path) -> None:
+    """Protects an orchestrator: nothing is held before the first poll, so there is nothing to wait for and nothing to report."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+    configuration = tmp_path / "server.toml"
+    configuration.write_text(
+        f'[federation]\nname = "f"\nclients = 2\n[bus]\nurl = "kafka://127.0.0.1:{port}"\n[role]\nkind = "pofmkl-server"\n'
+    )
+    process = subprocess.Popen([sys.executable, "-m", "streamfl", "run", str(configuration)], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        said = process.stderr.readline()
+        process.terminate()
+        said += process.communicate(timeout=20)[1]
+    finally:
+        process.kill()
+    assert (process.returncode, "stopped before it began" in said) == (0, True), said
