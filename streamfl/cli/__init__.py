@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from streamfl.cli import check, demo, features, replay, run, simulate, topics
+from streamfl.cli import check, compare, demo, features, replay, run, simulate, topics
 from streamfl.cli.output import BUS_UNAVAILABLE, CONFIGURATION, DATA, say
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable
@@ -32,6 +32,7 @@ for _command in (
     replay.replay,
     features.features,
     simulate.simulate,
+    compare.compare,
     demo.demo,
 ):
     app.command()(_command)

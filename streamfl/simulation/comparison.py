@@ -1,0 +1,191 @@
+"""Several methods on the same streams: how well each predicts, and what it sends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.challengers import challenger, challenger_names
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.relatives import Baseline, em_kofl, ofmkl_avg, ofskl, per_fed_avg, vm_kofl
+from streamfl.pofmkl.roles import feature_map
+from streamfl.role import ConfigurationError
+from streamfl.simulation.federation import simulate
+
+__all__ = ["Contender", "Problem", "compare", "method_names", "picture"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Streams and the settings of the federation that is to learn from them.
+
+    inputs: (T, K, d); labels: (T, K); both in their own units, brought to the learning scale by the settings' [samples].
+    """
+
+    settings: PofmklSettings
+    inputs: NDArray[np.float64]
+    labels: NDArray[np.float64]
+
+    def scaled(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Inputs and labels on the learning scale."""
+        samples = self.settings.samples
+        if samples is None:
+            return self.inputs, self.labels
+        low, high = samples.label_range
+        return self.inputs / samples.input_norm, (self.labels - low) / (high - low)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A method and what it did: predictions (T, K) and their squared errors on the learning scale; uplink_bytes of all clients."""
+
+    name: str
+    predictions: NDArray[np.float64]
+    squared_errors: NDArray[np.float64]
+    uplink_bytes: float
+
+    def summary(self) -> dict[str, Any]:
+        """The figures of the method, as ``streamfl compare --format json`` prints them; mse None: it diverged."""
+        mse = float(self.squared_errors.mean())
+        return {
+            "method": self.name,
+            "mse": mse if np.isfinite(mse) else None,
+            "uplink_bytes": self.uplink_bytes,
+            "uplink_bytes_per_sample": self.uplink_bytes / self.squared_errors.size,
+        }
+
+
+def method_names() -> tuple[str, ...]:
+    """Every method that can be compared: the federation of the settings, its relatives, and learners without a federation."""
+    return ("pofmkl", *_RELATIVES, *challenger_names())
+
+
+def compare(problem: Problem, methods: Sequence[str], progress: Callable[[str], None] = lambda method: None) -> Iterator[Contender]:
+    """Run the methods one after the other on the same streams; ``progress`` is told the name of each before it runs.
+
+    Each prediction is made before its label is used. ConfigurationError for a method that is not known, before any has run.
+    """
+    unknown = [name for name in methods if name not in method_names()]
+    if unknown:
+        raise ConfigurationError(f"method {unknown[0]!r}: known are {', '.join(method_names())}")
+    if problem.settings.learning.loss != "square":
+        raise ConfigurationError(
+            f'learning.loss = "{problem.settings.learning.loss}": only federations with loss = "square" can be compared'
+        )
+    for name in methods:
+        progress(name)
+        if name == "pofmkl":
+            found = _federation(problem)
+        elif name in _RELATIVES:
+            found = _RELATIVES[name](problem)
+        else:
+            found = _alone(problem, name)
+        with np.errstate(over="ignore", invalid="ignore"):
+            errors = np.square(found.predictions - problem.scaled()[1])
+        yield Contender(name, found.predictions, errors, found.uplink_bytes)
+
+
+def picture(contenders: Sequence[Contender], path: Path, title: str) -> None:
+    """Write error over time, and error against bytes sent, to ``path``; the ending says the format."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, (over_time, against_bytes) = pyplot.subplots(1, 2, figsize=(12, 5.2), layout="constrained")
+    colours = pyplot.get_cmap("tab20").colors  # type: ignore[attr-defined]
+    for number, contender in enumerate(contenders):
+        errors = contender.squared_errors.mean(axis=1)
+        colour, own = colours[number % len(colours)], contender.name == "pofmkl"
+        running = np.cumsum(errors) / np.arange(1, len(errors) + 1)
+        over_time.plot(running, color=colour, linewidth=2.5 if own else 1.3, label=contender.name)
+        if contender.uplink_bytes:
+            sent = contender.uplink_bytes / contender.squared_errors.size
+            against_bytes.plot(sent, running[-1], "o", color=colour, markersize=9 if own else 6)
+            against_bytes.annotate(contender.name, (sent, running[-1]), xytext=(5, 4), textcoords="offset points", fontsize=8)
+        else:
+            against_bytes.axhline(running[-1], color=colour, linewidth=1, linestyle=":")
+    over_time.set(title="Mean squared error so far", xlabel="samples a client", yscale="log")
+    figure.legend(*over_time.get_legend_handles_labels(), loc="outside lower center", ncols=8, frameon=False, fontsize=8)
+    against_bytes.set(title="… against bytes sent (dotted: sends nothing)", xlabel="bytes a sample", xscale="log", yscale="log")
+    against_bytes.margins(x=0.25)
+    for axes in (over_time, against_bytes):
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(title)
+    figure.savefig(path, dpi=140)
+    pyplot.close(figure)
+
+
+def _federation(problem: Problem) -> Baseline:
+    outcome = simulate(problem.settings, problem.inputs, problem.labels, local_only=False)
+    return Baseline(outcome.predictions, float(outcome.uplink_bytes))
+
+
+def _relative(method: Callable[..., Baseline], problem: Problem, **own: Any) -> Baseline:
+    inputs, labels = problem.scaled()
+    learning = problem.settings.learning
+    features = feature_map(problem.settings, inputs.shape[2])
+    return method(inputs, labels, features, learning_rate=learning.rate, regularisation=learning.regularisation, **own)
+
+
+def _em(problem: Problem, hedge: str) -> Baseline:
+    return _relative(em_kofl, problem, hedge=hedge, seed=problem.settings.federation.seed)
+
+
+def _ofskl(problem: Problem) -> Baseline:
+    learning = problem.settings.learning
+    return ofskl(
+        *problem.scaled(),
+        features_per_kernel=learning.features_per_kernel,
+        learning_rate=learning.rate,
+        regularisation=learning.regularisation,
+        seed=problem.settings.federation.seed,
+    )
+
+
+def _per_fed_avg(problem: Problem) -> Baseline:
+    settings = problem.settings
+    return per_fed_avg(*problem.scaled(), seed=settings.federation.seed, learning_rate=settings.learning.rate)
+
+
+def _own_kernels(problem: Problem) -> Baseline:
+    """The learner of the federation with no other client: it takes every kernel's step itself, and nothing is sent to anybody."""
+    alone = problem.settings.model_copy(
+        update={"uplink": problem.settings.uplink.model_copy(update={"kernels_per_upload": None, "budget_bytes_per_second": None})}
+    )
+    runs = [
+        simulate(alone, problem.inputs[:, client : client + 1], problem.labels[:, client : client + 1], local_only=False)
+        for client in range(problem.labels.shape[1])
+    ]
+    return Baseline(np.concatenate([run.predictions for run in runs], axis=1), 0.0)
+
+
+def _alone(problem: Problem, name: str) -> Baseline:
+    inputs, labels = problem.scaled()
+    predictions = np.empty(labels.shape)
+    for client in range(labels.shape[1]):
+        learner = challenger(name)
+        for number in range(len(labels)):
+            sample = dict(enumerate(inputs[number, client].tolist()))
+            predictions[number, client] = learner.predict(sample)
+            learner.learn(sample, float(labels[number, client]))
+    return Baseline(predictions, 0.0)
+
+
+_RELATIVES: dict[str, Callable[[Problem], Baseline]] = {
+    "local": _own_kernels,
+    "ofskl": _ofskl,
+    "ofmkl-avg": partial(_relative, ofmkl_avg),
+    "vm-kofl-sum": partial(_relative, vm_kofl, hedge="sum"),
+    "vm-kofl-mean": partial(_relative, vm_kofl, hedge="mean"),
+    "em-kofl-sum": partial(_em, hedge="sum"),
+    "em-kofl-mean": partial(_em, hedge="mean"),
+    "per-fed-avg": _per_fed_avg,
+}
