@@ -102,7 +102,7 @@ def test_challengers_stay_between_the_labels_that_they_have_seen(name: str) -> N
 def test_a_wrong_method_is_told_before_anything_runs() -> None:
     """Protects a user's minutes: a mistyped last name must not end a long run."""
     began: list[str] = []
-    with pytest.raises(ConfigurationError, match="'knm'.*known are pofmkl"):
+    with pytest.raises(ConfigurationError, match=r"'knm'.*known are pofmkl"):
         list(compare(problem(), ["pofmkl", "knm"], began.append))
     assert began == []
     with pytest.raises(ConfigurationError, match=r"learning\.loss"):
