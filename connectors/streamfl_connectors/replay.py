@@ -43,7 +43,8 @@ def read(location: str, columns: Sequence[str] | None = None) -> Table:
     """The data set at ``location``: a .csv, .parquet or .npz file, or 'river:NAME'; only ``columns`` if given.
 
     npz: a matrix X becomes the columns x0, x1, …, any array of one dimension a column of its own name. River:
-    the features by their names and the target as y. DataError if it cannot be read, has no rows, or lacks a column.
+    the features by their names and the target as y. A gap is NaN among numbers and None elsewhere. DataError if it
+    cannot be read, has no rows, or lacks a column, or if X is no matrix.
     """
     if location.startswith("river:"):
         table = _river(location.removeprefix("river:"))
@@ -71,7 +72,15 @@ def read(location: str, columns: Sequence[str] | None = None) -> Table:
 
 
 def _frame(frame: pd.DataFrame) -> Table:
-    return Table({str(name): _column(frame[name].to_numpy()) for name in frame.columns})
+    columns = {}
+    for name in frame.columns:
+        values = frame[name].to_numpy()
+        if values.dtype.kind not in "biuf":
+            # pandas has several signs for a gap; one is enough for everybody after it.
+            values = values.astype(object)
+            values[frame[name].isna().to_numpy()] = None
+        columns[str(name)] = _column(values)
+    return Table(columns)
 
 
 def _column(values: NDArray[Any]) -> NDArray[Any]:
@@ -104,6 +113,8 @@ def _npz(path: Path) -> Table:
     with np.load(path, allow_pickle=False) as archive:
         for name in archive.files:
             array = archive[name]
+            if name == "X" and (array.ndim not in (1, 2) or array.shape[-1] == 0):
+                raise DataError(f"{path}: X must be 2-D with at least one column, its shape is {array.shape}")
             if array.ndim == 1:
                 columns[name] = array
             elif array.ndim == 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from importlib.metadata import entry_points
 from typing import Any, Protocol, cast
@@ -10,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.role import ConfigurationError
-from streamfl.samples import DataError
+from streamfl.samples import LONGEST_NAME, DataError
 
-__all__ = ["DataTable", "numbers", "read_data"]
+__all__ = ["DataTable", "client_names", "input_names", "numbers", "read_data"]
 
 
 class DataTable(Protocol):
@@ -33,6 +34,43 @@ def read_data(location: str) -> DataTable:
     for point in entry_points(group="streamfl.datasets", name="replay"):
         return cast(Callable[[str], DataTable], point.load())(location)
     raise ConfigurationError("no reader of data sets is installed: the entry point 'replay' in the group 'streamfl.datasets'")
+
+
+def input_names(table: DataTable, features: Sequence[str] | None, besides: Sequence[str | None], location: str) -> list[str]:
+    """The columns to learn from: ``features``, or what the data itself offers without ``besides``; DataError if that is nothing."""
+    others = [name for name in besides if name is not None]
+    names = list(features or table.inputs(others))
+    if not names:
+        raise DataError(f"{location}: no numeric column" + (f" besides {', '.join(others)}" if others else ""))
+    return names
+
+
+def client_names(table: DataTable, column: str, location: str) -> list[str | None]:
+    """Each row's client, None where the row names none; DataError if there is no such column or its values cannot be names."""
+    if column not in table.columns:
+        raise DataError(f"{location}: no column {column} (there are: {', '.join(table.columns)})")
+    values = table.columns[column].tolist()
+    try:
+        found = {value: _client_name(value) for value in values}
+    except TypeError:
+        raise DataError(f"{location}: the column {column} does not hold names") from None
+    names = [name for name in found.values() if name is not None]
+    for name in names:
+        if len(name) > LONGEST_NAME:
+            raise DataError(f"{location}: {column} holds a name of {len(name)} characters, at most {LONGEST_NAME} are accepted")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"{location}: {column} holds different values that are both written {twice}: which client is meant?")
+    return [found[value] for value in values]
+
+
+def _client_name(value: Any) -> str | None:
+    if isinstance(value, float):
+        if math.isnan(value):
+            return None
+        # A gap in a column of whole numbers makes all of them floats: client 3 is not to be called 3.0 for it.
+        return str(int(value)) if value.is_integer() else str(value)
+    return None if value is None else str(value) or None
 
 
 def numbers(table: DataTable, names: Sequence[str], location: str) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from streamfl.cli.datasets import DataTable, numbers, read_data
+from streamfl.cli.datasets import DataTable, client_names, input_names, numbers, read_data
 from streamfl.cli.output import FormatOption, OutputFormat, print_json, say
 from streamfl.cli.preflight import ConfigArgument, read_configuration
 from streamfl.role import ConfigurationError
@@ -50,16 +50,14 @@ def replay(
     rows = _Rows(section, table, data, configured.settings.federation.clients, label, client_column)
     total = min(len(rows.usable), limit or len(rows.usable))
     if rows.dropped:
-        say(f"{rows.dropped} of {table.rows} rows have no number in some column and are left out")
+        say(f"{rows.dropped} of {table.rows} rows have no number in some column, or no client, and are left out")
     with closing(configured.connect()) as bus:
         if section.topic not in bus.describe([section.topic]):
             raise ConfigurationError(f"topic {section.topic} does not exist: streamfl topics {config} --create")
         began = time.monotonic()
         step = BATCH_RECORDS if rate is None else max(1, min(BATCH_RECORDS, int(rate * RATE_STEP_SECONDS)))
         records = rows.records(total)
-        for written in track(
-            range(0, total, step), description="replay", console=Console(stderr=True), transient=True
-        ):
+        for written in track(range(0, total, step), description="replay", console=Console(stderr=True), transient=True):
             batch = list(islice(records, step))
             if rate is not None:
                 time.sleep(max(0.0, began + written / rate - time.monotonic()))
@@ -72,7 +70,7 @@ def replay(
 
 
 class _Rows:
-    """The rows of a table as sample records. ``usable``: the numbers of those in which every number is one."""
+    """The rows of a table as sample records. ``usable``: the numbers of those that have a number in every column, and a client."""
 
     def __init__(
         self,
@@ -90,22 +88,21 @@ class _Rows:
             label = section.label if section.label in columns else "y"
         if client_column is None and section.client in columns:
             client_column = section.client
-        if client_column is not None and client_column not in columns:
-            raise DataError(f"{location}: no column {client_column} (there are: {', '.join(columns)})")
-        names = section.features if isinstance(section.features, list) else None
-        names = names or table.inputs([name for name in (label, client_column) if name is not None])
-        self._names = names
-        self._inputs = numbers(table, names, location)
+        features = section.features if isinstance(section.features, list) else None
+        self._names = input_names(table, features, (label, client_column), location)
+        self._inputs = numbers(table, self._names, location)
         self._labels = numbers(table, [label], location)[:, 0] if label is not None and section.label is not None else None
-        self._owners = None if client_column is None else columns[client_column].tolist()
+        self._owners = None if client_column is None else client_names(table, client_column, location)
         self._identities = columns[section.sample_id].tolist() if section.sample_id in columns else None
         present = np.isfinite(self._inputs).all(axis=1)
         if self._labels is not None:
             present &= np.isfinite(self._labels)
+        if self._owners is not None:
+            present &= np.array([owner is not None for owner in self._owners])
         self.usable = np.flatnonzero(present)
         self.dropped = table.rows - len(self.usable)
         if not len(self.usable):
-            raise DataError(f"{location}: no row has a number in every column")
+            raise DataError(f"{location}: no row has a number in every column" + (" and a client" if self._owners else ""))
 
     def records(self, total: int) -> Iterator[Outgoing]:
         """The first ``total`` usable rows; of K clients, row t K + k is sample t of client k."""
@@ -115,9 +112,7 @@ class _Rows:
             owner = f"client-{number % self._clients}" if self._owners is None else str(self._owners[row])
             values = self._inputs[row].tolist()
             content: dict[str, Any] = (
-                {section.features: values}
-                if isinstance(section.features, str)
-                else dict(zip(self._names, values, strict=True))
+                {section.features: values} if isinstance(section.features, str) else dict(zip(self._names, values, strict=True))
             )
             if section.client is not None:
                 content[section.client] = owner

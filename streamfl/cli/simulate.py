@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from streamfl.cli.datasets import numbers, read_data
+from streamfl.cli.datasets import client_names, input_names, numbers, read_data
 from streamfl.cli.output import FormatOption, OutputFormat, print_json, print_table, say
 from streamfl.cli.preflight import ConfigArgument, read_configuration
 from streamfl.pofmkl.config import PofmklSettings
@@ -27,7 +28,7 @@ __all__ = ["Streams", "deal", "run_with_progress", "scaled", "simulate"]
 
 @dataclass(frozen=True)
 class Streams:
-    """A data set dealt to K clients, in its own units: inputs (T, K, d), labels (T, K).
+    """A data set dealt to K clients, in its own units: inputs (T, K, d), labels (T, K), names: the data's own, if it has any.
 
     largest_norm, label_range: over all usable rows, dealt or not, so that the scale depends on neither K nor T.
     """
@@ -37,6 +38,7 @@ class Streams:
     largest_norm: float
     label_range: tuple[float, float]
     dropped: int
+    names: list[str] | None = None
 
 
 def simulate(
@@ -62,7 +64,7 @@ def simulate(
     named = features if isinstance(features, list) else None
     streams = deal(data, label, settings.federation.clients, rounds, named, client_column)
     if streams.dropped:
-        say(f"{streams.dropped} rows have no number in some column and are left out")
+        say(f"{streams.dropped} rows have no number in some column, or no client, and are left out")
     outcome = run_with_progress(scaled(settings, streams), streams, trace is not None)
     if trace is not None:
         try:
@@ -86,40 +88,48 @@ def deal(
 ) -> Streams:
     """Deal the rows of a data set in which every number is finite; DataError if there are too few.
 
-    With ``client_column`` its first ``clients`` values are the clients, each with its rows in order.
+    With ``client_column`` its first ``clients`` values are the clients, each with its rows in order; rows without one are left out.
     """
     table = read_data(location)
-    names = features or table.inputs([name for name in (label, client_column) if name is not None])
+    names = input_names(table, features, (label, client_column), location)
     if label in names:
         raise ConfigurationError(f"--label {label}: samples.features names it too: what is to be predicted cannot be an input")
     inputs = numbers(table, names, location)
     labels = numbers(table, [label], location)[:, 0]
-    usable = np.flatnonzero(np.isfinite(inputs).all(axis=1) & np.isfinite(labels))
-    if client_column is None:
-        most = len(usable) // clients
-        dealt = usable[: most * clients].reshape(most, clients)
-    else:
-        if client_column not in table.columns:
-            raise DataError(f"{location}: no column {client_column} (there are: {', '.join(table.columns)})")
-        own: dict[Any, list[int]] = {}
-        for row, owner in zip(usable.tolist(), table.columns[client_column][usable].tolist(), strict=True):
-            own.setdefault(owner, []).append(row)
+    present = np.isfinite(inputs).all(axis=1) & np.isfinite(labels)
+    own: dict[str, list[int]] = {}
+    if client_column is not None:
+        owners = client_names(table, client_column, location)
+        present &= np.array([owner is not None for owner in owners])
+        for row in np.flatnonzero(present).tolist():
+            own.setdefault(str(owners[row]), []).append(row)
         if len(own) < clients:
             raise DataError(f"{location}: {client_column} names {len(own)} clients, {clients} are asked for")
-        chosen = list(own.values())[:clients]
-        most = min(map(len, chosen))
-        dealt = np.array([rows[:most] for rows in chosen]).T
+    usable = np.flatnonzero(present)
+    chosen = list(own)[:clients] if own else None
+    most = len(usable) // clients if chosen is None else min(len(own[name]) for name in chosen)
     if most < (rounds or 1):
         raise DataError(
-            f"{location}: {len(usable)} usable rows give each of {clients} clients {most} samples, "
-            f"{rounds or 1} are asked for"
+            f"{location}: {len(usable)} usable rows give each of {clients} clients {most} samples, {rounds or 1} are asked for"
         )
-    dealt = dealt[:rounds]
+    rounds = rounds or most
+    if chosen is None:
+        dealt = usable[: rounds * clients].reshape(rounds, clients)
+    else:
+        dealt = np.array([own[name][:rounds] for name in chosen]).T
     low, high = float(labels[usable].min()), float(labels[usable].max())
     if low == high:
         raise DataError(f"{location}: the label {label} is {low:g} in every row: there is nothing to learn")
-    largest = float(np.linalg.norm(inputs[usable], axis=1).max()) or 1.0
-    return Streams(inputs[dealt], labels[dealt], largest, (low, high), table.rows - len(usable))
+    if not math.isfinite(high - low):
+        raise DataError(f"{location}: the label {label} reaches from {low:g} to {high:g}, too far for a number: change its unit")
+    with np.errstate(over="ignore"):
+        largest = float(np.linalg.norm(inputs[usable], axis=1).max()) or 1.0
+    if not math.isfinite(largest):
+        raise DataError(
+            f"{location}: inputs as large as {np.abs(inputs[usable]).max():g}: the norm of a row is no finite number. "
+            "Name other columns in samples.features, or change their unit"
+        )
+    return Streams(inputs[dealt], labels[dealt], largest, (low, high), table.rows - len(usable), chosen)
 
 
 def scaled(settings: PofmklSettings, streams: Streams) -> PofmklSettings:
@@ -141,6 +151,7 @@ def run_with_progress(settings: PofmklSettings, streams: Streams, trace: bool) -
             settings,
             streams.inputs,
             streams.labels,
+            names=streams.names,
             trace=trace,
             progress=lambda samples: bar.update(task, completed=samples),
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 from streamfl.estimators import POFMKLClassifier, POFMKLRegressor
 from streamfl.pofmkl.client import PofmklClient, StepTrace
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.messages import Prediction
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.kinds import build_worker, find_kind
@@ -37,7 +37,7 @@ class Outcome:
 
     predictions, labels: (T, K) on the learning scale. scale: what one unit of it is in the label's own unit. local, mean: (T, K),
     the squared errors of a learner without a federation and of each client's running mean. downlink_bytes: the model
-    as published, once for every client.
+    as published, once for every client. regret_per_client: in the order of the clients.
     """
 
     settings: PofmklSettings
@@ -73,7 +73,7 @@ class Outcome:
             "regularisation": learning.regularisation,
             "exploration_rate": learning.exploration,
             "mse": mse,
-            "mse_original_units": mse * self.scale**2,
+            "mse_original_units": mse * self.scale * self.scale,
             "mse_running_mean": float(self.mean.mean()),
             "mse_local_only": float(self.local.mean()),
             "regret_mean": float(np.mean(regrets)),
@@ -86,7 +86,7 @@ class Outcome:
 
     def trace(self) -> dict[str, NDArray[Any]]:
         """Everything needed to compute the run again, by array name; (T, K, …) where it is by sample."""
-        by_client = [self.steps[name] for name in _names(self.labels.shape[1])]
+        by_client = [self.steps[name] for name in self.regret_per_client]
         names = {
             "inputs": "inputs",
             "labels": "label",
@@ -110,15 +110,17 @@ def simulate(
     inputs: NDArray[Any],
     labels: NDArray[Any],
     *,
+    names: Sequence[str] | None = None,
     trace: bool = False,
     local_only: bool = True,
     progress: Callable[[int], None] = lambda samples: None,
 ) -> Outcome:
     """Run a federation over ``inputs`` (T, K, d) and ``labels`` (T, K), in the label's own unit, and judge it.
 
-    Inputs are divided by samples.input_norm and labels mapped by samples.label_range, as in a deployment; ``progress`` is told
-    the number of predictions made so far. Under a byte budget the time that the token buckets see is one second a round, and more
-    where a round waits for them. DataError if the federation diverges, ConfigurationError if its settings let it stand still.
+    Inputs are divided by samples.input_norm and labels mapped by samples.label_range, as in a deployment; ``names`` are the
+    clients' (client-0, client-1, … if left out), ``progress`` is told the number of predictions made so far. Under a byte budget
+    the time that the token buckets see is one second a round, and more where a round waits for them. DataError if the federation
+    diverges or refuses a sample, ConfigurationError if its settings let it stand still.
     """
     rounds, clients, dimension = inputs.shape
     section = settings.samples or SamplesSection(topic="samples")
@@ -145,10 +147,11 @@ def simulate(
     if trace:
         client.trace = lambda step: steps.setdefault(step.client, []).append(step)
     observer = _Observer(bus, federation.name)
-    names = _names(clients)
+    names = names or [f"client-{index}" for index in range(clients)]
     index_of = {name: index for index, name in enumerate(names)}
     encode = msgspec.msgpack.Encoder().encode
     low, high = section.label_range
+    budget = settings.uplink.budget_bytes_per_second
     predictions = np.full((rounds, clients), np.nan)
     for number in range(rounds):
         round_of_samples = []
@@ -163,29 +166,27 @@ def simulate(
             if not moved:
                 if client.predicted == done:
                     break
+                _check_letters(bus, federation.name)
                 # Nothing can happen before some time has passed: a bucket has to fill, or a round to time out.
                 clock.advance(client_worker.role.wake_at, server_worker.role.wake_at)
         else:
-            raise ConfigurationError(
-                f"the federation stands still in round {number}: {client.predicted} of {done} samples are predicted after "
-                f"{clock.now:g} simulated seconds; "
-                f"raise uplink.budget_bytes_per_second = {settings.uplink.budget_bytes_per_second} or leave it out"
+            standing = (
+                f"the federation stands still in round {number}: {client.predicted} of {done} samples are predicted, "
+                f"{done - client.predicted} wait, after {clock.now:g} simulated seconds"
             )
+            if budget is not None:
+                standing += f"; raise uplink.budget_bytes_per_second = {budget:g} or leave it out"
+            raise ConfigurationError(standing)
         clock.now += 1.0
         for prediction in observer.new_predictions():
-            scaled = (prediction.prediction - low) / (high - low)
+            # JSON has no infinity: a number too large for the label's own unit arrives as null.
+            scaled = math.inf if prediction.prediction is None else (prediction.prediction - low) / (high - low)
+            if not abs(scaled) <= _DIVERGED:
+                raise _diverged(scaled, settings)
             predictions[int(prediction.sample), index_of[prediction.client]] = scaled
         progress(done)
     scaled_labels = (np.asarray(labels, dtype=np.float64) - low) / (high - low)
     scaled_inputs = np.asarray(inputs, dtype=np.float64) / section.input_norm
-    budget = settings.uplink.budget_bytes_per_second
-    largest = float(np.abs(predictions).max())
-    if not largest <= _DIVERGED:
-        raise DataError(
-            f"the federation diverged: predictions reach {largest:g} where labels are between 0 and 1. "
-            f"Lower learning.learning_rate = {settings.learning.rate:g} or learning.regularisation = "
-            f"{settings.learning.regularisation:g}, or send more kernels an upload (section [uplink])."
-        )
     local = np.full_like(scaled_labels, np.nan)
     if local_only:
         # A learner on its own may diverge where the federation does not; its figures are no numbers then.
@@ -227,6 +228,14 @@ class _Clock:
         self.now = max(self.now + 1.0, float(np.ceil(first)))
 
 
+class _Published(msgspec.Struct, gc=False):
+    """What the observer reads of a prediction."""
+
+    client: str
+    sample: str
+    prediction: float | None
+
+
 class _Observer:
     """Reads what the federation publishes, as a user's consumer would."""
 
@@ -236,7 +245,7 @@ class _Observer:
         self.uplink_bytes = 0
         self.model_bytes = 0
 
-    def new_predictions(self) -> list[Prediction]:
+    def new_predictions(self) -> list[_Published]:
         predictions = []
         while polled := self._session.poll(0.0, 10_000):
             for record in polled.tables:
@@ -244,7 +253,7 @@ class _Observer:
                     self.model_bytes += record_size(record)
                 else:
                     self.uplink_bytes += record_size(record)
-            predictions += [msgspec.json.decode(record.value or b"", type=Prediction) for record in polled.records]
+            predictions += [msgspec.json.decode(record.value or b"", type=_Published) for record in polled.records]
         return predictions
 
 
@@ -258,8 +267,21 @@ def _start(kind: str, settings: PofmklSettings, bus: MemoryBus, clock: _Clock) -
     return build_worker(own, bus, clock)
 
 
-def _names(clients: int) -> list[str]:
-    return [f"client-{index}" for index in range(clients)]
+def _check_letters(bus: MemoryBus, federation: str) -> None:
+    """DataError with the reason for the first sample that was refused: its round would wait for it without end."""
+    for letter in bus.read(f"{federation}.dead-letters"):
+        headers = {name: content.decode(errors="replace") for name, content in letter.headers}
+        if headers["topic"] == "samples":
+            client = (letter.key or b"").decode(errors="replace")
+            raise DataError(f"a sample of {client} was refused ({headers['error']}): {headers['text']}")
+
+
+def _diverged(prediction: float, settings: PofmklSettings) -> DataError:
+    return DataError(
+        f"the federation diverged: predictions reach {abs(prediction):g} where labels are between 0 and 1. "
+        f"Lower learning.learning_rate = {settings.learning.rate:g} or learning.regularisation = "
+        f"{settings.learning.regularisation:g}, or send more kernels an upload (section [uplink])."
+    )
 
 
 def _running_mean(labels: NDArray[np.float64]) -> NDArray[np.float64]:
