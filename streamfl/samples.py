@@ -6,13 +6,14 @@ Formats are found by name through the entry-point group ``streamfl.formats``.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, field_validator
 
 from streamfl.role import ConfigurationError, PeerError, Record
 from streamfl.settings import Section
@@ -46,7 +47,7 @@ class Format(Protocol):
 class SamplesSection(Section):
     """The topic that samples come from and the names of its fields."""
 
-    topic: str = Field(min_length=1)
+    topic: str
     """The user's own topic."""
     format: str = "json"
     """json, msgpack, or any installed format."""
@@ -56,7 +57,7 @@ class SamplesSection(Section):
     """The field that names the sample; left out: 'topic-partition-offset'."""
     features: list[str] | str | None = None
     """The fields with the inputs, or the one field that holds them as a list."""
-    dimension: int | None = Field(default=None, ge=1)
+    dimension: int | None = Field(default=None, ge=1, le=100_000)
     """The length of that list; not needed where the fields are named one by one."""
     label: str | None = None
     """The field with the label; a record without it, or with null, is predicted but not learnt from."""
@@ -65,13 +66,24 @@ class SamplesSection(Section):
     input_norm: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """What every input is divided by."""
 
-    @field_validator("label_range")
+    @field_validator("topic")
     @classmethod
-    def _is_a_range(cls, value: tuple[float, float]) -> tuple[float, float]:
-        low, high = value
+    def _is_a_topic(cls, value: str) -> str:
+        # What Kafka allows.
+        if not re.fullmatch("[A-Za-z0-9._-]{1,249}", value) or value in (".", ".."):
+            raise ValueError("1 to 249 letters of A to Z and a to z, digits, '.', '_' and '-' are expected, not '.' or '..' alone")
+        return value
+
+    @field_validator("label_range", mode="wrap")
+    @classmethod
+    def _is_a_range(cls, value: Any, validated: ValidatorFunctionWrapHandler) -> tuple[float, float]:
+        try:
+            low, high = validated(value)
+        except ValidationError:
+            low = high = math.nan
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise ValueError("two finite numbers are expected, the smaller one first")
-        return value
+        return low, high
 
     @field_validator("features")
     @classmethod
@@ -113,6 +125,7 @@ class SampleReader:
         low, high = section.label_range
         self._low, self._span = low, high - low
         self._norm = section.input_norm
+        self._limit = LARGEST_NUMBER * self._norm
         self._diagnose = format.decoder(cast(type[Any], Any))
         self._decode = format.decoder(self._struct())
         getter: Callable[[Any], Any] = attrgetter(*(f"feature_{index}" for index in range(len(self._names))))
@@ -134,12 +147,12 @@ class SampleReader:
             content = self._decode(value)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise self._reason(value, error) from None
-        features = self._features(content)
+        features = given = self._features(content)
         if self._norm != 1.0:
-            features = tuple([number / self._norm for number in features])
+            features = tuple([number / self._norm for number in given])
         # One comparison for all: it is False for a NaN and for an infinity too.
         if len(features) != self.dimension or not sum(map(abs, features)) < LARGEST_NUMBER:
-            self._check_features(features)
+            self._check_features(given, features)
         label = content.label
         if label is not None:
             label = (label - self._low) / self._span
@@ -172,13 +185,11 @@ class SampleReader:
     def _dimension(self, section: SamplesSection) -> int:
         if self._listed:
             if section.dimension is None:
-                raise ConfigurationError(
-                    f"samples.dimension is missing: how many numbers are in the list {section.features!r}?"
-                )
+                raise ConfigurationError(f"samples.dimension is missing: how many numbers are in the list {section.features!r}?")
             return section.dimension
         if section.dimension not in (None, len(self._names)):
             raise ConfigurationError(
-                f"samples.dimension = {section.dimension}: samples.features names {len(self._names)} fields"
+                f"samples.dimension = {section.dimension}: the number of fields in samples.features is {len(self._names)}"
             )
         return len(self._names)
 
@@ -207,15 +218,22 @@ class SampleReader:
         namespace = {} if section.label is not None else {"label": None}
         return msgspec.defstruct("SampleRecord", fields, rename=rename, namespace=namespace, gc=False)
 
-    def _check_features(self, features: tuple[float, ...]) -> None:
+    def _check_features(self, given: tuple[float, ...], features: tuple[float, ...]) -> None:
         if len(features) != self.dimension:
-            raise PeerError(
-                "dimension", f"{self._names[0]} holds {len(features)} numbers, {self.dimension} are expected"
-            )
+            raise PeerError("dimension", f"{self._names[0]} has the length {len(features)}, {self.dimension} is expected")
         for index, number in enumerate(features):
             if not abs(number) < LARGEST_NUMBER / self.dimension:
-                name = f"{self._names[0]}[{index}]" if self._listed else self._names[index]
-                raise PeerError("not_finite", f"{name} is {number}, a finite number is expected")
+                raise self._not_finite(index, given[index])
+
+    def _not_finite(self, index: int, number: float) -> PeerError:
+        return PeerError(
+            "not_finite",
+            f"{self._place(index)} is {_shown(number)}; finite numbers are expected that add up, signs apart, "
+            f"to less than {self._limit:g} ({LARGEST_NUMBER:g} times samples.input_norm)",
+        )
+
+    def _place(self, index: int) -> str:
+        return f"{self._names[0]}[{index}]" if self._listed else self._names[index]
 
     def _reason(self, value: bytes, error: Exception) -> PeerError:
         """Why a record did not fit the struct: the first thing that is wrong with it."""
@@ -236,11 +254,10 @@ class SampleReader:
         if not isinstance(numbers, list):
             return PeerError("not_numeric", f"{self._names[0]} is {_shown(numbers)}, a list of numbers is expected")
         for index, number in enumerate(numbers):
-            name = f"{self._names[0]}[{index}]" if self._listed else self._names[index]
             if isinstance(number, bool) or not isinstance(number, (int, float)):
-                return PeerError("not_numeric", f"{name} is {_shown(number)}, a number is expected")
-            if not -LARGEST_NUMBER < number < LARGEST_NUMBER:
-                return PeerError("not_finite", f"{name} is {_shown(number)}, a finite number is expected")
+                return PeerError("not_numeric", f"{self._place(index)} is {_shown(number)}, a number is expected")
+            if not abs(number) < self._limit:
+                return self._not_finite(index, number)
         label = None if section.label is None else content.get(section.label)
         if label is not None and not (isinstance(label, (int, float)) and abs(label) < LARGEST_NUMBER):
             return PeerError("label", f"{section.label} is {_shown(label)}, a finite number or null is expected")

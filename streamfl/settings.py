@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 from pydantic_settings.sources import EnvSettingsSource
 
@@ -38,9 +38,22 @@ NESTED_DELIMITER = "__"
 
 
 class Section(BaseModel):
-    """A table of the settings file: unknown keys are mistakes, and nothing changes once it is read."""
+    """A table of the settings file: unknown keys are mistakes, and nothing changes once it is read.
+
+    A validator that looks at several keys begins its message with the name of one of them, followed by a space.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_no_truth_value(cls, value: Any, info: ValidationInfo) -> Any:
+        # pydantic would take true for 1.
+        if isinstance(value, bool) and info.field_name is not None:
+            annotation = cls.model_fields[info.field_name].annotation
+            if {int, float} & {annotation, *get_args(annotation)}:
+                raise ValueError("a number is expected, not true or false")
+        return value
 
 
 class Federation(Section):
@@ -50,9 +63,9 @@ class Federation(Section):
     """The first part of the names of the federation's topics."""
     seed: int = Field(default=0, ge=-(2**63), lt=2**63)
     """Names the random streams: everybody with the same seed draws the same frequencies."""
-    clients: int = Field(ge=1)
+    clients: int = Field(ge=1, le=1_000_000)
     """K, the size of the federation: the server divides by it."""
-    shards: int = Field(default=1, ge=1)
+    shards: int = Field(default=1, ge=1, le=10_000)
     """Partitions of the updates and the model, over which the kernels are dealt."""
 
 
@@ -63,7 +76,7 @@ class Bus(Section):
     """kafka://host:port[,host:port…] or memory://."""
     processing_guarantee: Literal["exactly_once", "at_least_once"] = "exactly_once"
     """exactly_once commits by transactions; at_least_once is faster and may repeat a prediction after a crash."""
-    commit_interval_ms: int = Field(default=100, ge=0)
+    commit_interval_ms: int = Field(default=100, ge=0, le=86_400_000)
     """Milliseconds for which records are gathered into one atomic step."""
     max_poll_records: int = Field(default=4000, ge=1)
     """The most records in one step."""
@@ -231,10 +244,13 @@ def _explain(error: ValidationError, cls: type[BaseModel], content: dict[str, An
         path, value = _locate(problem["loc"], content, missing=problem["type"] == "missing")
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "missing":
-            text = "is missing"
+            text = "is missing" if isinstance(value, dict) else f"= {value!r}: more items are expected"
         elif problem["type"] == "extra_forbidden":
             section = _model_at(cls, path[:-1])
             text = _unknown(path[-1], section.model_fields if section else {})
+        elif isinstance(value, dict) and problem["type"] == "value_error":
+            key, _, text = message.partition(" ")
+            path.append(key)
         elif isinstance(value, dict):
             text = message
         else:
@@ -247,11 +263,11 @@ def _locate(location: tuple[int | str, ...], content: Any, missing: bool) -> tup
     # pydantic appends the names of a union's members to a location; only what the user wrote is of use to the user.
     path: list[str] = []
     for element in location:
-        listed = isinstance(content, (list, tuple)) and isinstance(element, int)
+        listed = isinstance(content, (list, tuple)) and isinstance(element, int) and element < len(content)
         if listed or (isinstance(content, dict) and element in content):
             content = content[element]
         else:
-            if missing:
+            if missing and isinstance(content, dict):
                 path.append(str(element))
             break
         path.append(str(element))

@@ -17,7 +17,7 @@ from streamfl.cli.output import (
     print_json,
     print_table,
 )
-from streamfl.cli.preflight import ConfigArgument, Configured, inspect_topics, read_configuration
+from streamfl.cli.preflight import ConfigArgument, Configured, counted, inspect_topics, read_configuration
 from streamfl.role import Channels, ConfigurationError, PeerError, Received, Rejection, Role, Send
 from streamfl.runtime.bus import Bus, BusUnavailable
 
@@ -77,7 +77,7 @@ def _topics(configured: Configured, bus: Bus) -> list[_Finding]:
     findings = []
     for found in inspect_topics(configured, bus):
         state = found.state
-        detail = found.problem or (f"{state.partitions} partitions" if state else "")
+        detail = found.problem or (counted(state.partitions, "partition") if state else "")
         findings.append(_Finding(f"topic {found.spec.name}", found.problem is None, detail, found.remedy))
     return findings
 
@@ -97,7 +97,7 @@ def _records(configured: Configured, bus: Bus, role: Role, channels: Channels) -
                 batch.append(Received(channel, source.decode(record), record))
             except PeerError as error:
                 wrong.append(f"{record.topic}-{record.partition}-{record.offset} {error}")
-        readable = f"{len(records) - len(wrong)} of {len(records)} records readable" if records else "no records yet"
+        readable = f"{len(records) - len(wrong)} of {counted(len(records), 'record')} readable" if records else "no records yet"
         detail = "; ".join([readable, *wrong])
         remedy = f"such records go to {configured.settings.federation.name}.dead-letters: correct them or the settings"
         findings.append(_Finding(f"records of {source.topic}", not wrong, detail, remedy if wrong else ""))
@@ -117,7 +117,7 @@ def _would_produce(role: Role, channels: Channels, batch: Sequence[Received]) ->
         else:
             sent[channels.outputs[reply.channel]].append(reply)
     for topic, sends in sent.items():
-        detail = f"{len(sends)} records from these"
+        detail = f"{counted(len(sends), 'record')} from these"
         if sends:
             detail += f", the first: {_example(sends[0].value)}"
         findings.append(_Finding(f"would write to {topic}", True, detail))

@@ -25,7 +25,7 @@ BUDGET_BYTES_PER_SECOND = 20_000.0
 
 def demo(
     out: Annotated[Path, typer.Option("--out", help="Where the picture goes; .png or .svg.")] = Path("demo.png"),
-    seed: Annotated[int, typer.Option(help="Another seed draws other features.")] = 7,
+    seed: Annotated[int, typer.Option(min=-(2**63), max=2**63 - 1, help="Another seed draws other features.")] = 7,
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Twenty clients learn together from polls of approval ratings: a table to judge it by, and a picture."""

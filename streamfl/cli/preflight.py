@@ -15,7 +15,7 @@ from streamfl.runtime.bus import Bus, TopicState, connect
 from streamfl.runtime.kinds import find_kind
 from streamfl.settings import RoleSettings, load_kind, load_settings
 
-__all__ = ["ConfigArgument", "Configured", "TopicFinding", "inspect_topics", "read_configuration"]
+__all__ = ["ConfigArgument", "Configured", "TopicFinding", "counted", "inspect_topics", "policy", "read_configuration"]
 
 ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The role's settings, a TOML file.")]
 
@@ -48,6 +48,11 @@ class TopicFinding:
     def missing(self) -> bool:
         return self.state is None
 
+    @property
+    def cleanup(self) -> str | None:
+        """The topic's own cleanup policy; None where there is no topic or it cannot be looked at."""
+        return None if self.state is None or self.state.error is not None else _cleanup(self.state)
+
 
 def read_configuration(path: Path, overrides: Mapping[str, Any] | None = None) -> Configured:
     """The role in ``path``; ConfigurationError names what is wrong."""
@@ -74,9 +79,25 @@ def inspect_topics(configured: Configured, bus: Bus, default_partitions: int | N
     return findings
 
 
-def _judge(
-    configured: Configured, spec: TopicSpec, partitions: int | None, state: TopicState | None
-) -> tuple[str | None, str]:
+def policy(compacted: bool) -> str:
+    """The cleanup policy of a topic that is compacted or is not, as Kafka writes it."""
+    return "compact" if compacted else "delete"
+
+
+def counted(number: int, noun: str) -> str:
+    """The number and the noun, which takes an s except after 1.
+
+    >>> counted(1, "partition"), counted(3, "partition")
+    ('1 partition', '3 partitions')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _cleanup(state: TopicState) -> str:
+    return state.options.get("cleanup.policy", policy(state.compacted))
+
+
+def _judge(configured: Configured, spec: TopicSpec, partitions: int | None, state: TopicState | None) -> tuple[str | None, str]:
     if state is None:
         return "does not exist", f"streamfl topics {configured.path} --create"
     if state.error is not None:
@@ -85,15 +106,16 @@ def _judge(
         like = configured.kind.partitioned_like(configured.settings).get(spec.name)
         reason = f"as {like} has" if like else "as federation.shards says"
         return (
-            f"has {state.partitions} partitions, {partitions} are needed, {reason}",
+            f"has {counted(state.partitions, 'partition')}, {partitions} {'is' if partitions == 1 else 'are'} needed, {reason}",
             "delete the topic and create it again, or bring the other number in line",
         )
     if not spec.name.startswith(f"{configured.settings.federation.name}."):
         # The user's own topic: how long its records are kept is not ours to judge.
         return None, ""
-    if state.compacted != spec.compacted:
-        policy = "compact" if spec.compacted else "delete"
-        return f"has the wrong cleanup policy, {policy} is needed", f"set cleanup.policy={policy} on the topic"
+    cleanup, needed = _cleanup(state), policy(spec.compacted)
+    # Under compact,delete what is remembered would vanish once it is older than the retention.
+    if cleanup != needed if spec.compacted else "compact" in cleanup:
+        return f"has cleanup.policy={cleanup}, {needed} is needed", f"set cleanup.policy={needed} on the topic"
     for name, value in spec.options.items():
         found = state.options.get(name)
         if found is not None and found != value and not (_number(found) > _number(value)):

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from streamfl.cli.output import CHECK_FAILED, FormatOption, OutputFormat, print_json, print_table, say
-from streamfl.cli.preflight import ConfigArgument, TopicFinding, inspect_topics, read_configuration
+from streamfl.cli.preflight import ConfigArgument, TopicFinding, inspect_topics, policy, read_configuration
 
 __all__ = ["topics"]
 
@@ -47,7 +47,8 @@ def _as_object(found: TopicFinding) -> dict[str, object]:
         "name": found.spec.name,
         "partitions": found.state.partitions if found.state else None,
         "partitions_needed": found.partitions,
-        "cleanup_needed": _policy(found.spec.compacted),
+        "cleanup": found.cleanup,
+        "cleanup_needed": policy(found.spec.compacted),
         "problem": found.problem,
         "remedy": found.remedy,
     }
@@ -58,11 +59,7 @@ def _as_row(found: TopicFinding) -> tuple[str, ...]:
     return (
         found.spec.name,
         "any" if number is None else str(number),
-        _policy(found.spec.compacted),
+        policy(found.spec.compacted) if found.missing else found.cleanup or "",
         found.problem or "ok",
         found.remedy,
     )
-
-
-def _policy(compacted: bool) -> str:
-    return "compact" if compacted else "delete"

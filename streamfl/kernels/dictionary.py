@@ -11,6 +11,8 @@ from streamfl.role import ConfigurationError
 __all__ = ["FAMILIES", "Kernel", "grid", "paper_dictionary"]
 
 FAMILIES = ("gaussian", "laplacian", "matern")
+# A row of frequencies takes 2 nu normals more, and from here on the kernel is hardly another than the Gaussian.
+LARGEST_SMOOTHNESS = 50.0
 
 
 @dataclass(frozen=True)
@@ -20,8 +22,8 @@ class Kernel:
     - gaussian: exp(-||r||_2^2 / (2 bandwidth^2));
     - laplacian: exp(-||r||_1 / bandwidth);
     - matern of smoothness nu: 2^(1-nu) / Gamma(nu) s^nu K_nu(s) with s = sqrt(2 nu) ||r||_2 / bandwidth. nu is a
-      multiple of 1/2 (1/2 is exp(-||r||_2 / bandwidth)), so that its spectral density, Student's t, can be drawn from
-      normals alone.
+      multiple of 1/2 up to 50 (1/2 is exp(-||r||_2 / bandwidth)), so that its spectral density, Student's t, can be drawn
+      from normals alone.
 
     ``bandwidth`` is in the unit of the inputs. ConfigurationError for an unknown family, a bandwidth that is not
     positive, a Matern kernel without a usable smoothness, or another kernel with one.
@@ -38,8 +40,10 @@ class Kernel:
             raise ConfigurationError(f"kernel bandwidth {self.bandwidth!r} is not a positive number")
         if self.family == "matern":
             nu = self.smoothness
-            if nu is None or not math.isfinite(nu) or nu <= 0 or 2 * nu != int(2 * nu):
-                raise ConfigurationError(f"smoothness {nu!r} of a matern kernel is not one of 0.5, 1, 1.5, 2, 2.5, ...")
+            if nu is None or not 0 < nu <= LARGEST_SMOOTHNESS or 2 * nu != int(2 * nu):
+                raise ConfigurationError(
+                    f"smoothness {nu!r} of a matern kernel is not one of 0.5, 1, 1.5, 2, 2.5, ..., {LARGEST_SMOOTHNESS:g}"
+                )
         elif self.smoothness is not None:
             raise ConfigurationError(f"smoothness {self.smoothness!r} is for matern kernels, not for {self.family}")
 

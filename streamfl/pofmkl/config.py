@@ -7,11 +7,14 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from streamfl.kernels.dictionary import Kernel, grid, paper_dictionary
+from streamfl.kernels.dictionary import LARGEST_SMOOTHNESS, Kernel, grid, paper_dictionary
 from streamfl.samples import SamplesSection
 from streamfl.settings import RoleSettings, Section
 
 __all__ = ["KernelsSection", "LearningSection", "PofmklSettings", "UplinkSection"]
+
+LARGEST_FREQUENCIES_BYTES = 4 * 2**30
+OWN_TOPICS = ("predictions", "updates", "model", "pofmkl-client.state", "pofmkl-server.state", "dead-letters")
 
 
 class LearningSection(Section):
@@ -27,21 +30,21 @@ class LearningSection(Section):
     """Of features and parameters; log-weights and sums are float64 always."""
     loss: Literal["square", "logistic"] = "square"
     """logistic: for labels 0 and 1."""
-    learning_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    learning_rate: float | None = Field(default=None, gt=0, le=1e6, allow_inf_nan=False)
     """eta; left out: 1 / sqrt(horizon)."""
-    horizon: int = Field(default=1000, ge=1)
+    horizon: int = Field(default=1000, ge=1, le=10**15)
     """T, the samples a client expects to see."""
-    regularisation: float = Field(default=1e-3, ge=0, allow_inf_nan=False)
+    regularisation: float = Field(default=1e-3, ge=0, le=1e6, allow_inf_nan=False)
     """lambda."""
     exploration: float = Field(default=1.0, ge=0, le=1)
     """xi, the share of the bin's draw that is uniform (equation 8)."""
-    features_per_kernel: int = Field(default=100, ge=1)
+    features_per_kernel: int = Field(default=100, ge=1, le=100_000)
     """D, frequencies a kernel."""
     shared_directions: bool = False
     """Kernels of one family share directions, scaled by bandwidth: faster, and no longer independent draws."""
     round_timeout_seconds: float = Field(default=30.0, gt=0, allow_inf_nan=False)
     """Seconds that a lockstep round waits for clients that are lost."""
-    upload_interval_ms: int = Field(default=1000, ge=1)
+    upload_interval_ms: int = Field(default=1000, ge=1, le=86_400_000)
     """Milliseconds after which a window without a new model is uploaded; belongs to "bounded" and "async"."""
 
     @property
@@ -68,7 +71,7 @@ class KernelsSection(Section):
     """Families of the grid; left out, with bandwidths given: gaussian."""
     bandwidths: list[float] | None = Field(default=None, min_length=1)
     """sigma, in units of the inputs after input_norm; left out, with families given: the paper's 51."""
-    smoothness: float = Field(default=1.5, gt=0)
+    smoothness: float = Field(default=1.5, gt=0, le=LARGEST_SMOOTHNESS)
     """nu of the Matern family, a multiple of 0.5."""
 
     @model_validator(mode="after")
@@ -116,9 +119,36 @@ class PofmklSettings(RoleSettings):
     @model_validator(mode="after")
     def _fits_the_dictionary(self) -> PofmklSettings:
         kernels = len(self.kernels.dictionary())
-        if self.uplink.kernels_per_upload is not None and self.uplink.kernels_per_upload > kernels:
+        for key, value in (
+            ("uplink.kernels_per_upload", self.uplink.kernels_per_upload),
+            ("federation.shards", self.federation.shards),
+        ):
+            if value is not None and value > kernels:
+                raise ValueError(f"{key} = {value}: the dictionary's number of kernels is {kernels}, 1 to {kernels} is allowed")
+        return self
+
+    @model_validator(mode="after")
+    def _frequencies_fit_in_memory(self) -> PofmklSettings:
+        if self.samples is None:
+            return self
+        features = self.samples.features
+        dimension = len(features) if isinstance(features, list) else self.samples.dimension or 1
+        kernels, count = len(self.kernels.dictionary()), self.learning.features_per_kernel
+        needed = kernels * count * dimension * 8
+        if needed > LARGEST_FREQUENCIES_BYTES:
             raise ValueError(
-                f"uplink.kernels_per_upload = {self.uplink.kernels_per_upload}: the dictionary has {kernels} kernels, "
-                f"1 to {kernels} are allowed"
+                f"learning.features_per_kernel = {count}: with {kernels} as the number of kernels and inputs of dimension "
+                f"{dimension} (samples.features or samples.dimension), their product, of 8 bytes each, takes "
+                f"{needed / 2**30:.1f} GiB; at most {LARGEST_FREQUENCIES_BYTES // 2**30} GiB is allowed: lower one of the three"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _samples_have_a_topic_of_their_own(self) -> PofmklSettings:
+        own = [f"{self.federation.name}.{topic}" for topic in OWN_TOPICS]
+        if self.samples is not None and self.samples.topic in own:
+            raise ValueError(
+                f"samples.topic = {self.samples.topic!r}: a topic other than the federation's own is expected "
+                f"(those are {', '.join(own)})"
             )
         return self

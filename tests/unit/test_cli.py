@@ -16,6 +16,7 @@ import pytest
 from streamfl.cli import main
 from streamfl.cli import run as run_module
 from streamfl.kernels import frequencies, paper_dictionary
+from streamfl.role import TopicSpec
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.memory_bus import MemoryBus
 
@@ -128,6 +129,70 @@ def test_topics_refuses_what_is_wrong(line: Line, monkeypatch: pytest.MonkeyPatc
     assert problems == {"plant.updates", "plant.model"}
 
 
+def topic_of(result: dict[str, Any], name: str) -> dict[str, Any]:
+    (found,) = [topic for topic in result["topics"] if topic["name"] == name]
+    return dict(found)
+
+
+def test_topics_shows_the_policy_that_a_topic_has(line: Line) -> None:
+    """Whoever looks for the fault must not be shown the wish as the fact."""
+    line.bus.create([TopicSpec("readings", 2, compacted=True), TopicSpec("plant.model", 1, compacted=False)])
+    _, result = line.json("topics", line.config)
+    assert (topic_of(result, "readings")["cleanup"], topic_of(result, "readings")["problem"]) == ("compact", None)
+    model = topic_of(result, "plant.model")
+    assert (model["cleanup"], model["cleanup_needed"]) == ("delete", "compact")
+    assert model["problem"] == "has cleanup.policy=delete, compact is needed"
+    assert topic_of(result, "plant.updates")["cleanup"] is None
+    _, table, _ = line("topics", line.config)
+    (row,) = [row for row in table.splitlines() if " plant.model " in row]
+    assert [cell.strip() for cell in row.split("│")][3] == "delete"
+
+
+@pytest.mark.parametrize(
+    ("name", "compacted", "policy", "sound"),
+    [
+        ("plant.model", True, "compact", True),
+        ("plant.model", True, "compact,delete", False),
+        ("plant.updates", False, "compact,delete", False),
+        ("plant.updates", False, "delete", True),
+    ],
+)
+def test_state_that_would_be_deleted_with_time_is_refused(line: Line, name: str, compacted: bool, policy: str, sound: bool) -> None:
+    """Under compact,delete a model that did not change for the retention's time would vanish without a word."""
+    line.bus.create([TopicSpec(name, 1, compacted, {"cleanup.policy": policy})])
+    line.json("topics", line.config, "--create")
+    _, result = line.json("topics", line.config)
+    found = topic_of(result, name)
+    needed = "compact" if compacted else "delete"
+    assert found["cleanup"] == policy
+    assert ("cleanup.policy" in (found["problem"] or "")) is not sound
+    assert found["remedy"] == ("" if sound else f"set cleanup.policy={needed} on the topic")
+
+
+def test_one_is_not_spoken_of_as_many(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What people read is English."""
+    line("topics", line.config, "--create")
+    line.bus.write([Outgoing("readings", b"k", b'{"x0": 1, "x1": 2, "device": "a"}')])
+    _, found = line.json("check", line.config)
+    details = {check["check"]: check["detail"] for check in found["checks"]}
+    assert details["topic plant.model"] == "1 partition"
+    assert details["topic readings"] == "4 partitions"
+    assert details["records of readings"] == "1 of 1 record readable"
+    assert details["would write to plant.predictions"].startswith("1 record from these")
+    monkeypatch.setenv("STREAMFL_FEDERATION__SHARDS", "3")
+    _, topics = line.json("topics", line.config)
+    assert topic_of(topics, "plant.model")["problem"] == "has 1 partition, 3 are needed, as federation.shards says"
+
+
+def test_a_seed_beyond_64_bits_is_a_mistake_of_the_command_line(line: Line, tmp_path: Path) -> None:
+    """The demo is the first thing that is tried: its mistakes are explained as those of other commands are."""
+    for seed in (99999999999999999999999, -(2**63) - 1):
+        code, _, error = line("demo", "--seed", seed, "--out", tmp_path / "demo.png")
+        assert code == 2
+        assert "--seed" in error
+        assert "Traceback" not in error
+
+
 def test_replay_writes_rows_as_the_settings_say(line: Line) -> None:
     """Every usable row once, dealt to the clients in turn, under their keys, and readable by the role."""
     line("topics", line.config, "--create")
@@ -173,7 +238,7 @@ def test_simulate_deals_rows_and_scales_them_over_the_file(line: Line, tmp_path:
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_a_federation_that_diverges_is_said_to(line: Line, monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
     """Figures of a model that has become useless would be believed; the message names the setting to change."""
-    monkeypatch.setenv("STREAMFL_LEARNING__LEARNING_RATE", "1e30")
+    monkeypatch.setenv("STREAMFL_LEARNING__LEARNING_RATE", "1e6")
     monkeypatch.setenv("STREAMFL_LEARNING__PRECISION", precision)
     code, out, error = line("simulate", line.config, "--data", line.data, "--rounds", 6)
     assert (code, out) == (5, "")

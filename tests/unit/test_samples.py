@@ -82,6 +82,26 @@ def test_numbers_that_only_messagepack_has() -> None:
         assert caught.value.reason == "not_finite"
 
 
+def test_a_number_that_is_too_large_is_shown_as_the_sender_wrote_it() -> None:
+    """The sender finds his own number in his record, not one that was divided; what is allowed is in his unit too."""
+    for norm, number, limit in ((1.0, 1e30, "1e+18"), (1e-20, 5.0, "0.01"), (1e10, 1e29, "1e+28")):
+        read = reader(input_norm=norm)
+        with pytest.raises(PeerError) as caught:
+            read.decode(record(json.dumps({"a": 0, "b": number, "c": "x"}).encode()))
+        assert caught.value.reason == "not_finite"
+        assert f"b is {number};" in caught.value.text
+        assert f"less than {limit} " in caught.value.text
+
+
+def test_a_large_number_in_a_large_unit_is_not_what_is_wrong() -> None:
+    """The reason has to be the record's true fault: 1e20 over a norm of 1e10 is an input like others."""
+    read = reader(input_norm=1e10)
+    assert read.decode(record(b'{"a": 1e20, "b": 0, "c": "x"}')).features == (1e10, 0.0)
+    with pytest.raises(PeerError) as caught:
+        read.decode(record(b'{"a": 1e20, "b": 0, "c": "x", "y": "high"}'))
+    assert caught.value.reason == "label"
+
+
 def test_a_list_of_another_length_and_a_record_without_a_key() -> None:
     """A wrong dimension would break the batch of everybody else."""
     read = reader(features="inputs", dimension=2, client=None)

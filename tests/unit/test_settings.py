@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.role import ConfigurationError
-from streamfl.settings import load_kind, load_settings
+from streamfl.settings import RoleSettings, Section, load_kind, load_settings
 
 GOOD = """
 [federation]
@@ -65,13 +66,35 @@ def test_constructing_settings_ignores_the_environment(monkeypatch: pytest.Monke
         ("bus", "urll", "x", ["bus.urll", "did you mean 'url'"]),
         ("bus", "processing_guarantee", "often", ["'often'", "'exactly_once' or 'at_least_once'"]),
         ("learning", "staleness", "eager", ["learning.staleness", "'eager'", "'lockstep', 'bounded' or 'async'"]),
-        ("learning", "staleness", "bounded", ["max_staleness is missing"]),
-        ("learning", "max_staleness", 3, ["max_staleness = 3", 'staleness = "lockstep"']),
+        ("learning", "max_staleness", 3, ["learning.max_staleness = 3", 'staleness = "lockstep"']),
         ("learning", "exploration", 1.5, ["learning.exploration", "1.5", "less than or equal to 1"]),
         ("uplink", "kernels_per_upload", 52, ["uplink.kernels_per_upload = 52", "1 to 51"]),
+        ("learning", "staleness", "bounded", ["learning.max_staleness is missing"]),
+        ("learning", "learning_rate", 1e300, ["learning.learning_rate = 1e+300", "1000000"]),
+        ("learning", "regularisation", 1e300, ["learning.regularisation = 1e+300", "1000000"]),
+        ("learning", "features_per_kernel", 100_001, ["learning.features_per_kernel = 100001", "100000"]),
+        ("federation", "clients", 10**26, ["federation.clients = 1" + 26 * "0", "less than or equal to 1000000"]),
+        ("bus", "commit_interval_ms", 10**400, ["bus.commit_interval_ms = 1", "less than or equal to 86400000"]),
+        ("learning", "horizon", 10**400, ["learning.horizon = 1", "less than or equal to 1000000000000000"]),
+        ("learning", "upload_interval_ms", 10**400, ["learning.upload_interval_ms = 1", "less than or equal to 86400000"]),
+        ("federation", "clients", True, ["federation.clients = True", "a number is expected"]),
+        ("federation", "shards", 10**26, ["federation.shards = 1" + 26 * "0", "less than or equal to 10000"]),
+        ("federation", "shards", 52, ["federation.shards = 52", "number of kernels is 51", "1 to 51"]),
+        ("samples", "dimension", 99999999999, ["samples.dimension = 99999999999", "100000"]),
+        ("samples", "dimension", True, ["samples.dimension = True", "a number is expected"]),
         ("samples", "label_range", [1, 0], ["samples.label_range", "smaller one first"]),
+        ("samples", "label_range", [1.0], ["samples.label_range = [1.0]: two finite numbers", "smaller one first"]),
+        ("samples", "label_range", [1.0, 2.0, 3.0], ["samples.label_range = [1.0, 2.0, 3.0]: two finite numbers"]),
+        ("samples", "topic", "two words", ["samples.topic = 'two words'", "1 to 249 letters"]),
+        ("samples", "topic", "ümlaut", ["samples.topic = 'ümlaut'", "1 to 249 letters"]),
+        ("samples", "topic", "line\n", ["samples.topic = 'line\\n'", "1 to 249 letters"]),
+        ("samples", "topic", "..", ["samples.topic = '..'", "1 to 249 letters"]),
+        ("samples", "topic", "x" * 250, ["samples.topic = 'xxx", "1 to 249 letters"]),
+        ("federation", "name", "line\n", ["federation.name = 'line\\n'"]),
+        ("kernels", "smoothness", 1e9, ["kernels.smoothness = 1000000000.0", "less than or equal to 50"]),
+        ("kernels", "smoothness", 0.7, ["kernels.smoothness = 0.7: 0.5, 1, 1.5"]),
         ("samples", "features", ["a", "a"], ["samples.features", "none twice"]),
-        ("kernels", "bandwidths", [1.0, -1.0], ["bandwidths", "positive"]),
+        ("kernels", "bandwidths", [1.0, -1.0], ["kernels.bandwidths = [1.0, -1.0]", "positive"]),
         ("speed", "up", True, ["speed is not known", "samples"]),
     ],
 )
@@ -83,6 +106,63 @@ def test_a_mistake_names_key_value_and_what_is_allowed(
         load_settings(config, PofmklSettings, {section: {key: value}})
     for part in [str(config), *expected]:
         assert part in str(caught.value)
+
+
+def test_a_list_that_is_too_short_in_the_environment_is_a_mistake(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The place of what is missing lies outside the list that was given: saying so must not fail itself."""
+    monkeypatch.setenv("STREAMFL_SAMPLES__LABEL_RANGE", "[1]")
+    with pytest.raises(ConfigurationError, match=r"samples\.label_range = \[1\]: two finite numbers are expected"):
+        load_settings(config, PofmklSettings)
+
+
+class _PairSection(Section):
+    pair: tuple[float, float]
+
+
+class _PairSettings(RoleSettings):
+    other: _PairSection
+
+
+def test_a_short_list_of_any_section_is_explained(config: Path) -> None:
+    """Sections of other systems need no validator of their own for their mistakes to be explained."""
+    config.write_text(GOOD.partition("[samples]")[0])
+    with pytest.raises(ConfigurationError, match=r"other\.pair = \[1\.0\]: more items are expected"):
+        load_settings(config, _PairSettings, {"other": {"pair": [1.0]}})
+
+
+def test_frequencies_that_no_memory_holds_are_refused(config: Path) -> None:
+    """Each number may be allowed and their product be more than a machine has; the message names all that make it."""
+    large: dict[str, Any] = {"learning": {"features_per_kernel": 100_000}, "samples": {"features": "inputs", "dimension": 106}}
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(config, PofmklSettings, large)
+    for part in ("learning.features_per_kernel = 100000", "51", "kernels", "106", "samples.dimension", "4.0 GiB", "lower"):
+        assert part in str(caught.value)
+    large["samples"]["dimension"] = 105
+    load_settings(config, PofmklSettings, large)
+
+
+@pytest.mark.parametrize("own", ["predictions", "updates", "model", "pofmkl-client.state", "pofmkl-server.state", "dead-letters"])
+def test_samples_do_not_come_from_the_federations_own_topics(config: Path, own: str) -> None:
+    """A client that reads what it writes would feed itself for ever; a name that only begins alike is the user's."""
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(config, PofmklSettings, {"samples": {"topic": f"plant.{own}"}})
+    assert f"samples.topic = 'plant.{own}': a topic other than the federation's own" in str(caught.value)
+    load_settings(config, PofmklSettings, {"samples": {"topic": f"plant.{own}.readings"}})
+
+
+def test_the_limits_themselves_are_allowed(config: Path) -> None:
+    """A limit that refuses what the document allows would stop a federation that is sound."""
+    loaded = load_settings(
+        config,
+        PofmklSettings,
+        {
+            "federation": {"clients": 1_000_000, "shards": 51},
+            "kernels": {"smoothness": 50},
+            "learning": {"learning_rate": 1e6, "regularisation": 1e6, "features_per_kernel": 100_000},
+            "samples": {"topic": "x" * 249},
+        },
+    )
+    assert loaded.federation.shards == len(loaded.kernels.dictionary())
 
 
 def test_every_mistake_is_reported_at_once(config: Path) -> None:
