@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from streamfl.cli import main
+from streamfl.simulation.comparison import method_names
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 COMMANDS = [line.strip() for line in re.findall(r"(?:^    |`)streamfl (\w+ [^`#\n]+)", README, re.MULTILINE)]
@@ -106,7 +108,8 @@ def as_json(text: str) -> Any:
 
 def test_every_command_of_the_readme_is_tried() -> None:
     """Protects this file from falling behind: a command that the README gains has to be added here."""
-    assert [command.split()[0] for command in COMMANDS] == ["demo", "topics", "topics", "check", "run", "run", "simulate"]
+    tried = ["demo", "topics", "topics", "check", "run", "run", "simulate", "compare"]
+    assert [command.split()[0] for command in COMMANDS] == tried
 
 
 def test_the_demo_prints_what_it_is_to_be_judged_by(run: Run, folder: Path) -> None:
@@ -140,6 +143,19 @@ def test_simulate_prints_one_object(run: Run) -> None:
     assert found["regret_per_client"].keys() == {f"client-{number}" for number in range(40)}
     _, out, _ = run(command.removesuffix(" --format json"))
     assert [row[0] for row in table(out)] == ROWS
+
+
+def test_compare_puts_every_method_in_one_table(run: Run, folder: Path) -> None:
+    """Protects who chooses a method by the README's own command line: every method has its error and its bytes, best first."""
+    command = shown("compare").replace("--rounds 300", "--rounds 4")
+    code, out, _ = run(command)
+    rows = table(out)
+    assert code == 0
+    assert {row[0] for row in rows} == set(method_names())
+    errors = [math.inf if row[1] == "diverged" else float(row[1]) for row in rows]
+    assert errors == sorted(errors)
+    assert all(row[2] == "nothing" or float(row[2].replace(",", "")) > 0 for row in rows)
+    assert (folder / "comparison.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_topics_and_check_lead_to_a_federation_that_can_run(run: Run) -> None:
