@@ -134,6 +134,7 @@ class TopicSpec:
     """A topic as the federation needs it. ``partitions`` None: any number will do.
 
     options: settings that it must have (numbers: at least). preferred: settings that a topic made by streamfl gets besides.
+    users: it is the user's own, and how long its records are kept is not ours to judge.
     """
 
     name: str
@@ -141,6 +142,7 @@ class TopicSpec:
     compacted: bool
     options: Mapping[str, str] = field(default_factory=dict)
     preferred: Mapping[str, str] = field(default_factory=dict)
+    users: bool = False
 
 
 @dataclass(frozen=True)

@@ -109,8 +109,7 @@ def _judge(configured: Configured, spec: TopicSpec, partitions: int | None, stat
             f"has {counted(state.partitions, 'partition')}, {partitions} {'is' if partitions == 1 else 'are'} needed, {reason}",
             "delete the topic and create it again, or bring the other number in line",
         )
-    if not spec.name.startswith(f"{configured.settings.federation.name}."):
-        # The user's own topic: how long its records are kept is not ours to judge.
+    if spec.users:
         return None, ""
     cleanup, needed = _cleanup(state), policy(spec.compacted)
     # Under compact,delete what is remembered would vanish once it is older than the retention.

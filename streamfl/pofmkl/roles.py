@@ -165,7 +165,7 @@ def _shared_topics(settings: PofmklSettings) -> list[TopicSpec]:
 def _client_topics(settings: PofmklSettings) -> list[TopicSpec]:
     name = settings.federation.name
     return [
-        TopicSpec(_samples(settings).topic, None, compacted=False),
+        TopicSpec(_samples(settings).topic, None, compacted=False, users=True),
         TopicSpec(f"{name}.predictions", None, compacted=False),
         TopicSpec(f"{name}.pofmkl-client.state", None, compacted=True, preferred=_SMALL_SEGMENTS),
         *_shared_topics(settings),

@@ -148,6 +148,14 @@ def test_topics_shows_the_policy_that_a_topic_has(line: Line) -> None:
     assert [cell.strip() for cell in row.split("│")][3] == "delete"
 
 
+def test_the_users_topic_is_the_users_whatever_its_name(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects users who name their topics after the plant, as they name the federation."""
+    monkeypatch.setenv("STREAMFL_SAMPLES__TOPIC", "plant.readings")
+    line.bus.create([TopicSpec("plant.readings", 2, compacted=True)])
+    _, result = line.json("topics", line.config)
+    assert topic_of(result, "plant.readings")["problem"] is None
+
+
 @pytest.mark.parametrize(
     ("name", "compacted", "policy", "sound"),
     [
