@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from streamfl.role import Received, Rejection, Role, Send, StateChange
 
 __all__ = [
+    "Move",
     "RoleLaws",
     "Same",
     "State",
@@ -29,9 +30,13 @@ __all__ = [
     "law_batch_equals_singles",
     "law_deterministic",
     "law_duplicates",
+    "law_moves",
     "law_rejects_leave_state",
     "law_restore",
 ]
+
+# Seconds that outlast any timeout or expiry of a role.
+LONG = 1e9
 
 Batch = tuple[float, Sequence[Received]]
 Slot = tuple[str, int, bytes]
@@ -53,7 +58,7 @@ class Traffic:
     """What a role is fed: batches with the time of each (an empty one is a tick), on these partitions.
 
     tables: the channels that a worker reads whole at its start. What they brought is not part of a partition's state, for a new
-    owner gets it again; and it comes before the other messages of its batch.
+    owner gets it again; and it comes before the other messages of its batch. A key of the others belongs to one partition.
     """
 
     batches: Sequence[Batch]
@@ -70,6 +75,18 @@ class Traffic:
         """What tables brought stays together, for how far a table was read is no part of the input; else message by message."""
         tables = [received for received in batch if received.channel in self.tables]
         return [tables, *([received] for received in batch if received.channel not in self.tables)]
+
+
+@dataclass(frozen=True)
+class Move:
+    """A partition goes to one of two workers, perhaps to the one that has it.
+
+    lost: its batch was taken where the partition was, in a step that came to nothing; then all partitions there are restored.
+    """
+
+    partition: int
+    worker: int
+    lost: bool
 
 
 @dataclass(frozen=True)
@@ -112,6 +129,14 @@ class RoleLaws:
     def test_it_goes_on_after_restoring(self, subject: Subject, data: st.DataObject) -> None:
         """Protects against messages lost, doubled or changed by a restart, wherever it comes."""
         law_restore(subject, data.draw(subject.traffic))
+
+    @given(data=st.data())
+    @settings(max_examples=30, deadline=None)
+    def test_its_partitions_move(self, subject: Subject, data: st.DataObject) -> None:
+        """Protects workers that come and go: a partition that left leaves nothing behind, one that comes lacks nothing."""
+        traffic = data.draw(subject.traffic)
+        move = st.builds(Move, st.sampled_from(traffic.partitions), st.sampled_from((0, 1)), st.booleans())
+        law_moves(subject, traffic, [data.draw(st.lists(move, max_size=3)) for _ in traffic.batches])
 
     @given(data=st.data())
     @settings(max_examples=20, deadline=None)
@@ -183,8 +208,28 @@ def law_restore(subject: Subject, traffic: Traffic) -> None:
             ) from error
 
 
+def law_moves(subject: Subject, traffic: Traffic, moves: Sequence[Sequence[Move]]) -> None:
+    """3. Partitions that move between two workers, before any batch and any number of times, go on as on one that keeps them all.
+
+    Both hear every table, whatever partitions they have, and who gets a partition has heard it up to then. All get a tick after
+    each batch: what may be sent is of real time, so that it can be compared only if everybody is asked at the same times.
+    """
+    stayed, moved = _Run(subject, traffic), _Workers(subject, traffic)
+    for (now, batch), moving in zip(traffic.batches, moves, strict=True):
+        stayed.feed_some(now, batch)
+        stayed.feed(now, [])
+        moved.step(now, batch, moving)
+    _assert_same_sends(stayed.replies, moved.log.replies, subject.same_restored)
+    # Each worker refuses what tables got wrong.
+    assert _rejected(stayed.replies, traffic.tables) == _rejected(moved.log.replies, traffic.tables), "one refuses, another not"
+    _assert_same_state(subject.canonical(stayed.state), subject.canonical(moved.log.state), subject.same_restored)
+
+
 def law_rejects_leave_state(subject: Subject, traffic: Traffic) -> None:
-    """4. Each bad message is refused for its reason wherever it comes, and everything else is as if it had never come."""
+    """4. Each bad message is refused for its reason wherever it comes, and everything else is as if it had never come.
+
+    It comes twice, written at the time of its batch and long after all others: its time is of no effect, either.
+    """
     spared = _Run(subject, traffic).feed_all(traffic.batches)
     troubled = _Run(subject, traffic)
     expected: dict[int, str] = {}
@@ -195,8 +240,9 @@ def law_rejects_leave_state(subject: Subject, traffic: Traffic) -> None:
         copies: list[Received] = []
         for received, reason in subject.bad:
             if (received.channel in traffic.tables) == of_tables:
-                copies.append(replace(received, record=replace(received.record, timestamp=now)))
-                expected[id(copies[-1])] = reason
+                for written_at in (now, now + LONG):
+                    copies.append(replace(received, record=replace(received.record, timestamp=written_at)))
+                    expected[id(copies[-1])] = reason
         kept.extend(copies)
         return copies
 
@@ -264,6 +310,11 @@ class _Run:
         self.replies += self.role.receive(batch, now)
         self.changes += self.role.changed_state()
 
+    def feed_some(self, now: float, batch: Sequence[Received]) -> None:
+        """Messages only: an empty batch would be a tick."""
+        if batch:
+            self.feed(now, batch)
+
     def feed_all(self, batches: Iterable[Batch]) -> _Run:
         for now, batch in batches:
             self.feed(now, batch)
@@ -281,6 +332,55 @@ class _Run:
         return latest
 
 
+class _Workers:
+    """Two roles with one changelog, which is that of the first, and where each partition is."""
+
+    def __init__(self, subject: Subject, traffic: Traffic) -> None:
+        self.tables = traffic.tables
+        self.log = _Run(subject, traffic)
+        self.runs = [self.log, _Run(subject, Traffic([], []), self.log.replies, self.log.changes)]
+        self.places = dict.fromkeys(traffic.partitions, 0)
+
+    def step(self, now: float, batch: Sequence[Received], moves: Sequence[Move]) -> None:
+        """Move partitions, then let each worker take its part of the batch and a tick."""
+        tables = [received for received in batch if received.channel in self.tables]
+        inputs = [received for received in batch if received.channel not in self.tables]
+        unheard = [tables, tables]
+
+        def unread(worker: int, partitions: Collection[int]) -> list[Received]:
+            heard, unheard[worker] = unheard[worker], []
+            return [*heard, *(received for received in inputs if received.partition in partitions)]
+
+        for move in moves:
+            here = self.places[move.partition]
+            leaving = self._partitions(here) if move.lost else [move.partition]
+            if move.lost:
+                self.runs[here].role.receive(unread(here, leaving), now)
+            for partition in leaving:
+                self.runs[here].role.close(partition)
+            if move.lost:
+                # It goes on before anybody has the partitions: what it still wrote of them would be restored.
+                self.runs[here].feed(now, [])
+            self.places[move.partition] = move.worker
+            for partition in leaving:
+                place = self.places[partition]
+                self.runs[place].feed_some(now, unread(place, ()))
+                self._open(place, partition)
+        for place, run in enumerate(self.runs):
+            run.feed_some(now, unread(place, self._partitions(place)))
+            run.feed(now, [])
+
+    def _partitions(self, worker: int) -> list[int]:
+        return [partition for partition, place in self.places.items() if place == worker]
+
+    def _open(self, worker: int, partition: int) -> None:
+        role = self.runs[worker].role
+        role.open(partition)
+        for slot, value in self.log.state.items():
+            if slot[1] == partition:
+                role.restore(StateChange(*slot, value))
+
+
 def _copy(received: Received) -> Received:
     return replace(received, record=replace(received.record, offset=received.record.offset + 1_000_000))
 
@@ -290,8 +390,8 @@ def _answers(replies: Sequence[Send | Rejection]) -> list[Send | tuple[Received,
     return [reply if isinstance(reply, Send) else (reply.received, str(reply.error)) for reply in replies]
 
 
-def _rejected(replies: Sequence[Send | Rejection]) -> list[tuple[str, str, int, int, str]]:
-    refused = (reply for reply in replies if isinstance(reply, Rejection))
+def _rejected(replies: Sequence[Send | Rejection], but: Collection[str] = ()) -> list[tuple[str, str, int, int, str]]:
+    refused = (reply for reply in replies if isinstance(reply, Rejection) and reply.received.channel not in but)
     records = ((reply.received.channel, reply.received.record, reply.error.reason) for reply in refused)
     return sorted((channel, record.topic, record.partition, record.offset, reason) for channel, record, reason in records)
 

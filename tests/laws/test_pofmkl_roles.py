@@ -82,12 +82,13 @@ def client_traffic(draw: st.DrawFn, shards: int) -> Traffic:
         for index in range(draw(st.integers(0, 5))):
             features = (draw(st.floats(-1, 1)), draw(st.floats(-1, 1)))
             label = draw(st.one_of(st.none(), st.floats(0, 1), st.floats(0, 1)))
-            name = f"client-{draw(st.integers(0, CLIENTS - 1))}"
-            batch.append(arrived("samples", 0, Sample(name, f"{number}-{index}", features, label), name.encode(), now))
+            client_number = draw(st.integers(0, CLIENTS - 1))
+            name, partition = f"client-{client_number}", client_number % 2
+            batch.append(arrived("samples", partition, Sample(name, f"{number}-{index}", features, label), name.encode(), now))
         batches.append((now, batch))
         if draw(st.booleans()):
             batches.append((now, []))
-    return Traffic(batches, partitions=[0], tables=["model"])
+    return Traffic(batches, partitions=[0, 1], tables=["model"])
 
 
 @st.composite

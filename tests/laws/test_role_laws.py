@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from streamfl.role import PeerError, Received, Record, Rejection, Role, Send, StateChange
 from streamfl.testing.role_laws import (
+    Move,
     RoleLaws,
     Subject,
     Traffic,
     law_batch_equals_singles,
     law_deterministic,
     law_duplicates,
+    law_moves,
     law_rejects_leave_state,
     law_restore,
 )
@@ -36,14 +38,13 @@ def traffics(draw: st.DrawFn, least: int) -> Traffic:
     sequences = itertools.count(1)
     one = st.tuples(
         st.integers(least, 9),
-        st.sampled_from([b"pump", b"valve"]),
-        st.sampled_from(PARTITIONS),
+        st.sampled_from([(b"pump", 0), (b"fan", 0), (b"valve", 1)]),
         st.sampled_from(["numbers"] * 4 + ["factor"]),
     )
     batches = draw(st.lists(st.lists(one, max_size=6), max_size=6))
     return Traffic(
         [
-            (float(now), [received((next(sequences), amount), key, p, next(offsets), channel) for amount, key, p, channel in batch])
+            (float(now), [received((next(sequences), amount), *place, next(offsets), channel) for amount, place, channel in batch])
             for now, batch in enumerate(batches)
         ],
         PARTITIONS,
@@ -148,6 +149,28 @@ class Gullible(CountingRole):
         return super()._take(received)
 
 
+class Clinging(CountingRole):
+    """Keeps what a partition was that is somebody else's now."""
+
+    def open(self, partition: int) -> None:
+        self.totals.setdefault(partition, {})
+
+    def close(self, partition: int) -> None:
+        """Nothing is forgotten."""
+
+
+class Talkative(CountingRole):
+    """Has something to remember of a partition that is somebody else's now."""
+
+    def close(self, partition: int) -> None:
+        del self.totals[partition]
+
+
+def law_of_some_moves(subject: Subject, traffic: Traffic) -> None:
+    """The law of moves, with some that a role must survive."""
+    law_moves(subject, traffic, [[Move(0, 0, lost=True)], [Move(0, 1, lost=False)], [Move(1, 1, lost=True), Move(0, 0, lost=True)]])
+
+
 @pytest.mark.parametrize(
     ("role", "law"),
     [
@@ -155,6 +178,9 @@ class Gullible(CountingRole):
         (Summing, law_batch_equals_singles),
         (Forgetful, law_restore),
         (Secretive, law_restore),
+        (Forgetful, law_of_some_moves),
+        (Clinging, law_of_some_moves),
+        (Talkative, law_of_some_moves),
         (Hasty, law_rejects_leave_state),
         (Lenient, law_rejects_leave_state),
         (Gullible, law_duplicates),
