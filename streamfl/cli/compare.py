@@ -46,7 +46,7 @@ def compare(
         say(f"{streams.dropped} rows have no number in some column, or no client, and are left out")
     chosen = method_names() if methods is None else tuple(name.strip() for name in methods.split(","))
     contenders: list[Contender] = []
-    problem = Problem(scaled(settings, streams), streams.inputs, streams.labels)
+    problem = Problem(scaled(settings, streams), streams.inputs, streams.labels, streams.names)
     with Console(stderr=True).status("") as status:
         contenders += run_methods(problem, chosen, lambda name: status.update(f"{name}, {chosen.index(name) + 1} of {len(chosen)}"))
     if chart is not None:

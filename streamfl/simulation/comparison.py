@@ -25,12 +25,14 @@ __all__ = ["Contender", "Problem", "compare", "method_names", "picture"]
 class Problem:
     """Streams and the settings of the federation that is to learn from them.
 
-    inputs: (T, K, d); labels: (T, K); both in their own units, brought to the learning scale by the settings' [samples].
+    inputs: (T, K, d); labels: (T, K); both in their own units, brought to the learning scale by the settings' [samples]. names: the
+    clients', which their draws depend on; None: client-0, client-1, …
     """
 
     settings: PofmklSettings
     inputs: NDArray[np.float64]
     labels: NDArray[np.float64]
+    names: Sequence[str] | None = None
 
     def scaled(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Inputs and labels on the learning scale."""
@@ -124,7 +126,7 @@ def picture(contenders: Sequence[Contender], path: Path, title: str) -> None:
 
 
 def _federation(problem: Problem) -> Baseline:
-    outcome = simulate(problem.settings, problem.inputs, problem.labels, local_only=False)
+    outcome = simulate(problem.settings, problem.inputs, problem.labels, names=problem.names, local_only=False)
     return Baseline(outcome.predictions, float(outcome.uplink_bytes))
 
 
