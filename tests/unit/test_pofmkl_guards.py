@@ -15,10 +15,12 @@ from streamfl.simulation.federation import simulate
 from streamfl.wire import VERSION, decode_array, encode_array
 
 
-def update(client: str, sequence: int, step: float, *, epoch: int = 1, dimension: int = 2, at: float = 0.0) -> Received:
+def update(
+    client: str, sequence: int, step: float, *, epoch: int = 1, version: int = 0, dimension: int = 2, at: float = 0.0
+) -> Received:
     """An update of kernel 0 with two features, written to its topic at a time, as it arrives."""
     steps = encode_array(np.full((1, 4), step, np.float32))
-    message = Update(VERSION, 0, dimension, client, epoch, sequence, 0, 1, (0,), steps)
+    message = Update(VERSION, 0, dimension, client, epoch, sequence, version, 1, (0,), steps)
     return Received("updates", message, Record("updates", 0, sequence, client.encode(), UPDATE.encode(message), timestamp=at))
 
 
@@ -99,6 +101,20 @@ def test_a_tick_closes_a_round_that_has_waited() -> None:
     assert {figure.name: figure.value for figure in role.measure()}["model_version"] == 0
     role.receive([], 1030.0)
     assert {figure.name: figure.value for figure in role.measure()}["model_version"] == 1
+
+
+def test_a_round_does_not_wait_for_a_client_that_made_room() -> None:
+    """Protects every round after a client was replaced: the one that was forgotten would time each of them out."""
+    role = server(lockstep=True)
+    role.receive([update("a", 1, 1.0, at=1000.0)], 1000.0)
+    # From here on a round waits for the clients that were heard since the last timeout, no longer for all.
+    role.receive([], 1030.0)
+    role.receive([update("b", 1, 1.0, version=1, at=1031.0), update("a", 2, 1.0, version=1, at=1032.0)], 1032.0)
+    day_after = 1032.0 + 86_400.0
+    assert role.receive([update("c", 1, 1.0, version=2, at=day_after)], day_after) == []
+    assert role.receive([update("a", 3, 1.0, version=2, at=day_after + 1)], day_after + 1) == []
+    figures = {figure.name: figure.value for figure in role.measure()}
+    assert (figures["expired_clients"], figures["timed_out_rounds"], figures["model_version"]) == (1, 1, 3)
 
 
 @pytest.mark.parametrize("lockstep", [True, False])

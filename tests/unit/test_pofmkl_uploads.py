@@ -1,23 +1,28 @@
-"""When an asynchronous client ends an upload."""
+"""When a client begins an upload, and when it ends one."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+import pytest
 
 from streamfl.kernels import SQUARE, FeatureMap
 from streamfl.pofmkl.client import Learning, PofmklClient, Uplink
-from streamfl.pofmkl.messages import UPDATE
+from streamfl.pofmkl.messages import MARKER_KEY, UPDATE, ShardVersion
 from streamfl.role import Received, Record, Rejection, Send, StateChange
 from streamfl.samples import Sample
+from streamfl.wire import VERSION
 
 
-def client() -> PofmklClient:
+def client(lockstep: bool = False, samples_per_version: int | None = None, shards: int = 1) -> PofmklClient:
     role = PofmklClient(
         features=FeatureMap(np.random.default_rng(0).standard_normal((4, 3, 2))),
-        learning=Learning(0.1, 1e-3, 1.0, SQUARE, lockstep=False, samples_per_version=None, upload_interval=1.0),
+        learning=Learning(0.1, 1e-3, 1.0, SQUARE, lockstep=lockstep, samples_per_version=samples_per_version, upload_interval=1.0),
         uplink=Uplink(kernels_per_upload=2),
         seed=1,
         clients=10,
+        shards=shards,
     )
     role.open(0)
     return role
@@ -27,10 +32,16 @@ def sample(name: str, offset: int) -> Received:
     return Received("samples", Sample(name, f"s{offset}", (0.1, 0.2), 0.5), Record("samples", 0, offset, name.encode(), b""))
 
 
-def updates(replies: list[Send | Rejection]) -> list[tuple[str, int]]:
-    """Whose uploads, and of how many samples."""
+def model(version: int, shard: int = 0) -> Received:
+    """The news that a shard has reached a version; no kernel has changed."""
+    message = ShardVersion(VERSION, 0, 2, shard, version, version)
+    return Received("model", message, Record("model", shard, version, MARKER_KEY, b""))
+
+
+def updates(replies: Sequence[Send | Rejection]) -> list[tuple[str, int, int]]:
+    """Whose updates, of how many samples, and made on which version of the model."""
     found = [UPDATE.decode(reply.value) for reply in replies if isinstance(reply, Send) and reply.channel == "updates"]
-    return [(update.client, update.samples) for update in found]
+    return [(update.client, update.samples, update.model_version) for update in found]
 
 
 def test_an_upload_ends_at_a_tick_once_its_time_has_come() -> None:
@@ -39,10 +50,10 @@ def test_an_upload_ends_at_a_tick_once_its_time_has_come() -> None:
     role.receive([sample("a", 0)], 10.0)
     role.receive([sample("b", 1)], 10.5)
     assert role.wake_at == 11.0
-    assert updates(list(role.receive([sample("a", 2)], 11.2))) == []
-    assert updates(list(role.receive([], 11.2))) == [("a", 2)]
+    assert updates(role.receive([sample("a", 2)], 11.2)) == []
+    assert updates(role.receive([], 11.2)) == [("a", 2, 0)]
     assert role.wake_at == 11.5
-    assert updates(list(role.receive([], 11.5))) == [("b", 1)]
+    assert updates(role.receive([], 11.5)) == [("b", 1, 0)]
     assert role.wake_at is None
 
 
@@ -50,11 +61,11 @@ def test_an_upload_that_begins_where_one_ended_is_sent_once() -> None:
     """Protects against an upload sent twice, or a client that fails, when the clock stands still between two uploads."""
     role = client()
     role.receive([sample("a", 0)], 10.0)
-    assert updates(list(role.receive([], 11.0))) == [("a", 1)]
+    assert updates(role.receive([], 11.0)) == [("a", 1, 0)]
     role.receive([sample("a", 1)], 11.0)
     stayed = [change for change in role.changed_state() if change.value is not None]
-    assert updates(list(role.receive([], 12.0))) == [("a", 1)]
-    assert updates(list(role.receive([], 13.0))) == []
+    assert updates(role.receive([], 12.0)) == [("a", 1, 0)]
+    assert updates(role.receive([], 13.0)) == []
     again = client()
     for change in stayed:
         # Twice, as a worker does that had to begin its restoring anew.
@@ -62,5 +73,24 @@ def test_an_upload_that_begins_where_one_ended_is_sent_once() -> None:
         again.close(0)
         again.open(0)
         again.restore(StateChange(change.channel, change.partition, change.key, change.value))
-    assert updates(list(again.receive([], 12.0))) == [("a", 1)]
-    assert updates(list(again.receive([], 13.0))) == []
+    assert updates(again.receive([], 12.0)) == [("a", 1, 0)]
+    assert updates(again.receive([], 13.0)) == []
+
+
+@pytest.mark.parametrize("samples_per_version", [None, 3])
+def test_an_upload_is_made_on_one_version_of_the_model(samples_per_version: int | None) -> None:
+    """Protects staleness: steps made on a model that has changed are sent at once, and later ones are of the new version."""
+    role = client(samples_per_version=samples_per_version)
+    assert updates(role.receive([sample("a", 0)], 10.0)) == []
+    assert updates(role.receive([model(1)], 10.1)) == [("a", 1, 0)]
+    assert updates(role.receive([sample("a", 1), sample("a", 2)], 10.2)) == []
+    assert updates(role.receive([model(2), sample("a", 3)], 10.3)) == [("a", 2, 1)]
+    assert updates(role.receive([], 11.3)) == [("a", 1, 2)]
+
+
+def test_a_round_begins_when_every_shard_has_ended_the_last() -> None:
+    """Protects lockstep with shards: a sample learnt between two rounds would be late for one shard's and of no round."""
+    role = client(lockstep=True, samples_per_version=1, shards=2)
+    assert updates(role.receive([sample("a", 0), sample("a", 1)], 10.0)) == [("a", 1, 0)] * 2
+    assert role.receive([model(1, shard=0)], 10.1) == []
+    assert updates(role.receive([model(1, shard=1)], 10.2)) == [("a", 1, 1)] * 2

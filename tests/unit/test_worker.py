@@ -10,7 +10,7 @@ import pytest
 from counting import CHANNELS, TOPICS, CountingRole, decode_number, number
 
 from streamfl.role import Channels, ConfigurationError, Input, Record
-from streamfl.runtime.bus import BusUnavailable, CommitRefused, Guarantee, Outgoing, Step, Subscription
+from streamfl.runtime.bus import BusUnavailable, CommitRefused, Guarantee, Outgoing, Polled, Step, Subscription
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.worker import LARGEST_LETTER, POSITION_KEY, Worker
 from streamfl.wire import encoded_size, record_size
@@ -361,6 +361,35 @@ def test_a_role_that_is_not_prompt_gathers(bus: MemoryBus) -> None:
     assert counting.step(0)
     assert counting.step(0)
     assert role.batches == [3, 3]
+
+
+class SharingSession(MemorySession):
+    """A session that has to share its partitions with another after it first brought records."""
+
+    def poll(self, timeout: float, max_records: int) -> Polled:
+        polled = super().poll(timeout, max_records)
+        if polled.records and len(self._group.members) == 1:
+            self._bus.session(Subscription("counters", ("numbers",)))
+        return polled
+
+
+class SharingBus(MemoryBus):
+    @property
+    def session_type(self) -> type[MemorySession]:
+        return SharingSession
+
+
+def test_what_was_gathered_of_a_partition_that_went_is_left_to_its_new_owner() -> None:
+    """Protects both: the one has no state for these records any more, and what it did with them would refuse its whole step."""
+    bus = prepared(SharingBus())
+    role = CountingRole()
+    counting = worker(bus, role)
+    drain(counting)
+    send(bus, number(1, 5))
+    send(bus, number(1, 9), partition=1, key=b"valve")
+    assert counting.step(0)
+    assert role.totals == {0: {b"pump": (1, 5)}}
+    assert totals(bus) == [number(1, 5)]
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
