@@ -23,7 +23,20 @@ from streamfl.simulation.federation import Outcome
 from streamfl.simulation.federation import simulate as run_federation
 from streamfl.simulation.report import rows as report_rows
 
-__all__ = ["Streams", "deal", "run_with_progress", "scaled", "simulate"]
+__all__ = [
+    "ClientColumnOption",
+    "ClientsOption",
+    "DataOption",
+    "LabelOption",
+    "RoundsOption",
+    "SeedOption",
+    "Streams",
+    "deal",
+    "read_streams",
+    "run_with_progress",
+    "scaled",
+    "simulate",
+]
 
 
 @dataclass(frozen=True)
@@ -41,31 +54,30 @@ class Streams:
     names: list[str] | None = None
 
 
+DataOption = Annotated[str, typer.Option("--data", help="A .csv, .parquet or .npz file, or river:NAME.")]
+LabelOption = Annotated[str, typer.Option(help="The column with the label.")]
+ClientsOption = Annotated[int | None, typer.Option(min=1, help="K; left out: federation.clients.")]
+RoundsOption = Annotated[int | None, typer.Option(min=1, help="T, samples a client; left out: all there are.")]
+SeedOption = Annotated[int | None, typer.Option(help="Left out: federation.seed.")]
+ClientColumnOption = Annotated[
+    str | None, typer.Option(help="The column with the client; left out: row t K + k is sample t of client k.")
+]
+
+
 def simulate(
     config: ConfigArgument,
-    data: Annotated[str, typer.Option("--data", help="A .csv, .parquet or .npz file, or river:NAME.")],
-    label: Annotated[str, typer.Option(help="The column with the label.")] = "y",
-    clients: Annotated[int | None, typer.Option(min=1, help="K; left out: federation.clients.")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="T, samples a client; left out: all there are.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Left out: federation.seed.")] = None,
-    client_column: Annotated[
-        str | None, typer.Option(help="The column with the client; left out: row t K + k is sample t of client k.")
-    ] = None,
+    data: DataOption,
+    label: LabelOption = "y",
+    clients: ClientsOption = None,
+    rounds: RoundsOption = None,
+    seed: SeedOption = None,
+    client_column: ClientColumnOption = None,
     trace: Annotated[Path | None, typer.Option(help="A directory for trace.npz, to compute the run again.")] = None,
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Run server and clients on the memory bus over a data set, and say how well and at what cost they learnt."""
-    federation = {name: value for name, value in (("clients", clients), ("seed", seed)) if value is not None}
-    configured = read_configuration(config, {"federation": federation})
-    settings = configured.settings
-    if not isinstance(settings, PofmklSettings):
-        raise ConfigurationError(f"{config}: role.kind = {settings.role.kind!r} cannot be simulated")
-    features = settings.samples.features if settings.samples is not None else None
-    named = features if isinstance(features, list) else None
-    streams = deal(data, label, settings.federation.clients, rounds, named, client_column)
-    if streams.dropped:
-        say(f"{streams.dropped} rows have no number in some column, or no client, and are left out")
-    outcome = run_with_progress(scaled(settings, streams), streams, trace is not None)
+    settings, streams = read_streams(config, data, label, clients, rounds, seed, client_column)
+    outcome = run_with_progress(settings, streams, trace is not None)
     if trace is not None:
         try:
             trace.mkdir(parents=True, exist_ok=True)
@@ -76,6 +88,28 @@ def simulate(
         print_json({**outcome.summary(), "dropped_rows": streams.dropped})
     else:
         print_table(f"Federation on {data}", ("measure", "value"), report_rows(outcome))
+
+
+def read_streams(
+    config: Path,
+    data: str,
+    label: str,
+    clients: int | None,
+    rounds: int | None,
+    seed: int | None,
+    client_column: str | None,
+) -> tuple[PofmklSettings, Streams]:
+    """The settings of ``config`` with the scales of the data, and the data dealt to its clients."""
+    federation = {name: value for name, value in (("clients", clients), ("seed", seed)) if value is not None}
+    settings = read_configuration(config, {"federation": federation}).settings
+    if not isinstance(settings, PofmklSettings):
+        raise ConfigurationError(f"{config}: role.kind = {settings.role.kind!r} cannot be simulated")
+    features = settings.samples.features if settings.samples is not None else None
+    named = features if isinstance(features, list) else None
+    streams = deal(data, label, settings.federation.clients, rounds, named, client_column)
+    if streams.dropped:
+        say(f"{streams.dropped} rows have no number in some column, or no client, and are left out")
+    return scaled(settings, streams), streams
 
 
 def deal(
