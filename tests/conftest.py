@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import importlib.util
 import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from broker import Broker
@@ -33,3 +36,21 @@ def data() -> Path:
     if not location:
         pytest.skip("STREAMFL_DATA does not name the folder with the papers' data sets")
     return Path(location)
+
+
+@pytest.fixture(scope="session")
+def streams_of_sets(data: Path) -> ModuleType:
+    """The module ``streams.py`` beside the data sets, which deals their rows to clients."""
+    spec = importlib.util.spec_from_file_location("streams", data / "streams.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(name="_refused_connections")
+def _collect_sockets() -> Iterator[None]:
+    """The Kafka client leaves the socket of a refused connection to the garbage collector, which warns."""
+    yield
+    gc.collect()

@@ -16,7 +16,7 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.relatives import Baseline, em_kofl, ofmkl_avg, ofskl, per_fed_avg, vm_kofl
 from streamfl.pofmkl.roles import feature_map
 from streamfl.role import ConfigurationError
-from streamfl.simulation.federation import simulate
+from streamfl.simulation.federation import local_predictions, simulate
 
 __all__ = ["Contender", "Problem", "compare", "method_names", "picture"]
 
@@ -157,16 +157,8 @@ def _per_fed_avg(problem: Problem) -> Baseline:
     return per_fed_avg(*problem.scaled(), seed=settings.federation.seed, learning_rate=settings.learning.rate)
 
 
-def _own_kernels(problem: Problem) -> Baseline:
-    """The learner of the federation with no other client: it takes every kernel's step itself, and nothing is sent to anybody."""
-    alone = problem.settings.model_copy(
-        update={"uplink": problem.settings.uplink.model_copy(update={"kernels_per_upload": None, "budget_bytes_per_second": None})}
-    )
-    runs = [
-        simulate(alone, problem.inputs[:, client : client + 1], problem.labels[:, client : client + 1], local_only=False)
-        for client in range(problem.labels.shape[1])
-    ]
-    return Baseline(np.concatenate([run.predictions for run in runs], axis=1), 0.0)
+def _local(problem: Problem) -> Baseline:
+    return Baseline(local_predictions(problem.settings, *problem.scaled()), 0.0)
 
 
 def _alone(problem: Problem, name: str) -> Baseline:
@@ -182,7 +174,7 @@ def _alone(problem: Problem, name: str) -> Baseline:
 
 
 _RELATIVES: dict[str, Callable[[Problem], Baseline]] = {
-    "local": _own_kernels,
+    "local": _local,
     "ofskl": _ofskl,
     "ofmkl-avg": partial(_relative, ofmkl_avg),
     "vm-kofl-sum": partial(_relative, vm_kofl, hedge="sum"),

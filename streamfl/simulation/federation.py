@@ -24,7 +24,7 @@ from streamfl.samples import DataError, SamplesSection
 from streamfl.settings import Bus, RoleSection
 from streamfl.wire import record_size
 
-__all__ = ["Outcome", "simulate"]
+__all__ = ["Outcome", "local_predictions", "simulate"]
 
 _MOST_STEPS = 10_000
 # On the learning scale labels are between 0 and 1: what is this large is no prediction any more.
@@ -189,9 +189,8 @@ def simulate(
     scaled_inputs = np.asarray(inputs, dtype=np.float64) / section.input_norm
     local = np.full_like(scaled_labels, np.nan)
     if local_only:
-        # A learner on its own may diverge where the federation does not; its figures are no numbers then.
         with np.errstate(over="ignore", invalid="ignore"):
-            local = _local_only(settings, scaled_inputs, scaled_labels)
+            local = np.square(local_predictions(settings, scaled_inputs, scaled_labels) - scaled_labels)
     outcome = Outcome(
         settings=settings,
         predictions=predictions,
@@ -291,11 +290,16 @@ def _running_mean(labels: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.square(before / np.maximum(counts, 1) - labels))
 
 
-def _local_only(settings: PofmklSettings, inputs: NDArray[np.float64], labels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Squared errors of clients that learn alone, each with parameters of its own, every kernel at every sample."""
+@np.errstate(over="ignore", invalid="ignore")
+def local_predictions(settings: PofmklSettings, inputs: NDArray[np.float64], labels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Predictions (T, K) of clients that learn alone, each with parameters of its own, every kernel at every sample.
+
+    inputs (T, K, d) and labels (T, K) are on the learning scale. A learner on its own may diverge where the federation does not;
+    its predictions are no numbers then.
+    """
     learning = settings.learning
     kind = POFMKLClassifier if learning.loss == "logistic" else POFMKLRegressor
-    errors = np.empty(labels.shape)
+    predictions = np.empty(labels.shape)
     for client in range(labels.shape[1]):
         learner = kind(
             kernels=settings.kernels.dictionary(),
@@ -314,5 +318,5 @@ def _local_only(settings: PofmklSettings, inputs: NDArray[np.float64], labels: N
             else:
                 predicted = learner.predict_one(sample)
                 learner.learn_one(sample, label)
-            errors[number, client] = np.square(predicted - label)
-    return errors
+            predictions[number, client] = predicted
+    return predictions

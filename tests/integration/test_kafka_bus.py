@@ -4,7 +4,6 @@ before.
 
 from __future__ import annotations
 
-import gc
 import logging
 import socket
 import threading
@@ -45,13 +44,6 @@ def _bus(broker: Broker) -> Iterator[KafkaBus]:
     assert isinstance(bus, KafkaBus)
     yield bus
     bus.close()
-
-
-@pytest.fixture(name="_refused_connections")
-def _collect_sockets() -> Iterator[None]:
-    """The client library leaves the socket of a refused connection to the garbage collector, which warns."""
-    yield
-    gc.collect()
 
 
 def new(prefix: str) -> str:

@@ -4,12 +4,10 @@ here.
 
 from __future__ import annotations
 
-import gc
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,13 +20,6 @@ from streamfl_connectors.kafka_clients import complete, discard, publish
 from streamfl.runtime.bus import Outgoing, Subscription, TopicSpec
 
 pytestmark = pytest.mark.broker
-
-
-@pytest.fixture(name="_refused_connections")
-def _collect_sockets() -> Iterator[None]:
-    """The client library leaves the socket of a refused connection to the garbage collector, which warns."""
-    yield
-    gc.collect()
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
@@ -49,13 +48,6 @@ def options(user: str, password: str) -> dict[str, Any]:
 def _secured() -> Iterator[Broker]:
     with Broker(PROPERTIES, options("admin", "full-rights")) as broker:
         yield broker
-
-
-@pytest.fixture(name="_refused_connections")
-def _collect_sockets() -> Iterator[None]:
-    """The client library leaves the socket of a refused connection to the garbage collector, which warns."""
-    yield
-    gc.collect()
 
 
 @pytest.fixture(name="admin")

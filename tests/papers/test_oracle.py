@@ -6,9 +6,8 @@ everything else from the same inputs and labels.
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
-from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -193,20 +192,12 @@ def test_synthetic_federation_equals_the_paper(precision: str, kernels_per_uploa
         ("uji", "float64", 300),
     ],
 )
-def test_data_sets_equal_the_paper(name: str, precision: str, rounds: int, kernels_per_upload: int, data: Path) -> None:
+def test_data_sets_equal_the_paper(
+    name: str, precision: str, rounds: int, kernels_per_upload: int, streams_of_sets: ModuleType
+) -> None:
     """Protects the paper preset on real data at full size: 40 clients, 51 kernels, 100 features, long enough for errors to grow."""
-    streams = load_streams(data)
-    inputs, labels, _ = streams.make(name, clients=40, samples=rounds, seed=0)
+    inputs, labels, _ = streams_of_sets.make(name, clients=40, samples=rounds, seed=0)
     differences = replay(
         np.swapaxes(inputs, 0, 1), np.swapaxes(labels, 0, 1), precision, kernels_per_upload, learning={"horizon": 300}
     )
     assert_close(differences, precision)
-
-
-def load_streams(data: Path) -> Any:
-    spec = importlib.util.spec_from_file_location("streams", data / "streams.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

@@ -6,9 +6,8 @@ weights of the network, from the streams that the documentation names.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
-from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -206,9 +205,9 @@ def test_streams_that_do_not_fit_are_named(method: str) -> None:
 @pytest.mark.parametrize(
     ("method", "measured"), [("ofskl", 28.6), ("ofmkl_avg", 45.6), ("vm_kofl sum", 21.6), ("vm_kofl mean", 38.7)]
 )
-def test_naval_errors_are_those_measured_elsewhere(method: str, measured: float, data: Path) -> None:
+def test_naval_errors_are_those_measured_elsewhere(method: str, measured: float, streams_of_sets: ModuleType) -> None:
     """Protects the baselines at full size on real data: MSE x 1e-3 of an independent prototype, mean of three other draws."""
-    inputs, labels, _ = load_streams(data).make("naval", clients=40, samples=300, seed=0)
+    inputs, labels, _ = streams_of_sets.make("naval", clients=40, samples=300, seed=0)
     inputs, labels = np.swapaxes(inputs, 0, 1), np.swapaxes(labels, 0, 1)
     features = FeatureMap(frequencies(paper_dictionary(), 100, inputs.shape[-1], 0))
     constants: dict[str, Any] = {"learning_rate": len(labels) ** -0.5, "regularisation": 1e-3}
@@ -220,12 +219,3 @@ def test_naval_errors_are_those_measured_elsewhere(method: str, measured: float,
     }
     errors = run[method]().predictions - labels
     assert 1e3 * np.square(errors).mean() == pytest.approx(measured, rel=0.15)
-
-
-def load_streams(data: Path) -> Any:
-    spec = importlib.util.spec_from_file_location("streams", data / "streams.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

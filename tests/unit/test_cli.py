@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from command_line import run_command
 
-from streamfl.cli import main
 from streamfl.cli import run as run_module
 from streamfl.kernels import frequencies, paper_dictionary
 from streamfl.role import TopicSpec
@@ -55,14 +54,7 @@ class Line:
 
     def __call__(self, *arguments: object) -> tuple[int, str, str]:
         """Exit code, stdout and stderr."""
-        self._monkeypatch.setattr(sys, "argv", ["streamfl", *map(str, arguments)])
-        self._capture.readouterr()
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as ended:
-            code = ended.code or 0
-        return int(code), *self._capture.readouterr()
+        return run_command(self._monkeypatch, self._capture, *arguments)
 
     def json(self, *arguments: object) -> tuple[int, dict[str, Any]]:
         code, out, _ = self(*arguments, "--format", "json")

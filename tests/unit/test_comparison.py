@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import run_command
 
 from streamfl.challengers import challenger, challenger_names
-from streamfl.cli import main
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.role import ConfigurationError
 from streamfl.simulation.comparison import Problem, compare, method_names
@@ -120,11 +119,9 @@ def test_the_command_prints_one_object_and_draws(
         f'[federation]\nname = "f"\nclients = {CLIENTS}\n[role]\nkind = "pofmkl-client"\n[learning]\nfeatures_per_kernel = 4\n'
     )
     arguments = ["--data", str(data), "--methods", "pofmkl, knn,running-mean", "--chart", str(chart), "--format", "json"]
-    monkeypatch.setattr(sys, "argv", ["streamfl", "compare", str(configuration), *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code in (0, None)
-    found = json.loads(capsys.readouterr().out)
+    code, out, _ = run_command(monkeypatch, capsys, "compare", configuration, *arguments)
+    assert code == 0
+    found = json.loads(out)
     assert found["clients"] == CLIENTS
     assert found["rounds"] == SAMPLES
     assert {method["method"] for method in found["methods"]} == {"pofmkl", "knn", "running-mean"}

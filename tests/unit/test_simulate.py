@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import run_command
 from streamfl_connectors.replay import Table
 
-from streamfl.cli import main
 from streamfl.cli.datasets import client_names
 from streamfl.cli.simulate import deal
 from streamfl.pofmkl.config import PofmklSettings
@@ -54,14 +53,7 @@ class Line:
 
     def __call__(self, command: str, *arguments: object) -> tuple[int, str, str]:
         """Exit code, stdout and stderr of ``streamfl`` with the configuration and these arguments."""
-        self._monkeypatch.setattr(sys, "argv", ["streamfl", command, str(self.config), *map(str, arguments)])
-        self._capture.readouterr()
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as ended:
-            code = ended.code or 0
-        return int(code), *self._capture.readouterr()
+        return run_command(self._monkeypatch, self._capture, command, self.config, *arguments)
 
     def csv(self, **columns: Any) -> Path:
         path = self.folder / "data.csv"
