@@ -1,0 +1,95 @@
+"""What a client of POF-MKL asks of its mathematics, whatever the preset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.kernels import Loss
+
+__all__ = ["Batch", "Learner", "Taken"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The samples of a poll; those of one client stand together, in its order.
+
+    rows (clients,): the number by which the learner knows each client. starts, counts (clients,): its first sample, and how many.
+    inputs (samples, d); labels (samples,), 0 where ``labelled`` (samples,) is False.
+    """
+
+    rows: NDArray[np.intp]
+    starts: NDArray[np.intp]
+    counts: NDArray[np.intp]
+    inputs: NDArray[Any]
+    labels: NDArray[np.float64]
+    labelled: NDArray[np.bool_]
+
+
+class Taken(Protocol):
+    """A batch that was predicted and then learnt from, each sample's prediction before its label was used."""
+
+    @property
+    def predictions(self) -> NDArray[np.float64]:
+        """What the user reads, (samples,): with the logistic loss the probability of label 1."""
+
+    @property
+    def kernel_predictions(self) -> NDArray[Any]:
+        """f_i of every kernel, (samples, kernels)   (POF-MKL, eq. 6)."""
+
+    @property
+    def log_weights(self) -> NDArray[np.float64]:
+        """The weights that each sample was predicted with, (samples, kernels): bins are drawn from them (Algorithm 1)."""
+
+    @property
+    def log_weights_after(self) -> NDArray[np.float64]:
+        """The weights once its label was learnt, (samples, kernels)."""
+
+    def steps(
+        self, samples: NDArray[np.intp], kernels: NDArray[np.intp], probabilities: NDArray[np.float64]
+    ) -> NDArray[Any]:
+        """What the server is sent of kernel kernels[r] for sample samples[r], drawn with probabilities[r]: (r, 2 D)."""
+
+
+class Learner(Protocol):
+    """Predicts and learns for many clients at once; keeps what is personal, by rows that it lends."""
+
+    loss: Loss
+    kernels: int
+    row_length: int
+    """2 D, the numbers of one kernel's step."""
+    dtype: type[np.float32] | type[np.float64]
+    dimension: int
+    summed: bool
+    """Whether the steps of several samples may be added up; otherwise each labelled sample is an upload of its own."""
+
+    def borrow(self) -> int:
+        """A row for a new client, empty."""
+
+    def give_back(self, row: int) -> None:
+        """Forget a client."""
+
+    def take(self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]) -> Taken:
+        """Predict and learn every sample; parameters (kernels, 2 D) and their squared norms (kernels,) are the server's."""
+
+    def remember(self, rows: Sequence[int]) -> list[bytes]:
+        """What belongs into each client's record."""
+
+    def parts(self, row: int) -> Iterable[tuple[bytes, bytes]]:
+        """What is remembered beside the record, in keyed parts: those that have changed since the last call."""
+
+    def restore(self, row: int, remembered: bytes) -> None:
+        """Take back what ``remember`` gave; PeerError if it is of another learner."""
+
+    def restore_part(self, row: int, key: bytes, value: bytes) -> None:
+        """Take back what ``parts`` gave, before or after the record; PeerError as above."""
+
+    def sums(self, rows: Sequence[int]) -> NDArray[np.float64]:
+        """Samples, labels, squared errors and losses of each client, added up: (clients, 4)."""
+
+    def kernel_losses(self, rows: Sequence[int]) -> NDArray[np.float64]:
+        """What each kernel alone would have lost, without regularisation: (clients, kernels)."""
