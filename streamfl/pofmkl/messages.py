@@ -13,6 +13,7 @@ from streamfl.wire import VERSION, Codec
 __all__ = [
     "KERNEL_PARAMETERS",
     "LARGEST_STEP",
+    "LARGEST_TARGET",
     "SHARD_VERSION",
     "UPDATE",
     "KernelParameters",
@@ -24,11 +25,12 @@ __all__ = [
 
 
 class Update(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
-    """A client's step on some kernels of one shard (equation 9), based on ``model_version`` of that shard.
+    """What a client sends of some kernels of one shard, predicted with ``model_version`` of that shard.
 
-    ``dimension``: of the client's inputs. ``steps``: (len(kernels), 2 D) raw numbers, already divided by the bin's probability,
-    none above ``LARGEST_STEP``; no kernels: the client took part in the round without sending. ``sequence`` grows by one an upload
-    within an ``epoch``; an epoch is one life of the client's state.
+    ``dimension``: of the client's inputs. ``steps``: (len(kernels), 2 D) raw numbers. By preset they are gradient steps
+    (equation 9), already divided by the bin's probability, none above ``LARGEST_STEP``; or target rows y z, each of one sample and
+    of a norm up to ``LARGEST_TARGET`` (:mod:`streamfl.pofmkl.server_steps`). No kernels: the client took part in the round without
+    sending. ``sequence`` grows by one an upload within an ``epoch``; an epoch is one life of the client's state.
     """
 
     version: int
@@ -83,6 +85,8 @@ MARKER_KEY = b"version"
 
 # Far above any step that learns something, and so far below the largest float32 that sums of steps stay finite.
 LARGEST_STEP = 1e18
+# Labels of target rows, standardised, are clipped to so many standard deviations.
+LARGEST_TARGET = 3.0
 
 
 def kernel_key(kernel: int) -> bytes:

@@ -13,6 +13,7 @@ from streamfl.pofmkl.client import Learning, PofmklClient, Uplink
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import UPDATE, Update, decode_model, fingerprint
 from streamfl.pofmkl.server import PofmklServer
+from streamfl.pofmkl.server_steps import AveragedStep
 from streamfl.role import Channels, ConfigurationError, Input, Record, TopicSpec
 from streamfl.role_kind import RoleKind
 from streamfl.samples import SampleReader, SamplesSection
@@ -122,6 +123,7 @@ def _build_server(settings: PofmklSettings) -> PofmklServer:
         clients=settings.federation.clients,
         kernels=len(settings.kernels.dictionary()),
         features=learning.features_per_kernel,
+        step=lambda kernels: AveragedStep(settings.federation.clients),
         shards=settings.federation.shards,
         lockstep=learning.staleness == "lockstep",
         round_timeout=learning.round_timeout_seconds,

@@ -1,8 +1,8 @@
-"""The server of POF-MKL: equation (10), by kernel."""
+"""The server of POF-MKL: whose updates count, and when a step is made of them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from streamfl.pofmkl.messages import (
     KERNEL_PARAMETERS,
     LARGEST_STEP,
+    LARGEST_TARGET,
     MARKER_KEY,
     SHARD_VERSION,
     UPDATE,
@@ -23,12 +23,13 @@ from streamfl.pofmkl.messages import (
     Update,
     kernel_key,
 )
+from streamfl.pofmkl.server_steps import AveragedStep, ServerStep
 from streamfl.role import Measurement, PeerError, Received, Rejection, Send, StateChange
 from streamfl.wire import VERSION, decode_array, encode_array
 
 __all__ = ["PofmklServer"]
 
-# Steps are added up in double precision, this many bytes of raw steps at a time: a poll may hold hundreds of megabytes.
+# Steps are taken this many raw bytes at a time, for they grow in double precision: a poll may hold hundreds of megabytes.
 BLOCK_BYTES = 4_000_000
 
 
@@ -53,6 +54,7 @@ class _Round(msgspec.Struct, array_like=True):
 class _Shard:
     kernels: frozenset[int]
     parameters: NDArray[Any]
+    step: ServerStep
     model_version: int = 0
     updates: int = 0
     round: _Round = field(default_factory=lambda: _Round(None, False, 0))
@@ -67,13 +69,13 @@ class _Shard:
 
 
 class PofmklServer:
-    """Adds the clients' steps to the global parameters; partition p of the updates is shard p: kernels p, p + shards, …
+    """Moves the global parameters by what clients send; partition p of the updates is shard p: kernels p, p + shards, …
 
-        theta_i <- theta_i - (1/K) sum over clients k that sent kernel i of delta_ik     (POF-MKL, eq. 10)
-
-    clients: K, the size of the federation. lockstep: a step a round, when every client was heard or ``round_timeout`` seconds
-    after the first; otherwise every update is applied as it comes. A client that missed a round is not waited for until it is
-    heard again. At most K clients are remembered; one unseen for ``client_expiry`` seconds makes room.
+    clients: K, the size of the federation. step: makes a shard's :class:`~streamfl.pofmkl.server_steps.ServerStep`, given how many
+    kernels it has; None: equation (10), the average of the clients' gradients. lockstep: a step a round, on its rows in order of
+    the clients' names, when every client was heard or ``round_timeout`` seconds after the first; otherwise every update is applied
+    as it comes. A client that missed a round is not waited for until it is heard again. At most K clients are remembered; one
+    unseen for ``client_expiry`` seconds makes room. dtype: of the rows, and of the parameters as remembered and published.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class PofmklServer:
         clients: int,
         kernels: int,
         features: int,
+        step: Callable[[int], ServerStep] | None = None,
         shards: int = 1,
         lockstep: bool = True,
         round_timeout: float = 30.0,
@@ -92,6 +95,7 @@ class PofmklServer:
         self.clients = clients
         self.kernels = kernels
         self.features = features
+        self._make_step = step or (lambda kernels: AveragedStep(clients))
         self.shards = shards
         self.lockstep = lockstep
         self.round_timeout = round_timeout
@@ -117,7 +121,8 @@ class PofmklServer:
 
     def open(self, partition: int) -> None:
         kernels = range(partition, self.kernels, self.shards)
-        self._open[partition] = _Shard(frozenset(kernels), np.zeros((len(kernels), 2 * self.features), self.dtype))
+        parameters = np.zeros((len(kernels), 2 * self.features), self.dtype)
+        self._open[partition] = _Shard(frozenset(kernels), parameters, self._make_step(len(kernels)))
 
     def close(self, partition: int) -> None:
         del self._open[partition]
@@ -143,6 +148,8 @@ class PofmklServer:
         elif kind == b"client":
             shard.members[name.decode()] = member = msgspec.msgpack.decode(value, type=_Member)
             shard.awaited += member.awaited
+        elif kind == b"step":
+            shard.step.restore(name, value)
         else:
             shard.pending[name.decode()] = UPDATE.decode(value)
 
@@ -183,6 +190,8 @@ class PofmklServer:
             if shard.round_changed:
                 yield StateChange("state", partition, b"round", encode(shard.round))
             shard.touched, shard.pending_changed, shard.round_changed = {}, {}, False
+            for key, value in shard.step.changed_state():
+                yield StateChange("state", partition, b"step/" + key, value)
             for kernel in sorted(shard.changed_kernels):
                 row = encode_array(shard.parameters[kernel // self.shards])
                 yield StateChange(
@@ -225,15 +234,18 @@ class PofmklServer:
         steps = self._steps([received.message for received in sound])
         # One comparison for all: it is False for a NaN, too.
         bounded = np.abs(steps).max(axis=1, initial=0.0) <= LARGEST_STEP
-        all_bounded = bool(bounded.all())
+        short = bounded if shard.step.largest_norm is None else _norms(steps) <= shard.step.largest_norm
+        all_sound = bool((bounded & short).all())
         applied: list[Update] = []
         row = 0
         for received in sound:
             update: Update = received.message
             rows = slice(row, row := row + len(update.kernels))
             try:
-                if not (all_bounded or bounded[rows].all()):
+                if not (all_sound or bounded[rows].all()):
                     raise PeerError("not_finite", f"a step holds a NaN, an infinity or a number above {LARGEST_STEP:g}")
+                if not (all_sound or short[rows].all()):
+                    raise PeerError("too_large", f"a target row is longer than {LARGEST_TARGET:g}: is its label clipped?")
                 written_at = received.record.timestamp
                 if self._hear(shard, update, written_at if written_at > 0 else now):
                     applied.append(update)
@@ -312,15 +324,12 @@ class PofmklServer:
         shard.round.opened_at, shard.round_changed = None, True
 
     def _apply(self, shard: _Shard, updates: Sequence[Update]) -> None:
-        """(10): theta_i <- theta_i - (1/K) sum of delta_ik."""
-        total = np.zeros(shard.parameters.shape)
+        parameters = shard.parameters
         for block in _blocks(updates):
             kernels = list(chain.from_iterable(update.kernels for update in block))
-            rows = np.array(kernels, dtype=np.intp) // self.shards
-            selection = csr_array((np.ones(len(rows)), (rows, np.arange(len(rows)))), shape=(len(total), len(rows)))
-            total += selection @ self._steps(block).astype(np.float64)
+            parameters = shard.step.apply(parameters, np.array(kernels, dtype=np.intp) // self.shards, self._steps(block))
             shard.changed_kernels.update(kernels)
-        shard.parameters = (shard.parameters - total / self.clients).astype(self.dtype)
+        shard.parameters = parameters.astype(self.dtype)
         shard.published = False
         self._counts["applied"] += len(updates)
 
@@ -359,6 +368,13 @@ class PofmklServer:
         shard.awaited -= shard.members.pop(longest).awaited
         shard.touched[longest] = None
         self._counts["expired_clients"] += 1
+
+
+def _norms(steps: NDArray[Any]) -> NDArray[Any]:
+    # A number whose square is infinite is longer than any bound.
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms: NDArray[Any] = np.sqrt(np.einsum("ij,ij->i", steps, steps))
+        return norms
 
 
 def _blocks(messages: Sequence[Any]) -> Iterator[Sequence[Any]]:

@@ -1,0 +1,345 @@
+"""What the server makes of the rows that its clients send: the averaged gradients of equation (10), or learning from target rows.
+
+A *target row* h = y z belongs to one sample and one kernel: z, 2 D numbers of norm 1, are the sample's random features, y its
+label, standardised by its client and clipped to +-LARGEST_TARGET. A gradient belongs to the parameters that its client knew; in h
+there are none. Since |z| = 1,
+
+        z z' = h h' / |h|^2    and    z y = h,
+
+each step computes what it needs from h at its own newest parameters: staleness is not corrected after the fact, it does not arise.
+z and y are known up to a common sign, of no effect on z z' and z y. The sum of several samples' rows would not do, for neither
+equation holds of it. h = 0, of a label at the client's mean, does not show which sample it was: it says nothing and is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import get_lapack_funcs
+from scipy.sparse import csr_array
+
+from streamfl.pofmkl.messages import LARGEST_TARGET
+from streamfl.role import PeerError
+from streamfl.wire import decode_array, encode_array
+
+__all__ = ["AdaGrad", "AveragedStep", "RecursiveLeastSquares", "ServerStep", "StochasticGradient"]
+
+# A row's norm is |y| only up to the rounding of its features.
+LARGEST_TARGET_NORM = LARGEST_TARGET * 1.001
+SMALLEST_TARGET_NORM = 1e-12
+# In front of AdaGrad's accumulators, so that a coordinate that no gradient ever had is not 0 / 0.
+ADAGRAD_DELTA = 1e-8
+
+Remembered = TypeVar("Remembered")
+
+
+class ServerStep(Protocol):
+    """How the parameters of one shard move, and what is remembered for it beside them."""
+
+    @property
+    def largest_norm(self) -> float | None:
+        """The Euclidean norm above which a row is refused; None: its numbers are bounded by ``LARGEST_STEP`` alone."""
+
+    def apply(self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[np.float64]:
+        """The parameters after these rows, taken in order.
+
+        parameters (n, 2 D): of the shard's n kernels, not changed here. kernels (R,): each row's, counted within the shard.
+        rows (R, 2 D): finite and within the bounds. Returned in double precision, (n, 2 D): several calls are rounded once.
+        """
+
+    def changed_state(self) -> Iterable[tuple[bytes, bytes | None]]:
+        """Keys and values to remember since the last call, in the order in which to write them; None forgets the key."""
+
+    def restore(self, key: bytes, value: bytes) -> None:
+        """Take back what ``changed_state`` gave, in any order of the keys; PeerError if it is malformed."""
+
+
+class AveragedStep:
+    """Gradients, of one or several samples each, added up and divided by the size K of the federation (POF-MKL, eq. 10):
+
+    theta_i <- theta_i - (1/K) sum over the rows delta_ik of kernel i.
+    """
+
+    largest_norm: float | None = None
+
+    def __init__(self, clients: int) -> None:
+        self._clients = clients
+
+    def apply(self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[np.float64]:
+        selection = csr_array((np.ones(len(rows)), (kernels, np.arange(len(rows)))), shape=(len(parameters), len(rows)))
+        averaged: NDArray[np.float64] = parameters - selection @ rows.astype(np.float64) / self._clients
+        return averaged
+
+    def changed_state(self) -> Iterable[tuple[bytes, bytes | None]]:
+        return ()
+
+    def restore(self, key: bytes, value: bytes) -> None:
+        raise PeerError("malformed", f"step state {key!r}: the averaged step has none")
+
+
+class StochasticGradient:
+    """A gradient step of the squared error a row, on target rows: theta <- theta - rate (z (z' theta) - h).
+
+    As |z| = 1 this is normalised least mean squares (Widrow and Hoff 1960): stable for rates below 2.
+    """
+
+    largest_norm: float | None = LARGEST_TARGET_NORM
+
+    def __init__(self, learning_rate: float) -> None:
+        self._learning_rate = learning_rate
+
+    def apply(self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[np.float64]:
+        theta = parameters.astype(np.float64)
+        kernels, rows, units, targets = _samples(kernels, rows)
+        for turn in _turns(kernels):
+            chosen = kernels[turn]
+            theta[chosen] -= self._learning_rate * _gradients(theta[chosen], units[turn], targets[turn])
+        return theta
+
+    def changed_state(self) -> Iterable[tuple[bytes, bytes | None]]:
+        return ()
+
+    def restore(self, key: bytes, value: bytes) -> None:
+        raise PeerError("malformed", f"step state {key!r}: the gradient step has none")
+
+
+class AdaGrad:
+    """The gradient of a target row, g = z (z' theta) - h, each coordinate divided by the root of its sum of squares so far:
+
+    s <- s + g^2;  theta <- theta - rate g / (delta + sqrt(s))    (Duchi, Hazan and Singer 2011, diagonal form, figure 1).
+    The sums s, (2 D,) a kernel, are remembered once a commit for each kernel that changed.
+    """
+
+    largest_norm: float | None = LARGEST_TARGET_NORM
+
+    def __init__(self, kernels: int, row_length: int, learning_rate: float) -> None:
+        self._learning_rate = learning_rate
+        self._squares = np.zeros((kernels, row_length))
+        self._changed: set[int] = set()
+
+    def apply(self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[np.float64]:
+        theta = parameters.astype(np.float64)
+        kernels, rows, units, targets = _samples(kernels, rows)
+        for turn in _turns(kernels):
+            chosen = kernels[turn]
+            gradients = _gradients(theta[chosen], units[turn], targets[turn])
+            self._squares[chosen] += np.square(gradients)
+            theta[chosen] -= self._learning_rate * gradients / (ADAGRAD_DELTA + np.sqrt(self._squares[chosen]))
+        self._changed.update(kernels.tolist())
+        return theta
+
+    def changed_state(self) -> Iterable[tuple[bytes, bytes | None]]:
+        for kernel in sorted(self._changed):
+            yield b"squares/%d" % kernel, msgspec.msgpack.encode(_Squares(kernel, encode_array(self._squares[kernel])))
+        self._changed = set()
+
+    def restore(self, key: bytes, value: bytes) -> None:
+        squares = _decoded(key, value, _Squares)
+        kernels, row_length = self._squares.shape
+        if not (key.startswith(b"squares/") and 0 <= squares.kernel < kernels):
+            raise PeerError("malformed", f"step state {key!r} is not of a kernel from 0 to {kernels - 1}")
+        self._squares[squares.kernel] = decode_array(squares.numbers, np.float64, (row_length,), "squares")
+
+
+class RecursiveLeastSquares:
+    """The ridge solution of all target rows so far, by kernel, with a leak that keeps it able to learn.
+
+    theta = 0, P = I / ridge. For rows Z with residuals r = Z theta - y at the newest theta, jointly (by Woodbury's identity
+    however rows are cut into groups, theta and P are as if they had come one by one):
+
+        G = (I + Z P Z')^-1 Z P;    theta <- theta - r' G;    P <- P - (Z P)' G.
+
+    After every ``block`` rows of a kernel, counted from its beginning whatever came together,
+
+        P <- (1 - leak)^block P + (1 - (1 - leak)^block) I / ridge,
+
+    which forgets what has become old without winding P up where no rows come, and keeps P's smallest eigenvalue far above rounding
+    in single precision. P never exceeds I / ridge, and a step adds at most y^2 to theta' P^-1 theta, which the leak lowers: after n
+    rows |theta| <= LARGEST_TARGET sqrt(n / ridge), whatever clients send.
+
+    Within a block P itself stays as it was: with L L' = I + Z P Z', (Z P)' G = U' U for U = L^-1 Z P. The rows of U so far, (rows,
+    2 D), stand beside P and are subtracted when the block is full, by one product that is symmetric to the last bit.
+
+    theta is remembered with the model. P, its upper triangle D (2 D + 1) numbers, is written after every ``blocks_per_snapshot``
+    blocks only; each row has a slot besides, overwritten in turn: at most ``block * blocks_per_snapshot`` slots a kernel. A
+    restored P is the snapshot and the rows after it, taken together as they were, so that it is the same to the last bit.
+
+    kernels: of the shard. row_length: 2 D. dtype: of P. Single precision is enough with a leak, not for ever without one.
+    """
+
+    largest_norm: float | None = LARGEST_TARGET_NORM
+
+    def __init__(
+        self,
+        kernels: int,
+        row_length: int,
+        *,
+        ridge: float = 0.1,
+        leak: float = 3e-6,
+        dtype: Any = np.float32,
+        block: int = 64,
+        blocks_per_snapshot: int = 4,
+    ) -> None:
+        self._row_length = row_length
+        self._prior = 1 / ridge
+        self._kept = (1 - leak) ** block
+        self._dtype = dtype
+        self._block = block
+        self._slots = block * blocks_per_snapshot
+        # P at the beginning of each kernel's block, and the rows of U since.
+        self._inverses = np.tile(np.eye(row_length, dtype=dtype) / dtype(ridge), (kernels, 1, 1))
+        self._factors = np.zeros((kernels, block, row_length), dtype)
+        self._counts = [0] * kernels
+        # LAPACK itself: for a row alone scipy's checks would take longer than everything else here.
+        self._solve_triangular: Any = get_lapack_funcs("trtrs", dtype=dtype)
+        self._triangle = np.triu_indices(row_length)
+        self._changed_snapshots: dict[int, _Snapshot] = {}
+        self._changed_slots: dict[bytes, _Slot] = {}
+        self._restored: dict[int, dict[int, _Slot]] = {}
+
+    def apply(self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[np.float64]:
+        theta = parameters.astype(np.float64)
+        order = np.argsort(kernels, kind="stable")
+        kernels, rows, units, targets = _samples(kernels[order], rows[order])
+        start = 0
+        for kernel, count in zip(*(found.tolist() for found in np.unique(kernels, return_counts=True)), strict=True):
+            end = start + count
+            self._replay(kernel)
+            while start < end:
+                stop = min(end, start + self._block - self._counts[kernel] % self._block)
+                self._note(kernel, rows[start:stop])
+                residuals = units[start:stop] @ theta[kernel].astype(self._dtype) - targets[start:stop]
+                theta[kernel] -= self._learn(kernel, units[start:stop], residuals)
+                start = stop
+        return theta
+
+    def changed_state(self) -> Iterable[tuple[bytes, bytes | None]]:
+        encode = msgspec.msgpack.encode
+        # Snapshots first: a slot that is overwritten holds a row from before the snapshot that makes room for it.
+        for kernel, snapshot in self._changed_snapshots.items():
+            yield b"snapshot/%d" % kernel, encode(snapshot)
+        for key, slot in self._changed_slots.items():
+            yield key, encode(slot)
+        self._changed_snapshots, self._changed_slots = {}, {}
+
+    def restore(self, key: bytes, value: bytes) -> None:
+        if key.startswith(b"slot/"):
+            slot = _decoded(key, value, _Slot)
+            one_block = 0 < slot.first <= slot.number and (slot.first - 1) // self._block == (slot.number - 1) // self._block
+            if not (one_block and 0 <= slot.kernel < len(self._counts)):
+                raise PeerError("malformed", f"step state {key!r}: kernel {slot.kernel}, rows {slot.first} to {slot.number}")
+            decode_array(slot.row, self._dtype, (self._row_length,), "row")
+            self._restored.setdefault(slot.kernel, {})[slot.number] = slot
+        elif key.startswith(b"snapshot/"):
+            snapshot = _decoded(key, value, _Snapshot)
+            if not 0 <= snapshot.kernel < len(self._counts) or snapshot.rows < 1 or snapshot.rows % self._slots:
+                raise PeerError("malformed", f"step state {key!r}: kernel {snapshot.kernel} after {snapshot.rows} rows")
+            numbers = decode_array(snapshot.triangle, self._dtype, self._triangle[0].shape, "snapshot")
+            inverse = self._inverses[snapshot.kernel]
+            inverse[self._triangle] = numbers
+            inverse.T[self._triangle] = numbers
+            self._counts[snapshot.kernel] = snapshot.rows
+        else:
+            raise PeerError("malformed", f"step state {key!r} is neither a slot nor a snapshot")
+
+    def _note(self, kernel: int, rows: NDArray[Any]) -> None:
+        """Rows that are learnt together, into their slots."""
+        first, content = self._counts[kernel] + 1, encode_array(rows)
+        size = len(content) // len(rows)
+        for place in range(len(rows)):
+            number = first + place
+            slot = _Slot(kernel, number, first, content[place * size : (place + 1) * size])
+            self._changed_slots[b"slot/%d/%d" % (kernel, number % self._slots)] = slot
+
+    def _learn(self, kernel: int, units: NDArray[Any], residuals: NDArray[Any]) -> NDArray[Any]:
+        """Rows that do not go beyond the kernel's block into P; returns r' G, (2 D,)."""
+        begun = self._counts[kernel] % self._block
+        inverse, factors = self._inverses[kernel], self._factors[kernel]
+        earlier, added = factors[:begun], factors[begun : begun + len(units)]
+        projected = units @ inverse - (units @ earlier.T) @ earlier
+        spread = projected @ units.T
+        spread.flat[:: len(units) + 1] += 1
+        # r' G = (L^-1 r)' U, so that one triangular system gives both.
+        solved: NDArray[Any]
+        solved, _ = self._solve_triangular(np.linalg.cholesky(spread), np.column_stack((projected, residuals)), lower=1)
+        added[:] = solved[:, :-1]
+        self._counts[kernel] += len(units)
+        if self._counts[kernel] % self._block == 0:
+            inverse -= factors.T @ factors
+            inverse *= self._kept
+            inverse.flat[:: self._row_length + 1] += (1 - self._kept) * self._prior
+            if self._counts[kernel] % self._slots == 0:
+                triangle = encode_array(inverse[self._triangle])
+                self._changed_snapshots[kernel] = _Snapshot(kernel, self._counts[kernel], triangle)
+        correction: NDArray[Any] = solved[:, -1] @ added
+        return correction
+
+    def _replay(self, kernel: int) -> None:
+        """Bring a restored P up to the last row that was remembered; slots come in any order, before or after the snapshot."""
+        slots = self._restored.pop(kernel, {})
+        while (slot := slots.get(self._counts[kernel] + 1)) is not None:
+            together = []
+            first = slot.first
+            while slot is not None and slot.first == first:
+                together.append(np.frombuffer(slot.row, np.dtype(self._dtype).newbyteorder("<")))
+                slot = slots.get(slot.number + 1)
+            _, _, units, targets = _samples(np.full(len(together), kernel), np.array(together, self._dtype))
+            self._learn(kernel, units, targets)
+
+
+class _Squares(msgspec.Struct, array_like=True):
+    kernel: int
+    numbers: bytes
+
+
+class _Snapshot(msgspec.Struct, array_like=True):
+    """The upper triangle of a kernel's P after so many rows, row by row."""
+
+    kernel: int
+    rows: int
+    triangle: bytes
+
+
+class _Slot(msgspec.Struct, array_like=True):
+    """A kernel's target row by its running number from 1; ``first``: that of the first row that was learnt together with it."""
+
+    kernel: int
+    number: int
+    first: int
+    row: bytes
+
+
+def _decoded(key: bytes, value: bytes, kind: type[Remembered]) -> Remembered:
+    try:
+        return msgspec.msgpack.decode(value, type=kind)
+    except msgspec.DecodeError as error:
+        raise PeerError("malformed", f"step state {key!r}: {error}") from None
+
+
+def _samples(
+    kernels: NDArray[np.intp], rows: NDArray[Any]
+) -> tuple[NDArray[np.intp], NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """The target rows that say something, with their kernels, and the samples in them: h = y z as (h/|h|, |h|)."""
+    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    telling = norms >= SMALLEST_TARGET_NORM
+    if not telling.all():
+        kernels, rows, norms = kernels[telling], rows[telling], norms[telling]
+    return kernels, rows, rows / norms[:, np.newaxis], norms
+
+
+def _gradients(theta: NDArray[np.float64], units: NDArray[Any], targets: NDArray[Any]) -> NDArray[np.float64]:
+    residuals = np.einsum("ij,ij->i", units, theta) - targets
+    gradients: NDArray[np.float64] = residuals[:, np.newaxis] * units
+    return gradients
+
+
+def _turns(kernels: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+    """Row numbers in groups that hold each kernel at most once; a kernel's rows keep their order from group to group."""
+    order = np.argsort(kernels, kind="stable")
+    grouped = kernels[order]
+    turn = np.arange(len(grouped)) - np.searchsorted(grouped, grouped)
+    return np.split(order[np.argsort(turn, kind="stable")], np.cumsum(np.bincount(turn))[:-1])
