@@ -9,7 +9,8 @@ import numpy as np
 
 from benchmarks.figures import Figure, best_seconds
 from streamfl.kernels import SQUARE, FeatureMap, frequencies, paper_dictionary
-from streamfl.pofmkl.client import Learning, PofmklClient, Uplink
+from streamfl.pofmkl.client import PaperLearner
+from streamfl.pofmkl.client_role import Pace, PofmklClient, Uplink
 from streamfl.role import Received, Record
 from streamfl.samples import Sample
 
@@ -71,10 +72,13 @@ def _step(client: PofmklClient, batch: list[Received], now: float) -> None:
 def new_client(clients: int, directions: np.ndarray, lockstep: bool, shared: bool = False) -> PofmklClient:
     """A client role with partition 0 open and M = 1."""
     client = PofmklClient(
-        features=FeatureMap(directions, paper_dictionary() if shared else None),
-        learning=Learning(
-            LEARNING_RATE, REGULARISATION, 1.0, SQUARE, lockstep=lockstep, samples_per_version=1 if lockstep else None
+        learner=PaperLearner(
+            features=FeatureMap(directions, paper_dictionary() if shared else None),
+            learning_rate=LEARNING_RATE,
+            regularisation=REGULARISATION,
+            loss=SQUARE,
         ),
+        pace=Pace(lockstep=lockstep, samples_per_version=1 if lockstep else None),
         uplink=Uplink(kernels_per_upload=1),
         seed=0,
         clients=clients,

@@ -38,6 +38,10 @@ class Taken(Protocol):
         """What the user reads, (samples,): with the logistic loss the probability of label 1."""
 
     @property
+    def scores(self) -> NDArray[np.float64]:
+        """What was combined of the kernels, (samples,): the predictions, but log-odds with the logistic loss   (POF-MKL, eq. 6)."""
+
+    @property
     def kernel_predictions(self) -> NDArray[Any]:
         """f_i of every kernel, (samples, kernels)   (POF-MKL, eq. 6)."""
 

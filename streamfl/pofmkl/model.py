@@ -15,18 +15,21 @@ __all__ = ["ModelTable"]
 
 
 class ModelTable:
-    """Parameters of every kernel, (kernels, 2 D), and the version of each shard. Version 0 is all zeros, known without a server."""
+    """Parameters of every kernel, (kernels, row_length), and the version of each shard.
+
+    Version 0 is all zeros, known without a server.
+    """
 
     def __init__(
         self,
         kernels: int,
-        features: int,
+        row_length: int,
         dimension: int,
         shards: int,
         fingerprint: int,
         dtype: type[np.float32] | type[np.float64],
     ) -> None:
-        self.parameters: NDArray[Any] = np.zeros((kernels, 2 * features), dtype)
+        self.parameters: NDArray[Any] = np.zeros((kernels, row_length), dtype)
         self.squared_norms = np.zeros(kernels)
         self.versions: tuple[int, ...] = (0,) * shards
         self._dimension = dimension

@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 
 from streamfl.kernels import FeatureMap, frequencies, loss_named
-from streamfl.pofmkl.client import Learning, PofmklClient, Uplink
+from streamfl.pofmkl.client import PaperLearner
+from streamfl.pofmkl.client_role import Pace, PofmklClient, Uplink
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import UPDATE, Update, decode_model, fingerprint
 from streamfl.pofmkl.server import PofmklServer
@@ -76,17 +77,14 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
     _check_sizes(settings)
     lockstep = learning.staleness == "lockstep"
     return PofmklClient(
-        features=feature_map(settings, reader.dimension),
-        learning=Learning(
+        learner=PaperLearner(
+            features=feature_map(settings, reader.dimension),
             learning_rate=learning.rate,
             regularisation=learning.regularisation,
-            exploration_rate=learning.exploration,
             loss=loss_named(learning.loss),
-            lockstep=lockstep,
-            samples_per_version=1 if lockstep else learning.max_staleness,
-            upload_interval=learning.upload_interval_ms / 1000,
         ),
-        uplink=Uplink(settings.uplink.kernels_per_upload, settings.uplink.budget_bytes_per_second),
+        pace=Pace(lockstep, 1 if lockstep else learning.max_staleness, learning.upload_interval_ms / 1000),
+        uplink=Uplink(settings.uplink.kernels_per_upload, settings.uplink.budget_bytes_per_second, learning.exploration),
         seed=settings.federation.seed,
         clients=settings.federation.clients,
         shards=settings.federation.shards,

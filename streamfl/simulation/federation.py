@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.estimators import POFMKLClassifier, POFMKLRegressor
-from streamfl.pofmkl.client import PofmklClient, StepTrace
+from streamfl.pofmkl.client import PaperLearner
+from streamfl.pofmkl.client_role import PofmklClient, StepTrace
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing, Subscription
@@ -204,7 +205,7 @@ def simulate(
         budget_bytes=None if budget is None else budget * clients * clock.now,
         seconds=time.perf_counter() - started,
         parameters=client.model.parameters.copy(),
-        frequencies=client.features.frequencies,
+        frequencies=cast(PaperLearner, client.learner).features.frequencies,
         steps=steps,
     )
     client_worker.close()

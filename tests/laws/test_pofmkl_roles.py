@@ -2,37 +2,126 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from streamfl.kernels import SQUARE, FeatureMap
-from streamfl.pofmkl.client import Learning, PofmklClient, Uplink
+from streamfl.pofmkl.client import PaperLearner
+from streamfl.pofmkl.client_role import Pace, PofmklClient, Uplink
+from streamfl.pofmkl.learner import Batch, Learner
 from streamfl.pofmkl.messages import UPDATE, KernelParameters, Prediction, ShardVersion, Update, decode_model
 from streamfl.pofmkl.server import PofmklServer
 from streamfl.role import PeerError, Received, Record, Rejection, Send
 from streamfl.samples import Sample
+from streamfl.seeding import uniform
 from streamfl.testing.role_laws import RoleLaws, State, Subject, Traffic
-from streamfl.wire import VERSION, encode_array
+from streamfl.wire import VERSION, decode_array, encode_array
 
 KERNELS, FEATURES, CLIENTS, FINGERPRINT, TIMEOUT = 5, 4, 3, 77, 30.0
 DIMENSION = 2
 FREQUENCIES = np.random.default_rng(4).standard_normal((KERNELS, FEATURES, DIMENSION))
-MODES = ["lockstep", "bounded", "async", "budget", "lockstep-budget"]
+MODES = ["lockstep", "bounded", "async", "budget", "bounded-budget", "lockstep-budget"]
 
 
-def client(mode: str, shards: int, waiting_limit: int = 1000) -> PofmklClient:
+@dataclass
+class RunningMeans:
+    """What :class:`RunningMean` took; its steps are the label in every place."""
+
+    batch: Batch
+    predictions: NDArray[np.float64]
+
+    @property
+    def scores(self) -> NDArray[np.float64]:
+        return self.predictions
+
+    @property
+    def kernel_predictions(self) -> NDArray[Any]:
+        return np.repeat(self.predictions[:, None], KERNELS, axis=1)
+
+    @property
+    def log_weights(self) -> NDArray[np.float64]:
+        return np.zeros((len(self.predictions), KERNELS))
+
+    log_weights_after = log_weights
+
+    def steps(self, samples: NDArray[np.intp], kernels: NDArray[np.intp], probabilities: NDArray[np.float64]) -> NDArray[Any]:
+        return np.repeat(self.batch.labels[samples, None], 2 * FEATURES, axis=1)
+
+
+class RunningMean:
+    """A learner whose steps may not be added up, and that remembers the sum of labels in a part and their number in the record."""
+
+    loss, kernels, row_length, dimension, summed = SQUARE, KERNELS, 2 * FEATURES, DIMENSION, False
+    dtype: type[np.float32] | type[np.float64] = np.float64
+
+    def __init__(self) -> None:
+        self.numbers: dict[int, list[float]] = {}
+        self.changed: set[int] = set()
+
+    def borrow(self) -> int:
+        row = next(row for row in count() if row not in self.numbers)
+        self.numbers[row] = [0.0, 0.0, 0.0]
+        return row
+
+    def give_back(self, row: int) -> None:
+        del self.numbers[row]
+        self.changed.discard(row)
+
+    def take(self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]) -> RunningMeans:
+        predictions = np.empty(len(batch.labels))
+        for row, start, size in zip(batch.rows.tolist(), batch.starts.tolist(), batch.counts.tolist(), strict=True):
+            numbers = self.numbers[row]
+            for place in range(start, start + size):
+                predictions[place] = numbers[0] / max(numbers[1], 1.0)
+                numbers[2] += 1
+                if batch.labelled[place]:
+                    numbers[0] += batch.labels[place]
+                    numbers[1] += 1
+                    self.changed.add(row)
+        return RunningMeans(batch, predictions)
+
+    def remember(self, rows: Sequence[int]) -> list[bytes]:
+        return [encode_array(np.array(self.numbers[row][1:])) for row in rows]
+
+    def parts(self, row: int) -> Iterable[tuple[bytes, bytes]]:
+        if row in self.changed:
+            self.changed.remove(row)
+            yield b"sum", encode_array(np.array(self.numbers[row][:1]))
+
+    def restore(self, row: int, remembered: bytes) -> None:
+        self.numbers[row][1:] = decode_array(remembered, np.float64, (2,), "numbers").tolist()
+
+    def restore_part(self, row: int, key: bytes, value: bytes) -> None:
+        assert key == b"sum"
+        self.numbers[row][:1] = decode_array(value, np.float64, (1,), "sum").tolist()
+
+    def sums(self, rows: Sequence[int]) -> NDArray[np.float64]:
+        return np.array([[self.numbers[row][2], self.numbers[row][1], 0.0, 0.0] for row in rows]).reshape(-1, 4)
+
+    def kernel_losses(self, rows: Sequence[int]) -> NDArray[np.float64]:
+        return np.zeros((len(rows), KERNELS))
+
+
+def paper() -> Learner:
+    return PaperLearner(features=FeatureMap(FREQUENCIES), learning_rate=0.3, regularisation=1e-2, loss=SQUARE)
+
+
+def client(mode: str, shards: int, waiting_limit: int = 1000, learner: Callable[[], Learner] = paper) -> PofmklClient:
     lockstep = mode.startswith("lockstep")
-    ahead = 1 if lockstep else 3 if mode == "bounded" else None
+    ahead = 1 if lockstep else 3 if mode.startswith("bounded") else None
     rate = 400.0 if mode.endswith("budget") else None
     return PofmklClient(
-        features=FeatureMap(FREQUENCIES),
-        learning=Learning(0.3, 1e-2, 0.5, SQUARE, lockstep=lockstep, samples_per_version=ahead, upload_interval=1.0),
-        uplink=Uplink(2 if rate is None else None, rate),
+        learner=learner(),
+        pace=Pace(lockstep, ahead, 1.0),
+        uplink=Uplink(2 if rate is None else None, rate, 0.5),
         seed=1,
         clients=CLIENTS,
         shards=shards,
@@ -140,9 +229,9 @@ def same_of_client(channel: str, key: bytes | None, one: bytes, other: bytes) ->
         return close(*map(msgspec.structs.astuple, predictions))
     if channel == "updates":
         return close(*(msgspec.structs.astuple(UPDATE.decode(value)) for value in (one, other)))
-    if key is not None and key.startswith(b"weights/"):
+    if key is not None and key.startswith(b"part/"):
         return close(one, other)
-    if key is not None and key.startswith((b"client/", b"window/")):
+    if key is not None and key.startswith(b"client/"):
         return close(msgspec.msgpack.decode(one), msgspec.msgpack.decode(other))
     return one == other
 
@@ -203,9 +292,9 @@ WRONG_MODEL_RECORDS = [
 ]
 
 
-def client_subject(mode: str, shards: int) -> Subject:
+def client_subject(mode: str, shards: int, learner: Callable[[], Learner]) -> Subject:
     return Subject(
-        make=lambda: client(mode, shards),
+        make=lambda: client(mode, shards, learner=learner),
         traffic=client_traffic(shards),
         bad=WRONG_MODEL_RECORDS,
         repeatable=["model"],
@@ -227,7 +316,12 @@ def server_subject(lockstep: bool, shards: int) -> Subject:
 
 @pytest.mark.parametrize(
     "subject",
-    [pytest.param(client_subject(mode, shards), id=f"{mode}-{shards}") for mode in MODES for shards in (1, 2)],
+    [
+        pytest.param(client_subject(mode, shards, learner), id=f"{learner.__name__}-{mode}-{shards}")
+        for learner in (paper, RunningMean)
+        for mode in MODES
+        for shards in (1, 2)
+    ],
 )
 class TestClient(RoleLaws):
     """Lost, doubled or different uploads after a restart, and what a broken server could do, would all show here."""
@@ -265,10 +359,66 @@ def test_memory_is_bounded(mode: str) -> None:
     samples = [arrived("samples", 0, Sample(name, str(n), (0.1, 0.2), 0.5), name.encode()) for n in range(10) for name in names]
     strangers = [(sample, "too_many_clients") for sample in samples if sample.message.client == names[-1]]
     assert refused(role.receive(samples, 1000.0)) == strangers
-    assert bool(role.full) == (mode in ("lockstep", "bounded", "lockstep-budget"))
+    assert bool(role.full) == (mode not in ("async", "budget"))
     crowded = server(mode.startswith("lockstep"), 1)
     crowded.open(0)
     crowd = [update(index, 1, 0, 0, 1) for index in range(50)]
     assert [reason for _, reason in refused(crowded.receive(crowd, 1000.0))] == ["too_many_clients"] * (50 - CLIENTS)
     remembered = {change.key: change.value for change in crowded.changed_state() if change.key.startswith(b"client/")}
     assert len(remembered) == CLIENTS
+
+
+def uploads(replies: Sequence[Send | Rejection]) -> list[Update]:
+    return [UPDATE.decode(reply.value) for reply in replies if isinstance(reply, Send) and reply.channel == "updates"]
+
+
+def labels_of(name: str, *labels: float | None) -> list[Received]:
+    return [arrived("samples", 0, Sample(name, str(n), (0.1, 0.2), label), name.encode()) for n, label in enumerate(labels)]
+
+
+def test_steps_that_may_not_be_added_up_travel_alone() -> None:
+    """Protects learners whose server needs each sample: an upload a label, at once, its bin from the next uniform number."""
+    role = client("async", 1, learner=RunningMean)
+    role.open(0)
+    sent = uploads(role.receive([*labels_of("a", 0.1, None, 0.2), *labels_of("b", 0.3), *labels_of("a", 0.4, 0.5, 0.6)], 1000.0))
+    assert role.wake_at is None
+    # (8) with equal weights, xi = 0.5 and five kernels in bins of two.
+    edges = np.cumsum([0.5 * held / KERNELS + 0.5 / 3 for held in (2, 2, 1)])
+    for name, labels in (("a", [0.1, 0.2, 0.4, 0.5, 0.6]), ("b", [0.3])):
+        drawn = np.searchsorted(edges, uniform(len(labels), 1, "bin", name))
+        assert len(set(drawn)) > 1 or name == "b"
+        own = [update for update in sent if update.client == name]
+        assert [(update.sequence, update.samples) for update in own] == [(n, 1) for n in range(1, len(labels) + 1)]
+        assert [update.kernels for update in own] == [((0, 1), (2, 3), (4,))[number] for number in drawn]
+        for update, label in zip(own, labels, strict=True):
+            assert set(np.frombuffer(update.steps)) == {label}
+    assert uploads(role.receive(labels_of("a", 0.7), 1000.0))[0].sequence == 6
+
+
+def test_each_upload_of_a_sample_has_its_own_bytes() -> None:
+    """Protects the budget where samples travel alone: bytes that are lacking are skipped and counted, or waited for."""
+    for mode, skipped in (("budget", 3), ("bounded-budget", 0)):
+        role = client(mode, 1, learner=RunningMean)
+        role.open(0)
+        replies = role.receive(labels_of("a", 0.1, 0.2, 0.3, 0.4), 1000.0)
+        (update,) = uploads(replies)
+        assert set(np.frombuffer(update.steps)) == {0.1}
+        assert sum(reply.channel == "predictions" for reply in replies if isinstance(reply, Send)) == 1 + skipped
+        assert next(figure.value for figure in role.measure() if figure.name == "skipped_updates") == skipped
+        assert (role.wake_at is None) == (mode == "budget")
+        (later,) = uploads(role.receive(labels_of("a", 0.2) if mode == "budget" else [], 1001.0))
+        assert set(np.frombuffer(later.steps)) == {0.2}
+
+
+def test_parts_of_another_learner_are_refused() -> None:
+    """Protects a client whose preset was changed: what is remembered of another learner must not be taken for this one's."""
+    key = b"part/" + (1).to_bytes(2, "big") + b"asum"
+    role = client("async", 1, learner=RunningMean)
+    role.open(0)
+    role.receive(labels_of("a", 0.5), 1000.0)
+    remembered = [change for change in role.changed_state() if change.key.startswith(b"part/")]
+    assert [change.key for change in remembered] == [key]
+    other = client("async", 1)
+    other.open(0)
+    with pytest.raises(PeerError, match="preset"):
+        other.restore(remembered[0])

@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from streamfl.kernels import SQUARE, FeatureMap
-from streamfl.pofmkl.client import Learning, PofmklClient, Uplink
+from streamfl.pofmkl.client import PaperLearner
+from streamfl.pofmkl.client_role import Pace, PofmklClient, Uplink
 from streamfl.pofmkl.messages import UPDATE, KernelParameters, ShardVersion, Update
 from streamfl.role import Received, Record, Send
 from streamfl.samples import Sample
@@ -39,12 +40,12 @@ class ChosenDraws:
 
 def upload(samples: list[Labelled], draw: float, monkeypatch: pytest.MonkeyPatch, one_by_one: bool) -> Update:
     """What an asynchronous client sends for ``samples``, after EARLIER has made its kernels' weights unequal."""
-    monkeypatch.setattr("streamfl.pofmkl.client.UniformSequence", ChosenDraws)
+    monkeypatch.setattr("streamfl.pofmkl.client_role.UniformSequence", ChosenDraws)
     monkeypatch.setattr(ChosenDraws, "second", draw)
     client = PofmklClient(
-        features=FeatureMap(FREQUENCIES),
-        learning=Learning(ETA, PENALTY, XI, SQUARE, lockstep=False, samples_per_version=None, upload_interval=1.0),
-        uplink=Uplink(kernels_per_upload=IN_A_BIN),
+        learner=PaperLearner(features=FeatureMap(FREQUENCIES), learning_rate=ETA, regularisation=PENALTY, loss=SQUARE),
+        pace=Pace(lockstep=False, samples_per_version=None),
+        uplink=Uplink(kernels_per_upload=IN_A_BIN, exploration_rate=XI),
         seed=0,
         clients=1,
         encode_prediction=lambda prediction: b"",

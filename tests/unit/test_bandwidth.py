@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from streamfl.kernels import SQUARE, FeatureMap
 from streamfl.pofmkl.bandwidth import TokenBucket, UpdateCost
-from streamfl.pofmkl.client import Learning, PofmklClient, StepTrace, Uplink
+from streamfl.pofmkl.client import PaperLearner
+from streamfl.pofmkl.client_role import Pace, PofmklClient, StepTrace, Uplink
 from streamfl.pofmkl.messages import UPDATE, KernelParameters, ShardVersion, Update
 from streamfl.role import Received, Record, Send
 from streamfl.samples import Sample
@@ -39,8 +40,8 @@ class Run:
         self.cost = UpdateCost(NAME, ROW_BYTES, shards, lockstep)
         self.depth = max(rate, float(self.cost.bytes_for(1)))
         self.client = PofmklClient(
-            features=FeatureMap(FREQUENCIES),
-            learning=Learning(0.1, 1e-3, 1.0, SQUARE, lockstep=lockstep, samples_per_version=staleness, upload_interval=1.0),
+            learner=PaperLearner(features=FeatureMap(FREQUENCIES), learning_rate=0.1, regularisation=1e-3, loss=SQUARE),
+            pace=Pace(lockstep=lockstep, samples_per_version=staleness),
             uplink=Uplink(kernels_per_upload=None, bytes_per_second=rate),
             seed=3,
             clients=1,

@@ -142,7 +142,7 @@ def test_a_client_in_two_partitions_is_told_of() -> None:
 
 def test_a_model_of_another_federation_is_not_taken_with_the_next_version() -> None:
     """Protects a client's parameters: kernels before a marker that was refused must not come in with the marker after it."""
-    table = ModelTable(kernels=1, features=2, dimension=2, shards=1, fingerprint=0, dtype=np.float32)
+    table = ModelTable(kernels=1, row_length=4, dimension=2, shards=1, fingerprint=0, dtype=np.float32)
     for wrong in (
         ShardVersion(VERSION, 1, 2, 0, 5, 5),
         ShardVersion(VERSION, 0, 3, 0, 5, 5),

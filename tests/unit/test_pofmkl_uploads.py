@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from streamfl.kernels import SQUARE, FeatureMap
-from streamfl.pofmkl.client import Learning, PofmklClient, Uplink
+from streamfl.pofmkl.client import PaperLearner
+from streamfl.pofmkl.client_role import Pace, PofmklClient, Uplink
 from streamfl.pofmkl.messages import MARKER_KEY, UPDATE, ShardVersion
 from streamfl.role import Received, Record, Rejection, Send, StateChange
 from streamfl.samples import Sample
@@ -16,9 +17,10 @@ from streamfl.wire import VERSION
 
 
 def client(lockstep: bool = False, samples_per_version: int | None = None, shards: int = 1) -> PofmklClient:
+    features = FeatureMap(np.random.default_rng(0).standard_normal((4, 3, 2)))
     role = PofmklClient(
-        features=FeatureMap(np.random.default_rng(0).standard_normal((4, 3, 2))),
-        learning=Learning(0.1, 1e-3, 1.0, SQUARE, lockstep=lockstep, samples_per_version=samples_per_version, upload_interval=1.0),
+        learner=PaperLearner(features=features, learning_rate=0.1, regularisation=1e-3, loss=SQUARE),
+        pace=Pace(lockstep=lockstep, samples_per_version=samples_per_version),
         uplink=Uplink(kernels_per_upload=2),
         seed=1,
         clients=10,

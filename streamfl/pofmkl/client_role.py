@@ -1,0 +1,688 @@
+"""The clients of POF-MKL: what they say and when; how they learn is their learner's.
+
+Ghari and Shen, "Personalized Online Federated Learning with Multiple Kernels", NeurIPS 2022: Algorithm 1, equation (8).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from streamfl.kernels import LOGISTIC
+from streamfl.kernels.log_weights import bin_probabilities, heaviest_first, normalised
+from streamfl.pofmkl.bandwidth import TokenBucket, UpdateCost
+from streamfl.pofmkl.learner import Batch, Learner, Taken
+from streamfl.pofmkl.messages import LARGEST_STEP, UPDATE, Prediction, Update
+from streamfl.pofmkl.model import ModelTable
+from streamfl.pofmkl.rows import Rows
+from streamfl.role import Measurement, PeerError, Received, Rejection, Send, StateChange
+from streamfl.samples import Sample
+from streamfl.seeding import UniformSequence
+from streamfl.wire import VERSION, decode_array, encode_array, encoded_size
+
+__all__ = ["Pace", "PofmklClient", "StepTrace", "Uplink"]
+
+# Steps are computed this many at a time: with all kernels in a bin, the samples of a poll have hundreds of thousands.
+BLOCK_STEPS = 1024
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How far a client runs ahead of the model.
+
+    samples_per_version: how many labelled samples a client may take on one version of the model: 1 in lockstep, n when bounded,
+    None when asynchronous. upload_interval: seconds after which an upload without a new model is sent.
+    """
+
+    lockstep: bool = True
+    samples_per_version: int | None = 1
+    upload_interval: float = 1.0
+
+
+@dataclass(frozen=True)
+class Uplink:
+    """What a client may send: ``kernels_per_upload`` M, or as many as ``bytes_per_second`` allow when the upload begins.
+
+    exploration_rate xi in [0, 1]: the share of the bin's draw that is uniform.
+    """
+
+    kernels_per_upload: int | None = 1
+    bytes_per_second: float | None = None
+    exploration_rate: float = 1.0
+
+
+@dataclass(frozen=True)
+class StepTrace:
+    """One labelled sample as it was learnt: everything needed to compute it again."""
+
+    client: str
+    inputs: NDArray[Any]
+    label: float
+    prediction: float
+    kernel_predictions: NDArray[Any]
+    kernel_order: NDArray[Any]
+    drawn_bin: int
+    bin_probability: float
+    sent: NDArray[np.bool_]
+    log_weights: NDArray[np.float64]
+
+
+class _Window(msgspec.Struct, array_like=True):
+    """What is remembered of an upload while it is gathered: the bin drawn before its labels, and the steps added up so far."""
+
+    opened_at: float
+    versions: tuple[int, ...]
+    probability: float = 1.0
+    drawn_bin: int = 0
+    kernels: tuple[int, ...] = ()
+    samples: int = 0
+    steps: bytes = b""
+
+
+class _State(msgspec.Struct, array_like=True):
+    """What is remembered of one client, as one value. ``numbers``: its row of personal numbers."""
+
+    name: str
+    epoch: int
+    sequence: int = 0
+    taken: int = 0
+    taken_on: tuple[int, ...] | None = None
+    uploads_drawn: int = 0
+    tokens: float = 0.0
+    filled_at: float = 0.0
+    window: _Window | None = None
+    numbers: bytes = b""
+
+
+@dataclass(slots=True)
+class _Member:
+    state: _State
+    key: tuple[int, str]
+    row: int
+    draws: UniformSequence
+    bucket: TokenBucket | None
+    cost: UpdateCost
+    waiting: deque[tuple[Sample, bytes | None]] = field(default_factory=deque)
+    first_slot: int = 0
+    slots_written: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Upload:
+    """An upload from its first label until it is sent. kernels_allowed: M. step_rows: where its kernels' steps are added up."""
+
+    member: _Member
+    window: _Window
+    kernels_allowed: int = 0
+    uniform: float = 0.0
+    step_rows: list[int] = field(default_factory=list)
+
+
+# A sample, its record's key, and the upload that its steps are for, if it has a label.
+_Taking = tuple[Sample, bytes | None, _Upload | None]
+
+
+class PofmklClient:
+    """Predicts every sample, learns from its label, and sends the server no more than it may.
+
+    One object serves all clients of its partitions: the samples of a poll go to the learner together. ``encode_prediction``
+    makes the user's record; ``original`` takes a prediction or label back to the label's own unit. A client's samples are taken in
+    order; those that have to wait for the model are remembered, ``waiting_limit`` a partition and one poll more at most. An upload
+    gathers all samples that come while it is open if the learner's steps may be added up, and is one sample's otherwise.
+    """
+
+    def __init__(
+        self,
+        *,
+        learner: Learner,
+        pace: Pace,
+        uplink: Uplink,
+        seed: int,
+        clients: int,
+        shards: int = 1,
+        fingerprint: int = 0,
+        encode_prediction: Callable[[Prediction], bytes] = msgspec.json.encode,
+        original: Callable[[float], float] = float,
+        waiting_limit: int = 10_000,
+        trace: Callable[[StepTrace], None] | None = None,
+    ) -> None:
+        self.learner = learner
+        self.pace = pace
+        self.uplink = uplink
+        self.seed = seed
+        self.clients = clients
+        self.shards = shards
+        self.fingerprint = fingerprint
+        self.encode_prediction = encode_prediction
+        self.original = original
+        self.waiting_limit = waiting_limit
+        self.trace = trace
+        self.model = ModelTable(learner.kernels, learner.row_length, learner.dimension, shards, fingerprint, learner.dtype)
+        self._members: dict[tuple[int, str], _Member] = {}
+        self._waiting: dict[int, int] = {}
+        self._ready: dict[tuple[int, str], _Member] = {}
+        self._open_uploads: dict[tuple[int, str], _Upload] = {}
+        self._due: list[tuple[float, tuple[int, str]]] = []
+        self._touched: dict[tuple[int, str], _Member] = {}
+        self._changed: dict[tuple[int, bytes], bytes | None] = {}
+        self._steps = Rows(learner.row_length)
+        self._row_bytes = learner.row_length * np.dtype(learner.dtype).itemsize
+        self._counts = dict.fromkeys(
+            ("samples", "labels", "unlabelled", "update_bytes", "update_budget_bytes", "updates", "skipped"), 0.0
+        )
+        self._recent: deque[float] = deque(maxlen=1000)
+        self._last_now: float | None = None
+
+    @property
+    def wake_at(self) -> float | None:
+        times = [when for when in map(self._affordable_at, self._ready.values()) if when is not None]
+        due_at = self._next_upload_due()
+        return min(times, default=None) if due_at is None else min([due_at, *times])
+
+    @property
+    def full(self) -> Collection[int]:
+        return [partition for partition, waiting in self._waiting.items() if waiting >= self.waiting_limit]
+
+    @property
+    def prompt(self) -> bool:
+        return self.pace.lockstep
+
+    def open(self, partition: int) -> None:
+        self._waiting[partition] = 0
+
+    def close(self, partition: int) -> None:
+        del self._waiting[partition]
+        for key in [key for key in self._members if key[0] == partition]:
+            member = self._members.pop(key)
+            self.learner.give_back(member.row)
+            if key in self._open_uploads:
+                self._steps.give_back(self._open_uploads.pop(key).step_rows)
+            self._ready.pop(key, None)
+            self._touched.pop(key, None)
+        self._changed = {key: value for key, value in self._changed.items() if key[0] != partition}
+
+    def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
+        replies: list[Send | Rejection] = []
+        if self._last_now is not None and self.uplink.bytes_per_second is not None:
+            passed = max(0.0, now - self._last_now)
+            self._counts["update_budget_bytes"] += passed * self.uplink.bytes_per_second * len(self._members)
+        self._last_now = now
+        before = self.model.versions
+        for received in batch:
+            try:
+                if received.channel == "model":
+                    self.model.apply(received.message, received.partition)
+                else:
+                    self._queue(received, now)
+            except PeerError as error:
+                replies.append(Rejection(received, error))
+        if self.model.versions != before:
+            self._ready.update((key, member) for key, member in self._members.items() if member.waiting)
+        outdated = [upload for upload in self._open_uploads.values() if upload.window.versions != self.model.versions]
+        replies += self._upload(outdated, now)
+        if not batch:
+            replies += self._upload(self._uploads_due(now), now)
+        replies += self._advance(now)
+        return replies
+
+    def _queue(self, received: Received, now: float) -> None:
+        sample: Sample = received.message
+        if self.learner.loss is LOGISTIC and sample.label not in (None, 0.0, 1.0):
+            raise PeerError("label", f"label {sample.label}, 0 or 1 is expected with the logistic loss (after samples.label_range)")
+        partition = received.record.partition
+        key = (partition, sample.client)
+        member = self._members.get(key)
+        if member is None:
+            if len(self._members) >= self.clients:
+                raise PeerError(
+                    "too_many_clients", f"{sample.client!r} would be client {self.clients + 1}: raise federation.clients"
+                )
+            # A life of the client's state is told from an earlier one that was lost by when it began.
+            member = self._member(key, _State(sample.client, epoch=int(now * 1e6), tokens=float("inf"), filled_at=now))
+            # Even if its first sample has to wait: the epoch must be the same after a restart.
+            self._touched[key] = member
+        member.waiting.append((sample, received.record.key))
+        self._waiting[partition] += 1
+        self._ready[key] = member
+
+    def _advance(self, now: float) -> list[Send | Rejection]:
+        """Take every sample that its client may take now."""
+        members: list[_Member] = []
+        samples: list[_Taking] = []
+        starts: list[int] = []
+        for member in self._ready.values():
+            taken = self._take(member, now)
+            if taken:
+                members.append(member)
+                starts.append(len(samples))
+                samples += taken
+            if member.waiting or member.slots_written:
+                self._remember_waiting(member, len(taken))
+            else:
+                member.first_slot += len(taken)
+        if self.uplink.bytes_per_second is None:
+            self._ready = {}
+        else:
+            self._ready = {key: member for key, member in self._ready.items() if self._affordable_at(member) is not None}
+        if not samples:
+            return []
+        return self._learn(members, samples, starts, now)
+
+    def _take(self, member: _Member, now: float) -> list[_Taking]:
+        """The samples that a client may take now."""
+        state, waiting, versions = member.state, member.waiting, self.model.versions
+        taken: list[_Taking] = []
+        while waiting:
+            sample, key = waiting[0]
+            upload = None
+            if sample.label is not None:
+                if self._may_learn(state):
+                    upload = self._open_uploads.get(member.key) or self._begin(member, now)
+                if upload is None:
+                    break
+                if self.pace.samples_per_version is not None:
+                    state.taken = state.taken + 1 if state.taken_on == versions else 1
+                    state.taken_on = versions
+            taken.append((sample, key, upload))
+            waiting.popleft()
+        self._waiting[member.key[0]] -= len(taken)
+        return taken
+
+    def _may_learn(self, state: _State) -> bool:
+        """Whether the client may take another label on this version of the model."""
+        per_version = self.pace.samples_per_version
+        if per_version is None:
+            return True
+        if state.taken_on == self.model.versions:
+            return state.taken < per_version
+        # In lockstep a round is one version of every shard: between two of them the model is of neither round.
+        return not self.pace.lockstep or len(set(self.model.versions)) == 1
+
+    def _begin(self, member: _Member, now: float) -> _Upload | None:
+        """A new upload; None: the client has to wait for the bytes that it takes.
+
+        Where the model waits for this client, or it for the model, it goes on only when it can send a kernel. To take part in a
+        round without sending would cost bytes and teach nothing, and the bucket would never fill.
+        """
+        bucket, kernels = member.bucket, self.learner.kernels
+        allowed = min(self.uplink.kernels_per_upload or kernels, kernels)
+        if bucket is not None:
+            allowed = member.cost.kernels_within(bucket.available(now), kernels)
+            if allowed:
+                # Its bytes leave the bucket here, so that sending can never overdraw it.
+                bucket.take(member.cost.bytes_for(allowed), now)
+            elif self.pace.samples_per_version is not None:
+                return None
+            else:
+                self._counts["skipped"] += 1
+        state = member.state
+        upload = _Upload(member, _Window(now, self.model.versions), allowed, member.draws[state.uploads_drawn])
+        state.uploads_drawn += 1
+        if self.learner.summed:
+            self._keep_open(upload)
+        return upload
+
+    def _keep_open(self, upload: _Upload) -> None:
+        self._open_uploads[upload.member.key] = upload
+        heapq.heappush(self._due, (upload.window.opened_at + self.pace.upload_interval, upload.member.key))
+
+    def _learn(self, members: list[_Member], samples: list[_Taking], starts: list[int], now: float) -> list[Send | Rejection]:
+        given = [sample.label for sample, _, _ in samples]
+        batch = Batch(
+            rows=np.array([member.row for member in members]),
+            starts=np.array(starts),
+            counts=np.diff([*starts, len(samples)]),
+            inputs=np.array([sample.features for sample, _, _ in samples], dtype=self.learner.dtype),
+            labels=np.array([0.0 if label is None else label for label in given]),
+            labelled=np.array([label is not None for label in given]),
+        )
+        taken = self.learner.take(batch, self.model.parameters, self.model.squared_norms)
+        replies = self._predict(samples, taken.predictions)
+        uploads = {place: upload for place, (_, _, upload) in enumerate(samples) if upload is not None}
+        orders = self._draw_bins(uploads, taken.log_weights)
+        self._add_steps(uploads, taken)
+
+        self._recent.extend(np.square(taken.predictions - batch.labels)[batch.labelled].tolist())
+        self._touched.update((member.key, member) for member in members)
+        self._counts["samples"] += len(samples)
+        self._counts["labels"] += len(uploads)
+        self._counts["unlabelled"] += len(samples) - len(uploads)
+        if self.trace is not None:
+            self._trace(uploads, batch, taken, orders, self.trace)
+        complete = [upload for upload in dict.fromkeys(uploads.values()) if self._is_complete(upload)]
+        return replies + self._upload(complete, now)
+
+    def _is_complete(self, upload: _Upload) -> bool:
+        """Nothing more can join it before the model changes, and the model may wait for it."""
+        per_version = self.pace.samples_per_version
+        return not self.learner.summed or (per_version is not None and upload.member.state.taken >= per_version)
+
+    def _predict(self, samples: list[_Taking], predictions: NDArray[np.float64]) -> list[Send | Rejection]:
+        original, encode, version = self.original, self.encode_prediction, self.model.name
+        return [
+            Send(
+                "predictions",
+                key,
+                encode(
+                    Prediction(
+                        sample.client,
+                        sample.id,
+                        original(prediction),
+                        version,
+                        None if sample.label is None else original(sample.label),
+                    )
+                ),
+            )
+            for (sample, key, _), prediction in zip(samples, predictions.tolist(), strict=True)
+        ]
+
+    def _draw_bins(self, uploads: dict[int, _Upload], log_weights: NDArray[np.float64]) -> dict[int, NDArray[Any]]:
+        """Draw the bin of every upload that begins with this batch, from the weights before its first label (Algorithm 1).
+
+        uploads: by the sample, as the kernels in their order of weight that are returned.
+        """
+        beginning: dict[int, _Upload] = {}
+        for place, upload in uploads.items():
+            if upload.window.samples == 0:
+                beginning[place] = upload
+            upload.window.samples += 1
+        if not beginning:
+            return {}
+        drawing, at = list(beginning.values()), list(beginning)
+        orders = heaviest_first(log_weights[at])
+        weights = np.take_along_axis(normalised(log_weights[at]), orders, axis=1)
+        uniforms = np.array([upload.uniform for upload in drawing])
+        limits = np.array([upload.kernels_allowed for upload in drawing])
+        for limit in np.unique(limits).tolist():
+            chosen = np.flatnonzero(limits == limit)
+            # (8): q_j = (1 - xi) u_j / sum(u) + xi / m
+            probabilities = bin_probabilities(weights[chosen], max(limit, 1), self.uplink.exploration_rate)
+            cumulated = np.cumsum(probabilities, axis=1)
+            # The sum may end below 1 by rounding: the last bin takes what is left.
+            drawn_bins = np.minimum((cumulated <= uniforms[chosen, None]).sum(axis=1), cumulated.shape[1] - 1)
+            drawn_probabilities = np.take_along_axis(probabilities, drawn_bins[:, None], axis=1)[:, 0]
+            for index, order, drawn, probability in zip(
+                chosen.tolist(), orders[chosen].tolist(), drawn_bins.tolist(), drawn_probabilities.tolist(), strict=True
+            ):
+                window = drawing[index].window
+                window.drawn_bin, window.probability = drawn, probability
+                window.kernels = tuple(sorted(order[drawn * limit : (drawn + 1) * limit]))
+                drawing[index].step_rows = self._steps.borrow(len(window.kernels))
+        return dict(zip(at, orders, strict=True))
+
+    def _add_steps(self, uploads: dict[int, _Upload], taken: Taken) -> None:
+        """Add each sample's steps for the kernels of its upload's bin to what the upload has gathered."""
+        sample_of: list[int] = []
+        kernel_of: list[int] = []
+        row_of: list[int] = []
+        probability_of: list[float] = []
+        for place, upload in uploads.items():
+            held = len(upload.step_rows)
+            sample_of += [place] * held
+            kernel_of += upload.window.kernels
+            row_of += upload.step_rows
+            probability_of += [upload.window.probability] * held
+        for start in range(0, len(sample_of), BLOCK_STEPS):
+            block = slice(start, start + BLOCK_STEPS)
+            rows = np.array(row_of[block])
+            steps = taken.steps(np.array(sample_of[block]), np.array(kernel_of[block]), np.array(probability_of[block]))
+            if len(set(row_of[block])) < len(rows):
+                rows, sum_of = np.unique(rows, return_inverse=True)
+                steps = csr_array((np.ones(len(sum_of)), (sum_of, np.arange(len(sum_of))))) @ steps
+            self._steps.numbers[rows] += steps
+
+    def _affordable_at(self, member: _Member) -> float | None:
+        """When a client that waits only for its byte budget can go on; None: it does not wait for that."""
+        bucket, per_version = member.bucket, self.pace.samples_per_version
+        if not member.waiting or bucket is None or per_version is None or member.key in self._open_uploads:
+            return None
+        if member.state.taken_on == self.model.versions and member.state.taken >= per_version:
+            return None
+        lacking = member.cost.bytes_for(1) - bucket.tokens
+        # A microsecond more than it takes: times are rounded, and a tick too early would ask for another at the same time.
+        return bucket.filled_at + lacking / bucket.rate + 1e-6 if lacking > 0 else None
+
+    def _uploads_due(self, now: float) -> list[_Upload]:
+        """Whose upload has been open for the upload interval."""
+        # Two uploads of one client that began at one time leave two equal entries.
+        due: dict[tuple[int, str], _Upload] = {}
+        while (due_at := self._next_upload_due()) is not None and due_at <= now:
+            key = heapq.heappop(self._due)[1]
+            due[key] = self._open_uploads[key]
+        return list(due.values())
+
+    def _next_upload_due(self) -> float | None:
+        # An upload that ended before its time, with a new version of the model, has left its entry behind.
+        while self._due:
+            due_at, key = self._due[0]
+            upload = self._open_uploads.get(key)
+            if upload is not None and upload.window.opened_at + self.pace.upload_interval == due_at:
+                return due_at
+            heapq.heappop(self._due)
+        return None
+
+    def _upload(self, uploads: Sequence[_Upload], now: float) -> list[Send | Rejection]:
+        """End these uploads and send what they gathered."""
+        if not uploads:
+            return []
+        rows = [row for upload in uploads for row in upload.step_rows]
+        content = encode_array(np.clip(self._steps.numbers[rows], -LARGEST_STEP, LARGEST_STEP).astype(self.learner.dtype))
+        row_bytes = self._row_bytes
+        sends: list[Send | Rejection] = []
+        start = 0
+        for upload in uploads:
+            member, state, window = upload.member, upload.member.state, upload.window
+            self._open_uploads.pop(member.key, None)
+            self._touched[member.key] = member
+            end = start + row_bytes * len(upload.step_rows)
+            steps = [content[first : first + row_bytes] for first in range(start, end, row_bytes)]
+            start = end
+            if not steps:
+                continue
+            if member.bucket is not None:
+                member.bucket.sent(member.cost.bytes_for(len(steps)), now)
+            name = state.name.encode()
+            state.sequence += 1
+            for shard in range(self.shards):
+                chosen = [index for index, kernel in enumerate(window.kernels) if kernel % self.shards == shard]
+                if not chosen and not self.pace.lockstep:
+                    continue
+                update = Update(
+                    version=VERSION,
+                    fingerprint=self.fingerprint,
+                    dimension=self.learner.dimension,
+                    client=state.name,
+                    epoch=state.epoch,
+                    sequence=state.sequence,
+                    model_version=window.versions[shard],
+                    samples=window.samples,
+                    kernels=tuple([window.kernels[index] for index in chosen]),
+                    steps=b"".join([steps[index] for index in chosen]),
+                )
+                value = UPDATE.encode(update)
+                sends.append(Send("updates", name, value, partition=shard))
+                self._counts["update_bytes"] += encoded_size(name, value)
+            self._counts["updates"] += 1
+        self._steps.give_back(rows)
+        return sends
+
+    def _member(self, key: tuple[int, str], state: _State) -> _Member:
+        cost = UpdateCost(state.name, self._row_bytes, self.shards, self.pace.lockstep)
+        bucket = None
+        if self.uplink.bytes_per_second is not None:
+            # A second of budget, or one kernel's update where that is more: less could never send anything.
+            depth = max(self.uplink.bytes_per_second, float(cost.bytes_for(1)))
+            bucket = TokenBucket(self.uplink.bytes_per_second, depth, min(state.tokens, depth), state.filled_at)
+            self._counts["update_budget_bytes"] += depth
+        member = _Member(state, key, self.learner.borrow(), UniformSequence(self.seed, "bin", state.name), bucket, cost)
+        self._members[key] = member
+        return member
+
+    def _remember_waiting(self, member: _Member, taken: int) -> None:
+        """Forget the slots of the samples just taken and give each one that stays behind a slot: one write a waiting sample."""
+        partition, name = member.key[0], member.state.name.encode()
+        for slot in range(member.first_slot, member.first_slot + min(taken, member.slots_written)):
+            self._changed[partition, _waiting_key(name, slot)] = None
+        member.first_slot += taken
+        member.slots_written = max(0, member.slots_written - taken)
+        for index in range(member.slots_written, len(member.waiting)):
+            sample, key = member.waiting[index]
+            value = msgspec.msgpack.encode((sample.id, sample.features, sample.label, key))
+            self._changed[partition, _waiting_key(name, member.first_slot + index)] = value
+        member.slots_written = len(member.waiting)
+
+    def changed_state(self) -> Iterable[StateChange]:
+        encode = msgspec.msgpack.Encoder().encode
+        remembered = self.learner.remember([member.row for member in self._touched.values()])
+        for (key, member), numbers in zip(self._touched.items(), remembered, strict=True):
+            state, upload = member.state, self._open_uploads.get(key)
+            if member.bucket is not None:
+                state.tokens, state.filled_at = member.bucket.tokens, member.bucket.filled_at
+            state.numbers = numbers
+            if upload is not None:
+                state.window = upload.window
+                state.window.steps = encode_array(self._steps.numbers[upload.step_rows])
+            name = state.name.encode()
+            yield StateChange("state", key[0], b"client/" + name, encode(state))
+            state.numbers, state.window = b"", None
+            for part, content in self.learner.parts(member.row):
+                yield StateChange("state", key[0], b"part/" + len(name).to_bytes(2, "big") + name + part, content)
+        self._touched = {}
+        for (partition, state_key), value in self._changed.items():
+            yield StateChange("state", partition, state_key, value)
+        self._changed = {}
+
+    def restore(self, change: StateChange) -> None:
+        kind, _, rest = change.key.partition(b"/")
+        value = change.value or b""
+        if kind == b"client":
+            self._restore_client((change.partition, rest.decode()), msgspec.msgpack.decode(value, type=_State))
+        elif kind == b"part":
+            end = 2 + int.from_bytes(rest[:2], "big")
+            member = self._known((change.partition, rest[2:end].decode()))
+            self.learner.restore_part(member.row, rest[end:], value)
+        else:
+            self._restore_waiting((change.partition, rest[8:].decode()), int.from_bytes(rest[:8], "big"), value)
+
+    def _known(self, key: tuple[int, str]) -> _Member:
+        """The client that is being restored: what is remembered of it comes in any order."""
+        return self._members.get(key) or self._member(key, _State(key[1], epoch=0))
+
+    def _restore_client(self, key: tuple[int, str], state: _State) -> None:
+        member = self._known(key)
+        member.state = state
+        self.learner.restore(member.row, state.numbers)
+        if member.bucket is not None:
+            member.bucket.tokens, member.bucket.filled_at = min(state.tokens, member.bucket.depth), state.filled_at
+        if state.window is not None:
+            rows = self._steps.borrow(len(state.window.kernels))
+            shape = (len(rows), self.learner.row_length)
+            self._steps.numbers[rows] = decode_array(state.window.steps, np.float64, shape, "the steps of a client")
+            self._keep_open(_Upload(member, state.window, step_rows=rows))
+        state.numbers, state.window = b"", None
+
+    def _restore_waiting(self, key: tuple[int, str], slot: int, value: bytes) -> None:
+        # A compacted topic keeps the last record of each slot, in the order written: slots come and go first in, first out.
+        member = self._known(key)
+        if not member.waiting:
+            member.first_slot = slot
+        identifier, features, label, record_key = msgspec.msgpack.decode(
+            value, type=tuple[str, tuple[float, ...], float | None, bytes | None]
+        )
+        member.waiting.append((Sample(key[1], identifier, features, label), record_key))
+        member.slots_written += 1
+        self._waiting[key[0]] += 1
+        self._ready[key] = member
+
+    @property
+    def predicted(self) -> int:
+        """Samples predicted by this object since it was made."""
+        return int(self._counts["samples"])
+
+    def measure(self) -> Iterable[Measurement]:
+        labels, regret = self._sums()[:, 1].sum(), self.total_regret()
+        yield Measurement("samples", "counter", "Samples predicted", self._counts["samples"])
+        yield Measurement("predictions", "counter", "Predictions published", self._counts["samples"])
+        yield Measurement("labels", "counter", "Labels learnt from", self._counts["labels"])
+        yield Measurement("unlabelled_samples", "counter", "Samples that came without a label", self._counts["unlabelled"])
+        yield Measurement("clients", "gauge", "Clients on this worker", len(self._members))
+        yield Measurement("waiting_samples", "gauge", "Samples that wait for the model", sum(self._waiting.values()))
+        yield Measurement(
+            "regret", "gauge", "Loss of the predictions minus loss of each client's best kernel, summed over clients", regret
+        )
+        yield Measurement(
+            "regret_per_sample", "gauge", "Regret divided by the labels learnt from", regret / labels if labels else 0.0
+        )
+        yield Measurement("mse", "gauge", "Mean squared error of all predictions, on the learning scale", self.mean_squared_error())
+        windowed = float(np.mean(self._recent)) if self._recent else 0.0
+        yield Measurement(
+            "mse_windowed", "gauge", "Mean squared error of the last 1000 predictions, on the learning scale", windowed
+        )
+        best = int(np.argmin(self._kernel_losses().sum(axis=0)))
+        yield Measurement("best_kernel", "gauge", "Number of the kernel with the smallest loss over all clients", best)
+        yield Measurement("model_version", "gauge", "Version of the model in use", max(self.model.versions))
+        yield Measurement(
+            "update_bytes", "counter", "Encoded bytes of updates, key and framing included", self._counts["update_bytes"]
+        )
+        budget = self._counts["update_budget_bytes"]
+        yield Measurement("update_budget_bytes", "counter", "Bytes that the budget has allowed so far; 0: no budget", budget)
+        yield Measurement("updates", "counter", "Uploads sent", self._counts["updates"])
+        yield Measurement("skipped_updates", "counter", "Uploads not made", self._counts["skipped"], (("reason", "budget"),))
+
+    def total_regret(self) -> float:
+        """R = sum_t L(f, y) - min_i sum_t L(f_i, y), summed over clients   (POF-MKL, eq. 11)."""
+        return float((self._sums()[:, 3] - self._kernel_losses().min(axis=1)).sum())
+
+    def regret(self) -> dict[str, float]:
+        """Each client's regret (11), without the regularisation term."""
+        regrets = self._sums()[:, 3] - self._kernel_losses().min(axis=1)
+        return dict(zip((name for _, name in self._members), regrets.tolist(), strict=True))
+
+    def mean_squared_error(self) -> float:
+        _, labels, squared_errors, _ = self._sums().sum(axis=0).tolist()
+        return squared_errors / labels if labels else 0.0
+
+    def _sums(self) -> NDArray[np.float64]:
+        return self.learner.sums([member.row for member in self._members.values()])
+
+    def _kernel_losses(self) -> NDArray[np.float64]:
+        return self.learner.kernel_losses([member.row for member in self._members.values()])
+
+    def _trace(
+        self,
+        uploads: dict[int, _Upload],
+        batch: Batch,
+        taken: Taken,
+        orders: dict[int, NDArray[Any]],
+        trace: Callable[[StepTrace], None],
+    ) -> None:
+        after = taken.log_weights_after
+        for place, upload in uploads.items():
+            sent = np.zeros(self.learner.kernels, dtype=np.bool_)
+            sent[list(upload.window.kernels)] = True
+            trace(
+                StepTrace(
+                    client=upload.member.state.name,
+                    inputs=batch.inputs[place],
+                    label=float(batch.labels[place]),
+                    prediction=float(taken.scores[place]),
+                    kernel_predictions=taken.kernel_predictions[place],
+                    kernel_order=orders.get(place, np.arange(self.learner.kernels)),
+                    drawn_bin=upload.window.drawn_bin,
+                    bin_probability=upload.window.probability,
+                    sent=sent,
+                    log_weights=after[place] - after[place].max(),
+                )
+            )
+
+
+def _waiting_key(name: bytes, slot: int) -> bytes:
+    return b"waiting/" + slot.to_bytes(8, "big") + name
