@@ -1,0 +1,43 @@
+"""Means and variances that follow a stream, one row a client, so that many clients are one operation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["moments_with", "predictive_deviation"]
+
+Floats = NDArray[np.float64]
+
+
+def moments_with(counts: NDArray[Any], means: Floats, squares: Floats, values: Floats) -> tuple[Floats, Floats]:
+    """Means and summed squared deviations once ``values`` are among those seen (Welford 1962).
+
+    n <- n + 1;  mean <- mean + (x - mean) / n;  S <- S + (x - mean_before) (x - mean)
+
+    Parameters: counts (rows,), with the new value; means, squares, values (rows, ...). Returns means and squares, same shape.
+    The sum never cancels, however far the values are from zero and however long the stream.
+
+    >>> moments_with(np.array([2]), np.array([1.0]), np.array([0.0]), np.array([3.0]))
+    (array([2.]), array([2.]))
+    """
+    deviations = values - means
+    counts = counts.reshape(counts.shape + (1,) * (means.ndim - 1))
+    updated = means + deviations / counts
+    return updated, squares + deviations * (values - updated)
+
+
+def predictive_deviation(counts: NDArray[Any], squares: Floats, least: float) -> Floats:
+    """How far the next value is expected from the mean of those seen: sqrt(S / (n - 1) (1 + 1 / n)), at least ``least``.
+
+    The variance without bias, and the mean's own error with it: after two values the plain deviation would be too small by 1.7.
+
+    Parameters: counts, squares (rows,). Returns (rows,); ``least`` for fewer than two values.
+
+    >>> predictive_deviation(np.array([1, 2]), np.array([0.0, 2.0]), least=0.001).round(3).tolist()
+    [0.001, 1.732]
+    """
+    variances = squares / np.maximum(counts - 1, 1) * (1.0 + 1.0 / np.maximum(counts, 1))
+    return np.asarray(np.maximum(np.sqrt(variances), least))

@@ -1,0 +1,77 @@
+"""Personal weights of many experts: what each has lost so far decides, and a ridge regression corrects what they do together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["corrected", "log_posterior", "mixed", "ridge_step"]
+
+Floats = NDArray[np.float64]
+
+# Of a squared error, on the learning scale: below this, experts are equally good for anybody's purpose.
+LEAST_NOISE = 1e-9
+
+
+def log_posterior(losses: Floats, counts: Floats, log_prior: Floats, noisy: bool) -> Floats:
+    """Log-weights of experts by Bayes' rule, up to a constant a row.
+
+    Squared errors (``noisy``) are of Gaussian noise whose variance is that of the best expert:
+        log w_i = log prior_i - (L_i - L_min) / (2 max(L_min / n, 1e-9));
+    negative log-likelihoods need none: log w_i = log prior_i - (L_i - L_min).
+
+    Parameters: losses (rows, experts), summed; counts (rows,); log_prior (experts,). Returns (rows, experts).
+
+    >>> log_posterior(np.array([[1.0, 2.0]]), np.array([4.0]), np.zeros(2), noisy=True)
+    array([[ 0., -2.]])
+    """
+    least = losses.min(axis=1, keepdims=True)
+    excess = losses - least
+    if noisy:
+        excess /= 2.0 * np.maximum(least / np.maximum(counts, 1.0)[:, None], LEAST_NOISE)
+    return np.asarray(log_prior - excess)
+
+
+def mixed(predictions: Floats, log_weights: Floats) -> Floats:
+    """sum_i w_i f_i with weights that sum to one: (rows,); both arguments (rows, experts).
+
+    >>> mixed(np.array([[1.0, 3.0]]), np.array([[0.0, -1000.0]]))
+    array([1.])
+    """
+    weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
+    return np.asarray((weights * predictions).sum(axis=1) / weights.sum(axis=1))
+
+
+def corrected(deviations: Floats, weights: Floats, covariances: Floats) -> tuple[Floats, Floats, Floats]:
+    """What a ridge regression on the experts' deviations from their mixture adds to it, shrunk where it has little to go by.
+
+    (w . u) / (1 + u' Q u)
+
+    Parameters: deviations u (rows, experts); weights w (rows, experts); covariances Q (rows, experts, experts). Returns the
+    correction (rows,), u'Q (rows, experts) and u'Qu (rows,), which :func:`ridge_step` takes back.
+    """
+    spread: Floats = np.matmul(deviations[:, None, :], covariances)[:, 0]
+    total: Floats = np.einsum("ke,ke->k", spread, deviations)
+    return np.einsum("ke,ke->k", weights, deviations) / (1.0 + total), spread, total
+
+
+def ridge_step(
+    deviations: Floats, targets: Floats, weights: Floats, covariances: Floats, ridge: float, leak: float
+) -> tuple[Floats, Floats]:
+    """One sample of recursive least squares: w and Q afterwards.
+
+    k = Q u / (1 + u'Qu);  w <- w + k (t - w . u);  Q <- (1 - leak) (Q - k u'Q) + leak I / ridge
+
+    The leak forgets, and unlike an exponential window it cannot wind up: Q stays between 0 and I / ridge.
+
+    Parameters: deviations u (rows, experts); targets t (rows,); weights (rows, experts); covariances (rows, experts, experts).
+    """
+    _, spread, total = corrected(deviations, weights, covariances)
+    gains = spread / (1.0 + total)[:, None]
+    errors = targets - np.einsum("ke,ke->k", weights, deviations)
+    covariances = (1.0 - leak) * (covariances - gains[:, :, None] * spread[:, None, :])
+    diagonal: Any = np.arange(covariances.shape[1])
+    covariances[:, diagonal, diagonal] += leak / ridge
+    return weights + gains * errors[:, None], covariances

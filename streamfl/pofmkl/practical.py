@@ -1,0 +1,538 @@
+"""The default learner of a client: kernels that everybody trains, experts of its own, and a mixture that learns whom to trust.
+
+What it is made of stands in modules of its own: running moments (:mod:`streamfl.kernels.online_scaling`), views of a sample and
+their kernels (:mod:`streamfl.pofmkl.views`), nearest neighbours (:mod:`streamfl.pofmkl.neighbours`), the mixture
+(:mod:`streamfl.pofmkl.mixture`); the server's side is :mod:`streamfl.pofmkl.server_steps`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logit
+
+from streamfl.kernels import LOGISTIC, Loss
+from streamfl.kernels.online_scaling import moments_with, predictive_deviation
+from streamfl.pofmkl.learner import Batch, Taken
+from streamfl.pofmkl.mixture import corrected, log_posterior, mixed, ridge_step
+from streamfl.pofmkl.neighbours import Projection, neighbour_predictions
+from streamfl.pofmkl.views import LAGS, ViewedFeatures
+from streamfl.role import PeerError
+
+__all__ = ["LOCAL_EXPERTS", "MIXTURES", "Forecast", "PracticalLearner"]
+
+LOCAL_EXPERTS = ("running-mean", "last-label", "neighbours", "scaled-neighbours")
+MIXTURES = ("kernels", "all", "ridge")
+# Standardised labels and deviations are cut here: one outlier must not undo what was learnt.
+LARGEST_TARGET = 3.0
+LEAST_DEVIATION = 1e-3
+RING = 200
+SNAPSHOT_EVERY = 64
+RIDGE, RIDGE_LEAK = 10.0, 0.005
+MIXTURE_MEMORY = 0.97
+
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class _Scale:
+    """What was known of some samples' clients just before their labels: a row a sample."""
+
+    known: NDArray[np.int64]
+    mean: Floats
+    deviation: Floats
+    low: Floats
+    high: Floats
+    lags: Floats
+    scaled_lags: Floats
+    views: list[NDArray[Any]]
+    queries: Floats
+    variances: Floats
+
+    def at(self, index: NDArray[np.intp]) -> _Scale:
+        """Some of the samples."""
+        parts = {name: value[index] for name, value in vars(self).items() if name != "views"}
+        return _Scale(views=[view[index] for view in self.views], **parts)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Predictions of some samples, none of which has used its label.
+
+    predictions (samples,); experts (samples, experts), kernels first; mixtures (samples, mixtures). known: how many labels of its
+    client each was made with.
+    """
+
+    predictions: Floats
+    experts: Floats
+    mixtures: Floats
+    pivot: Floats
+    known: NDArray[np.int64]
+    inputs: Floats
+    lags: Floats
+
+
+@dataclass
+class _Unread:
+    """What was restored of a client and is not yet put together."""
+
+    snapshot: bytes | None = None
+    entries: dict[int, bytes] = field(default_factory=dict)
+
+
+class PracticalLearner:
+    """Kernels on scaled views of the sample, the client's own simple experts beside them, and three mixtures of all of these.
+
+    The label is predicted in units of its own running mean m and deviation s, so no range is assumed:
+        f_i = m + s theta_i . z_i,  target row to the server  h_i = y_n z_i  with  y_n = clip((y - m) / s, +-3).
+    Mixtures: Bayes' rule on the kernels, on kernels and local experts (prior half and half), and the latter corrected by a ridge
+    regression on the experts' deviations; the three are mixed by Bayes' rule on their latest losses. With the logistic loss every
+    expert's prediction is a probability, kept away from 0 and 1 by 1 / (2 n + 2).
+
+    features: the kernels. experts: names of ``LOCAL_EXPERTS``. mixtures: names of ``MIXTURES``; "ridge" corrects "all".
+    A client's state is bounded: running moments, E^2 numbers of the ridge, its latest 200 samples (of 48 columns at most).
+    One object serves one thread.
+    """
+
+    summed = False
+
+    def __init__(
+        self,
+        *,
+        features: ViewedFeatures,
+        loss: Loss,
+        seed: int,
+        experts: Sequence[str] = LOCAL_EXPERTS,
+        mixtures: Sequence[str] = MIXTURES,
+    ) -> None:
+        self.features = features
+        self.loss = loss
+        self.kernels = features.kernels
+        self.row_length = 2 * features.count
+        self.dimension = features.dimension
+        self.dtype: type[np.float32] | type[np.float64] = np.float64 if features.dtype == np.float64 else np.float32
+        self._local = [name for name in LOCAL_EXPERTS if name in experts]
+        self._mixtures = [name for name in MIXTURES if name in mixtures]
+        self._project = Projection(self.dimension, seed)
+        experts_in_all = self.kernels + len(self._local)
+        self._log_prior = np.full(experts_in_all, -np.log(2 * self.kernels))
+        self._log_prior[self.kernels :] = -np.log(2 * max(1, len(self._local)))
+        number = np.dtype("<f8")
+        self._moments_type = np.dtype(
+            [
+                ("samples", "<i8"),
+                ("labels", "<i8"),
+                ("origin", number, (self.dimension,)),
+                ("input_mean", number, (self.dimension,)),
+                ("input_squares", number, (self.dimension,)),
+                ("label_mean", number),
+                ("label_squares", number),
+                ("low", number),
+                ("high", number),
+                ("lags", number, (LAGS,)),
+            ]
+        )
+        self._mixture_type = np.dtype(
+            [
+                ("losses", number, (experts_in_all,)),
+                ("count", number),
+                ("mixture_losses", number, (len(self._mixtures),)),
+                ("mixture_count", number),
+                ("ridge_weights", number, (experts_in_all,)),
+                ("ridge_covariance", number, (experts_in_all, experts_in_all)),
+                ("kernel_losses", number, (self.kernels,)),
+                ("sums", number, (4,)),
+            ]
+        )
+        self._kept_type = np.dtype(
+            [("number", "<i8"), ("inputs", "<f4", (self._project.width,)), ("lags", "<f4", (LAGS,)), ("label", "<f4")]
+        )
+        self._entry_type = np.dtype(
+            [
+                ("number", "<i8"),
+                ("labelled", "?"),
+                ("label", number),
+                ("inputs", number, (self.dimension,)),
+                ("experts", np.dtype(self.dtype).newbyteorder("<"), (experts_in_all,)),
+            ]
+        )
+        self._empty_moments = np.zeros((), self._moments_type)
+        self._empty_moments["lags"] = np.nan
+        self._empty_mixture = np.zeros((), self._mixture_type)
+        self._empty_mixture["ridge_covariance"] = np.eye(experts_in_all) / RIDGE
+        self._moments = np.empty(0, self._moments_type)
+        self._mixing = np.empty(0, self._mixture_type)
+        self._kept = np.empty((0, RING), self._kept_type)
+        self._free: list[int] = []
+        self._changed: dict[int, dict[bytes, bytes]] = {}
+        self._unread: dict[int, _Unread] = {}
+
+    def borrow(self) -> int:
+        if not self._free:
+            held = len(self._moments)
+            more = max(16, held // 2)
+            self._moments = np.concatenate([self._moments, np.full(more, self._empty_moments)])
+            self._mixing = np.concatenate([self._mixing, np.full(more, self._empty_mixture)])
+            self._kept = np.concatenate([self._kept, np.zeros((more, RING), self._kept_type)])
+            self._free = list(range(held + more - 1, held - 1, -1))
+        return self._free.pop()
+
+    def give_back(self, row: int) -> None:
+        self._moments[row], self._mixing[row], self._kept[row] = self._empty_moments, self._empty_mixture, 0
+        self._changed.pop(row, None)
+        self._unread.pop(row, None)
+        self._free.append(row)
+
+    def take(self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]) -> Taken:
+        self._put_together(batch.rows.tolist())
+        inputs, labels, labelled = np.asarray(batch.inputs, np.float64), batch.labels, batch.labelled
+        waves = list(_waves(batch))
+        # What scales a sample depends on the samples before it and not on the model: all waves first, so that the kernels of the
+        # whole batch are one product.
+        snapshots: dict[tuple[int, int], bytes] = {}
+        scales: list[_Scale] = []
+        for rows, index in waves:
+            self._see(rows, inputs[index])
+            scales.append(self._scale(rows, inputs[index], self._moments["lags"][rows]))
+            known = labelled[index]
+            self._take_labels(rows[known], labels[index[known]])
+            for row in rows[self._moments["samples"][rows] % SNAPSHOT_EVERY == 0].tolist():
+                snapshots[row, int(self._moments["samples"][row])] = self._moments[row].tobytes()
+        scale = _joined(scales).at(np.argsort(np.concatenate([index for _, index in waves])))
+        raw = self.features.predict(scale.views, parameters)
+        experts = np.empty((len(labels), len(self._log_prior)))
+        predictions, counts = np.empty(len(labels)), np.empty(len(labels))
+        losses = np.empty((len(labels), self.kernels))
+        for (rows, index), own in zip(waves, scales, strict=True):
+            forecast = self._forecast(rows, inputs[index], own, raw[index])
+            predictions[index], experts[index] = forecast.predictions, forecast.experts
+            losses[index], counts[index] = self._mixing["losses"][rows, : self.kernels], self._mixing["count"][rows]
+            self._count(rows, labels[index], labelled[index], forecast)
+            self._journal(rows, labels[index], labelled[index], forecast)
+            learning = np.flatnonzero(labelled[index])
+            if len(learning):
+                learnt = labels[index[learning]]
+                self._learn(rows[learning], _some(forecast, learning), own.deviation[learning], learnt)
+                self._keep(rows[learning], own.at(learning), learnt)
+            for row in rows[self._mixing["sums"][rows, 0] % SNAPSHOT_EVERY == 0].tolist():
+                moments = snapshots[row, int(self._mixing["sums"][row, 0])]
+                self._changed.setdefault(row, {})[b"s"] = moments + self._mixing[row].tobytes()
+        targets = np.where(labelled & (scale.known >= 2), self._target(labels, scale), 0.0)
+        judged = labelled & (scale.known > 0)
+        after = losses + np.where(judged[:, None], self._losses(experts[:, : self.kernels], labels[:, None]), 0.0)
+        return _Taken(
+            features=self.features,
+            views=scale.views,
+            targets=targets,
+            predictions=predictions,
+            scores=logit(predictions) if self.loss is LOGISTIC else predictions,
+            kernel_predictions=experts[:, : self.kernels],
+            log_weights=self._log_weights(losses, counts),
+            log_weights_after=self._log_weights(after, counts + judged),
+        )
+
+    def predict(self, rows: NDArray[np.intp], inputs: Floats, parameters: NDArray[Any]) -> Forecast:
+        """One sample of each of these clients, whose label may come whenever it will: :meth:`learn` then takes it.
+
+        Parameters: rows (clients,); inputs (clients, d); parameters (kernels, 2 D).
+        """
+        self._see(rows, inputs)
+        scale = self._scale(rows, inputs, self._moments["lags"][rows])
+        return self._forecast(rows, inputs, scale, self.features.predict(scale.views, parameters))
+
+    def learn(self, rows: NDArray[np.intp], forecast: Forecast, labels: Floats, parameters: NDArray[Any]) -> Taken:
+        """The labels (clients,) of samples that :meth:`predict` predicted.
+
+        Experts are judged by what they predicted then. Only where no label at all was known then, and one is known now, that would
+        judge nobody, and they are asked again, with the lags of then.
+        """
+        scale = self._scale(rows, forecast.inputs, forecast.lags)
+        if (forecast.known == 0).any() and (scale.known > 0).all():
+            forecast = self._forecast(rows, forecast.inputs, scale, self.features.predict(scale.views, parameters))
+        losses, counts = self._mixing["losses"][rows, : self.kernels], self._mixing["count"][rows]
+        weights = self._log_weights(losses, counts)
+        self._learn(rows, forecast, scale.deviation, labels)
+        self._keep(rows, scale, labels)
+        self._take_labels(rows, labels)
+        return _Taken(
+            features=self.features,
+            views=scale.views,
+            targets=np.where(scale.known >= 2, self._target(labels, scale), 0.0),
+            predictions=forecast.predictions,
+            scores=logit(forecast.predictions) if self.loss is LOGISTIC else forecast.predictions,
+            kernel_predictions=forecast.experts[:, : self.kernels],
+            log_weights=weights,
+            log_weights_after=self._log_weights(self._mixing["losses"][rows, : self.kernels], self._mixing["count"][rows]),
+        )
+
+    def remember(self, rows: Sequence[int]) -> list[bytes]:
+        return [b""] * len(rows)
+
+    def parts(self, row: int) -> Iterable[tuple[bytes, bytes]]:
+        return self._changed.pop(row, {}).items()
+
+    def restore(self, row: int, remembered: bytes) -> None:
+        if remembered:
+            raise PeerError("malformed", "a client's state is of another preset")
+
+    def restore_part(self, row: int, key: bytes, value: bytes) -> None:
+        unread = self._unread.setdefault(row, _Unread())
+        kind, slot = key[:1], int.from_bytes(key[1:], "big")
+        if kind == b"s":
+            _check_size(value, self._moments_type.itemsize + self._mixture_type.itemsize)
+            unread.snapshot = value
+        elif kind == b"j" and slot < SNAPSHOT_EVERY:
+            _check_size(value, self._entry_type.itemsize)
+            unread.entries[slot] = value
+        elif kind == b"k" and slot < RING:
+            _check_size(value, self._kept_type.itemsize)
+            self._kept[row, slot] = np.frombuffer(value, self._kept_type)[0]
+        else:
+            raise PeerError("malformed", f"a client's state has a part {key!r} that this preset does not know")
+
+    def sums(self, rows: Sequence[int]) -> NDArray[np.float64]:
+        self._put_together(rows)
+        return np.asarray(self._mixing["sums"][rows])
+
+    def kernel_losses(self, rows: Sequence[int]) -> NDArray[np.float64]:
+        self._put_together(rows)
+        return np.asarray(self._mixing["kernel_losses"][rows])
+
+    def _see(self, rows: NDArray[np.intp], inputs: Floats) -> None:
+        moments = self._moments
+        counts = moments["samples"][rows] + 1
+        first = counts == 1
+        moments["origin"][rows[first]] = inputs[first]
+        means, squares = moments_with(counts, moments["input_mean"][rows], moments["input_squares"][rows], inputs)
+        moments["samples"][rows], moments["input_mean"][rows], moments["input_squares"][rows] = counts, means, squares
+
+    def _take_labels(self, rows: NDArray[np.intp], labels: Floats) -> None:
+        moments = self._moments
+        counts = moments["labels"][rows] + 1
+        means, squares = moments_with(counts, moments["label_mean"][rows], moments["label_squares"][rows], labels)
+        moments["labels"][rows], moments["label_mean"][rows], moments["label_squares"][rows] = counts, means, squares
+        first = counts == 1
+        moments["low"][rows] = np.where(first, labels, np.minimum(moments["low"][rows], labels))
+        moments["high"][rows] = np.where(first, labels, np.maximum(moments["high"][rows], labels))
+        moments["lags"][rows] = np.stack([labels, moments["lags"][rows, 0]], axis=1)
+
+    def _scale(self, rows: NDArray[np.intp], inputs: Floats, lags: Floats) -> _Scale:
+        moments = self._moments[rows]
+        known, mean = moments["labels"], moments["label_mean"]
+        deviation = predictive_deviation(known, moments["label_squares"], LEAST_DEVIATION)
+        if self.loss is LOGISTIC:
+            low = 0.5 / (known + 1.0)
+            high = 1.0 - low
+        else:
+            # Of n values the largest is expected to be exceeded by the range / (n - 1).
+            margin = (moments["high"] - moments["low"]) / np.maximum(known - 1, 1)
+            low, high = moments["low"] - margin, moments["high"] + margin
+        scaled_lags = np.nan_to_num(np.clip((lags - mean[:, None]) / deviation[:, None], -LARGEST_TARGET, LARGEST_TARGET))
+        variances = moments["input_squares"] / np.maximum(moments["samples"], 1)[:, None]
+        return _Scale(
+            known=known,
+            mean=mean,
+            deviation=deviation,
+            low=low,
+            high=high,
+            lags=lags,
+            scaled_lags=scaled_lags,
+            views=self.features.inputs(inputs, moments["input_mean"], variances, scaled_lags),
+            queries=self._project(inputs - moments["origin"]),
+            variances=self._project.variances(variances),
+        )
+
+    def _forecast(self, rows: NDArray[np.intp], inputs: Floats, scale: _Scale, raw: NDArray[Any]) -> Forecast:
+        """What every expert says, and what the mixtures make of it; raw (rows, kernels) are theta_i . z_i."""
+        kernels = scale.mean[:, None] + scale.deviation[:, None] * raw
+        experts = np.hstack([kernels, self._local_predictions(rows, scale)])
+        experts = np.clip(np.nan_to_num(experts), scale.low[:, None], scale.high[:, None])
+        # As they are journalled: learning from them again has to give the same.
+        return self._mix(rows, inputs, scale, experts.astype(self.dtype).astype(np.float64))
+
+    def _mix(self, rows: NDArray[np.intp], inputs: Floats, scale: _Scale, experts: Floats) -> Forecast:
+        mixing = self._mixing
+        losses, counts = mixing["losses"][rows], mixing["count"][rows]
+        by_kernels = mixed(experts[:, : self.kernels], self._log_weights(losses[:, : self.kernels], counts))
+        pivot = mixed(experts, log_posterior(losses, counts, self._log_prior, self._noisy))
+        made = {"kernels": by_kernels, "all": pivot}
+        if "ridge" in self._mixtures:
+            change, _, _ = corrected(
+                self._deviations(experts, pivot, scale.deviation), mixing["ridge_weights"][rows], mixing["ridge_covariance"][rows]
+            )
+            made["ridge"] = np.clip(pivot + scale.deviation * change, scale.low, scale.high)
+        mixtures = np.stack([made[name] for name in self._mixtures], axis=1)
+        uniform = np.zeros(len(self._mixtures))
+        weights = log_posterior(mixing["mixture_losses"][rows], mixing["mixture_count"][rows], uniform, self._noisy)
+        return Forecast(mixed(mixtures, weights), experts, mixtures, pivot, scale.known, inputs, scale.lags)
+
+    def _local_predictions(self, rows: NDArray[np.intp], scale: _Scale) -> Floats:
+        """The local experts, (rows, local); the running mean until they know better."""
+        by_name = {"running-mean": scale.mean, "last-label": np.where(np.isnan(scale.lags[:, 0]), scale.mean, scale.lags[:, 0])}
+        if {"neighbours", "scaled-neighbours"} & set(self._local):
+            plain, scaled = scale.mean.copy(), scale.mean.copy()
+            having = np.flatnonzero(scale.known)
+            if len(having):
+                plain[having], scaled[having] = self._neighbours(rows[having], scale.at(having)).T
+            by_name |= {"neighbours": plain, "scaled-neighbours": scaled}
+        chosen = [by_name[name] for name in self._local]
+        return np.stack(chosen, axis=1) if chosen else np.empty((len(rows), 0))
+
+    def _neighbours(self, rows: NDArray[np.intp], scale: _Scale) -> Floats:
+        filled = np.minimum(scale.known, RING)
+        kept = self._kept[rows, : int(filled.max())]
+        mean, deviation = scale.mean[:, None, None], scale.deviation[:, None, None]
+        kept_lags = np.nan_to_num(np.clip((kept["lags"] - mean) / deviation, -LARGEST_TARGET, LARGEST_TARGET))
+        return neighbour_predictions(
+            scale.queries.astype(np.float32),
+            scale.scaled_lags.astype(np.float32),
+            kept["inputs"],
+            kept_lags.astype(np.float32),
+            kept["label"],
+            filled,
+            scale.variances.astype(np.float32),
+        )
+
+    def _learn(self, rows: NDArray[np.intp], forecast: Forecast, deviation: Floats, labels: Floats) -> None:
+        """Judge experts and mixtures by a forecast that knew one label at least, and fit the ridge."""
+        able = np.flatnonzero(forecast.known)
+        if not len(able):
+            return
+        rows, forecast, deviation, labels = rows[able], _some(forecast, able), deviation[able], labels[able]
+        mixing = self._mixing
+        mixing["losses"][rows] += self._losses(forecast.experts, labels[:, None])
+        mixing["count"][rows] += 1.0
+        if "ridge" in self._mixtures:
+            mixing["ridge_weights"][rows], mixing["ridge_covariance"][rows] = ridge_step(
+                self._deviations(forecast.experts, forecast.pivot, deviation),
+                np.clip((labels - forecast.pivot) / deviation, -LARGEST_TARGET, LARGEST_TARGET),
+                mixing["ridge_weights"][rows],
+                mixing["ridge_covariance"][rows],
+                RIDGE,
+                RIDGE_LEAK,
+            )
+        latest = self._losses(forecast.mixtures, labels[:, None])
+        mixing["mixture_losses"][rows] = MIXTURE_MEMORY * mixing["mixture_losses"][rows] + latest
+        mixing["mixture_count"][rows] = MIXTURE_MEMORY * mixing["mixture_count"][rows] + 1.0
+
+    def _count(self, rows: NDArray[np.intp], labels: Floats, labelled: NDArray[np.bool_], forecast: Forecast) -> None:
+        """What regret and error are computed from."""
+        errors = np.where(labelled, np.square(forecast.predictions - labels), 0.0)
+        own = np.where(labelled, self._losses(forecast.predictions, labels), 0.0)
+        self._mixing["sums"][rows] += np.stack([np.ones(len(rows)), labelled, errors, own], axis=1)
+        losses = self._losses(forecast.experts[:, : self.kernels], labels[:, None])
+        self._mixing["kernel_losses"][rows] += np.where(labelled[:, None], losses, 0.0)
+
+    def _keep(self, rows: NDArray[np.intp], scale: _Scale, labels: Floats) -> None:
+        """Put samples among the latest 200 of their clients."""
+        kept = np.empty(len(rows), self._kept_type)
+        kept["number"], kept["inputs"], kept["lags"], kept["label"] = scale.known, scale.queries, scale.lags, labels
+        slots = scale.known % RING
+        self._kept[rows, slots] = kept
+        for row, slot, content in zip(rows.tolist(), slots.tolist(), _cut(kept), strict=True):
+            self._changed.setdefault(row, {})[_key(b"k", slot)] = content
+
+    def _journal(self, rows: NDArray[np.intp], labels: Floats, labelled: NDArray[np.bool_], forecast: Forecast) -> None:
+        """Write down what these samples taught, for the time until the next snapshot."""
+        entries = np.empty(len(rows), self._entry_type)
+        entries["number"] = self._mixing["sums"][rows, 0]
+        entries["labelled"], entries["label"] = labelled, labels
+        entries["inputs"], entries["experts"] = forecast.inputs, forecast.experts
+        slots = entries["number"] % SNAPSHOT_EVERY
+        for row, slot, content in zip(rows.tolist(), slots.tolist(), _cut(entries), strict=True):
+            self._changed.setdefault(row, {})[_key(b"j", slot)] = content
+
+    def _put_together(self, rows: Iterable[int]) -> None:
+        """Finish restoring: the snapshot, and what was learnt since."""
+        for row in [row for row in rows if row in self._unread]:
+            unread = self._unread.pop(row)
+            if unread.snapshot is not None:
+                size = self._moments_type.itemsize
+                self._moments[row] = np.frombuffer(unread.snapshot[:size], self._moments_type)[0]
+                self._mixing[row] = np.frombuffer(unread.snapshot[size:], self._mixture_type)[0]
+            entries = np.frombuffer(b"".join(unread.entries.values()), self._entry_type)
+            for entry in np.sort(entries[entries["number"] > self._mixing["sums"][row, 0]], order="number"):
+                self._learn_again(np.array([row]), entry.reshape(1))
+
+    def _learn_again(self, rows: NDArray[np.intp], entries: NDArray[Any]) -> None:
+        inputs, labels, labelled = entries["inputs"], entries["label"], entries["labelled"]
+        self._see(rows, inputs)
+        scale = self._scale(rows, inputs, self._moments["lags"][rows])
+        forecast = self._mix(rows, inputs, scale, entries["experts"].astype(np.float64))
+        self._count(rows, labels, labelled, forecast)
+        if labelled[0]:
+            self._learn(rows, forecast, scale.deviation, labels)
+            self._take_labels(rows, labels)
+
+    def _deviations(self, experts: Floats, pivot: Floats, deviation: Floats) -> Floats:
+        return np.clip((experts - pivot[:, None]) / deviation[:, None], -LARGEST_TARGET, LARGEST_TARGET)
+
+    def _losses(self, predictions: Floats, labels: Floats) -> Floats:
+        if self.loss is LOGISTIC:
+            return -np.log(np.where(labels > 0.5, predictions, 1.0 - predictions))
+        return np.square(predictions - labels)
+
+    @property
+    def _noisy(self) -> bool:
+        return self.loss is not LOGISTIC
+
+    def _log_weights(self, losses: Floats, counts: Floats) -> Floats:
+        """Of the kernels among themselves."""
+        return log_posterior(losses, counts, np.zeros(self.kernels), self._noisy)
+
+    def _target(self, labels: Floats, scale: _Scale) -> Floats:
+        return np.clip((labels - scale.mean) / scale.deviation, -LARGEST_TARGET, LARGEST_TARGET)
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """Samples as they were learnt; ``targets`` (samples,) are y_n, 0 where a client knew fewer than two labels."""
+
+    features: ViewedFeatures
+    views: list[NDArray[Any]]
+    targets: Floats
+    predictions: Floats
+    scores: Floats
+    kernel_predictions: Floats
+    log_weights: Floats
+    log_weights_after: Floats
+
+    def steps(self, samples: NDArray[np.intp], kernels: NDArray[np.intp], probabilities: Floats) -> NDArray[Any]:
+        """Target rows y_n z_i. The server's step settles how much each counts, so nothing is divided by its probability."""
+        rows = self.features.rows(self.views, samples, kernels)
+        return np.asarray(rows * self.targets[samples, None].astype(rows.dtype))
+
+
+def _waves(batch: Batch) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    """The batch cut so that no client comes twice: rows of the clients, and the numbers of their samples."""
+    for number in range(int(batch.counts.max())):
+        clients = np.flatnonzero(batch.counts > number)
+        yield batch.rows[clients], batch.starts[clients] + number
+
+
+def _joined(scales: Sequence[_Scale]) -> _Scale:
+    names = [name for name in vars(scales[0]) if name != "views"]
+    parts = {name: np.concatenate([getattr(scale, name) for scale in scales]) for name in names}
+    return _Scale(views=[np.concatenate(views) for views in zip(*(scale.views for scale in scales), strict=True)], **parts)
+
+
+def _some(forecast: Forecast, index: NDArray[np.intp]) -> Forecast:
+    return Forecast(**{name: value[index] for name, value in vars(forecast).items()})
+
+
+def _cut(array: NDArray[Any]) -> list[bytes]:
+    content, size = array.tobytes(), array.dtype.itemsize
+    return [content[start : start + size] for start in range(0, len(content), size)]
+
+
+def _key(kind: bytes, slot: int) -> bytes:
+    return kind + slot.to_bytes(1, "big")
+
+
+def _check_size(content: bytes, expected: int) -> None:
+    if len(content) != expected:
+        raise PeerError("shape", f"a part of a client's state has {len(content)} bytes, not {expected}: it is of other settings")

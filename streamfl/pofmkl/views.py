@@ -1,0 +1,105 @@
+"""Views: the same sample brought to a scale on which one set of bandwidths suits every data set, and their kernels.
+
+A view is made of running statistics, so nobody has to know the data beforehand; a bandwidth of 1 then means the same everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.kernels import FeatureMap, frequencies, grid
+from streamfl.seeding import philox_key
+
+__all__ = ["VIEWS", "ViewedFeatures", "centred", "standardised"]
+
+VIEWS = ("standardised", "centred", "standardised-lags", "centred-lags")
+LARGEST_DEVIATION = 3.0
+LAGS = 2
+LAG_SCALE = 0.5
+
+Floats = NDArray[np.float64]
+
+
+def standardised(inputs: Floats, means: Floats, variances: Floats) -> Floats:
+    """Each column by its own deviation: clip((x - mean) / sd, +-3) / sqrt(number of columns that vary).
+
+    Parameters: inputs, means, variances (samples, d). Returns the same shape, of norm 3 at most and about 1. Columns that never
+    varied are 0.
+    """
+    varying = variances > 0
+    deviations = np.sqrt(np.where(varying, variances, 1.0))
+    scaled = np.clip((inputs - means) / deviations, -LARGEST_DEVIATION, LARGEST_DEVIATION)
+    return np.asarray(np.where(varying, scaled, 0.0) / np.sqrt(np.maximum(varying.sum(axis=1, keepdims=True), 1)))
+
+
+def centred(inputs: Floats, means: Floats, variances: Floats) -> Floats:
+    """All columns by one scale, so that they keep their proportions: (x - mean) / sqrt(sum of the variances), norm 3 at most.
+
+    Parameters: inputs, means, variances (samples, d). Returns the same shape; 0 where nothing varied.
+    """
+    total = variances.sum(axis=1, keepdims=True)
+    scaled = np.where(total > 0, (inputs - means) / np.sqrt(np.where(total > 0, total, 1.0)), 0.0)
+    norms = np.sqrt(np.square(scaled).sum(axis=1, keepdims=True))
+    return np.asarray(scaled * np.minimum(1.0, LARGEST_DEVIATION / np.maximum(norms, LARGEST_DEVIATION)))
+
+
+class ViewedFeatures:
+    """Random features of a Gaussian kernel of every bandwidth on every view, kernels numbered view by view.
+
+    views: names of ``VIEWS``; those that end in "-lags" have the last two labels as inputs besides, standardised and halved.
+    dimension: d, of the samples. D = ``count`` frequencies a kernel, drawn from ``seed``.
+    """
+
+    def __init__(
+        self, views: Sequence[str], bandwidths: Sequence[float], count: int, dimension: int, seed: int, dtype: Any = np.float32
+    ) -> None:
+        self.views = tuple(views)
+        self.dimension = dimension
+        self.count = count
+        self._each = len(bandwidths)
+        self.kernels = self._each * len(self.views)
+        kernels = grid(["gaussian"], bandwidths)
+        self._maps = [
+            FeatureMap(
+                frequencies(
+                    kernels,
+                    count,
+                    dimension + LAGS * view.endswith("-lags"),
+                    int(philox_key(seed, "view", VIEWS.index(view)).view(np.int64)[0]),
+                    dtype,
+                )
+            )
+            for view in self.views
+        ]
+        self.dtype = self._maps[0].dtype
+
+    def inputs(self, samples: Floats, means: Floats, variances: Floats, lags: Floats) -> list[NDArray[Any]]:
+        """Each view of the samples, (samples, d) or (samples, d + 2); lags (samples, 2): standardised labels, newest first."""
+        by_columns = standardised(samples, means, variances)
+        by_total = centred(samples, means, variances)
+        halved = LAG_SCALE * lags
+        made = {
+            "standardised": by_columns,
+            "centred": by_total,
+            "standardised-lags": np.hstack([by_columns, halved]),
+            "centred-lags": np.hstack([by_total, halved]),
+        }
+        return [made[view].astype(self.dtype) for view in self.views]
+
+    def predict(self, inputs: Sequence[NDArray[Any]], parameters: NDArray[Any]) -> NDArray[Any]:
+        """theta_i . z_i of every kernel: (samples, kernels); inputs as :meth:`inputs` gives them, parameters (kernels, 2 D)."""
+        by_view = zip(self._maps, inputs, np.split(parameters, len(self._maps)), strict=True)
+        return np.hstack([features.predict(view, theta) for features, view, theta in by_view])
+
+    def rows(self, inputs: Sequence[NDArray[Any]], samples: NDArray[np.intp], kernels: NDArray[np.intp]) -> NDArray[Any]:
+        """z of one kernel for one sample in each row: (rows, 2 D), each of unit norm; samples, kernels (rows,)."""
+        result = np.empty((len(samples), 2 * self.count), self.dtype)
+        of_view = kernels // self._each
+        for number, features in enumerate(self._maps):
+            chosen = np.flatnonzero(of_view == number)
+            result[chosen] = features.rows(inputs[number][samples[chosen]], kernels[chosen] % self._each)
+        return result
