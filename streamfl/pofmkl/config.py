@@ -8,20 +8,29 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from streamfl.kernels.dictionary import LARGEST_SMOOTHNESS, Kernel, grid, paper_dictionary
+from streamfl.pofmkl.views import VIEWS
 from streamfl.samples import SamplesSection
 from streamfl.settings import RoleSettings, Section
 
-__all__ = ["KernelsSection", "LearningSection", "PofmklSettings", "UplinkSection"]
+__all__ = ["ExpertsSection", "KernelsSection", "LearningSection", "PofmklSettings", "UplinkSection"]
 
 LARGEST_FREQUENCIES_BYTES = 4 * 2**30
+BANDWIDTHS = (0.35, 0.5, 0.7, 1.4, 2.8, 5.6)
+FEW_BANDWIDTHS = (0.7, 1.4, 2.8)
+KERNELS_PER_UPLOAD, FEW_KERNELS = 5, 3
+# What is said in the configuration and would be of no effect is a misunderstanding.
+FOREIGN_KEYS: dict[str, dict[str, set[str]]] = {
+    "paper": {"learning": {"server_step"}, "kernels": {"views"}, "experts": {"local", "mixtures"}},
+    "default": {"learning": {"horizon", "regularisation", "shared_directions"}, "kernels": {"families", "smoothness"}},
+}
 OWN_TOPICS = ("predictions", "updates", "model", "pofmkl-client.state", "pofmkl-server.state", "dead-letters")
 
 
 class LearningSection(Section):
     """How clients learn. Symbols are those of Ghari and Shen, NeurIPS 2022."""
 
-    preset: Literal["paper"] = "paper"
-    """paper: the text to the letter, with the values that it leaves open as the documentation lists them."""
+    preset: Literal["default", "paper"] = "default"
+    """default: the learner to use. paper: the text to the letter, with what it leaves open as the documentation lists it."""
     staleness: Literal["lockstep", "bounded", "async"] = "lockstep"
     """How far a client may run ahead of the model: not at all, max_staleness samples, or as far as it likes."""
     max_staleness: int | None = Field(default=None, ge=1)
@@ -30,14 +39,16 @@ class LearningSection(Section):
     """Of features and parameters; log-weights and sums are float64 always."""
     loss: Literal["square", "logistic"] = "square"
     """logistic: for labels 0 and 1."""
+    server_step: Literal["least-squares", "gradient", "adagrad"] = "least-squares"
+    """What the server makes of an update; belongs to preset = "default"."""
     learning_rate: float | None = Field(default=None, gt=0, le=1e6, allow_inf_nan=False)
-    """eta; left out: 1 / sqrt(horizon)."""
+    """eta; left out: 1 / sqrt(horizon), or 0.5 with server_step = "gradient" and 0.1 with "adagrad"."""
     horizon: int = Field(default=1000, ge=1, le=10**15)
-    """T, the samples a client expects to see."""
+    """T, the samples a client expects to see; belongs to preset = "paper"."""
     regularisation: float = Field(default=1e-3, ge=0, le=1e6, allow_inf_nan=False)
-    """lambda."""
-    exploration: float = Field(default=1.0, ge=0, le=1)
-    """xi, the share of the bin's draw that is uniform (equation 8)."""
+    """lambda; belongs to preset = "paper"."""
+    exploration: float | None = Field(default=None, ge=0, le=1)
+    """xi, the share of the bin's draw that is uniform (equation 8); left out: 0.2, or 1 with preset = "paper"."""
     features_per_kernel: int = Field(default=100, ge=1, le=100_000)
     """D, frequencies a kernel."""
     shared_directions: bool = False
@@ -49,8 +60,17 @@ class LearningSection(Section):
 
     @property
     def rate(self) -> float:
-        """eta: ``learning_rate``, or 1 / sqrt(horizon)."""
-        return self.learning_rate if self.learning_rate is not None else 1.0 / math.sqrt(self.horizon)
+        """eta: ``learning_rate``, or what stands for it where it is left out."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        if self.preset == "paper":
+            return 1.0 / math.sqrt(self.horizon)
+        return 0.1 if self.server_step == "adagrad" else 0.5
+
+    @property
+    def exploration_rate(self) -> float:
+        """xi."""
+        return self.exploration if self.exploration is not None else 1.0 if self.preset == "paper" else 0.2
 
     @model_validator(mode="after")
     def _bounds_belong_to_bounded(self) -> LearningSection:
@@ -65,18 +85,21 @@ class LearningSection(Section):
 
 
 class KernelsSection(Section):
-    """The dictionary: every family at every bandwidth, or the paper's 51 Gaussians where nothing is said."""
+    """The dictionary: every family, or every view, at every bandwidth. Where nothing is said it is the preset's."""
 
+    views: list[Literal["standardised", "centred", "standardised-lags", "centred-lags"]] | None = Field(default=None, min_length=1)
+    """What the Gaussian kernels of preset = "default" see of a sample; left out: all four."""
     families: list[Literal["gaussian", "laplacian", "matern"]] | None = Field(default=None, min_length=1)
-    """Families of the grid; left out, with bandwidths given: gaussian."""
+    """Families of the grid, with preset = "paper"; left out, with bandwidths given: gaussian."""
     bandwidths: list[float] | None = Field(default=None, min_length=1)
-    """sigma, in units of the inputs after input_norm; left out, with families given: the paper's 51."""
+    """sigma. Of preset = "default" on scaled views; left out: 0.35, 0.5, 0.7, 1.4, 2.8, 5.6, or three of them where few kernels are
+    sent. Of preset = "paper" in units of the inputs after input_norm; left out, with families given: its 51."""
     smoothness: float = Field(default=1.5, gt=0, le=LARGEST_SMOOTHNESS)
     """nu of the Matern family, a multiple of 0.5."""
 
     @model_validator(mode="after")
     def _values_are_usable(self) -> KernelsSection:
-        for name, values in (("families", self.families), ("bandwidths", self.bandwidths)):
+        for name, values in (("views", self.views), ("families", self.families), ("bandwidths", self.bandwidths)):
             if values is not None and len(set(values)) < len(values):
                 raise ValueError(f"{name} = {values}: none may come twice")
         if self.bandwidths is not None and not all(0 < width < math.inf for width in self.bandwidths):
@@ -86,15 +109,26 @@ class KernelsSection(Section):
         return self
 
     def dictionary(self) -> tuple[Kernel, ...]:
-        """The kernels, in the order in which they are numbered."""
+        """The kernels of preset = "paper", in the order in which they are numbered."""
         if self.families is None and self.bandwidths is None:
             return paper_dictionary()
         bandwidths = self.bandwidths or [kernel.bandwidth for kernel in paper_dictionary()]
         return grid(list(self.families or ["gaussian"]), bandwidths, self.smoothness)
 
 
+class ExpertsSection(Section):
+    """Who takes part in a client's own mixture; belongs to preset = "default"."""
+
+    local: list[Literal["running-mean", "last-label", "neighbours", "scaled-neighbours"]] = Field(
+        default=["running-mean", "last-label", "neighbours", "scaled-neighbours"]
+    )
+    """Predictors from the client's own samples, beside the kernels."""
+    mixtures: list[Literal["kernels", "all", "ridge"]] = Field(default=["kernels", "all", "ridge"], min_length=1)
+    """How they are combined: kernels alone, all of them, all corrected by a ridge regression. The results are mixed once more."""
+
+
 class UplinkSection(Section):
-    """What a client may send. Neither given: every kernel's update at every upload."""
+    """What a client may send. Neither given: 5 kernels of a sample, or with preset = "paper" every kernel's at every upload."""
 
     budget_bytes_per_second: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Of one client, on encoded bytes with key, headers and framing."""
@@ -114,11 +148,50 @@ class PofmklSettings(RoleSettings):
     samples: SamplesSection | None = None
     learning: LearningSection = Field(default_factory=LearningSection)
     kernels: KernelsSection = Field(default_factory=KernelsSection)
+    experts: ExpertsSection = Field(default_factory=ExpertsSection)
     uplink: UplinkSection = Field(default_factory=UplinkSection)
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """What the kernels of preset = "default" see."""
+        return tuple(self.kernels.views or VIEWS)
+
+    @property
+    def bandwidths(self) -> tuple[float, ...]:
+        """Of the kernels of preset = "default"; half of them where one or two are sent, so that each is trained often enough."""
+        few = self.uplink.kernels_per_upload is not None and self.uplink.kernels_per_upload < FEW_KERNELS
+        return tuple(self.kernels.bandwidths or (FEW_BANDWIDTHS if few else BANDWIDTHS))
+
+    @property
+    def kernel_count(self) -> int:
+        """N."""
+        if self.learning.preset == "paper":
+            return len(self.kernels.dictionary())
+        return len(self.views) * len(self.bandwidths)
+
+    @property
+    def kernels_per_upload(self) -> int | None:
+        """M; None: what the byte budget allows, or every kernel where there is none."""
+        if self.learning.preset == "paper" or self.uplink.budget_bytes_per_second is not None:
+            return self.uplink.kernels_per_upload
+        return self.uplink.kernels_per_upload or min(KERNELS_PER_UPLOAD, self.kernel_count)
+
+    @model_validator(mode="after")
+    def _keys_belong_to_the_preset(self) -> PofmklSettings:
+        preset = self.learning.preset
+        other = "default" if preset == "paper" else "paper"
+        for section, keys in FOREIGN_KEYS[preset].items():
+            given = getattr(self, section).model_fields_set & keys
+            if given:
+                raise ValueError(
+                    f'{section}.{min(given)} has no meaning with learning.preset = "{preset}"; leave it out or set '
+                    f'learning.preset = "{other}"'
+                )
+        return self
 
     @model_validator(mode="after")
     def _fits_the_dictionary(self) -> PofmklSettings:
-        kernels = len(self.kernels.dictionary())
+        kernels = self.kernel_count
         for key, value in (
             ("uplink.kernels_per_upload", self.uplink.kernels_per_upload),
             ("federation.shards", self.federation.shards),
@@ -133,7 +206,7 @@ class PofmklSettings(RoleSettings):
             return self
         features = self.samples.features
         dimension = len(features) if isinstance(features, list) else self.samples.dimension or 1
-        kernels, count = len(self.kernels.dictionary()), self.learning.features_per_kernel
+        kernels, count = self.kernel_count, self.learning.features_per_kernel
         needed = kernels * count * dimension * 8
         if needed > LARGEST_FREQUENCIES_BYTES:
             raise ValueError(

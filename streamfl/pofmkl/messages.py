@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import msgspec
-import numpy as np
 
-from streamfl.kernels import Kernel
 from streamfl.wire import VERSION, Codec
 
 __all__ = [
@@ -98,10 +96,10 @@ def decode_model(key: bytes | None, value: bytes | None) -> KernelParameters | S
     return SHARD_VERSION.decode(value) if key == MARKER_KEY else KERNEL_PARAMETERS.decode(value)
 
 
-def fingerprint(
-    federation: str, seed: int, loss: str, kernels: tuple[Kernel, ...], features: int, dtype: np.dtype[np.floating], shared: bool
-) -> int:
-    """A number that two configurations share only if their updates can be added: 53 bits, so that any language can hold it."""
-    dictionary = [(kernel.family, kernel.bandwidth, kernel.smoothness) for kernel in kernels]
-    text = repr((VERSION, federation, seed, loss, dictionary, features, dtype.name, shared))
+def fingerprint(*settings: object) -> int:
+    """A number that two federations share only if their updates can be added: 53 bits, so that any language can hold it.
+
+    settings: numbers, texts and tuples of these, whatever has to be equal at server and clients.
+    """
+    text = repr((VERSION, *settings))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 11

@@ -13,13 +13,13 @@ __all__ = ["NEIGHBOURS", "Projection", "neighbour_predictions"]
 
 NEIGHBOURS = 5
 # Distances in so many random directions are within a fifth of the true ones, and a client's state stays below 64 KB.
-WIDEST = 48
+WIDEST = 56
 
 Floats = NDArray[np.float64]
 
 
 class Projection:
-    """Inputs of more than 48 columns onto 48 random directions, which keeps distances (Johnson and Lindenstrauss 1984)."""
+    """Inputs of more than 56 columns onto 56 random directions, which keeps distances (Johnson and Lindenstrauss 1984)."""
 
     def __init__(self, dimension: int, seed: int) -> None:
         self.width = min(dimension, WIDEST)

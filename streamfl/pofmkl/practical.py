@@ -94,7 +94,7 @@ class PracticalLearner:
     expert's prediction is a probability, kept away from 0 and 1 by 1 / (2 n + 2).
 
     features: the kernels. experts: names of ``LOCAL_EXPERTS``. mixtures: names of ``MIXTURES``; "ridge" corrects "all".
-    A client's state is bounded: running moments, E^2 numbers of the ridge, its latest 200 samples (of 48 columns at most).
+    A client's state is bounded: running moments, E^2 numbers of the ridge, its latest 200 samples (of 56 columns at most).
     One object serves one thread.
     """
 
@@ -126,7 +126,7 @@ class PracticalLearner:
             [
                 ("samples", "<i8"),
                 ("labels", "<i8"),
-                ("origin", number, (self.dimension,)),
+                ("origin", number, (self._project.width,)),
                 ("input_mean", number, (self.dimension,)),
                 ("input_squares", number, (self.dimension,)),
                 ("label_mean", number),
@@ -148,9 +148,7 @@ class PracticalLearner:
                 ("sums", number, (4,)),
             ]
         )
-        self._kept_type = np.dtype(
-            [("number", "<i8"), ("inputs", "<f4", (self._project.width,)), ("lags", "<f4", (LAGS,)), ("label", "<f4")]
-        )
+        self._kept_type = np.dtype([("inputs", "<f4", (self._project.width,)), ("lags", "<f4", (LAGS,)), ("label", "<f4")])
         self._entry_type = np.dtype(
             [
                 ("number", "<i8"),
@@ -306,7 +304,7 @@ class PracticalLearner:
         moments = self._moments
         counts = moments["samples"][rows] + 1
         first = counts == 1
-        moments["origin"][rows[first]] = inputs[first]
+        moments["origin"][rows[first]] = self._project(inputs[first])
         means, squares = moments_with(counts, moments["input_mean"][rows], moments["input_squares"][rows], inputs)
         moments["samples"][rows], moments["input_mean"][rows], moments["input_squares"][rows] = counts, means, squares
 
@@ -342,7 +340,8 @@ class PracticalLearner:
             lags=lags,
             scaled_lags=scaled_lags,
             views=self.features.inputs(inputs, moments["input_mean"], variances, scaled_lags),
-            queries=self._project(inputs - moments["origin"]),
+            # Kept in single precision, so told from the first sample, not from zero.
+            queries=self._project(inputs) - moments["origin"],
             variances=self._project.variances(variances),
         )
 
@@ -430,7 +429,7 @@ class PracticalLearner:
     def _keep(self, rows: NDArray[np.intp], scale: _Scale, labels: Floats) -> None:
         """Put samples among the latest 200 of their clients."""
         kept = np.empty(len(rows), self._kept_type)
-        kept["number"], kept["inputs"], kept["lags"], kept["label"] = scale.known, scale.queries, scale.lags, labels
+        kept["inputs"], kept["lags"], kept["label"] = scale.queries, scale.lags, labels
         slots = scale.known % RING
         self._kept[rows, slots] = kept
         for row, slot, content in zip(rows.tolist(), slots.tolist(), _cut(kept), strict=True):

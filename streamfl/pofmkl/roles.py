@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -12,15 +13,18 @@ from streamfl.kernels import FeatureMap, frequencies, loss_named
 from streamfl.pofmkl.client import PaperLearner
 from streamfl.pofmkl.client_role import Pace, PofmklClient, Uplink
 from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.messages import UPDATE, Update, decode_model, fingerprint
+from streamfl.pofmkl.practical import PracticalLearner
 from streamfl.pofmkl.server import PofmklServer
-from streamfl.pofmkl.server_steps import AveragedStep
+from streamfl.pofmkl.server_steps import AdaGrad, AveragedStep, RecursiveLeastSquares, ServerStep, StochasticGradient
+from streamfl.pofmkl.views import ViewedFeatures
 from streamfl.role import Channels, ConfigurationError, Input, Record, TopicSpec
 from streamfl.role_kind import RoleKind
 from streamfl.samples import SampleReader, SamplesSection
 from streamfl.wire import MAXIMUM_BYTES
 
-__all__ = ["ROLES", "feature_map"]
+__all__ = ["ROLES", "feature_map", "learner", "server_step"]
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +37,7 @@ _UPDATE_OPTIONS = {"message.timestamp.type": "LogAppendTime"}
 
 
 def feature_map(settings: PofmklSettings, dimension: int) -> FeatureMap:
-    """The random features that every client of the federation draws."""
+    """The random features that every client of a federation with preset = "paper" draws."""
     learning, kernels = settings.learning, settings.kernels.dictionary()
     drawn = frequencies(
         kernels,
@@ -52,14 +56,21 @@ def _dtype(settings: PofmklSettings) -> Any:
 
 def _fingerprint(settings: PofmklSettings) -> int:
     learning = settings.learning
+    kernels: object
+    if learning.preset == "paper":
+        # As tuples: what a class calls its fields must not tell federations apart.
+        dictionary = settings.kernels.dictionary()
+        kernels = [(kernel.family, kernel.bandwidth, kernel.smoothness) for kernel in dictionary], learning.shared_directions
+    else:
+        kernels = settings.views, settings.bandwidths
     return fingerprint(
         settings.federation.name,
         settings.federation.seed,
+        learning.preset,
         learning.loss,
-        settings.kernels.dictionary(),
+        kernels,
         learning.features_per_kernel,
-        np.dtype(_dtype(settings)),
-        learning.shared_directions,
+        np.dtype(_dtype(settings)).name,
     )
 
 
@@ -71,20 +82,53 @@ def _samples(settings: PofmklSettings) -> SamplesSection:
     return settings.samples
 
 
+def learner(settings: PofmklSettings, dimension: int) -> Learner:
+    """The mathematics of a client, by the preset."""
+    learning = settings.learning
+    if learning.preset == "paper":
+        return PaperLearner(
+            features=feature_map(settings, dimension),
+            learning_rate=learning.rate,
+            regularisation=learning.regularisation,
+            loss=loss_named(learning.loss),
+        )
+    return PracticalLearner(
+        features=ViewedFeatures(
+            settings.views,
+            settings.bandwidths,
+            learning.features_per_kernel,
+            dimension,
+            settings.federation.seed,
+            _dtype(settings),
+        ),
+        loss=loss_named(learning.loss),
+        seed=settings.federation.seed,
+        experts=settings.experts.local,
+        mixtures=settings.experts.mixtures,
+    )
+
+
+def server_step(settings: PofmklSettings) -> Callable[[int], ServerStep]:
+    """The step of a shard of so many kernels, by the preset."""
+    learning, row_length = settings.learning, 2 * settings.learning.features_per_kernel
+    if learning.preset == "paper":
+        return lambda kernels: AveragedStep(settings.federation.clients)
+    if learning.server_step == "gradient":
+        return lambda kernels: StochasticGradient(learning.rate)
+    if learning.server_step == "adagrad":
+        return lambda kernels: AdaGrad(kernels, row_length, learning.rate)
+    return lambda kernels: RecursiveLeastSquares(kernels, row_length, dtype=_dtype(settings))
+
+
 def _build_client(settings: PofmklSettings) -> PofmklClient:
     reader = SampleReader(_samples(settings))
     learning = settings.learning
     _check_sizes(settings)
     lockstep = learning.staleness == "lockstep"
     return PofmklClient(
-        learner=PaperLearner(
-            features=feature_map(settings, reader.dimension),
-            learning_rate=learning.rate,
-            regularisation=learning.regularisation,
-            loss=loss_named(learning.loss),
-        ),
+        learner=learner(settings, reader.dimension),
         pace=Pace(lockstep, 1 if lockstep else learning.max_staleness, learning.upload_interval_ms / 1000),
-        uplink=Uplink(settings.uplink.kernels_per_upload, settings.uplink.budget_bytes_per_second, learning.exploration),
+        uplink=Uplink(settings.kernels_per_upload, settings.uplink.budget_bytes_per_second, learning.exploration_rate),
         seed=settings.federation.seed,
         clients=settings.federation.clients,
         shards=settings.federation.shards,
@@ -95,8 +139,8 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
 
 
 def _check_sizes(settings: PofmklSettings) -> None:
-    kernels, features = len(settings.kernels.dictionary()), settings.learning.features_per_kernel
-    most = settings.uplink.kernels_per_upload or kernels
+    kernels, features = settings.kernel_count, settings.learning.features_per_kernel
+    most = settings.kernels_per_upload or kernels
     # An upload is gathered, and remembered, in double precision.
     gathered = most * 2 * features * 8
     if gathered > 0.9 * MAXIMUM_BYTES:
@@ -105,7 +149,7 @@ def _check_sizes(settings: PofmklSettings) -> None:
             f"more than a record may hold: set uplink.kernels_per_upload to at most {int(0.9 * MAXIMUM_BYTES) // (16 * features)}, "
             "or lower features_per_kernel"
         )
-    if settings.federation.clients < 3 and most < kernels:
+    if settings.learning.preset == "paper" and settings.federation.clients < 3 and most < kernels:
         log.warning(
             "federation.clients = %d with %d of %d kernels an upload: the paper's step, divided by the probability of the "
             "kernels sent, is unstable in so small a federation; send all kernels or lower learning.learning_rate",
@@ -119,9 +163,9 @@ def _build_server(settings: PofmklSettings) -> PofmklServer:
     learning = settings.learning
     return PofmklServer(
         clients=settings.federation.clients,
-        kernels=len(settings.kernels.dictionary()),
+        kernels=settings.kernel_count,
         features=learning.features_per_kernel,
-        step=lambda kernels: AveragedStep(settings.federation.clients),
+        step=server_step(settings),
         shards=settings.federation.shards,
         lockstep=learning.staleness == "lockstep",
         round_timeout=learning.round_timeout_seconds,

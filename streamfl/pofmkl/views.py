@@ -77,6 +77,11 @@ class ViewedFeatures:
         ]
         self.dtype = self._maps[0].dtype
 
+    @property
+    def frequencies(self) -> dict[str, NDArray[Any]]:
+        """What was drawn for each view: (bandwidths, D, d) or (bandwidths, D, d + 2)."""
+        return {view: features.frequencies for view, features in zip(self.views, self._maps, strict=True)}
+
     def inputs(self, samples: Floats, means: Floats, variances: Floats, lags: Floats) -> list[NDArray[Any]]:
         """Each view of the samples, (samples, d) or (samples, d + 2); lags (samples, 2): standardised labels, newest first."""
         by_columns = standardised(samples, means, variances)

@@ -34,6 +34,10 @@ class Problem:
     labels: NDArray[np.float64]
     names: Sequence[str] | None = None
 
+    def client_names(self) -> list[str]:
+        """The clients' names, which their draws depend on."""
+        return list(self.names or (f"client-{index}" for index in range(self.labels.shape[1])))
+
     def scaled(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Inputs and labels on the learning scale."""
         samples = self.settings.samples
@@ -158,7 +162,7 @@ def _per_fed_avg(problem: Problem) -> Baseline:
 
 
 def _local(problem: Problem) -> Baseline:
-    return Baseline(local_predictions(problem.settings, *problem.scaled()), 0.0)
+    return Baseline(local_predictions(problem.settings, *problem.scaled(), problem.client_names()), 0.0)
 
 
 def _alone(problem: Problem, name: str) -> Baseline:

@@ -16,6 +16,8 @@ from streamfl.estimators import POFMKLClassifier, POFMKLRegressor
 from streamfl.pofmkl.client import PaperLearner
 from streamfl.pofmkl.client_role import PofmklClient, StepTrace
 from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.learner import Learner
+from streamfl.pofmkl.practical import PracticalLearner
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.kinds import build_worker, find_kind
@@ -23,6 +25,7 @@ from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
 from streamfl.samples import DataError, SamplesSection
 from streamfl.settings import Bus, RoleSection
+from streamfl.simulation.direct import alone
 from streamfl.wire import record_size
 
 __all__ = ["Outcome", "local_predictions", "simulate"]
@@ -53,7 +56,7 @@ class Outcome:
     budget_bytes: float | None
     seconds: float
     parameters: NDArray[Any]
-    frequencies: NDArray[Any]
+    frequencies: dict[str, NDArray[Any]]
     steps: dict[str, list[StepTrace]] = field(default_factory=dict)
 
     @property
@@ -70,9 +73,10 @@ class Outcome:
             "samples": samples * clients,
             "clients": clients,
             "rounds": samples,
-            "learning_rate": learning.rate,
-            "regularisation": learning.regularisation,
-            "exploration_rate": learning.exploration,
+            "preset": learning.preset,
+            "learning_rate": learning.rate if learning.preset == "paper" else None,
+            "regularisation": learning.regularisation if learning.preset == "paper" else None,
+            "exploration_rate": learning.exploration_rate,
             "mse": mse,
             "mse_original_units": mse * self.scale * self.scale,
             "mse_running_mean": float(self.mean.mean()),
@@ -103,7 +107,7 @@ class Outcome:
             name: np.stack([np.array([getattr(step, attribute) for step in steps]) for steps in by_client], axis=1)
             for name, attribute in names.items()
         }
-        return arrays | {"frequencies": self.frequencies, "parameters": self.parameters}
+        return arrays | self.frequencies | {"parameters": self.parameters}
 
 
 def simulate(
@@ -191,7 +195,7 @@ def simulate(
     local = np.full_like(scaled_labels, np.nan)
     if local_only:
         with np.errstate(over="ignore", invalid="ignore"):
-            local = np.square(local_predictions(settings, scaled_inputs, scaled_labels) - scaled_labels)
+            local = np.square(local_predictions(settings, scaled_inputs, scaled_labels, names) - scaled_labels)
     outcome = Outcome(
         settings=settings,
         predictions=predictions,
@@ -205,12 +209,20 @@ def simulate(
         budget_bytes=None if budget is None else budget * clients * clock.now,
         seconds=time.perf_counter() - started,
         parameters=client.model.parameters.copy(),
-        frequencies=cast(PaperLearner, client.learner).features.frequencies,
+        frequencies=_frequencies(client.learner),
         steps=steps,
     )
     client_worker.close()
     server_worker.close()
     return outcome
+
+
+def _frequencies(learner: Learner) -> dict[str, NDArray[Any]]:
+    """The random features' frequencies, as a trace names them."""
+    if isinstance(learner, PaperLearner):
+        return {"frequencies": learner.features.frequencies}
+    assert isinstance(learner, PracticalLearner)
+    return {f"frequencies_{view}": drawn for view, drawn in learner.features.frequencies.items()}
 
 
 class _Clock:
@@ -292,13 +304,17 @@ def _running_mean(labels: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def local_predictions(settings: PofmklSettings, inputs: NDArray[np.float64], labels: NDArray[np.float64]) -> NDArray[np.float64]:
+def local_predictions(
+    settings: PofmklSettings, inputs: NDArray[np.float64], labels: NDArray[np.float64], names: Sequence[str]
+) -> NDArray[np.float64]:
     """Predictions (T, K) of clients that learn alone, each with parameters of its own, every kernel at every sample.
 
     inputs (T, K, d) and labels (T, K) are on the learning scale. A learner on its own may diverge where the federation does not;
     its predictions are no numbers then.
     """
     learning = settings.learning
+    if learning.preset == "default":
+        return alone(settings, inputs, labels, list(names))
     kind = POFMKLClassifier if learning.loss == "logistic" else POFMKLRegressor
     predictions = np.empty(labels.shape)
     for client in range(labels.shape[1]):
