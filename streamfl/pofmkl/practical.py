@@ -32,6 +32,8 @@ LARGEST_TARGET = 3.0
 LEAST_DEVIATION = 1e-3
 RING = 200
 SNAPSHOT_EVERY = 64
+# So many clients' latest samples stay in the processor's caches.
+BLOCK_ROWS = 32
 RIDGE, RIDGE_LEAK = 10.0, 0.005
 MIXTURE_MEMORY = 0.97
 
@@ -148,7 +150,8 @@ class PracticalLearner:
                 ("sums", number, (4,)),
             ]
         )
-        self._kept_type = np.dtype([("inputs", "<f4", (self._project.width,)), ("lags", "<f4", (LAGS,)), ("label", "<f4")])
+        # A sample that is kept: what distances are taken of, the labels before it, and its own.
+        self._kept_width = self._project.width + LAGS + 1
         self._entry_type = np.dtype(
             [
                 ("number", "<i8"),
@@ -164,7 +167,7 @@ class PracticalLearner:
         self._empty_mixture["ridge_covariance"] = np.eye(experts_in_all) / RIDGE
         self._moments = np.empty(0, self._moments_type)
         self._mixing = np.empty(0, self._mixture_type)
-        self._kept = np.empty((0, RING), self._kept_type)
+        self._kept = np.empty((0, RING, self._kept_width), np.float32)
         self._free: list[int] = []
         self._changed: dict[int, dict[bytes, bytes]] = {}
         self._unread: dict[int, _Unread] = {}
@@ -175,7 +178,7 @@ class PracticalLearner:
             more = max(16, held // 2)
             self._moments = np.concatenate([self._moments, np.full(more, self._empty_moments)])
             self._mixing = np.concatenate([self._mixing, np.full(more, self._empty_mixture)])
-            self._kept = np.concatenate([self._kept, np.zeros((more, RING), self._kept_type)])
+            self._kept = np.concatenate([self._kept, np.zeros((more, RING, self._kept_width), np.float32)])
             self._free = list(range(held + more - 1, held - 1, -1))
         return self._free.pop()
 
@@ -287,8 +290,8 @@ class PracticalLearner:
             _check_size(value, self._entry_type.itemsize)
             unread.entries[slot] = value
         elif kind == b"k" and slot < RING:
-            _check_size(value, self._kept_type.itemsize)
-            self._kept[row, slot] = np.frombuffer(value, self._kept_type)[0]
+            _check_size(value, 4 * self._kept_width)
+            self._kept[row, slot] = np.frombuffer(value, "<f4")
         else:
             raise PeerError("malformed", f"a client's state has a part {key!r} that this preset does not know")
 
@@ -383,18 +386,25 @@ class PracticalLearner:
 
     def _neighbours(self, rows: NDArray[np.intp], scale: _Scale) -> Floats:
         filled = np.minimum(scale.known, RING)
-        kept = self._kept[rows, : int(filled.max())]
-        mean, deviation = scale.mean[:, None, None], scale.deviation[:, None, None]
-        kept_lags = np.nan_to_num(np.clip((kept["lags"] - mean) / deviation, -LARGEST_TARGET, LARGEST_TARGET))
-        return neighbour_predictions(
-            scale.queries.astype(np.float32),
-            scale.scaled_lags.astype(np.float32),
-            kept["inputs"],
-            kept_lags.astype(np.float32),
-            kept["label"],
-            filled,
-            scale.variances.astype(np.float32),
-        )
+        result = np.empty((len(rows), 2))
+        for start in range(0, len(rows), BLOCK_ROWS):
+            block = slice(start, start + BLOCK_ROWS)
+            used = slice(0, int(filled[block].max()))
+            kept = self._kept[rows[block], used]
+            lags = kept[..., -1 - LAGS : -1] - scale.mean[block, None, None]
+            lags /= scale.deviation[block, None, None]
+            np.clip(lags, -LARGEST_TARGET, LARGEST_TARGET, out=lags)
+            lags[np.isnan(lags)] = 0.0
+            result[block] = neighbour_predictions(
+                scale.queries[block].astype(np.float32),
+                scale.scaled_lags[block].astype(np.float32),
+                kept[..., : -1 - LAGS],
+                lags.astype(np.float32),
+                kept[..., -1],
+                filled[block],
+                scale.variances[block].astype(np.float32),
+            )
+        return result
 
     def _learn(self, rows: NDArray[np.intp], forecast: Forecast, deviation: Floats, labels: Floats) -> None:
         """Judge experts and mixtures by a forecast that knew one label at least, and fit the ridge."""
@@ -428,11 +438,10 @@ class PracticalLearner:
 
     def _keep(self, rows: NDArray[np.intp], scale: _Scale, labels: Floats) -> None:
         """Put samples among the latest 200 of their clients."""
-        kept = np.empty(len(rows), self._kept_type)
-        kept["inputs"], kept["lags"], kept["label"] = scale.queries, scale.lags, labels
+        kept = np.hstack([scale.queries, scale.lags, labels[:, None]]).astype("<f4")
         slots = scale.known % RING
         self._kept[rows, slots] = kept
-        for row, slot, content in zip(rows.tolist(), slots.tolist(), _cut(kept), strict=True):
+        for row, slot, content in zip(rows.tolist(), slots.tolist(), _cut(kept, 4 * self._kept_width), strict=True):
             self._changed.setdefault(row, {})[_key(b"k", slot)] = content
 
     def _journal(self, rows: NDArray[np.intp], labels: Floats, labelled: NDArray[np.bool_], forecast: Forecast) -> None:
@@ -442,7 +451,7 @@ class PracticalLearner:
         entries["labelled"], entries["label"] = labelled, labels
         entries["inputs"], entries["experts"] = forecast.inputs, forecast.experts
         slots = entries["number"] % SNAPSHOT_EVERY
-        for row, slot, content in zip(rows.tolist(), slots.tolist(), _cut(entries), strict=True):
+        for row, slot, content in zip(rows.tolist(), slots.tolist(), _cut(entries, entries.itemsize), strict=True):
             self._changed.setdefault(row, {})[_key(b"j", slot)] = content
 
     def _put_together(self, rows: Iterable[int]) -> None:
@@ -523,8 +532,8 @@ def _some(forecast: Forecast, index: NDArray[np.intp]) -> Forecast:
     return Forecast(**{name: value[index] for name, value in vars(forecast).items()})
 
 
-def _cut(array: NDArray[Any]) -> list[bytes]:
-    content, size = array.tobytes(), array.dtype.itemsize
+def _cut(array: NDArray[Any], size: int) -> list[bytes]:
+    content = array.tobytes()
     return [content[start : start + size] for start in range(0, len(content), size)]
 
 
