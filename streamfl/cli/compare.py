@@ -36,14 +36,19 @@ def compare(
     seed: SeedOption = None,
     client_column: ClientColumnOption = None,
     methods: Annotated[str | None, typer.Option(help="Names with commas between them; left out: all.")] = None,
+    delay_labels: Annotated[int, typer.Option(min=0, help="Samples of a client by which each label comes late.")] = 0,
     chart: Annotated[Path | None, typer.Option(help="A .png or .svg for error over time and against bytes.")] = None,
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Run several methods on the same streams and show each one's error and bytes, best first."""
+    """Run several methods on the same streams and show each one's error and bytes, best first.
+
+    default and paper are the two presets, each with what the configuration says that has a meaning there; local is the default
+    without a server. With --delay-labels n a label is learnt after n more samples of its client are predicted.
+    """
     settings, streams = read_streams(config, data, label, clients, rounds, seed, client_column)
-    chosen = method_names() if methods is None else tuple(name.strip() for name in methods.split(","))
+    chosen = method_names(delay_labels) if methods is None else tuple(name.strip() for name in methods.split(","))
     contenders: list[Contender] = []
-    problem = Problem(settings, streams.inputs, streams.labels, streams.names)
+    problem = Problem(settings, streams.inputs, streams.labels, streams.names, delay_labels)
     with Console(stderr=True).status("") as status:
         contenders += run_methods(problem, chosen, lambda name: status.update(f"{name}, {chosen.index(name) + 1} of {len(chosen)}"))
     if chart is not None:
@@ -56,14 +61,28 @@ def compare(
         key=lambda found: math.inf if found["mse"] is None else found["mse"],
     )
     if format is OutputFormat.JSON:
-        print_json({"clients": settings.federation.clients, "rounds": len(streams.labels), "methods": summaries})
+        print_json(
+            {
+                "clients": settings.federation.clients,
+                "rounds": len(streams.labels),
+                "delay_labels": delay_labels,
+                "methods": summaries,
+            }
+        )
         return
     rows = [
         (
             found["method"],
             "diverged" if found["mse"] is None else f"{found['mse']:.5f}",
-            f"{found['uplink_bytes_per_sample']:,.0f}" if found["uplink_bytes"] else "nothing",
+            _sent(found["uplink_bytes_per_sample"]),
         )
         for found in summaries
     ]
-    print_table(f"Methods on {data}", ("method", "MSE, label on 0 to 1", "bytes sent a sample"), rows)
+    late = f", labels {delay_labels} samples late" if delay_labels else ""
+    print_table(f"Methods on {data}{late}", ("method", "MSE, label on 0 to 1", "bytes sent a sample"), rows)
+
+
+def _sent(bytes_a_sample: float | None) -> str:
+    if bytes_a_sample is None:
+        return "not counted"
+    return f"{bytes_a_sample:,.0f}" if bytes_a_sample else "nothing"
