@@ -62,16 +62,15 @@ class TokenBucket:
         self.rate, self.depth, self.tokens, self.filled_at = rate, depth, tokens, filled_at
 
     def available(self, now: float) -> float:
-        # A clock that steps back must not refill the bucket twice for the same second.
-        if now > self.filled_at:
-            self.tokens = min(self.depth, self.tokens + self.rate * (now - self.filled_at))
-            self.filled_at = now
-        return self.tokens
+        """Bytes that may leave at ``now``. To ask changes nothing: what is remembered of a bucket changes only when bytes leave."""
+        # A clock that steps back takes nothing away.
+        return min(self.depth, self.tokens + self.rate * max(0.0, now - self.filled_at))
 
     def take(self, amount: float, now: float) -> bool:
-        if self.available(now) < amount:
+        available = self.available(now)
+        if available < amount:
             return False
-        self.tokens -= amount
+        self._leave(available - amount, now)
         return True
 
     def sent(self, amount: float, now: float) -> None:
@@ -81,4 +80,8 @@ class TokenBucket:
         >>> bucket.take(200.0, now=0.0), bucket.sent(200.0, now=2.0), bucket.available(now=2.0)
         (True, None, 0.0)
         """
-        self.tokens = min(self.available(now), self.depth - amount)
+        self._leave(min(self.available(now), self.depth - amount), now)
+
+    def _leave(self, tokens: float, now: float) -> None:
+        # A clock that steps back must not refill the bucket twice for the same second.
+        self.tokens, self.filled_at = tokens, max(self.filled_at, now)

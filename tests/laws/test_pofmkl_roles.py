@@ -22,7 +22,7 @@ from streamfl.pofmkl.server import PofmklServer
 from streamfl.role import PeerError, Received, Record, Rejection, Send
 from streamfl.samples import Sample
 from streamfl.seeding import uniform
-from streamfl.testing.role_laws import RoleLaws, State, Subject, Traffic
+from streamfl.testing.role_laws import RoleLaws, State, Subject, Traffic, law_batch_equals_singles
 from streamfl.wire import VERSION, decode_array, encode_array
 
 KERNELS, FEATURES, CLIENTS, FINGERPRINT, TIMEOUT = 5, 4, 3, 77, 30.0
@@ -408,6 +408,17 @@ def test_each_upload_of_a_sample_has_its_own_bytes() -> None:
         assert (role.wake_at is None) == (mode == "budget")
         (later,) = uploads(role.receive(labels_of("a", 0.2) if mode == "budget" else [], 1001.0))
         assert set(np.frombuffer(later.steps)) == {0.2}
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_asking_for_bytes_changes_nothing_that_is_remembered(shards: int) -> None:
+    """Protects law 2 under a byte budget: a label that waits for bytes asked for them after its client had been remembered."""
+    name = "client-0"
+    first = arrived("samples", 0, Sample(name, "0", (0.1, 0.2), 0.5), name.encode())
+    unlabelled = arrived("samples", 0, Sample(name, "1", (0.3, 0.2), None), name.encode())
+    waiting = arrived("samples", 0, Sample(name, "2", (0.4, 0.2), 0.25), name.encode())
+    batches = [(1000.0, [first]), (1000.25, [*model_version(1, shards), unlabelled, waiting])]
+    law_batch_equals_singles(client_subject("lockstep-budget", shards, paper), Traffic(batches, [0, 1], ["model"]))
 
 
 def test_parts_of_another_learner_are_refused() -> None:
