@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check integration bench clean
+.PHONY: help setup demo test check integration bench accuracy clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ integration: $(INSTALLED) ## run only the tests on a real Kafka broker
 
 bench: $(INSTALLED) ## measure speed as ratios within one run; prints a table and writes benchmark.json
 	$(BIN)/python -m benchmarks
+
+accuracy: $(INSTALLED) ## measure the error of every method that is not in docs/accuracy.json; needs STREAMFL_DATA
+	$(BIN)/python -m benchmarks.accuracy
 
 clean: ## remove everything that these targets made
 	rm -rf $(VENV) .broker build dist *.egg-info connectors/*.egg-info
