@@ -20,6 +20,7 @@ from streamfl.kernels import LOGISTIC
 from streamfl.kernels.log_weights import bin_probabilities, heaviest_first, normalised
 from streamfl.pofmkl.bandwidth import TokenBucket, UpdateCost
 from streamfl.pofmkl.learner import Batch, Learner, Taken
+from streamfl.pofmkl.live_challengers import WINDOW, LiveChallengers, classification_measurements, recent_arrays
 from streamfl.pofmkl.messages import LARGEST_STEP, UPDATE, Prediction, Update
 from streamfl.pofmkl.model import ModelTable
 from streamfl.pofmkl.rows import Rows
@@ -137,6 +138,7 @@ class PofmklClient:
     makes the user's record; ``original`` takes a prediction or label back to the label's own unit. A client's samples are taken in
     order; those that have to wait for the model are remembered, ``waiting_limit`` a partition and one poll more at most. An upload
     gathers all samples that come while it is open if the learner's steps may be added up, and is one sample's otherwise.
+    ``challengers`` learn beside it and are measured; nothing else depends on them.
     """
 
     def __init__(
@@ -153,6 +155,7 @@ class PofmklClient:
         original: Callable[[float], float] = float,
         waiting_limit: int = 10_000,
         trace: Callable[[StepTrace], None] | None = None,
+        challengers: LiveChallengers | None = None,
     ) -> None:
         self.learner = learner
         self.pace = pace
@@ -165,6 +168,7 @@ class PofmklClient:
         self.original = original
         self.waiting_limit = waiting_limit
         self.trace = trace
+        self.challengers = challengers
         self.model = ModelTable(learner.kernels, learner.row_length, learner.dimension, shards, fingerprint, learner.dtype)
         self._members: dict[tuple[int, str], _Member] = {}
         self._waiting: dict[int, int] = {}
@@ -178,7 +182,7 @@ class PofmklClient:
         self._counts = dict.fromkeys(
             ("samples", "labels", "unlabelled", "update_bytes", "update_budget_bytes", "updates", "skipped"), 0.0
         )
-        self._recent: deque[float] = deque(maxlen=1000)
+        self._recent: deque[tuple[float, float]] = deque(maxlen=WINDOW)
         self._last_now: float | None = None
 
     @property
@@ -207,6 +211,8 @@ class PofmklClient:
                 self._steps.give_back(self._open_uploads.pop(key).step_rows)
             self._ready.pop(key, None)
             self._touched.pop(key, None)
+        if self.challengers is not None:
+            self.challengers.close(partition)
         self._changed = {key: value for key, value in self._changed.items() if key[0] != partition}
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
@@ -350,7 +356,10 @@ class PofmklClient:
         orders = self._draw_bins(uploads, taken.log_weights)
         self._add_steps(uploads, taken)
 
-        self._recent.extend(np.square(taken.predictions - batch.labels)[batch.labelled].tolist())
+        latest = np.flatnonzero(batch.labelled)[-WINDOW:]
+        self._recent.extend(zip(taken.predictions[latest].tolist(), batch.labels[latest].tolist(), strict=True))
+        if self.challengers is not None:
+            self.challengers.run((upload.member.key, samples[place][0]) for place, upload in uploads.items())
         self._touched.update((member.key, member) for member in members)
         self._counts["samples"] += len(samples)
         self._counts["labels"] += len(uploads)
@@ -622,10 +631,15 @@ class PofmklClient:
             "regret_per_sample", "gauge", "Regret divided by the labels learnt from", regret / labels if labels else 0.0
         )
         yield Measurement("mse", "gauge", "Mean squared error of all predictions, on the learning scale", self.mean_squared_error())
-        windowed = float(np.mean(self._recent)) if self._recent else 0.0
+        predictions, recent_labels = recent_arrays(self._recent)
+        windowed = float(np.square(predictions - recent_labels).mean()) if self._recent else 0.0
         yield Measurement(
             "mse_windowed", "gauge", "Mean squared error of the last 1000 predictions, on the learning scale", windowed
         )
+        if self.learner.loss is LOGISTIC:
+            yield from classification_measurements(predictions, recent_labels)
+        if self.challengers is not None:
+            yield from self.challengers.measure()
         best = int(np.argmin(self._kernel_losses().sum(axis=0)))
         yield Measurement("best_kernel", "gauge", "Number of the kernel with the smallest loss over all clients", best)
         yield Measurement("model_version", "gauge", "Version of the model in use", max(self.model.versions))

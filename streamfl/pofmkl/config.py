@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from streamfl.challengers import challenger_names
 from streamfl.kernels.dictionary import LARGEST_SMOOTHNESS, Kernel, grid, paper_dictionary
 from streamfl.pofmkl.views import VIEWS
 from streamfl.samples import SamplesSection
 from streamfl.settings import RoleSettings, Section
 
-__all__ = ["ExpertsSection", "KernelsSection", "LearningSection", "PofmklSettings", "UplinkSection"]
+__all__ = ["ChallengersSection", "ExpertsSection", "KernelsSection", "LearningSection", "PofmklSettings", "UplinkSection"]
 
 LARGEST_FREQUENCIES_BYTES = 4 * 2**30
 BANDWIDTHS = (0.35, 0.5, 0.7, 1.4, 2.8, 5.6)
@@ -127,6 +128,21 @@ class ExpertsSection(Section):
     """How they are combined: kernels alone, all of them, all corrected by a ridge regression. The results are mixed once more."""
 
 
+class ChallengersSection(Section):
+    """What learns beside a client on its own samples, to be measured: its predictions are not published and not remembered."""
+
+    models: list[str] = Field(default=[])
+    """running-mean, last-label, linear, knn, scaled-knn, hoeffding: River's regressors, or classifiers with loss = "logistic"."""
+
+    @field_validator("models")
+    @classmethod
+    def _are_known(cls, value: list[str]) -> list[str]:
+        known = challenger_names()
+        if len(set(value)) < len(value) or not set(value) <= set(known):
+            raise ValueError(f"any of {', '.join(known)} are expected, and none twice")
+        return value
+
+
 class UplinkSection(Section):
     """What a client may send. Neither given: 5 kernels of a sample, or with preset = "paper" every kernel's at every upload."""
 
@@ -150,6 +166,7 @@ class PofmklSettings(RoleSettings):
     kernels: KernelsSection = Field(default_factory=KernelsSection)
     experts: ExpertsSection = Field(default_factory=ExpertsSection)
     uplink: UplinkSection = Field(default_factory=UplinkSection)
+    challengers: ChallengersSection = Field(default_factory=ChallengersSection)
 
     @property
     def views(self) -> tuple[str, ...]:

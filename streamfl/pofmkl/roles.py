@@ -14,6 +14,7 @@ from streamfl.pofmkl.client import PaperLearner
 from streamfl.pofmkl.client_role import Pace, PofmklClient, Uplink
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.learner import Learner
+from streamfl.pofmkl.live_challengers import LiveChallengers
 from streamfl.pofmkl.messages import UPDATE, Update, decode_model, fingerprint
 from streamfl.pofmkl.practical import PracticalLearner
 from streamfl.pofmkl.server import PofmklServer
@@ -135,6 +136,7 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
         fingerprint=_fingerprint(settings),
         encode_prediction=msgspec.json.Encoder().encode,
         original=reader.original,
+        challengers=LiveChallengers(settings.challengers.models, learning.loss) if settings.challengers.models else None,
     )
 
 

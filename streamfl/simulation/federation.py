@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.estimators import POFMKLClassifier, POFMKLRegressor
+from streamfl.pofmkl.classification import classification_figures
 from streamfl.pofmkl.client import PaperLearner
 from streamfl.pofmkl.client_role import PofmklClient, StepTrace
 from streamfl.pofmkl.config import PofmklSettings
@@ -64,7 +65,10 @@ class Outcome:
         return np.square(self.predictions - self.labels)
 
     def summary(self) -> dict[str, Any]:
-        """The figures of the run, as ``streamfl simulate --format json`` prints them."""
+        """The figures of the run, as ``streamfl simulate --format json`` prints them.
+
+        log_loss, accuracy and auc are of all samples together, and None with the square loss; mse is then the Brier score.
+        """
         samples, clients = self.labels.shape
         learning = self.settings.learning
         regrets = list(self.regret_per_client.values())
@@ -79,6 +83,7 @@ class Outcome:
             "exploration_rate": learning.exploration_rate,
             "mse": mse,
             "mse_original_units": mse * self.scale * self.scale,
+            **self._classification(),
             "mse_running_mean": float(self.mean.mean()),
             "mse_local_only": float(self.local.mean()),
             "regret_mean": float(np.mean(regrets)),
@@ -88,6 +93,11 @@ class Outcome:
             "downlink_bytes": self.downlink_bytes,
             "seconds": self.seconds,
         }
+
+    def _classification(self) -> dict[str, float | None]:
+        if self.settings.learning.loss == "square":
+            return dict.fromkeys(("log_loss", "accuracy", "auc"))
+        return {**classification_figures(self.predictions, self.labels)}
 
     def trace(self) -> dict[str, NDArray[Any]]:
         """Everything needed to compute the run again, by array name; (T, K, …) where it is by sample."""

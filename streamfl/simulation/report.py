@@ -15,6 +15,7 @@ __all__ = ["picture", "regret_over_time", "rows"]
 
 # Three hues that stay apart in greyscale and for the colour-blind; the federation is the one to look at.
 _FEDERATION, _LOCAL, _MEAN = "#0b5fa5", "#d9822b", "#8a8a8a"
+_CLASSIFICATION = {"log_loss": "Log loss, federation", "accuracy": "Accuracy, federation", "auc": "AUC, federation"}
 
 
 def regret_over_time(outcome: Outcome) -> NDArray[np.float64]:
@@ -39,6 +40,7 @@ def rows(outcome: Outcome) -> list[tuple[str, str]]:
     return [
         ("Samples", f"{summary['samples']:,} of {summary['clients']} clients"),
         ("MSE, federation", f"{summary['mse']:.5f}"),
+        *((text, f"{summary[name]:.5f}") for name, text in _CLASSIFICATION.items() if summary[name] is not None),
         ("MSE, each client on its own", f"{local:.5f}" if np.isfinite(local) else "diverged"),
         ("MSE, each client's running mean", f"{summary['mse_running_mean']:.5f}"),
         ("Regret per sample", f"{summary['regret_mean'] / summary['rounds']:.5f}"),

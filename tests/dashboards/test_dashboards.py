@@ -52,10 +52,10 @@ def dashboard(request: pytest.FixtureRequest) -> dict[str, Any]:
     return loaded
 
 
-def exported(configuration: Path) -> dict[str, str]:
+def exported(configuration: Path, sections: dict[str, Any]) -> dict[str, str]:
     """Type of every metric, by name, that a worker with this configuration serves once it has joined its group."""
     kind = find_kind(load_kind(configuration))
-    settings = load_settings(configuration, kind.settings, {"bus": {"url": "memory://"}})
+    settings = load_settings(configuration, kind.settings, {"bus": {"url": "memory://"}, **sections})
     role = kind.build(settings)
     channels = kind.channels(settings, role)
     topics = kind.topics(settings)
@@ -82,10 +82,13 @@ def exported(configuration: Path) -> dict[str, str]:
 
 
 def test_documented_metrics_are_the_exported_ones() -> None:
-    """Protects dashboards and alerts: what the document names is what workers serve, no more, no less, with its type."""
+    """Protects dashboards and alerts: what the document names is what workers serve, no more, no less, with its type.
+
+    Some is served with the logistic loss only, or with challengers.
+    """
     served: dict[str, str] = {}
     for configuration in sorted((ROOT / "deploy").glob("*.toml")):
-        served |= exported(configuration)
+        served |= exported(configuration, {"learning": {"loss": "logistic"}, "challengers": {"models": ["last-label"]}})
     assert {name: kind for name, (kind, _) in documented().items()} == served
 
 
@@ -162,11 +165,12 @@ def test_queries_are_well_formed(dashboard: dict[str, Any]) -> None:
 
 
 def test_overview_shows_what_it_promises() -> None:
-    """Protects the overview's purpose: error, regret, throughput, lag and upload against budget are all there."""
+    """Protects the overview's purpose: error, also the challengers', regret, throughput, lag and upload against budget are there."""
     overview = json.loads((ROOT / "dashboards" / "federation.json").read_text(encoding="utf-8"))
     shown = {metric_of(series) for expression in expressions(overview) for series in USED.findall(expression)}
     assert shown >= {
         "streamfl_mse",
+        "streamfl_challenger_mse_windowed",
         "streamfl_regret_per_sample",
         "streamfl_samples_total",
         "streamfl_consumer_lag_records",
@@ -178,4 +182,4 @@ def test_overview_shows_what_it_promises() -> None:
 def test_documented_metrics_have_no_label_per_client() -> None:
     """Protects Prometheus' memory: a label per client grows without bound."""
     used = {label for _, labels in documented().values() for label in labels}
-    assert used == {"reason", "topic", "partition"}
+    assert used == {"reason", "topic", "partition", "model"}

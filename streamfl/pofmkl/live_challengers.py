@@ -1,0 +1,116 @@
+"""Challengers that run beside the federation on each client's own samples, to be measured and nothing else."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.challengers import Challenger, challenger
+from streamfl.pofmkl.classification import classification_figures
+from streamfl.role import Measurement
+from streamfl.samples import Sample
+
+__all__ = ["WINDOW", "LiveChallengers", "classification_measurements"]
+
+log = logging.getLogger(__name__)
+
+WINDOW = 1000
+"""So many labels the windowed figures look back, here and of the federation's own predictions."""
+
+_ClientKey = tuple[int, str]
+_CLASSIFICATION = {
+    "log_loss": "Mean log loss of the last 1000 predictions, in nats",
+    "accuracy": "Share of the last 1000 predictions whose label was the likelier one",
+    "auc": "Area under the ROC curve of the last 1000 predictions, clients together; no number while they have one label only",
+}
+_SINCE = "since this worker's start; a client's challenger begins anew when the worker starts or the client's partition moves"
+
+
+class LiveChallengers:
+    """Predicts each labelled sample with every challenger of its client, then lets them learn it.
+
+    models: names that :func:`streamfl.challengers.challenger` knows, others are a ConfigurationError. A challenger is held for each
+    client and model until its partition is closed; one that raises, or whose prediction is no finite number, is dropped for that
+    client and counted, and the first one of a model is logged.
+    """
+
+    def __init__(self, models: Sequence[str], loss: Literal["square", "logistic"]) -> None:
+        self._models = tuple(models)
+        self._loss = loss
+        # Importing River takes a second: at the start, and not while samples wait.
+        for name in self._models:
+            challenger(name, loss)
+        self._challengers: dict[_ClientKey, dict[str, Challenger]] = {}
+        self._labels = dict.fromkeys(self._models, 0)
+        self._squared_errors = dict.fromkeys(self._models, 0.0)
+        self._failures = dict.fromkeys(self._models, 0)
+        self._recent: dict[str, deque[tuple[float, float]]] = {name: deque(maxlen=WINDOW) for name in self._models}
+
+    def run(self, samples: Iterable[tuple[_ClientKey, Sample]]) -> None:
+        """Take labelled samples, each with its partition and client, those of one client in its order."""
+        for key, sample in samples:
+            own = self._challengers.get(key)
+            if own is None:
+                own = self._challengers[key] = {name: challenger(name, self._loss) for name in self._models}
+            inputs, label = dict(enumerate(sample.features)), sample.label
+            assert label is not None
+            for name in [*own]:
+                try:
+                    prediction = own[name].predict(inputs)
+                    if not math.isfinite(prediction):
+                        raise ArithmeticError(f"the prediction is {prediction}")
+                    own[name].learn(inputs, label)
+                # Whatever another library's model raises: it is a guest here, and the worker goes on without it.
+                except Exception as error:
+                    if not self._failures[name]:
+                        log.warning("challenger %s of client %s failed and is switched off for it: %r", name, key[1], error)
+                    del own[name]
+                    self._failures[name] += 1
+                    continue
+                self._labels[name] += 1
+                self._squared_errors[name] += (prediction - label) ** 2
+                self._recent[name].append((prediction, label))
+
+    def close(self, partition: int) -> None:
+        """Forget the challengers of a partition's clients; what was measured stays."""
+        self._challengers = {key: own for key, own in self._challengers.items() if key[0] != partition}
+
+    def measure(self) -> Iterable[Measurement]:
+        """The figures of each model, over all clients; before the first label errors are 0, as the federation's are."""
+        for name in self._models:
+            label, count = (("model", name),), self._labels[name]
+            predictions, labels = recent_arrays(self._recent[name])
+            mse = self._squared_errors[name] / count if count else 0.0
+            windowed = float(np.square(predictions - labels).mean()) if count else 0.0
+            yield Measurement(
+                "challenger_mse", "gauge", f"Mean squared error of the challenger on the clients' own samples, {_SINCE}", mse, label
+            )
+            yield Measurement(
+                "challenger_mse_windowed", "gauge", f"The same over the last 1000 labels, of those {_SINCE}", windowed, label
+            )
+            yield Measurement("challenger_labels", "counter", f"Labels that the challenger was judged by, {_SINCE}", count, label)
+            yield Measurement(
+                "challenger_failures", "counter", "Clients for which the challenger failed and is off", self._failures[name], label
+            )
+            if self._loss == "logistic":
+                yield from classification_measurements(predictions, labels, "challenger_", label)
+
+
+def recent_arrays(recent: deque[tuple[float, float]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Predictions and labels of a window."""
+    pairs: NDArray[Any] = np.array(recent, dtype=np.float64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def classification_measurements(
+    predictions: NDArray[np.float64], labels: NDArray[np.float64], prefix: str = "", label: tuple[tuple[str, str], ...] = ()
+) -> Iterable[Measurement]:
+    """Log loss, accuracy and AUC as gauges."""
+    for name, value in classification_figures(predictions, labels).items():
+        yield Measurement(f"{prefix}{name}", "gauge", _CLASSIFICATION[name], value, label)
