@@ -9,7 +9,7 @@ from streamfl.seeding import normal
 
 __all__ = ["NEIGHBOURS", "Projection", "neighbour_predictions"]
 
-NEIGHBOURS = 5
+NEIGHBOURS = 3
 LAG_WEIGHT = np.float32(0.25)
 # Distances in so many random directions are within a fifth of the true ones, and a client's state stays below 64 KB.
 WIDEST = 56
@@ -47,16 +47,17 @@ def neighbour_predictions(
     filled: NDArray[np.intp],
     variances: NDArray[np.float32],
 ) -> Floats:
-    """Two predictions of each query: labels of the five nearest samples by plain distance, and by distance of what is scaled.
+    """Two predictions of each query: labels of the three nearest samples by plain distance, and by distance of what is scaled.
 
-    p = sum_j v_j y_j / sum_j v_j,  v_j = 1 / (d_j / mean of the d_j + .1) over the five nearest; scaled are the columns by their
+    p = sum_j v_j y_j / sum_j v_j,  v_j = 1 / (d_j / mean of the d_j + .1) over the three nearest; scaled are the columns by their
     deviations, and the two labels before each sample, already standardised, count by half. Of equally near ones, the first kept.
 
     Parameters: queries (rows, p); lags (rows, 2); kept (rows, n, p); kept_lags (rows, n, 2); labels (rows, n), n at most 256;
     filled (rows,): how many of the n are in use, one at least; variances (rows, p). Returns (rows, 2).
     """
     rows, size = labels.shape
-    varying = variances > 0
+    # Below, the inverse would be no number in single precision.
+    varying = variances > np.finfo(np.float32).tiny
     by_deviation = np.where(varying, 1.0 / np.where(varying, variances, 1.0), 0.0).astype(np.float32)
     # By metric, then by sample.
     distances = np.empty((rows, 2, size), np.float32)

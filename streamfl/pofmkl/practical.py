@@ -30,12 +30,14 @@ MIXTURES = ("kernels", "all", "ridge")
 # Standardised labels and deviations are cut here: one outlier must not undo what was learnt.
 LARGEST_TARGET = 3.0
 LEAST_DEVIATION = 1e-3
-RING = 200
+# A client's latest samples are kept, as many as fit: the rest of its state is a few kilobytes, and all of it is to stay below 64.
+KEPT_BYTES, MOST_KEPT = 49_152, 256
 SNAPSHOT_EVERY = 64
 # So many clients' latest samples stay in the processor's caches.
 BLOCK_ROWS = 32
 RIDGE, RIDGE_LEAK = 10.0, 0.005
-MIXTURE_MEMORY = 0.97
+# What an expert lost a sample ago counts so much: some thirty samples decide, whatever happened before.
+MEMORY = 0.97
 
 Floats = NDArray[np.float64]
 
@@ -65,13 +67,12 @@ class _Scale:
 class Forecast:
     """Predictions of some samples, none of which has used its label.
 
-    predictions (samples,); experts (samples, experts), kernels first; mixtures (samples, mixtures). known: how many labels of its
-    client each was made with.
+    predictions (samples,); experts (samples, experts), kernels first; pivot (samples,): all experts mixed. known: how many labels
+    of its client each was made with.
     """
 
     predictions: Floats
     experts: Floats
-    mixtures: Floats
     pivot: Floats
     known: NDArray[np.int64]
     inputs: Floats
@@ -92,11 +93,11 @@ class PracticalLearner:
     The label is predicted in units of its own running mean m and deviation s, so no range is assumed:
         f_i = m + s theta_i . z_i,  target row to the server  h_i = y_n z_i  with  y_n = clip((y - m) / s, +-3).
     Mixtures: Bayes' rule on the kernels, on kernels and local experts (prior half and half), and the latter corrected by a ridge
-    regression on the experts' deviations; the three are mixed by Bayes' rule on their latest losses. With the logistic loss every
+    regression on the experts' deviations; the prediction is the mean of the three. With the logistic loss every
     expert's prediction is a probability, kept away from 0 and 1 by 1 / (2 n + 2).
 
     features: the kernels. experts: names of ``LOCAL_EXPERTS``. mixtures: names of ``MIXTURES``; "ridge" corrects "all".
-    A client's state is bounded: running moments, E^2 numbers of the ridge, its latest 200 samples (of 56 columns at most).
+    A client's state is bounded: running moments, E^2 numbers of the ridge, its latest 200 to 256 samples.
     One object serves one thread.
     """
 
@@ -142,8 +143,6 @@ class PracticalLearner:
             [
                 ("losses", number, (experts_in_all,)),
                 ("count", number),
-                ("mixture_losses", number, (len(self._mixtures),)),
-                ("mixture_count", number),
                 ("ridge_weights", number, (experts_in_all,)),
                 ("ridge_covariance", number, (experts_in_all, experts_in_all)),
                 ("kernel_losses", number, (self.kernels,)),
@@ -152,6 +151,7 @@ class PracticalLearner:
         )
         # A sample that is kept: what distances are taken of, the labels before it, and its own.
         self._kept_width = self._project.width + LAGS + 1
+        self._ring = min(MOST_KEPT, KEPT_BYTES // (4 * self._kept_width))
         self._entry_type = np.dtype(
             [
                 ("number", "<i8"),
@@ -167,7 +167,7 @@ class PracticalLearner:
         self._empty_mixture["ridge_covariance"] = np.eye(experts_in_all) / RIDGE
         self._moments = np.empty(0, self._moments_type)
         self._mixing = np.empty(0, self._mixture_type)
-        self._kept = np.empty((0, RING, self._kept_width), np.float32)
+        self._kept = np.empty((0, self._ring, self._kept_width), np.float32)
         self._free: list[int] = []
         self._changed: dict[int, dict[bytes, bytes]] = {}
         self._unread: dict[int, _Unread] = {}
@@ -178,7 +178,7 @@ class PracticalLearner:
             more = max(16, held // 2)
             self._moments = np.concatenate([self._moments, np.full(more, self._empty_moments)])
             self._mixing = np.concatenate([self._mixing, np.full(more, self._empty_mixture)])
-            self._kept = np.concatenate([self._kept, np.zeros((more, RING, self._kept_width), np.float32)])
+            self._kept = np.concatenate([self._kept, np.zeros((more, self._ring, self._kept_width), np.float32)])
             self._free = list(range(held + more - 1, held - 1, -1))
         return self._free.pop()
 
@@ -224,7 +224,8 @@ class PracticalLearner:
                 self._changed.setdefault(row, {})[b"s"] = moments + self._mixing[row].tobytes()
         targets = np.where(labelled & (scale.known >= 2), self._target(labels, scale), 0.0)
         judged = labelled & (scale.known > 0)
-        after = losses + np.where(judged[:, None], self._losses(experts[:, : self.kernels], labels[:, None]), 0.0)
+        own = self._losses(experts[:, : self.kernels], labels[:, None])
+        after = np.where(judged[:, None], MEMORY * losses + own, losses)
         return _Taken(
             features=self.features,
             views=scale.views,
@@ -233,7 +234,7 @@ class PracticalLearner:
             scores=logit(predictions) if self.loss is LOGISTIC else predictions,
             kernel_predictions=experts[:, : self.kernels],
             log_weights=self._log_weights(losses, counts),
-            log_weights_after=self._log_weights(after, counts + judged),
+            log_weights_after=self._log_weights(after, np.where(judged, MEMORY * counts + 1.0, counts)),
         )
 
     def predict(self, rows: NDArray[np.intp], inputs: Floats, parameters: NDArray[Any]) -> Forecast:
@@ -289,7 +290,7 @@ class PracticalLearner:
         elif kind == b"j" and slot < SNAPSHOT_EVERY:
             _check_size(value, self._entry_type.itemsize)
             unread.entries[slot] = value
-        elif kind == b"k" and slot < RING:
+        elif kind == b"k" and slot < self._ring:
             _check_size(value, 4 * self._kept_width)
             self._kept[row, slot] = np.frombuffer(value, "<f4")
         else:
@@ -367,10 +368,8 @@ class PracticalLearner:
                 self._deviations(experts, pivot, scale.deviation), mixing["ridge_weights"][rows], mixing["ridge_covariance"][rows]
             )
             made["ridge"] = np.clip(pivot + scale.deviation * change, scale.low, scale.high)
-        mixtures = np.stack([made[name] for name in self._mixtures], axis=1)
-        uniform = np.zeros(len(self._mixtures))
-        weights = log_posterior(mixing["mixture_losses"][rows], mixing["mixture_count"][rows], uniform, self._noisy)
-        return Forecast(mixed(mixtures, weights), experts, mixtures, pivot, scale.known, inputs, scale.lags)
+        predictions = np.mean([made[name] for name in self._mixtures], axis=0)
+        return Forecast(predictions, experts, pivot, scale.known, inputs, scale.lags)
 
     def _local_predictions(self, rows: NDArray[np.intp], scale: _Scale) -> Floats:
         """The local experts, (rows, local); the running mean until they know better."""
@@ -385,7 +384,7 @@ class PracticalLearner:
         return np.stack(chosen, axis=1) if chosen else np.empty((len(rows), 0))
 
     def _neighbours(self, rows: NDArray[np.intp], scale: _Scale) -> Floats:
-        filled = np.minimum(scale.known, RING)
+        filled = np.minimum(scale.known, self._ring)
         result = np.empty((len(rows), 2))
         for start in range(0, len(rows), BLOCK_ROWS):
             block = slice(start, start + BLOCK_ROWS)
@@ -407,14 +406,14 @@ class PracticalLearner:
         return result
 
     def _learn(self, rows: NDArray[np.intp], forecast: Forecast, deviation: Floats, labels: Floats) -> None:
-        """Judge experts and mixtures by a forecast that knew one label at least, and fit the ridge."""
+        """Judge experts by a forecast that knew one label at least, and fit the ridge."""
         able = np.flatnonzero(forecast.known)
         if not len(able):
             return
         rows, forecast, deviation, labels = rows[able], _some(forecast, able), deviation[able], labels[able]
         mixing = self._mixing
-        mixing["losses"][rows] += self._losses(forecast.experts, labels[:, None])
-        mixing["count"][rows] += 1.0
+        mixing["losses"][rows] = MEMORY * mixing["losses"][rows] + self._losses(forecast.experts, labels[:, None])
+        mixing["count"][rows] = MEMORY * mixing["count"][rows] + 1.0
         if "ridge" in self._mixtures:
             mixing["ridge_weights"][rows], mixing["ridge_covariance"][rows] = ridge_step(
                 self._deviations(forecast.experts, forecast.pivot, deviation),
@@ -424,9 +423,6 @@ class PracticalLearner:
                 RIDGE,
                 RIDGE_LEAK,
             )
-        latest = self._losses(forecast.mixtures, labels[:, None])
-        mixing["mixture_losses"][rows] = MIXTURE_MEMORY * mixing["mixture_losses"][rows] + latest
-        mixing["mixture_count"][rows] = MIXTURE_MEMORY * mixing["mixture_count"][rows] + 1.0
 
     def _count(self, rows: NDArray[np.intp], labels: Floats, labelled: NDArray[np.bool_], forecast: Forecast) -> None:
         """What regret and error are computed from."""
@@ -437,9 +433,9 @@ class PracticalLearner:
         self._mixing["kernel_losses"][rows] += np.where(labelled[:, None], losses, 0.0)
 
     def _keep(self, rows: NDArray[np.intp], scale: _Scale, labels: Floats) -> None:
-        """Put samples among the latest 200 of their clients."""
+        """Put samples among the latest of their clients."""
         kept = np.hstack([scale.queries, scale.lags, labels[:, None]]).astype("<f4")
-        slots = scale.known % RING
+        slots = scale.known % self._ring
         self._kept[rows, slots] = kept
         for row, slot, content in zip(rows.tolist(), slots.tolist(), _cut(kept, 4 * self._kept_width), strict=True):
             self._changed.setdefault(row, {})[_key(b"k", slot)] = content
@@ -538,7 +534,7 @@ def _cut(array: NDArray[Any], size: int) -> list[bytes]:
 
 
 def _key(kind: bytes, slot: int) -> bytes:
-    return kind + slot.to_bytes(1, "big")
+    return kind + slot.to_bytes(2, "big")
 
 
 def _check_size(content: bytes, expected: int) -> None:
