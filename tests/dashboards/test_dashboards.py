@@ -165,7 +165,7 @@ def test_queries_are_well_formed(dashboard: dict[str, Any]) -> None:
 
 
 def test_overview_shows_what_it_promises() -> None:
-    """Protects the overview's purpose: error, also the challengers', regret, throughput, lag and upload against budget are there."""
+    """Protects the overview's purpose: error and the challengers', regret, throughput, lag and upload against budget are there."""
     overview = json.loads((ROOT / "dashboards" / "federation.json").read_text(encoding="utf-8"))
     shown = {metric_of(series) for expression in expressions(overview) for series in USED.findall(expression)}
     assert shown >= {
