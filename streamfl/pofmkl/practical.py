@@ -224,8 +224,8 @@ class PracticalLearner:
                 self._changed.setdefault(row, {})[b"s"] = moments + self._mixing[row].tobytes()
         targets = np.where(labelled & (scale.known >= 2), self._target(labels, scale), 0.0)
         judged = labelled & (scale.known > 0)
-        own = self._losses(experts[:, : self.kernels], labels[:, None])
-        after = np.where(judged[:, None], MEMORY * losses + own, losses)
+        latest = self._losses(experts[:, : self.kernels], labels[:, None])
+        after = np.where(judged[:, None], MEMORY * losses + latest, losses)
         return _Taken(
             features=self.features,
             views=scale.views,
