@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 
-from benchmarks.accuracy_document import fill, picture, tables
+from benchmarks.accuracy_document import fill, picture, state, tables
 from benchmarks.accuracy_plan import METHODS, SEEDS, plan
 from benchmarks.accuracy_runs import ROOT, Cache, Stream, load_streams, measure, pending
 
@@ -51,7 +51,9 @@ def main() -> None:
 
     measure(runs, METHODS, cache, deal, lambda text: print(text, flush=True))
     document = arguments.out / "accuracy.md"
-    document.write_text(fill(document.read_text(encoding="utf-8"), tables(cache)), encoding="utf-8")
+    due = [run for run, _ in pending(list(dict.fromkeys(plan())), METHODS, cache)]
+    contents = tables(cache) | {"state": state(due, cache)}
+    document.write_text(fill(document.read_text(encoding="utf-8"), contents), encoding="utf-8")
     picture(cache, arguments.out / "accuracy.png")
 
 

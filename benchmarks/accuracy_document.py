@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ from benchmarks.accuracy_plan import (
 )
 from benchmarks.accuracy_runs import Cache, Run, curve_points
 
-__all__ = ["Figure", "Figures", "fill", "overview", "picture", "places", "tables"]
+__all__ = ["Figure", "Figures", "fill", "overview", "picture", "places", "state", "tables"]
 
 NOTHING = "-"
 BYTES_DRAWN = (3e2, 3e5)
@@ -181,6 +182,17 @@ def tables(cache: Cache) -> dict[str, str]:
     found["ablation"] = ablation(figures)
     found["experiments"] = "\n\n".join(experiment(figures, varied) for varied in EXPERIMENTS)
     return found
+
+
+def state(due: Sequence[Run], cache: Cache) -> str:
+    """What the tables lack, or show as older code made it, by method."""
+    missing = Counter(run.method for run in due if cache.get(run) is None)
+    older = Counter(run.method for run in due if cache.get(run) is not None)
+    lines = []
+    for title, found in (("Not measured yet", missing), ("Measured with code that has changed since", older)):
+        if found:
+            lines.append(f"{title}: {', '.join(f'{method} ({count})' for method, count in sorted(found.items()))}.")
+    return "\n\n".join(lines) or "Every run is there, and of the code as it is."
 
 
 def fill(text: str, contents: Mapping[str, str]) -> str:

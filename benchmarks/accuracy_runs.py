@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
@@ -120,10 +121,15 @@ def source_hash(method: Method, root: Path = ROOT) -> str:
         if not found:
             raise FileNotFoundError(f"{pattern}: there is no such file below {root}")
         for path in found:
-            digest.update(ast.unparse(ast.parse(path.read_text(encoding="utf-8"))).encode())
+            digest.update(_code(path.read_text(encoding="utf-8")))
     if method.runs in challenger_names():
         digest.update(version("river").encode())
     return digest.hexdigest()[:16]
+
+
+@lru_cache
+def _code(text: str) -> bytes:
+    return ast.unparse(ast.parse(text)).encode()
 
 
 def settings_for(method: Method, run: Run, stream: Stream) -> PofmklSettings:

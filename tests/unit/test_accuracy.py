@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import accuracy  # noqa: E402
-from benchmarks.accuracy_document import Figures, digits, fill, overview, picture, places, tables  # noqa: E402
+from benchmarks.accuracy_document import Figures, digits, fill, overview, picture, places, state, tables  # noqa: E402
 from benchmarks.accuracy_plan import CELLS, LATE, LATE_BY, METHODS, SETS, plan  # noqa: E402
 from benchmarks.accuracy_runs import Cache, Method, Run, Stream, compute, curve_points, measure, source_hash  # noqa: E402
 
@@ -146,6 +146,15 @@ def test_ratios_are_taken_cell_by_cell(cache: Cache) -> None:
     assert [cell for cell in found[2:] if cell != "1.000"] == ["1.500", "1.500"]
 
 
+def test_the_page_says_what_is_missing_or_older(cache: Cache) -> None:
+    """Protects the reader from figures of two versions of the code that stand side by side unmarked."""
+    one, two, other = Run("default", "air", 40, 300), Run("default", "air", 40, 300, 1), Run("knn", "air", 40, 300)
+    kept(cache, "default", "air", [1.0])
+    found = state([one, two, other], cache)
+    assert found == "Not measured yet: default (1), knn (1).\n\nMeasured with code that has changed since: default (1)."
+    assert state([], cache) == "Every run is there, and of the code as it is."
+
+
 def test_tables_go_between_their_marks() -> None:
     """Protects the text around the tables, and says where a mark is missing."""
     text = "A\n<!-- begin one -->\nold\n<!-- end -->\nB\n<!-- begin two -->\n<!-- end -->\n"
@@ -158,7 +167,7 @@ def test_tables_go_between_their_marks() -> None:
 
 def test_the_document_has_a_mark_for_every_table(cache: Cache, tmp_path: Path) -> None:
     """Protects an hour of computing from ending in an error, and the picture from a set with nothing in it."""
-    fill((ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8"), tables(cache))
+    fill((ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8"), tables(cache) | {"state": ""})
     measure([Run("running-mean", "naval", *CELLS[0])], {"running-mean": MEAN}, cache, lambda *_: deal("", CLIENTS, 9, 0))
     picture(cache, tmp_path / "picture.svg")
     assert "<svg" in (tmp_path / "picture.svg").read_text(encoding="utf-8")
