@@ -36,7 +36,7 @@ EXPERIMENT_SETS = ("naval", "air")
 
 _KERNELS = ("streamfl/kernels/*.py", "streamfl/seeding.py")
 _DEFAULT = (
-    *(f"streamfl/pofmkl/{name}.py" for name in ("practical", "views", "mixture", "neighbours", "server_steps", "roles", "config")),
+    *(f"streamfl/pofmkl/{name}.py" for name in ("practical", "views", "mixture", "neighbours", "server_steps")),
     "streamfl/simulation/direct.py",
     *_KERNELS,
 )

@@ -114,8 +114,12 @@ def load_streams(folder: Path) -> ModuleType:
 
 
 def source_hash(method: Method, root: Path = ROOT) -> str:
-    """Of the method's settings and of its source files' code; comments and layout do not count."""
-    digest = hashlib.sha256(json.dumps([method.runs, method.settings], sort_keys=True).encode())
+    """Of the method's settings, with what is left out of them, and of its source files' code; comments and layout do not count."""
+    resolved = _settings(method, clients=1, seed=0, dimension=1)
+    sections = resolved.model_dump(include={"learning", "kernels", "experts", "uplink"})
+    dictionary = resolved.views, resolved.bandwidths, resolved.kernels_per_upload
+    said = [method.runs] if method.runs in challenger_names() else [method.runs, sections, dictionary]
+    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
     for pattern in method.sources:
         found = sorted(root.glob(pattern))
         if not found:
@@ -132,17 +136,16 @@ def _code(text: str) -> bytes:
     return ast.unparse(ast.parse(text)).encode()
 
 
-def settings_for(method: Method, run: Run, stream: Stream) -> PofmklSettings:
-    """The method's settings for this run; the paper's step size is 1 / sqrt(T), T what the set can give."""
+def _settings(method: Method, clients: int, seed: int, dimension: int, horizon: int | None = None) -> PofmklSettings:
+    """The method's settings; horizon: T, which the paper's step size is of."""
     sections: dict[str, Any] = {name: dict(section) for name, section in method.settings.items()}
-    if sections.get("learning", {}).get("preset") == "paper":
-        sections["learning"]["horizon"] = len(stream.labels)
-    samples = {"topic": "samples", "features": "inputs", "dimension": stream.inputs.shape[2], "label": "label"}
+    if horizon is not None and sections.get("learning", {}).get("preset") == "paper":
+        sections["learning"]["horizon"] = horizon
     return PofmklSettings.model_validate(
         {
-            "federation": {"name": "accuracy", "clients": run.clients, "seed": run.seed},
+            "federation": {"name": "accuracy", "clients": clients, "seed": seed},
             "role": {"kind": "pofmkl-client"},
-            "samples": samples,
+            "samples": {"topic": "samples", "features": "inputs", "dimension": dimension, "label": "label"},
             **sections,
         }
     )
@@ -150,7 +153,8 @@ def settings_for(method: Method, run: Run, stream: Stream) -> PofmklSettings:
 
 def compute(method: Method, run: Run, stream: Stream) -> dict[str, Any]:
     """Mean squared error x 1000, bytes a sample, and the error so far at some points; null: diverged, or not counted."""
-    problem = Problem(settings_for(method, run, stream), stream.inputs, stream.labels, delay=run.delay)
+    settings = _settings(method, run.clients, run.seed, stream.inputs.shape[2], len(stream.labels))
+    problem = Problem(settings, stream.inputs, stream.labels, delay=run.delay)
     sent: float | None = None
     try:
         if method.runs == "direct":
