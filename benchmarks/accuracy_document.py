@@ -101,7 +101,7 @@ def overview(figures: Figures, methods: Sequence[str], cell: tuple[int, int], de
     found = {method: row for method, row in found.items() if any(row)}
     best = [min((_error(row[column]) for row in found.values()), default=np.inf) for column in range(len(SETS))]
     rows = []
-    for method in sorted(found, key=lambda method: _geometric([_error(figure) for figure in found[method]])):
+    for method in sorted(found, key=lambda method: _geometric(found[method])):
         cells = []
         for figure, lowest in zip(found[method], best, strict=True):
             text = NOTHING if figure is None else str(figure)
@@ -212,6 +212,7 @@ def picture(cache: Cache, path: Path) -> None:
 
     matplotlib.use("agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import LogLocator
 
     figures = Figures(cache)
     figure, axes = pyplot.subplots(len(CELLS) + 1, len(SETS), figsize=(19, 12), layout="constrained")
@@ -243,6 +244,9 @@ def picture(cache: Cache, path: Path) -> None:
     for panel in axes.flat:
         if panel.has_data():
             panel.set(xscale="log", yscale="log")
+            panel.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+            panel.yaxis.set_major_formatter("{x:g}")
+            panel.yaxis.set_minor_formatter("{x:g}")
         panel.grid(alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(DRAWN), frameon=False)
@@ -254,8 +258,9 @@ def _error(figure: Figure | None) -> float:
     return np.inf if figure is None or figure.mse is None else figure.mse
 
 
-def _geometric(errors: Sequence[float]) -> float:
-    return float(np.exp(np.mean(np.log(errors))))
+def _geometric(row: Sequence[Figure | None]) -> float:
+    """The mean over the sets that were measured."""
+    return float(np.exp(np.mean(np.log([_error(figure) for figure in row if figure is not None]))))
 
 
 def _ratio(one: Figure | None, other: Figure | None) -> float:
