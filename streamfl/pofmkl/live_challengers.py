@@ -81,12 +81,15 @@ class LiveChallengers:
         """Forget the challengers of a partition's clients; what was measured stays."""
         self._challengers = {key: own for key, own in self._challengers.items() if key[0] != partition}
 
+    def mean_squared_errors(self) -> dict[str, float]:
+        """Of each model over all labels, 0 before the first."""
+        return {name: total / max(self._labels[name], 1) for name, total in self._squared_errors.items()}
+
     def measure(self) -> Iterable[Measurement]:
         """The figures of each model, over all clients; before the first label errors are 0, as the federation's are."""
-        for name in self._models:
+        for name, mse in self.mean_squared_errors().items():
             label, count = (("model", name),), self._labels[name]
             predictions, labels = recent_arrays(self._recent[name])
-            mse = self._squared_errors[name] / count if count else 0.0
             windowed = float(np.square(predictions - labels).mean()) if count else 0.0
             yield Measurement(
                 "challenger_mse", "gauge", f"Mean squared error of the challenger on the clients' own samples, {_SINCE}", mse, label

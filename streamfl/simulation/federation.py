@@ -42,7 +42,8 @@ class Outcome:
 
     predictions, labels: (T, K) on the learning scale. scale: what one unit of it is in the label's own unit. local, mean: (T, K),
     the squared errors of a learner without a federation and of each client's running mean. downlink_bytes: the model
-    as published, once for every client. regret_per_client: in the order of the clients.
+    as published, once for every client. regret_per_client: in the order of the clients. challengers: mean squared errors of
+    those that the settings name.
     """
 
     settings: PofmklSettings
@@ -59,6 +60,7 @@ class Outcome:
     parameters: NDArray[Any]
     frequencies: dict[str, NDArray[Any]]
     steps: dict[str, list[StepTrace]] = field(default_factory=dict)
+    challengers: dict[str, float] = field(default_factory=dict)
 
     @property
     def squared_errors(self) -> NDArray[np.float64]:
@@ -86,6 +88,7 @@ class Outcome:
             **self._classification(),
             "mse_running_mean": float(self.mean.mean()),
             "mse_local_only": float(self.local.mean()),
+            "mse_challengers": self.challengers,
             "regret_mean": float(np.mean(regrets)),
             "regret_per_client": self.regret_per_client,
             "uplink_bytes": self.uplink_bytes,
@@ -221,6 +224,7 @@ def simulate(
         parameters=client.model.parameters.copy(),
         frequencies=_frequencies(client.learner),
         steps=steps,
+        challengers={} if client.challengers is None else client.challengers.mean_squared_errors(),
     )
     client_worker.close()
     server_worker.close()

@@ -43,6 +43,7 @@ def rows(outcome: Outcome) -> list[tuple[str, str]]:
         *((text, f"{summary[name]:.5f}") for name, text in _CLASSIFICATION.items() if summary[name] is not None),
         ("MSE, each client on its own", f"{local:.5f}" if np.isfinite(local) else "diverged"),
         ("MSE, each client's running mean", f"{summary['mse_running_mean']:.5f}"),
+        *((f"MSE, challenger {name}", f"{mse:.5f}") for name, mse in summary["mse_challengers"].items()),
         ("Regret per sample", f"{summary['regret_mean'] / summary['rounds']:.5f}"),
         ("Sent by the clients", f"{_bytes(sent)}, {allowed}"),
         ("Time", f"{summary['seconds']:.1f} s"),

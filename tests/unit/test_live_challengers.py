@@ -19,6 +19,8 @@ from streamfl.role import ConfigurationError, Measurement, Received, Record
 from streamfl.runtime.kinds import find_kind
 from streamfl.samples import Sample
 from streamfl.settings import load_settings
+from streamfl.simulation.federation import simulate
+from streamfl.simulation.report import rows
 
 CLIENTS = ("a", "b")
 
@@ -208,6 +210,25 @@ def test_the_window_is_of_a_thousand_labels() -> None:
     measured = figures(beside.measure())
     assert measured["challenger_mse", "last-label"] == pytest.approx(2 / 1001)
     assert measured["challenger_mse_windowed", "last-label"] == pytest.approx(1 / 1000)
+
+
+def test_a_simulation_shows_its_challengers() -> None:
+    """Protects who has named challengers and tries the configuration on a file: the figures are of this run, by each client."""
+    settings = PofmklSettings.model_validate(
+        {
+            "federation": {"name": "f", "clients": 2},
+            "role": {"kind": "pofmkl-client"},
+            "learning": {"features_per_kernel": 4},
+            "kernels": {"bandwidths": [1.0]},
+            "challengers": {"models": ["last-label"]},
+        }
+    )
+    generator = np.random.Generator(np.random.PCG64(4))
+    inputs, labels = generator.normal(size=(12, 2, 1)), generator.uniform(size=(12, 2))
+    outcome = simulate(settings, inputs, labels, local_only=False)
+    expected = np.square(labels - np.vstack([np.zeros((1, 2)), labels[:-1]])).mean()
+    assert outcome.summary()["mse_challengers"] == pytest.approx({"last-label": expected})
+    assert dict(rows(outcome))["MSE, challenger last-label"] == f"{expected:.5f}"
 
 
 @pytest.mark.parametrize("models", [["lasso"], ["knn", "knn"]])

@@ -67,14 +67,15 @@ def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 def settings(**sections: Any) -> PofmklSettings:
-    return PofmklSettings.model_validate(
-        {
-            "federation": {"name": "f", "clients": 2},
-            "role": {"kind": "pofmkl-client"},
-            "learning": {"features_per_kernel": 4},
-            **sections,
-        }
-    )
+    """Of the paper's preset, unless ``sections`` say otherwise."""
+    content: dict[str, Any] = {
+        "federation": {"name": "f", "clients": 2},
+        "role": {"kind": "pofmkl-client"},
+        "learning": {"features_per_kernel": 4},
+        **sections,
+    }
+    content["learning"] = {"preset": "paper", **content["learning"]}
+    return PofmklSettings.model_validate(content)
 
 
 @pytest.mark.parametrize("command", ["simulate", "replay"])
@@ -201,6 +202,7 @@ def test_divergence_is_said_in_every_unit(line: Line, monkeypatch: pytest.Monkey
     generator = np.random.default_rng(1)
     data = line.csv(x=generator.normal(size=40), y=generator.uniform(size=40) * unit)
     monkeypatch.setenv("STREAMFL_LEARNING__STALENESS", staleness)
+    monkeypatch.setenv("STREAMFL_LEARNING__PRESET", "paper")
     monkeypatch.setenv("STREAMFL_LEARNING__LEARNING_RATE", "1e5")
     code, out, error = line("simulate", "--data", data)
     assert (code, out) == (5, "")
