@@ -13,11 +13,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import client_core, end_to_end, footprint, server
+from benchmarks import client_core, end_to_end, footprint, presets, server
 from benchmarks.figures import Figure
 
 BENCHMARKS: dict[str, Callable[[], Iterator[Figure]]] = {
     "client": client_core.measure,
+    "presets": presets.measure,
     "server": server.measure,
     "footprint": footprint.measure,
     "end-to-end": end_to_end.measure,

@@ -38,6 +38,7 @@ topic = "samples"
 features = [{features}]
 label = "y"
 [learning]
+preset = "paper"
 staleness = "async"
 [uplink]
 kernels_per_upload = 1

@@ -23,14 +23,14 @@ class Clock:
         return self.now
 
 
-def client_settings(clients: int, dimension: int, kind: str = "pofmkl-client") -> PofmklSettings:
-    """JSON samples with fields x0, x1, … and y, the client in the key; asynchronous, M = 1, the paper's dictionary."""
+def client_settings(clients: int, dimension: int, kind: str = "pofmkl-client", preset: str = "paper") -> PofmklSettings:
+    """JSON samples with fields x0, x1, … and y, the client in the key; asynchronous, M = 1."""
     return PofmklSettings.model_validate(
         {
             "federation": {"name": "bench", "clients": clients},
             "role": {"kind": kind},
             "samples": {"topic": "samples", "features": [f"x{i}" for i in range(dimension)], "label": "y"},
-            "learning": {"staleness": "async"},
+            "learning": {"preset": preset, "staleness": "async"},
             "uplink": {"kernels_per_upload": 1},
         }
     )

@@ -10,35 +10,44 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import numpy as np
 
+from benchmarks import presets
 from benchmarks.client_core import DIMENSION, FREQUENCIES, new_client, samples
 from benchmarks.federation import Clock, client_settings, new_worker
 from benchmarks.figures import Figure
 from streamfl.kernels import frequencies, paper_dictionary
+from streamfl.pofmkl.client_role import PofmklClient
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
 
 __all__ = ["measure"]
 
-IDLE_CLIENTS, CHUNK = 10_000, 1_000
-CLIENTS, SECONDS, COMMITS_PER_SECOND = 1_000, 6, 10
+IDLE_CLIENTS, IDLE_DEFAULT_CLIENTS, CHUNK = 10_000, 2_000, 1_000
+# Snapshots of the default preset come every 64 samples, so that many seconds have to be seen.
+CLIENTS, SECONDS = 1_000, {"paper": 6, "default": 66}
 
 
 def measure() -> Iterator[Figure]:
-    yield Figure("memory of an idle client, 10,000 in one role", _bytes_per_idle_client() / 1024, "KiB", goal=64.0, at_most=True)
-    samples_bytes, changelog_bytes = _changelog()
-    yield Figure("sample with its key, JSON", samples_bytes, "bytes")
-    yield Figure("changelog per sample, 1,000 clients, commit each 100 ms", changelog_bytes, "bytes")
-    yield Figure("changelog against the samples", changelog_bytes / samples_bytes, "x")
+    paper = new_client(IDLE_CLIENTS, frequencies(paper_dictionary(), FREQUENCIES, DIMENSION, seed=0), lockstep=False)
+    memory = _kib_a_client(paper, IDLE_CLIENTS)
+    yield Figure("memory of an idle client, paper, 10,000 in one role", memory, "KiB", 64.0, at_most=True)
+    default = presets.new_client("default", IDLE_DEFAULT_CLIENTS, 5, lockstep=False)
+    memory = _kib_a_client(default, IDLE_DEFAULT_CLIENTS)
+    yield Figure("memory of an idle client, default, 2,000 in one role", memory, "KiB", 64.0, at_most=True)
+    for preset in ("paper", "default"):
+        for commits, interval in ((10, "100 ms"), (1, "1 s")):
+            sample_bytes, changelog_bytes = _changelog(preset, commits)
+            name = f"changelog per sample, {preset}, 1,000 clients, commit each {interval}"
+            yield Figure(name, changelog_bytes, "bytes")
+            yield Figure(f"{name}: against the sample itself", changelog_bytes / sample_bytes, "x")
 
 
-def _bytes_per_idle_client() -> float:
+def _kib_a_client(client: PofmklClient, clients: int) -> float:
     """Each client has taken a sample, uploaded its step and been remembered; then nothing comes."""
-    client = new_client(IDLE_CLIENTS, frequencies(paper_dictionary(), FREQUENCIES, DIMENSION, seed=0), lockstep=False)
     gc.collect()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    for first in range(0, IDLE_CLIENTS, CHUNK):
+    for first in range(0, clients, CHUNK):
         client.receive(samples(0, CHUNK, first), 0.0)
         _drain(client.changed_state())
     client.receive([], 10.0)
@@ -46,27 +55,27 @@ def _bytes_per_idle_client() -> float:
     gc.collect()
     after = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    return (after - before) / IDLE_CLIENTS
+    return (after - before) / clients / 1024
 
 
-def _changelog() -> tuple[float, float]:
+def _changelog(preset: str, commits_per_second: int) -> tuple[float, float]:
     """Bytes of a sample and changelog bytes a sample, keys included, once every client is known: one sample a second each."""
     clock, bus = Clock(), MemoryBus()
-    settings = client_settings(CLIENTS, DIMENSION)
+    settings = client_settings(CLIENTS, DIMENSION, preset=preset)
     worker = new_worker(settings, bus, clock)
     generator = np.random.default_rng(0)
     encode = msgspec.json.Encoder().encode
-    group = CLIENTS // COMMITS_PER_SECOND
+    group = CLIENTS // commits_per_second
     sample_bytes = samples_taken = 0
     already = 0.0
-    for tick in range(SECONDS * COMMITS_PER_SECOND):
-        clock.now += 1 / COMMITS_PER_SECOND
-        if tick == COMMITS_PER_SECOND * 2:
+    for tick in range(SECONDS[preset] * commits_per_second):
+        clock.now += 1 / commits_per_second
+        if tick == commits_per_second * 2:
             already = _written(worker)
             sample_bytes = samples_taken = 0
         records = []
         for index in range(group):
-            name = f"client-{tick % COMMITS_PER_SECOND * group + index}".encode()
+            name = f"client-{tick % commits_per_second * group + index}".encode()
             inputs = generator.random(DIMENSION).round(6).tolist()
             value = encode({f"x{i}": x for i, x in enumerate(inputs)} | {"y": round(float(generator.random()), 6)})
             records.append(Outgoing("samples", name, value))

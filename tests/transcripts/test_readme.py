@@ -25,6 +25,7 @@ FIGURES = {
     "samples",
     "clients",
     "rounds",
+    "preset",
     "learning_rate",
     "regularisation",
     "exploration_rate",

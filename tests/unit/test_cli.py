@@ -214,8 +214,11 @@ def test_features_are_those_of_the_clients(line: Line, tmp_path: Path) -> None:
         np.testing.assert_array_equal(archive["frequencies"], frequencies(paper_dictionary(), 4, 2, seed=7))
 
 
-def test_simulate_deals_rows_and_scales_them_over_the_file(line: Line, tmp_path: Path) -> None:
+def test_simulate_deals_rows_and_scales_them_over_the_file(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The trace is what others recompute from: row t K + k is sample t of client k, gaps left out, scaled over the file."""
+    monkeypatch.setenv("STREAMFL_LEARNING__PRESET", "paper")
     code, result = line.json(
         "simulate", line.config, "--data", line.data, "--clients", 4, "--rounds", 6, "--trace", tmp_path / "trace"
     )
@@ -238,6 +241,7 @@ def test_simulate_deals_rows_and_scales_them_over_the_file(line: Line, tmp_path:
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_a_federation_that_diverges_is_said_to(line: Line, monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
     """Figures of a model that has become useless would be believed; the message names the setting to change."""
+    monkeypatch.setenv("STREAMFL_LEARNING__PRESET", "paper")
     monkeypatch.setenv("STREAMFL_LEARNING__LEARNING_RATE", "1e6")
     monkeypatch.setenv("STREAMFL_LEARNING__PRECISION", precision)
     code, out, error = line("simulate", line.config, "--data", line.data, "--rounds", 6)

@@ -68,7 +68,9 @@ def test_constructing_settings_ignores_the_environment(monkeypatch: pytest.Monke
         ("learning", "staleness", "eager", ["learning.staleness", "'eager'", "'lockstep', 'bounded' or 'async'"]),
         ("learning", "max_staleness", 3, ["learning.max_staleness = 3", 'staleness = "lockstep"']),
         ("learning", "exploration", 1.5, ["learning.exploration", "1.5", "less than or equal to 1"]),
-        ("uplink", "kernels_per_upload", 52, ["uplink.kernels_per_upload = 52", "1 to 51"]),
+        ("uplink", "kernels_per_upload", 52, ["uplink.kernels_per_upload = 52", "1 to 24"]),
+        ("learning", "preset", "best", ["learning.preset", "'default' or 'paper'"]),
+        ("learning", "shared_directions", True, ["learning.shared_directions", 'learning.preset = "default"', '"paper"']),
         ("learning", "staleness", "bounded", ["learning.max_staleness is missing"]),
         ("learning", "learning_rate", 1e300, ["learning.learning_rate = 1e+300", "1000000"]),
         ("learning", "regularisation", 1e300, ["learning.regularisation = 1e+300", "1000000"]),
@@ -79,7 +81,7 @@ def test_constructing_settings_ignores_the_environment(monkeypatch: pytest.Monke
         ("learning", "upload_interval_ms", 10**400, ["learning.upload_interval_ms = 1", "less than or equal to 86400000"]),
         ("federation", "clients", True, ["federation.clients = True", "a number is expected"]),
         ("federation", "shards", 10**26, ["federation.shards = 1" + 26 * "0", "less than or equal to 10000"]),
-        ("federation", "shards", 52, ["federation.shards = 52", "number of kernels is 51", "1 to 51"]),
+        ("federation", "shards", 52, ["federation.shards = 52", "number of kernels is 24", "1 to 24"]),
         ("samples", "dimension", 99999999999, ["samples.dimension = 99999999999", "100000"]),
         ("samples", "dimension", True, ["samples.dimension = True", "a number is expected"]),
         ("samples", "label_range", [1, 0], ["samples.label_range", "smaller one first"]),
@@ -132,7 +134,10 @@ def test_a_short_list_of_any_section_is_explained(config: Path) -> None:
 
 def test_frequencies_that_no_memory_holds_are_refused(config: Path) -> None:
     """Each number may be allowed and their product be more than a machine has; the message names all that make it."""
-    large: dict[str, Any] = {"learning": {"features_per_kernel": 100_000}, "samples": {"features": "inputs", "dimension": 106}}
+    large: dict[str, Any] = {
+        "learning": {"preset": "paper", "features_per_kernel": 100_000},
+        "samples": {"features": "inputs", "dimension": 106},
+    }
     with pytest.raises(ConfigurationError) as caught:
         load_settings(config, PofmklSettings, large)
     for part in ("learning.features_per_kernel = 100000", "51", "kernels", "106", "samples.dimension", "4.0 GiB", "lower"):
@@ -158,7 +163,7 @@ def test_the_limits_themselves_are_allowed(config: Path) -> None:
         {
             "federation": {"clients": 1_000_000, "shards": 51},
             "kernels": {"smoothness": 50},
-            "learning": {"learning_rate": 1e6, "regularisation": 1e6, "features_per_kernel": 100_000},
+            "learning": {"preset": "paper", "learning_rate": 1e6, "regularisation": 1e6, "features_per_kernel": 100_000},
             "samples": {"topic": "x" * 249},
         },
     )
@@ -197,5 +202,5 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_the_step_size_is_the_papers(config: Path) -> None:
     """eta = 1 / sqrt(T) unless it is given: the reproduction stands on it."""
-    assert load_settings(config, PofmklSettings, {"learning": {"horizon": 400}}).learning.rate == 0.05
-    assert load_settings(config, PofmklSettings, {"learning": {"learning_rate": 0.3}}).learning.rate == 0.3
+    assert load_settings(config, PofmklSettings, {"learning": {"preset": "paper", "horizon": 400}}).learning.rate == 0.05
+    assert load_settings(config, PofmklSettings, {"learning": {"preset": "paper", "learning_rate": 0.3}}).learning.rate == 0.3

@@ -1,0 +1,74 @@
+"""What a sample costs with the default preset, beside the paper's: all that a client does with it, remembering included."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+
+from benchmarks.client_core import BATCH, DIMENSION, samples
+from benchmarks.federation import client_settings
+from benchmarks.figures import Figure, best_seconds
+from streamfl.pofmkl.client_role import Pace, PofmklClient, Uplink
+from streamfl.pofmkl.roles import learner
+from streamfl.wire import encoded_size
+
+__all__ = ["measure", "new_client"]
+
+# Until the latest samples of every client are as many as are kept.
+WARM_UP, REPEATS, SENT = 260, 30, (1, 5)
+
+
+def measure() -> Iterator[Figure]:
+    batches = [samples(number, BATCH) for number in range(WARM_UP + REPEATS + 1)]
+    for kernels in SENT:
+        for lockstep in (False, True):
+            clients = [new_client(preset, BATCH, kernels, lockstep) for preset in ("default", "paper")]
+            for number in range(WARM_UP):
+                for client in clients:
+                    _step(client, batches[number], number)
+            default, paper = best_seconds(
+                [lambda number, client=client: _step(client, batches[WARM_UP + number], WARM_UP + number) for client in clients],  # type: ignore[misc]
+                REPEATS,
+            )
+            name = f"M = {kernels}, {'lockstep' if lockstep else 'async'}"
+            yield Figure(f"default preset, {name}: microseconds a sample", default / BATCH * 1e6, "us")
+            yield Figure(f"default preset, {name}: time a sample against the paper's", default / paper, "x", 2.0, at_most=True)
+        ratio = _bytes_of_an_upload("default", kernels) / _bytes_of_an_upload("paper", kernels)
+        yield Figure(f"default preset, M = {kernels}: bytes of an upload against the paper's", ratio, "x", 1.0, at_most=True)
+
+
+def new_client(preset: str, clients: int, kernels_per_upload: int, lockstep: bool) -> PofmklClient:
+    """A client role of this preset with partition 0 open and some parameters."""
+    settings = client_settings(clients, DIMENSION, preset=preset)
+    client = PofmklClient(
+        learner=learner(settings, DIMENSION),
+        pace=Pace(lockstep=lockstep, samples_per_version=1 if lockstep else None),
+        uplink=Uplink(kernels_per_upload=kernels_per_upload),
+        seed=0,
+        clients=clients,
+        encode_prediction=msgspec.json.Encoder().encode,
+    )
+    client.open(0)
+    client.model.parameters[:] = 0.1 * np.random.default_rng(0).normal(size=client.model.parameters.shape)
+    return client
+
+
+def _step(client: PofmklClient, batch: list[object], number: int) -> None:
+    # A new version: in lockstep every client may take one sample more.
+    client.model.versions = (number + 1,)
+    client.receive(batch, number * 0.1)  # type: ignore[arg-type]
+    client.receive([], number * 0.1)
+    deque(client.changed_state(), maxlen=0)
+
+
+def _bytes_of_an_upload(preset: str, kernels: int) -> float:
+    client = new_client(preset, 1, kernels, lockstep=True)
+    sent = 0
+    for number in range(20):
+        client.model.versions = (number + 1,)
+        replies = client.receive(samples(number, 1), float(number))
+        sent += sum(encoded_size(reply.key, reply.value) for reply in replies if getattr(reply, "channel", "") == "updates")  # type: ignore[union-attr]
+    return sent / 20
