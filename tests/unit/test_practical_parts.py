@@ -213,7 +213,7 @@ def test_a_clients_state_is_below_64_kilobytes(dimension: int) -> None:
         kept.update((key, len(key) + len(value)) for key, value in learner.parts(rows[0]))
     ring = sum(size for key, size in kept.items() if key[:1] == b"k")
     snapshot = kept[b"s"]
-    assert 20_000 < ring + snapshot <= LARGEST_STATE
+    assert 10_000 < ring + snapshot <= LARGEST_STATE
 
 
 def batch(row: int, inputs: NDArray[np.float64], labels: NDArray[np.float64]) -> Batch:
