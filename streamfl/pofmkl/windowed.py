@@ -1,0 +1,149 @@
+"""River's objects as functions of a client's latest samples: they cannot be remembered, so they are made again from what is."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.challengers import challenger
+
+__all__ = ["ChangeDetector", "RiverExperts", "Windowed", "risen_since"]
+
+log = logging.getLogger(__name__)
+
+# A check takes a few microseconds, and every sample before it is predicted by what is no longer true.
+CHECK_EVERY = 8
+# A mean and a deviation of labels are to be had from so many; ADWIN does not look at fewer either.
+LEAST_SINCE = 5
+
+_Rows = NDArray[np.float32]
+
+
+class _Learns(Protocol):
+    def learn(self, sample: _Rows) -> None:
+        """Take the next kept sample in."""
+
+
+_Learner = TypeVar("_Learner", bound=_Learns)
+
+
+class Windowed(Generic[_Learner]):
+    """One object for each client that knows its latest ``period`` to 2 ``period`` samples and nothing else.
+
+    It begins anew at every multiple of ``period`` samples with the latest ``period``, in their order, and is fed sample by sample
+    from there. So it is a function of the number of samples and of a ring of the latest 2 ``period``, whether the
+    process was restarted in between or not.
+
+    ring: how many samples are kept; sample number n lies in slot n modulo that.
+    """
+
+    def __init__(self, make: Callable[[], _Learner], ring: int) -> None:
+        self._make = make
+        self._ring = ring
+        self._period = max(1, ring // 2)
+        self._held: dict[int, tuple[int, int, _Learner]] = {}
+
+    def at(self, row: int, kept: _Rows, count: int) -> _Learner:
+        """The object of a client that has given ``count`` samples, the latest of which are ``kept`` (ring, width)."""
+        start = max(0, (count // self._period - 1) * self._period)
+        begun, known, learner = self._held.get(row, (-1, 0, None))
+        if learner is None or begun != start or known > count:
+            learner, known = self._make(), start
+        for number in range(known, count):
+            learner.learn(kept[number % self._ring])
+        self._held[row] = start, count, learner
+        return learner
+
+    def forget(self, row: int) -> None:
+        """The client is another one, or its samples are numbered anew."""
+        self._held.pop(row, None)
+
+
+class RiverExperts:
+    """Models of :func:`streamfl.challengers.challenger` that predict a client's labels beside one another.
+
+    inputs: how many columns of a kept sample are the input; label: which column is the label. One that raises while it learns is
+    off until the window begins anew; it predicts NaN then, and whenever its prediction raises or is no finite number.
+    """
+
+    def __init__(self, names: Sequence[str], loss: Literal["square", "logistic"], inputs: int, label: int) -> None:
+        self._models = {name: challenger(name, loss) for name in names}
+        self._names = names
+        self._inputs, self._label = inputs, label
+
+    def learn(self, sample: _Rows) -> None:
+        """Let every model learn a kept sample (width,)."""
+        inputs, label = _by_column(sample[: self._inputs]), float(sample[self._label])
+        for name in [*self._models]:
+            try:
+                self._models[name].learn(inputs, label)
+            # Whatever another library's model raises: it is a guest here, and the client goes on without it.
+            except Exception as error:
+                log.warning("expert %s failed to learn a sample and is off for a while: %r", name, error)
+                del self._models[name]
+
+    def predict(self, inputs: _Rows) -> list[float]:
+        """A prediction of each model for inputs (columns,), NaN where there is none."""
+        return [*self._predictions(_by_column(inputs))]
+
+    def _predictions(self, inputs: dict[int, float]) -> Iterator[float]:
+        for name in self._names:
+            prediction = math.nan
+            if name in self._models:
+                try:
+                    prediction = self._models[name].predict(inputs)
+                except Exception as error:
+                    log.warning("expert %s failed to predict a sample: %r", name, error)
+            yield prediction if math.isfinite(prediction) else math.nan
+
+
+class ChangeDetector:
+    """ADWIN (Bifet and Gavalda 2007) on a client's errors between 0 and 1: have they risen, and when?
+
+    ADWIN says that there was a change; as its buckets double in size it cannot say when, and the split of least squares does: where
+    n0 n1 (mean1 - mean0)^2 of the errors before and after is largest.
+
+    error: which column of a kept sample is the error it was predicted with. ``samples_since``: just after a sample that showed that
+    errors have risen, how many samples there were since they did; 0 otherwise.
+    """
+
+    def __init__(self, error: int) -> None:
+        from river import drift
+
+        self._adwin = drift.ADWIN(clock=CHECK_EVERY)
+        self._error = error
+        self._errors: list[float] = []
+        self.samples_since = 0
+
+    def learn(self, sample: _Rows) -> None:
+        """Take the error of a kept sample (width,) in."""
+        error, before = float(sample[self._error]), self._adwin.estimation
+        self._errors.append(error)
+        self._adwin.update(error)
+        risen = self._adwin.drift_detected and self._adwin.estimation > before
+        self.samples_since = risen_since(np.array(self._errors)) if risen else 0
+
+
+def risen_since(errors: NDArray[np.float64]) -> int:
+    """How many of the latest errors (n,) are since they rose, 5 at least; 0 if there is no such split.
+
+    >>> risen_since(np.array([0.0, 0.1, 0.0, 0.1, 0.9, 0.8, 0.9, 0.7, 0.9, 0.9]))
+    6
+    """
+    before = np.arange(1, len(errors) - LEAST_SINCE + 1)
+    if not len(before):
+        return 0
+    after = len(errors) - before
+    sums = np.cumsum(errors)
+    rises = (sums[-1] - sums[before - 1]) / after - sums[before - 1] / before
+    scores = np.square(np.maximum(rises, 0.0)) * before * after
+    return int(after[np.argmax(scores)]) if scores.max() > 0 else 0
+
+
+def _by_column(inputs: NDArray[Any]) -> dict[int, float]:
+    return dict(enumerate(inputs.astype(np.float64).tolist()))
