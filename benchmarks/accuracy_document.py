@@ -96,12 +96,13 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def overview(figures: Figures, methods: Sequence[str], cell: tuple[int, int], delay: int = 0) -> str:
-    """Methods by sets, best first by the geometric mean over the sets; the best of each set in bold."""
+    """Methods by sets, best first by the geometric mean over the sets that all have; the best of each set in bold."""
     found = {method: [figures.of(method, data, cell, delay) for data in SETS] for method in methods}
     found = {method: row for method, row in found.items() if any(row)}
     best = [min((_error(row[column]) for row in found.values()), default=np.inf) for column in range(len(SETS))]
     rows = []
-    for method in sorted(found, key=lambda method: _geometric(found[method])):
+    shared = [column for column in range(len(SETS)) if all(row[column] for row in found.values())]
+    for method in sorted(found, key=lambda method: _geometric([found[method][column] for column in shared])):
         cells = []
         for figure, lowest in zip(found[method], best, strict=True):
             text = NOTHING if figure is None else str(figure)
@@ -259,8 +260,7 @@ def _error(figure: Figure | None) -> float:
 
 
 def _geometric(row: Sequence[Figure | None]) -> float:
-    """The mean over the sets that were measured."""
-    return float(np.exp(np.mean(np.log([_error(figure) for figure in row if figure is not None]))))
+    return float(np.exp(np.mean(np.log([_error(figure) for figure in row])))) if row else np.inf
 
 
 def _ratio(one: Figure | None, other: Figure | None) -> float:
