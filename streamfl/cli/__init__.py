@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 
 import typer
+from threadpoolctl import threadpool_limits
 
 from streamfl.cli import check, compare, demo, features, replay, run, simulate, topics
 from streamfl.cli.output import BUS_UNAVAILABLE, CONFIGURATION, DATA, say
@@ -41,7 +42,9 @@ for _command in (
 def main() -> None:
     """Run the command line of this process and exit with its code."""
     try:
-        app()
+        # A worker is one thread: products as small as a kernel's lose more by waiting for others than they gain.
+        with threadpool_limits(1):
+            app()
     except ConfigurationError as error:
         _fail(CONFIGURATION, error)
     except BusUnavailable as error:

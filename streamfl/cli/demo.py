@@ -9,7 +9,7 @@ import typer
 
 from streamfl.cli.output import FormatOption, OutputFormat, print_json, print_table, say
 from streamfl.cli.simulate import deal, run_with_progress, scaled
-from streamfl.pofmkl.config import PofmklSettings, UplinkSection
+from streamfl.pofmkl.config import ChallengersSection, PofmklSettings, UplinkSection
 from streamfl.role import ConfigurationError
 from streamfl.settings import Federation, RoleSection
 from streamfl.simulation.report import picture, rows
@@ -36,10 +36,11 @@ def demo(
         federation=Federation(name="demo", seed=seed, clients=CLIENTS),
         role=RoleSection(kind="pofmkl-client"),
         uplink=UplinkSection(budget_bytes_per_second=BUDGET_BYTES_PER_SECOND),
+        challengers=ChallengersSection(models=["last-label", "linear", "knn", "hoeffding"]),
     )
     outcome = run_with_progress(scaled(settings, streams), streams, trace=True)
     try:
-        picture(outcome, out, "POF-MKL: 20 clients, polls of approval ratings")
+        picture(outcome, out, "streamfl: 20 clients, polls of approval ratings")
     except OSError as error:
         raise ConfigurationError(f"--out {out}: cannot be written: {error.strerror or error}") from None
     if format is OutputFormat.JSON:

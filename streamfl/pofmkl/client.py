@@ -42,6 +42,7 @@ class PaperLearner:
         self.row_length: int = 2 * features.count
         self.dimension: int = features.dimension
         self.dtype: type[np.float32] | type[np.float64] = np.float64 if features.dtype == np.float64 else np.float32
+        self.input_dtype = self.dtype
         # A row a client: its log-weights, its loss with each kernel alone, then the four sums.
         self._personal = Rows(2 * self.kernels + 4)
 

@@ -346,7 +346,7 @@ class PofmklClient:
             rows=np.array([member.row for member in members]),
             starts=np.array(starts),
             counts=np.diff([*starts, len(samples)]),
-            inputs=np.array([sample.features for sample, _, _ in samples]),
+            inputs=np.array([sample.features for sample, _, _ in samples], dtype=self.learner.input_dtype),
             labels=np.array([0.0 if label is None else label for label in given]),
             labelled=np.array([label is not None for label in given]),
         )

@@ -67,6 +67,8 @@ class Learner(Protocol):
     row_length: int
     """2 D, the numbers of one kernel's step."""
     dtype: type[np.float32] | type[np.float64]
+    input_dtype: type[np.float32] | type[np.float64]
+    """Of the inputs it is given: double where they are scaled first, or what the features are computed in."""
     dimension: int
     summed: bool
     """Whether the steps of several samples may be added up; otherwise each labelled sample is an upload of its own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,10 @@ def rows(outcome: Outcome) -> list[tuple[str, str]]:
 
 
 def picture(outcome: Outcome, path: Path, title: str) -> None:
-    """Write mean squared error and regret over time to ``path``; the ending says the format. Needs a traced run."""
+    """Write mean squared error and regret over time to ``path``; the ending says the format. Needs a traced run.
+
+    Challengers are lines at the error that they end with.
+    """
     import matplotlib
 
     matplotlib.use("agg")
@@ -66,9 +70,11 @@ def picture(outcome: Outcome, path: Path, title: str) -> None:
         ("federation", outcome.squared_errors, _FEDERATION, 2.5),
     ):
         errors.plot(rounds, np.cumsum(squared.mean(axis=1)) / rounds, color=colour, linewidth=width, label=name)
+    for style, (name, mse) in zip(cycle((":", "--", "-.")), outcome.challengers.items(), strict=False):
+        errors.axhline(mse, color="black", linewidth=1, linestyle=style, label=f"{name}, at the end")
     _label(errors, "Mean squared error so far", "samples a client")
     errors.set_yscale("log")
-    errors.legend(frameon=False)
+    errors.legend(frameon=False, fontsize=8)
     regrets.plot(rounds, regret / rounds, color=_FEDERATION, linewidth=2.5)
     _label(regrets, "Regret per sample", "samples a client")
     figure.suptitle(title)

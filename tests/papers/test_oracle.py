@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.simulation.federation import simulate
 
-TOLERANCE = {"float32": 1e-5, "float64": 1e-9}
+# uji, 520 inputs wide, comes to 0.9e-5 or 1.02e-5 by the processor: the sines of its vector units differ in the last digit.
+TOLERANCE = {"float32": 2e-5, "float64": 1e-9}
 
 
 @dataclass
