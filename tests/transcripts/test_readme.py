@@ -33,6 +33,10 @@ FIGURES = {
     "mse_original_units",
     "mse_running_mean",
     "mse_local_only",
+    "mse_challengers",
+    "log_loss",
+    "accuracy",
+    "auc",
     "regret_mean",
     "regret_per_client",
     "uplink_bytes",
@@ -118,8 +122,10 @@ def test_the_demo_prints_what_it_is_to_be_judged_by(run: Run, folder: Path) -> N
     code, out, error = run("demo")
     rows = table(out)
     assert code == 0
-    assert [row[0] for row in rows] == ROWS
-    assert re.fullmatch(r"[\d.]+ MB, [\d.]+ MB allowed \(\d+% used\)", rows[5][1])
+    challengers = [f"MSE, challenger {name}" for name in ("last-label", "linear", "knn", "hoeffding")]
+    assert [row[0] for row in rows] == [*ROWS[:4], *challengers, *ROWS[4:]]
+    by_name = dict(row[:2] for row in rows)
+    assert re.fullmatch(r"[\d.]+ MB, [\d.]+ MB allowed \(\d+% used\)", by_name["Sent by the clients"])
     assert (folder / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert "demo.png" in error
     code, out, _ = run(shown("demo"))
@@ -128,7 +134,8 @@ def test_the_demo_prints_what_it_is_to_be_judged_by(run: Run, folder: Path) -> N
     assert found.keys() == FIGURES | {"picture"}
     printed = [f"{found[name]:.5f}" for name in ("mse", "mse_local_only", "mse_running_mean")]
     assert [row[1] for row in rows[1:4]] == printed
-    assert rows[4][1] == f"{found['regret_mean'] / found['rounds']:.5f}"
+    assert by_name["Regret per sample"] == f"{found['regret_mean'] / found['rounds']:.5f}"
+    assert found["mse"] < min(found["mse_local_only"], *found["mse_challengers"].values())
     assert found["uplink_bytes"] <= found["uplink_budget_bytes"]
 
 
