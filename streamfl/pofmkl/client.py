@@ -32,6 +32,7 @@ class PaperLearner:
     """
 
     summed = True
+    drifts = 0
 
     def __init__(self, *, features: FeatureMap, learning_rate: float, regularisation: float, loss: Loss) -> None:
         self.features = features

@@ -622,6 +622,7 @@ class PofmklClient:
         yield Measurement("predictions", "counter", "Predictions published", self._counts["samples"])
         yield Measurement("labels", "counter", "Labels learnt from", self._counts["labels"])
         yield Measurement("unlabelled_samples", "counter", "Samples that came without a label", self._counts["unlabelled"])
+        yield Measurement("drifts", "counter", "Rises of a client's error that were found and reacted to", self.learner.drifts)
         yield Measurement("clients", "gauge", "Clients on this worker", len(self._members))
         yield Measurement("waiting_samples", "gauge", "Samples that wait for the model", sum(self._waiting.values()))
         yield Measurement(

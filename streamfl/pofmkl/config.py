@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from streamfl.challengers import challenger_names
 from streamfl.kernels.dictionary import LARGEST_SMOOTHNESS, Kernel, grid, paper_dictionary
@@ -13,7 +13,15 @@ from streamfl.pofmkl.views import VIEWS
 from streamfl.samples import SamplesSection
 from streamfl.settings import RoleSettings, Section
 
-__all__ = ["ChallengersSection", "ExpertsSection", "KernelsSection", "LearningSection", "PofmklSettings", "UplinkSection"]
+__all__ = [
+    "ChallengersSection",
+    "DriftSection",
+    "ExpertsSection",
+    "KernelsSection",
+    "LearningSection",
+    "PofmklSettings",
+    "UplinkSection",
+]
 
 LARGEST_FREQUENCIES_BYTES = 4 * 2**30
 BANDWIDTHS = (0.35, 0.5, 0.7, 1.4, 2.8, 5.6)
@@ -21,7 +29,7 @@ FEW_BANDWIDTHS = (0.7, 1.4, 2.8)
 KERNELS_PER_UPLOAD, FEW_KERNELS = 5, 3
 # What is said in the configuration and would be of no effect is a misunderstanding.
 FOREIGN_KEYS: dict[str, dict[str, set[str]]] = {
-    "paper": {"learning": {"server_step"}, "kernels": {"views"}, "experts": {"local", "mixtures"}},
+    "paper": {"learning": {"server_step"}, "kernels": {"views"}, "experts": {"local", "river", "mixtures"}, "drift": {"detector"}},
     "default": {"learning": {"horizon", "regularisation", "shared_directions"}, "kernels": {"families", "smoothness"}},
 }
 OWN_TOPICS = ("predictions", "updates", "model", "pofmkl-client.state", "pofmkl-server.state", "dead-letters")
@@ -117,6 +125,16 @@ class KernelsSection(Section):
         return grid(list(self.families or ["gaussian"]), bandwidths, self.smoothness)
 
 
+def _known_models(value: list[str]) -> list[str]:
+    known = challenger_names()
+    if len(set(value)) < len(value) or not set(value) <= set(known):
+        raise ValueError(f"any of {', '.join(known)} are expected, and none twice")
+    return value
+
+
+ModelNames = Annotated[list[str], AfterValidator(_known_models)]
+
+
 class ExpertsSection(Section):
     """Who takes part in a client's own mixture; belongs to preset = "default"."""
 
@@ -124,23 +142,24 @@ class ExpertsSection(Section):
         default=["running-mean", "last-label", "neighbours", "scaled-neighbours"]
     )
     """Predictors from the client's own samples, beside the kernels."""
+    river: ModelNames = Field(default=[])
+    """Any of the models that challengers can be, on the client's latest 100 to 256 samples, beside the kernels as well."""
     mixtures: list[Literal["kernels", "all", "ridge"]] = Field(default=["kernels", "all", "ridge"], min_length=1)
     """How they are combined: kernels alone, all of them, all corrected by a ridge regression. The results are mixed once more."""
+
+
+class DriftSection(Section):
+    """What a client does when its errors rise; belongs to preset = "default"."""
+
+    detector: Literal["adwin", "none"] = "adwin"
+    """adwin: where River's ADWIN finds that they have, the client no longer keeps its samples before that. none: it keeps them."""
 
 
 class ChallengersSection(Section):
     """What learns beside a client on its own samples, to be measured: its predictions are not published and not remembered."""
 
-    models: list[str] = Field(default=[])
+    models: ModelNames = Field(default=[])
     """running-mean, last-label, linear, knn, scaled-knn, hoeffding: River's regressors, or classifiers with loss = "logistic"."""
-
-    @field_validator("models")
-    @classmethod
-    def _are_known(cls, value: list[str]) -> list[str]:
-        known = challenger_names()
-        if len(set(value)) < len(value) or not set(value) <= set(known):
-            raise ValueError(f"any of {', '.join(known)} are expected, and none twice")
-        return value
 
 
 class UplinkSection(Section):
@@ -165,6 +184,7 @@ class PofmklSettings(RoleSettings):
     learning: LearningSection = Field(default_factory=LearningSection)
     kernels: KernelsSection = Field(default_factory=KernelsSection)
     experts: ExpertsSection = Field(default_factory=ExpertsSection)
+    drift: DriftSection = Field(default_factory=DriftSection)
     uplink: UplinkSection = Field(default_factory=UplinkSection)
     challengers: ChallengersSection = Field(default_factory=ChallengersSection)
 

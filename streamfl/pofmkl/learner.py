@@ -72,6 +72,8 @@ class Learner(Protocol):
     dimension: int
     summed: bool
     """Whether the steps of several samples may be added up; otherwise each labelled sample is an upload of its own."""
+    drifts: int
+    """Changes found in the clients' errors since the learner was made."""
 
     def borrow(self) -> int:
         """A row for a new client, empty."""

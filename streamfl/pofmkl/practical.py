@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from streamfl.pofmkl.learner import Batch, Taken
 from streamfl.pofmkl.mixture import corrected, log_posterior, mixed, ridge_step
 from streamfl.pofmkl.neighbours import Projection, neighbour_predictions
 from streamfl.pofmkl.views import LAGS, ViewedFeatures
+from streamfl.pofmkl.windowed import ChangeDetector, RiverExperts, Windowed
 from streamfl.role import PeerError
 
 __all__ = ["LOCAL_EXPERTS", "MIXTURES", "Forecast", "PracticalLearner"]
@@ -30,8 +31,10 @@ MIXTURES = ("kernels", "all", "ridge")
 # Standardised labels and deviations are cut here: one outlier must not undo what was learnt.
 LARGEST_TARGET = 3.0
 LEAST_DEVIATION = 1e-3
-# A client's latest samples are kept, as many as fit: the rest of its state is a few kilobytes, and all of it is to stay below 64.
-KEPT_BYTES, MOST_KEPT = 49_152, 256
+# So many deviations from the mean, labels before and after a change hardly overlap; from 1 to 2 it hardly matters.
+ANOTHER_LEVEL = 2.0
+# A client's latest samples are kept, as many as fit in what the rest of its state leaves of these bytes, and at least some.
+STATE_BYTES, MOST_KEPT, LEAST_KEPT = 65_536, 256, 16
 SNAPSHOT_EVERY = 64
 # So many clients' latest samples stay in the processor's caches.
 BLOCK_ROWS = 32
@@ -47,6 +50,7 @@ class _Scale:
     """What was known of some samples' clients just before their labels: a row a sample."""
 
     known: NDArray[np.int64]
+    kept: NDArray[np.int64]
     mean: Floats
     deviation: Floats
     low: Floats
@@ -96,12 +100,20 @@ class PracticalLearner:
     regression on the experts' deviations; the prediction is the mean of the three. With the logistic loss every
     expert's prediction is a probability, kept away from 0 and 1 by 1 / (2 n + 2).
 
-    features: the kernels. experts: names of ``LOCAL_EXPERTS``. mixtures: names of ``MIXTURES``; "ridge" corrects "all".
-    A client's state is bounded: running moments, E^2 numbers of the ridge, its latest 200 to 256 samples.
+    Where River's ADWIN finds that a client's errors have risen, its samples before that are not kept any longer: neighbours are
+    sought, and River's models made, among those since; m, s and the range of labels are taken from these too if most of them are
+    more than 2 s from m. The error of a prediction p is min(1, ((y - p) / s)^2), with the logistic loss min(1, log loss / log 2):
+    what a mean or a coin would do is 1.
+
+    features: the kernels. experts: names of ``LOCAL_EXPERTS``. river: names of :func:`streamfl.challengers.challenger`, experts
+    that learn the same columns as the neighbours. mixtures: names of ``MIXTURES``; "ridge" corrects "all". detector: "none" never
+    forgets. A client's state is bounded by 64 KB: running moments, E^2 numbers of the ridge, and as many of its latest samples, at
+    most 256, as fit; River's models are made from these. ``drifts`` counts the changes found since the object was made.
     One object serves one thread.
     """
 
     summed = False
+    input_dtype: type[np.float32] | type[np.float64] = np.float64
 
     def __init__(
         self,
@@ -110,7 +122,9 @@ class PracticalLearner:
         loss: Loss,
         seed: int,
         experts: Sequence[str] = LOCAL_EXPERTS,
+        river: Sequence[str] = (),
         mixtures: Sequence[str] = MIXTURES,
+        detector: Literal["adwin", "none"] = "adwin",
     ) -> None:
         self.features = features
         self.loss = loss
@@ -121,14 +135,17 @@ class PracticalLearner:
         self._local = [name for name in LOCAL_EXPERTS if name in experts]
         self._mixtures = [name for name in MIXTURES if name in mixtures]
         self._project = Projection(self.dimension, seed)
-        experts_in_all = self.kernels + len(self._local)
+        self._river = [*river]
+        personal = len(self._local) + len(self._river)
+        experts_in_all = self.kernels + personal
         self._log_prior = np.full(experts_in_all, -np.log(2 * self.kernels))
-        self._log_prior[self.kernels :] = -np.log(2 * max(1, len(self._local)))
+        self._log_prior[self.kernels :] = -np.log(2 * max(1, personal))
         number = np.dtype("<f8")
         self._moments_type = np.dtype(
             [
                 ("samples", "<i8"),
                 ("labels", "<i8"),
+                ("kept", "<i8"),
                 ("origin", number, (self._project.width,)),
                 ("input_mean", number, (self.dimension,)),
                 ("input_squares", number, (self.dimension,)),
@@ -149,9 +166,20 @@ class PracticalLearner:
                 ("sums", number, (4,)),
             ]
         )
-        # A sample that is kept: what distances are taken of, the labels before it, and its own.
-        self._kept_width = self._project.width + LAGS + 1
-        self._ring = min(MOST_KEPT, KEPT_BYTES // (4 * self._kept_width))
+        # A sample that is kept: what distances are taken of, the labels before it, its own, and the error of its prediction.
+        self._kept_label = self._project.width + LAGS
+        self._kept_width = self._kept_label + 1 + (detector != "none")
+        left = STATE_BYTES - self._moments_type.itemsize - self._mixture_type.itemsize
+        self._ring = min(MOST_KEPT, max(LEAST_KEPT, left // (4 * self._kept_width)))
+        self._river_experts = self._detectors = None
+        if self._river:
+            kind: Literal["square", "logistic"] = "logistic" if loss is LOGISTIC else "square"
+            self._river_experts = Windowed(
+                lambda: RiverExperts(self._river, kind, self._project.width, self._kept_label), self._ring
+            )
+        if detector != "none":
+            self._detectors = Windowed(lambda: ChangeDetector(self._kept_label + 1), self._ring)
+        self.drifts = 0
         self._entry_type = np.dtype(
             [
                 ("number", "<i8"),
@@ -186,46 +214,51 @@ class PracticalLearner:
         self._moments[row], self._mixing[row], self._kept[row] = self._empty_moments, self._empty_mixture, 0
         self._changed.pop(row, None)
         self._unread.pop(row, None)
+        self._forget_windows(row)
         self._free.append(row)
 
     def take(self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]) -> Taken:
         self._put_together(batch.rows.tolist())
         inputs, labels, labelled = np.asarray(batch.inputs, np.float64), batch.labels, batch.labelled
         waves = list(_waves(batch))
-        # What scales a sample depends on the samples before it and not on the model: all waves first, so that the kernels of the
-        # whole batch are one product.
-        snapshots: dict[tuple[int, int], bytes] = {}
         scales: list[_Scale] = []
-        for rows, index in waves:
-            self._see(rows, inputs[index])
-            scales.append(self._scale(rows, inputs[index], self._moments["lags"][rows]))
-            known = labelled[index]
-            self._take_labels(rows[known], labels[index[known]])
-            for row in rows[self._moments["samples"][rows] % SNAPSHOT_EVERY == 0].tolist():
-                snapshots[row, int(self._moments["samples"][row])] = self._moments[row].tobytes()
-        scale = _joined(scales).at(np.argsort(np.concatenate([index for _, index in waves])))
-        raw = self.features.predict(scale.views, parameters)
         experts = np.empty((len(labels), len(self._log_prior)))
-        predictions, counts = np.empty(len(labels)), np.empty(len(labels))
-        losses = np.empty((len(labels), self.kernels))
-        for (rows, index), own in zip(waves, scales, strict=True):
-            forecast = self._forecast(rows, inputs[index], own, raw[index])
-            predictions[index], experts[index] = forecast.predictions, forecast.experts
-            losses[index], counts[index] = self._mixing["losses"][rows, : self.kernels], self._mixing["count"][rows]
-            self._count(rows, labels[index], labelled[index], forecast)
-            self._journal(rows, labels[index], labelled[index], forecast)
-            learning = np.flatnonzero(labelled[index])
-            if len(learning):
-                learnt = labels[index[learning]]
-                self._learn(rows[learning], _some(forecast, learning), own.deviation[learning], learnt)
-                self._keep(rows[learning], own.at(learning), learnt)
-            for row in rows[self._mixing["sums"][rows, 0] % SNAPSHOT_EVERY == 0].tolist():
-                moments = snapshots[row, int(self._mixing["sums"][row, 0])]
-                self._changed.setdefault(row, {})[b"s"] = moments + self._mixing[row].tobytes()
+        predictions, counts, counts_after = np.empty((3, len(labels)))
+        losses, losses_after = np.empty((2, len(labels), self.kernels))
+        for group in _groups(waves, every=self._detectors is not None):
+            # What scales a sample depends on the samples before it and not on the model, but for a change that is found: all waves
+            # first, so that the kernels of the whole group are one product.
+            snapshots: dict[tuple[int, int], bytes] = {}
+            own_scales: list[_Scale] = []
+            for rows, index in group:
+                self._see(rows, inputs[index])
+                own_scales.append(self._scale(rows, inputs[index], self._moments["lags"][rows]))
+                known = labelled[index]
+                self._take_labels(rows[known], labels[index[known]])
+                for row in rows[self._moments["samples"][rows] % SNAPSHOT_EVERY == 0].tolist():
+                    snapshots[row, int(self._moments["samples"][row])] = self._moments[row].tobytes()
+            scales += own_scales
+            raw = np.empty((len(labels), self.kernels))
+            raw[np.concatenate([index for _, index in group])] = self.features.predict(_joined(own_scales).views, parameters)
+            for (rows, index), own in zip(group, own_scales, strict=True):
+                forecast = self._forecast(rows, inputs[index], own, raw[index])
+                predictions[index], experts[index] = forecast.predictions, forecast.experts
+                losses[index], counts[index] = self._mixing["losses"][rows, : self.kernels], self._mixing["count"][rows]
+                self._count(rows, labels[index], labelled[index], forecast)
+                self._journal(rows, labels[index], labelled[index], forecast)
+                learning = np.flatnonzero(labelled[index])
+                if len(learning):
+                    learnt, some, then = labels[index[learning]], _some(forecast, learning), own.at(learning)
+                    self._learn(rows[learning], some, then.deviation, learnt)
+                    self._keep(rows[learning], then, learnt, self._errors(some.predictions, learnt, then.deviation))
+                for row in rows[self._mixing["sums"][rows, 0] % SNAPSHOT_EVERY == 0].tolist():
+                    self._snapshot(row, snapshots[row, int(self._mixing["sums"][row, 0])])
+                for row in self._react(rows[learning]):
+                    self._snapshot(row, self._moments[row].tobytes())
+                losses_after[index] = self._mixing["losses"][rows, : self.kernels]
+                counts_after[index] = self._mixing["count"][rows]
+        scale = _joined(scales).at(np.argsort(np.concatenate([index for _, index in waves])))
         targets = np.where(labelled & (scale.known >= 2), self._target(labels, scale), 0.0)
-        judged = labelled & (scale.known > 0)
-        latest = self._losses(experts[:, : self.kernels], labels[:, None])
-        after = np.where(judged[:, None], MEMORY * losses + latest, losses)
         return _Taken(
             features=self.features,
             views=scale.views,
@@ -234,7 +267,7 @@ class PracticalLearner:
             scores=logit(predictions) if self.loss is LOGISTIC else predictions,
             kernel_predictions=experts[:, : self.kernels],
             log_weights=self._log_weights(losses, counts),
-            log_weights_after=self._log_weights(after, np.where(judged, MEMORY * counts + 1.0, counts)),
+            log_weights_after=self._log_weights(losses_after, counts_after),
         )
 
     def predict(self, rows: NDArray[np.intp], inputs: Floats, parameters: NDArray[Any]) -> Forecast:
@@ -253,13 +286,15 @@ class PracticalLearner:
         judge nobody, and they are asked again, with the lags of then.
         """
         scale = self._scale(rows, forecast.inputs, forecast.lags)
+        errors = self._errors(forecast.predictions, labels, scale.deviation)
         if (forecast.known == 0).any() and (scale.known > 0).all():
             forecast = self._forecast(rows, forecast.inputs, scale, self.features.predict(scale.views, parameters))
         losses, counts = self._mixing["losses"][rows, : self.kernels], self._mixing["count"][rows]
         weights = self._log_weights(losses, counts)
         self._learn(rows, forecast, scale.deviation, labels)
-        self._keep(rows, scale, labels)
+        self._keep(rows, scale, labels, errors)
         self._take_labels(rows, labels)
+        self._react(rows)
         return _Taken(
             features=self.features,
             views=scale.views,
@@ -317,6 +352,7 @@ class PracticalLearner:
         counts = moments["labels"][rows] + 1
         means, squares = moments_with(counts, moments["label_mean"][rows], moments["label_squares"][rows], labels)
         moments["labels"][rows], moments["label_mean"][rows], moments["label_squares"][rows] = counts, means, squares
+        moments["kept"][rows] += 1
         first = counts == 1
         moments["low"][rows] = np.where(first, labels, np.minimum(moments["low"][rows], labels))
         moments["high"][rows] = np.where(first, labels, np.maximum(moments["high"][rows], labels))
@@ -337,6 +373,7 @@ class PracticalLearner:
         variances = moments["input_squares"] / np.maximum(moments["samples"], 1)[:, None]
         return _Scale(
             known=known,
+            kept=moments["kept"],
             mean=mean,
             deviation=deviation,
             low=low,
@@ -380,26 +417,37 @@ class PracticalLearner:
             if len(having):
                 plain[having], scaled[having] = self._neighbours(rows[having], scale.at(having)).T
             by_name |= {"neighbours": plain, "scaled-neighbours": scaled}
-        chosen = [by_name[name] for name in self._local]
+        chosen = [by_name[name] for name in self._local] + [*self._river_predictions(rows, scale).T]
         return np.stack(chosen, axis=1) if chosen else np.empty((len(rows), 0))
 
+    def _river_predictions(self, rows: NDArray[np.intp], scale: _Scale) -> Floats:
+        """(rows, river); the running mean of those that have no opinion."""
+        result = np.repeat(scale.mean[:, None], len(self._river), axis=1)
+        if self._river_experts is not None:
+            queries = scale.queries.astype(np.float32)
+            for place in np.flatnonzero(scale.known).tolist():
+                row = int(rows[place])
+                experts = self._river_experts.at(row, self._kept[row], int(scale.kept[place]))
+                result[place] = experts.predict(queries[place])
+        return np.where(np.isnan(result), scale.mean[:, None], result)
+
     def _neighbours(self, rows: NDArray[np.intp], scale: _Scale) -> Floats:
-        filled = np.minimum(scale.known, self._ring)
+        filled = np.minimum(scale.kept, self._ring)
         result = np.empty((len(rows), 2))
         for start in range(0, len(rows), BLOCK_ROWS):
             block = slice(start, start + BLOCK_ROWS)
             used = slice(0, int(filled[block].max()))
             kept = self._kept[rows[block], used]
-            lags = kept[..., -1 - LAGS : -1] - scale.mean[block, None, None]
+            lags = kept[..., self._project.width : self._kept_label] - scale.mean[block, None, None]
             lags /= scale.deviation[block, None, None]
             np.clip(lags, -LARGEST_TARGET, LARGEST_TARGET, out=lags)
             lags[np.isnan(lags)] = 0.0
             result[block] = neighbour_predictions(
                 scale.queries[block].astype(np.float32),
                 scale.scaled_lags[block].astype(np.float32),
-                kept[..., : -1 - LAGS],
+                kept[..., : self._project.width],
                 lags.astype(np.float32),
-                kept[..., -1],
+                kept[..., self._kept_label],
                 filled[block],
                 scale.variances[block].astype(np.float32),
             )
@@ -432,13 +480,55 @@ class PracticalLearner:
         losses = self._losses(forecast.experts[:, : self.kernels], labels[:, None])
         self._mixing["kernel_losses"][rows] += np.where(labelled[:, None], losses, 0.0)
 
-    def _keep(self, rows: NDArray[np.intp], scale: _Scale, labels: Floats) -> None:
+    def _keep(self, rows: NDArray[np.intp], scale: _Scale, labels: Floats, errors: Floats) -> None:
         """Put samples among the latest of their clients."""
-        kept = np.hstack([scale.queries, scale.lags, labels[:, None]]).astype("<f4")
-        slots = scale.known % self._ring
+        columns = [scale.queries, scale.lags, labels[:, None]]
+        if self._detectors is not None:
+            columns.append(errors[:, None])
+        kept = np.hstack(columns).astype("<f4")
+        slots = scale.kept % self._ring
         self._kept[rows, slots] = kept
         for row, slot, content in zip(rows.tolist(), slots.tolist(), _cut(kept, 4 * self._kept_width), strict=True):
             self._changed.setdefault(row, {})[_key(b"k", slot)] = content
+
+    def _react(self, rows: NDArray[np.intp]) -> list[int]:
+        """Let clients whose errors have risen forget what was before; returns their rows."""
+        if self._detectors is None:
+            return []
+        changed = []
+        for row in rows.tolist():
+            since = self._detectors.at(row, self._kept[row], int(self._moments["kept"][row])).samples_since
+            if since:
+                self._begin_anew(row, since)
+                changed.append(row)
+        self.drifts += len(changed)
+        return changed
+
+    def _begin_anew(self, row: int, since: int) -> None:
+        """Keep a client's latest ``since`` samples only, and if the scale of its labels does not fit them, take it from them."""
+        moments = self._moments[row : row + 1]
+        latest = self._kept[row, np.arange(moments["kept"][0] - since, moments["kept"][0]) % self._ring]
+        labels = latest[:, self._kept_label].astype(np.float64)
+        deviation = predictive_deviation(moments["labels"], moments["label_squares"], LEAST_DEVIATION)
+        # The kernels were trained on the scale as it is: it changes only where it has little to do with the labels.
+        if (np.abs(np.median(labels) - moments["label_mean"]) > ANOTHER_LEVEL * deviation)[0]:
+            moments["labels"], moments["label_mean"] = since, labels.mean()
+            moments["label_squares"] = np.square(labels - labels.mean()).sum()
+            moments["low"], moments["high"] = labels.min(), labels.max()
+        moments["kept"] = since
+        self._kept[row, :since] = latest
+        parts = self._changed.setdefault(row, {})
+        for slot, content in enumerate(_cut(latest.astype("<f4"), 4 * self._kept_width)):
+            parts[_key(b"k", slot)] = content
+        self._forget_windows(row)
+
+    def _forget_windows(self, row: int) -> None:
+        for windows in (self._river_experts, self._detectors):
+            if windows is not None:
+                windows.forget(row)
+
+    def _snapshot(self, row: int, moments: bytes) -> None:
+        self._changed.setdefault(row, {})[b"s"] = moments + self._mixing[row].tobytes()
 
     def _journal(self, rows: NDArray[np.intp], labels: Floats, labelled: NDArray[np.bool_], forecast: Forecast) -> None:
         """Write down what these samples taught, for the time until the next snapshot."""
@@ -480,6 +570,11 @@ class PracticalLearner:
             return -np.log(np.where(labels > 0.5, predictions, 1.0 - predictions))
         return np.square(predictions - labels)
 
+    def _errors(self, predictions: Floats, labels: Floats, deviation: Floats) -> Floats:
+        """As the detector takes them, between 0 and 1."""
+        unit = np.log(2.0) if self.loss is LOGISTIC else np.square(deviation)
+        return np.minimum(self._losses(predictions, labels) / unit, 1.0)
+
     @property
     def _noisy(self) -> bool:
         return self.loss is not LOGISTIC
@@ -511,11 +606,18 @@ class _Taken:
         return np.asarray(rows * self.targets[samples, None].astype(rows.dtype))
 
 
-def _waves(batch: Batch) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+_Wave = tuple[NDArray[np.intp], NDArray[np.intp]]
+
+
+def _waves(batch: Batch) -> Iterator[_Wave]:
     """The batch cut so that no client comes twice: rows of the clients, and the numbers of their samples."""
     for number in range(int(batch.counts.max())):
         clients = np.flatnonzero(batch.counts > number)
         yield batch.rows[clients], batch.starts[clients] + number
+
+
+def _groups(waves: list[_Wave], every: bool) -> list[list[_Wave]]:
+    return [[wave] for wave in waves] if every else [waves]
 
 
 def _joined(scales: Sequence[_Scale]) -> _Scale:

@@ -105,7 +105,9 @@ def learner(settings: PofmklSettings, dimension: int) -> Learner:
         loss=loss_named(learning.loss),
         seed=settings.federation.seed,
         experts=settings.experts.local,
+        river=settings.experts.river,
         mixtures=settings.experts.mixtures,
+        detector=settings.drift.detector,
     )
 
 
