@@ -21,6 +21,7 @@ from benchmarks.accuracy_plan import (
     LATE_BY,
     RELATIVES,
     SETS,
+    WHOLE,
     Experiment,
     cells_of,
     seeds_of,
@@ -134,8 +135,8 @@ def ablation(figures: Figures) -> str:
     """Each ingredient's removal as a ratio to the full learner, with the first seed, worst first."""
     cells = [(data, cell) for cell in CELLS for data in SETS]
     rows = []
-    for method in (*ABLATIONS, "default without a server"):
-        ratios = [_ratio(figures.of(method, *cell, seeds=(0,)), figures.of("default", *cell, seeds=(0,))) for cell in cells]
+    for method in (*(name for name in ABLATIONS if name != WHOLE), "default without a server"):
+        ratios = [_ratio(figures.of(method, *cell, seeds=(0,)), figures.of(WHOLE, *cell, seeds=(0,))) for cell in cells]
         if np.isfinite(ratios).any():
             rows.append((float(np.nanmean(ratios)), method, ratios))
     rows.sort(key=lambda row: -row[0])

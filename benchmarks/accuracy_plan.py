@@ -20,6 +20,7 @@ __all__ = [
     "RELATIVES",
     "SEEDS",
     "SETS",
+    "WHOLE",
     "Experiment",
     "cells_of",
     "plan",
@@ -80,7 +81,10 @@ def _without(names: tuple[str, ...], *dropped: str) -> list[str]:
     return [name for name in names if name not in dropped]
 
 
+# What the ablations are measured against: the default, called as they are.
+WHOLE = "full learner"
 ABLATIONS = {
+    WHOLE: default(),
     **{f"without the view {view}": default(kernels={"views": _without(_VIEWS, view)}) for view in _VIEWS},
     "without views of earlier labels": default(kernels={"views": _without(_VIEWS, "standardised-lags", "centred-lags")}),
     "without local experts": default(experts={"local": []}),
@@ -91,6 +95,7 @@ ABLATIONS = {
     "mixtures: only kernels": default(experts={"mixtures": ["kernels"]}),
     "server: a gradient step": default(learning={"server_step": "gradient"}),
     "server: AdaGrad": default(learning={"server_step": "adagrad"}),
+    "without drift detection": default(drift={"detector": "none"}),
     "exploration 0": default(learning={"exploration": 0.0}),
     "exploration 1": default(learning={"exploration": 1.0}),
 }

@@ -116,7 +116,7 @@ def load_streams(folder: Path) -> ModuleType:
 def source_hash(method: Method, root: Path = ROOT) -> str:
     """Of the method's settings, with what is left out of them, and of its source files' code; comments and layout do not count."""
     resolved = _settings(method, clients=1, seed=0, dimension=1)
-    sections = resolved.model_dump(include={"learning", "kernels", "experts", "uplink"})
+    sections = resolved.model_dump(include={"learning", "kernels", "experts", "drift", "uplink"})
     dictionary = resolved.views, resolved.bandwidths, resolved.kernels_per_upload
     said = [method.runs] if method.runs in challenger_names() else [method.runs, sections, dictionary]
     digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode())

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.challengers import challenger, challenger_names
-from streamfl.pofmkl.config import FOREIGN_KEYS, ExpertsSection, KernelsSection, LearningSection, PofmklSettings
+from streamfl.pofmkl.config import FOREIGN_KEYS, PofmklSettings
 from streamfl.pofmkl.relatives import Baseline, em_kofl, ofmkl_avg, ofskl, per_fed_avg, vm_kofl
 from streamfl.pofmkl.roles import feature_map
 from streamfl.role import ConfigurationError
+from streamfl.settings import Section
 from streamfl.simulation.direct import alone, federated
 from streamfl.simulation.federation import simulate
 
@@ -90,12 +91,12 @@ def settings_of(settings: PofmklSettings, preset: Literal["default", "paper"]) -
     """
     if settings.learning.preset == preset:
         return settings
-    kept = settings.learning.model_dump(exclude_unset=True)
-    for key in {"learning_rate"} | FOREIGN_KEYS[preset]["learning"]:
-        kept.pop(key, None)
-    learning = LearningSection.model_validate(kept | {"preset": preset})
-    plain = {"learning": learning, "kernels": KernelsSection(), "experts": ExpertsSection()}
-    settings = settings.model_copy(update=plain)
+    changed: dict[str, Section] = {}
+    for name, foreign in FOREIGN_KEYS[preset].items():
+        section: Section = getattr(settings, name)
+        kept = section.model_dump(exclude_unset=True, exclude=foreign | {"learning_rate", "bandwidths"})
+        changed[name] = type(section).model_validate(kept | ({"preset": preset} if name == "learning" else {}))
+    settings = settings.model_copy(update=changed)
     federation, uplink = settings.federation, settings.uplink
     if uplink.kernels_per_upload is not None:
         fewer = min(uplink.kernels_per_upload, settings.kernel_count)

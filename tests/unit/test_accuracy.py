@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import accuracy  # noqa: E402
 from benchmarks.accuracy_document import Figures, digits, fill, overview, picture, places, state, tables  # noqa: E402
-from benchmarks.accuracy_plan import CELLS, LATE, LATE_BY, METHODS, SETS, plan  # noqa: E402
+from benchmarks.accuracy_plan import CELLS, LATE, LATE_BY, METHODS, SETS, WHOLE, plan  # noqa: E402
 from benchmarks.accuracy_runs import Cache, Method, Run, Stream, compute, curve_points, measure, source_hash  # noqa: E402
 
 CLIENTS, SAMPLES = 3, 20
@@ -143,7 +143,7 @@ def test_ratios_are_taken_cell_by_cell(cache: Cache) -> None:
     """Protects the ablation: a mean of errors would be that of the set with the largest labels."""
     for number, data in enumerate(SETS):
         for cell in CELLS:
-            for method, factor in (("default", 1.0), ("without last label", 1.5 if data == "air" else 1.0)):
+            for method, factor in ((WHOLE, 1.0), ("without last label", 1.5 if data == "air" else 1.0)):
                 cache.put(Run(method, data, *cell), {"source": "s", "mse": factor * 10.0**number, "bytes": None, "samples": 9})
     contents = tables(cache)
     (found,) = [row for row in rows(contents["ablation"]) if row[0] == "without last label"]

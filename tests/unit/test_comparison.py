@@ -11,7 +11,7 @@ import pytest
 from command_line import run_command
 
 from streamfl.challengers import challenger, challenger_names
-from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.config import DriftSection, ExpertsSection, PofmklSettings
 from streamfl.role import ConfigurationError
 from streamfl.simulation.comparison import Problem, compare, method_names, settings_of
 from streamfl.simulation.direct import alone, federated
@@ -69,7 +69,8 @@ def test_the_federation_is_the_one_that_is_deployed(preset: str) -> None:
 def test_one_configuration_is_enough_for_both_presets() -> None:
     """Protects who compares presets whose keys exclude each other: what has no meaning in the other one is left out there."""
     default = problem({"views": ["centred"], "bandwidths": [1.0, 2.0]}, server_step="gradient", learning_rate=0.7, exploration=0.5)
-    paper = settings_of(default.settings, "paper")
+    own = {"experts": ExpertsSection(local=["last-label"]), "drift": DriftSection(detector="none")}
+    paper = settings_of(default.settings.model_copy(update=own), "paper")
     assert PofmklSettings.model_validate(paper.model_dump(exclude_unset=True)).kernel_count == 51
     assert (paper.learning.rate, paper.learning.exploration, paper.learning.features_per_kernel) == (1000**-0.5, 0.5, 5)
     assert paper.uplink.kernels_per_upload == 2
