@@ -117,6 +117,21 @@ def assert_same_after_restart(inputs: Floats, labels: Floats, cut: int, options:
     return one
 
 
+def test_another_client_in_the_same_row_has_windows_of_its_own() -> None:
+    """A row that is lent again must not keep River's models of the client before, whose samples are another's."""
+    inputs, labels = stream(2, 60)
+    one, other = learner(river=("linear",)), learner(river=("linear",))
+    row, theirs = one.borrow(), other.borrow()
+    take(one, [row], inputs[:1, :20], labels[:1, :20])
+    take(other, [theirs], inputs[1:, :40], labels[1:, :40])
+    one.give_back(row)
+    assert one.borrow() == row
+    for key, value in other.parts(theirs):
+        one.restore_part(row, key, value)
+    left, right = (take(some, [own], inputs[1:, 40:], labels[1:, 40:]) for some, own in ((one, row), (other, theirs)))
+    np.testing.assert_array_equal(left.predictions, right.predictions)
+
+
 @pytest.mark.parametrize("dimension", [3, 60])
 def test_river_expert_predicts_what_river_does_on_the_window(dimension: int) -> None:
     """Shows that the expert is River's linear regression, on the columns that neighbours see of the window's samples."""
