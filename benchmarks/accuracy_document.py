@@ -20,6 +20,7 @@ from benchmarks.accuracy_plan import (
     LATE,
     LATE_BY,
     RELATIVES,
+    SEEDS,
     SETS,
     WHOLE,
     Experiment,
@@ -28,7 +29,7 @@ from benchmarks.accuracy_plan import (
 )
 from benchmarks.accuracy_runs import Cache, Run, curve_points
 
-__all__ = ["Figure", "Figures", "fill", "overview", "picture", "places", "state", "tables"]
+__all__ = ["Figure", "Figures", "experiment", "fill", "overview", "picture", "places", "state", "tables"]
 
 NOTHING = "-"
 BYTES_DRAWN = (3e2, 3e5)
@@ -72,6 +73,10 @@ class Figures:
             return Figure(None, 0.0, sent, len(found))
         spread = float(np.std(errors, ddof=1)) if len(errors) > 1 else 0.0
         return Figure(float(np.mean(errors)), spread, sent, len(found))
+
+    def seeds(self, method: str, data: str, cell: tuple[int, int]) -> set[int]:
+        """Those that there are."""
+        return {seed for seed in SEEDS if self._cache.get(Run(method, data, *cell, seed)) is not None}
 
     def curve(self, method: str, data: str, cell: tuple[int, int]) -> tuple[list[int], list[float]]:
         """Numbers of samples, and the error so far at each, as the mean over the seeds; nothing where it diverged."""
@@ -159,11 +164,14 @@ def server(figures: Figures) -> str:
 
 
 def experiment(figures: Figures, varied: Experiment) -> str:
-    """A quantity varied: a row for each method and set."""
+    """A quantity varied: a row for each method and set, over the seeds that all of its figures have."""
     rows = []
     for data in EXPERIMENT_SETS:
         for name, row in varied.rows.items():
-            found = [figures.of(method, data, (clients, EXPERIMENT_SAMPLES)) for method, clients in row]
+            cells = [(method, data, (clients, EXPERIMENT_SAMPLES)) for method, clients in row]
+            having = [seeds for cell in cells if (seeds := figures.seeds(*cell))]
+            shared = sorted(set.intersection(*having)) if having else []
+            found = [figures.of(*cell, seeds=shared) for cell in cells]
             texts = [NOTHING if figure is None else str(figure) for figure in found]
             rows.append([f"{data}, {name}", *texts, *[""] * (len(varied.values) - len(texts))])
     return f"{varied.title}:\n\n" + markdown(["", *varied.values], rows)

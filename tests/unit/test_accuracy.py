@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import accuracy  # noqa: E402
-from benchmarks.accuracy_document import Figures, digits, fill, overview, picture, places, state, tables  # noqa: E402
-from benchmarks.accuracy_plan import CELLS, LATE, LATE_BY, METHODS, SETS, WHOLE, plan  # noqa: E402
+from benchmarks.accuracy_document import Figures, digits, experiment, fill, overview, picture, places, state, tables  # noqa: E402
+from benchmarks.accuracy_plan import CELLS, EXPERIMENTS, LATE, LATE_BY, METHODS, SETS, WHOLE, plan  # noqa: E402
 from benchmarks.accuracy_runs import Cache, Method, Run, Stream, compute, curve_points, measure, source_hash  # noqa: E402
 
 CLIENTS, SAMPLES = 3, 20
@@ -158,6 +158,16 @@ def test_the_page_says_what_is_missing_or_older(cache: Cache) -> None:
     found = state([one, two, other], cache)
     assert found == "Not measured yet: default (1), knn (1).\n\nMeasured with code that has changed since: default (1)."
     assert state([], cache) == "Every run is there, and of the code as it is."
+
+
+def test_a_quantity_varied_is_seen_over_the_same_seeds(cache: Cache) -> None:
+    """Protects the experiments from a difference between seeds that looks like one of M or K."""
+    for seed, factor in ((0, 1.0), (1, 5.0)):
+        for method in ("exploration 0", "default", "exploration 1"):
+            if (seed, method) != (1, "exploration 1"):
+                cache.put(Run(method, "air", *CELLS[0], seed), {"source": "s", "mse": factor, "bytes": None, "samples": 300})
+    (row,) = [row for row in rows(experiment(Figures(cache), EXPERIMENTS[2])) if row[0] == "air, default"]
+    assert row[1:] == ["1.00", "1.00", "1.00"]
 
 
 def test_tables_go_between_their_marks() -> None:
