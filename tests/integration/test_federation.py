@@ -43,9 +43,8 @@ label = "lever"
 label_range = [{low}, {high}]
 input_norm = {norm}
 [learning]
-preset = "paper"
+preset = "{preset}"
 staleness = "lockstep"
-horizon = 300
 round_timeout_seconds = 600
 [uplink]
 kernels_per_upload = 1
@@ -55,7 +54,7 @@ kernels_per_upload = 1
 class Deployment:
     """One federation: its settings file, its data file and its processes."""
 
-    def __init__(self, folder: Path, url: str, inputs: np.ndarray, labels: np.ndarray) -> None:
+    def __init__(self, folder: Path, url: str, inputs: np.ndarray, labels: np.ndarray, preset: str) -> None:
         self.name = f"plant-{uuid.uuid4().hex[:8]}"
         self.configuration = folder / "federation.toml"
         self.data = folder / "rows.npz"
@@ -67,6 +66,7 @@ class Deployment:
             CONFIGURATION.format(
                 name=self.name,
                 clients=CLIENTS,
+                preset=preset,
                 url=url,
                 features=", ".join(f'"{name}"' for name in names),
                 low=float(labels.min()),
@@ -137,11 +137,11 @@ class Deployment:
 
 
 @pytest.fixture
-def deploy(tmp_path: Path, broker: Broker) -> Iterator[Callable[[np.ndarray, np.ndarray], Deployment]]:
+def deploy(tmp_path: Path, broker: Broker) -> Iterator[Callable[[np.ndarray, np.ndarray, str], Deployment]]:
     made: list[Deployment] = []
 
-    def make(inputs: np.ndarray, labels: np.ndarray) -> Deployment:
-        deployment = Deployment(tmp_path, broker.url, inputs, labels)
+    def make(inputs: np.ndarray, labels: np.ndarray, preset: str) -> Deployment:
+        deployment = Deployment(tmp_path, broker.url, inputs, labels, preset)
         made.append(deployment)
         deployment.command("topics", "--create")
         deployment.command("topics", "--create", kind="pofmkl-server")
@@ -169,14 +169,14 @@ def check_predictions(found: list[dict[str, Any]], expected: Outcome, rows: int,
 
 
 def test_processes_on_kafka_predict_what_the_memory_bus_predicts(
-    deploy: Callable[[np.ndarray, np.ndarray], Deployment], data: Path
+    deploy: Callable[[np.ndarray, np.ndarray, str], Deployment], data: Path
 ) -> None:
     """Protects the deployment as a whole: topics, replay, a server and two clients; one prediction a sample, the right one."""
     rows = 10_000
     with np.load(data / "naval.npz") as archive:
         order = np.random.default_rng(0).permutation(len(archive["y"]))[:rows]
         inputs, labels = archive["X"][order, :15].astype(float), archive["y"][order].astype(float)
-    deployment = deploy(inputs, labels)
+    deployment = deploy(inputs, labels, "paper")
     deployment.start("pofmkl-server")
     deployment.start("pofmkl-client")
     deployment.start("pofmkl-client")
@@ -188,13 +188,16 @@ def test_processes_on_kafka_predict_what_the_memory_bus_predicts(
     assert deployment.stop() == [0, 0, 0]
 
 
-def test_killed_processes_lose_and_double_nothing(deploy: Callable[[np.ndarray, np.ndarray], Deployment]) -> None:
+@pytest.mark.parametrize("preset", ["paper", "default"])
+def test_killed_processes_lose_and_double_nothing(
+    deploy: Callable[[np.ndarray, np.ndarray, str], Deployment], preset: str
+) -> None:
     """Protects exactly-once and the changelogs: after kill -9 of a client and of the server the run is as if never stopped."""
     rows = 3_000
     generator = np.random.default_rng(1)
     inputs = generator.normal(size=(rows, 5))
     labels = np.sin(inputs[:, 0]) + 0.5 * inputs[:, 1]
-    deployment = deploy(inputs, labels)
+    deployment = deploy(inputs, labels, preset)
     server = deployment.start("pofmkl-server")
     victim = deployment.start("pofmkl-client")
     deployment.start("pofmkl-client")
