@@ -36,6 +36,7 @@ class OracleClient:
         self.losses, self.count = np.zeros(experts), 0.0
         self.weights, self.covariance = np.zeros(experts), np.eye(experts) / 10.0
         self.kept: list[tuple[Floats, list[float], float]] = []
+        self.ring = RING
         self.prior = np.array([0.5 / kernels] * kernels + [0.5 / 4] * 4)
 
     def see(self, x: Floats) -> list[Floats]:
@@ -128,8 +129,8 @@ class OracleClient:
             shrunk = self.covariance - np.outer(gain, u @ self.covariance)
             self.covariance = 0.995 * shrunk + 0.005 * np.eye(len(u)) / 10.0
         sent = float(np.clip((y - self.mean) / self.deviation, -3, 3)) if self.labels >= 2 else 0.0
-        # The ring is longer than these runs.
         self.kept.append((self.query, [float(np.float32(lag)) for lag in self.lags], float(np.float32(y))))
+        self.kept = self.kept[-self.ring :]
         self.low, self.high = (min(self.low, y), max(self.high, y)) if self.labels else (y, y)
         self.labels += 1
         before = y - self.mean
@@ -139,7 +140,7 @@ class OracleClient:
         return sent
 
 
-NEIGHBOURS, MEMORY = 3, 0.97
+NEIGHBOURS, MEMORY, RING = 3, 0.97, 256
 
 
 def coarse(square: float) -> float:
@@ -266,6 +267,13 @@ def test_synthetic_federation_equals_the_equations(precision: str, stream: Any) 
     """Protects every equation of the default preset wherever the data sets are missing, constant columns and labels included."""
     inputs, labels = stream(90, 4, np.random.default_rng(5))
     replay(inputs, labels, precision)
+
+
+def test_what_left_the_ring_is_nobodys_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects long streams: neighbours are sought among a client's latest samples, not among its first."""
+    monkeypatch.setattr("streamfl.pofmkl.practical.MOST_KEPT", 8)
+    monkeypatch.setitem(globals(), "RING", 8)
+    replay(*independent(90, 4, np.random.default_rng(7)), "float64")
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
