@@ -356,8 +356,8 @@ class PofmklServer:
         if fingerprint != self.fingerprint:
             raise PeerError(
                 "configuration",
-                "another federation name, seed, preset, loss, kernel dictionary (an uplink.kernels_per_upload of 1 or 2 has its own), "
-                "features_per_kernel or precision was used to make it",
+                "another federation name, seed, preset, loss, kernel dictionary (an uplink.kernels_per_upload of 1 or 2 has its "
+                "own), features_per_kernel or precision was used to make it",
             )
 
     def _make_room(self, shard: _Shard, newcomer: str, at: float) -> None:
