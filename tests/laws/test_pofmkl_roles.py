@@ -60,6 +60,7 @@ class RunningMean:
     """A learner whose steps may not be added up, and that remembers the sum of labels in a part and their number in the record."""
 
     loss, kernels, row_length, dimension, summed = SQUARE, KERNELS, 2 * FEATURES, DIMENSION, False
+    drifts = 0
     input_dtype: type[np.float32] | type[np.float64] = np.float64
     dtype: type[np.float32] | type[np.float64] = np.float64
 
