@@ -51,7 +51,7 @@ def main() -> None:
         angle = 2 * np.pi * number / TURN
         labels = np.sin(inputs @ [np.cos(angle), np.sin(angle), 0.0]) + NOISE * generator.standard_normal(CLIENTS)
         forecast = learner.predict(rows, inputs, theta)
-        taken = learner.learn(rows, forecast, labels, theta)
+        taken = learner.learn(rows, forecast.encoded(), labels, theta, np.zeros(learner.kernels))
         theta = step.apply(theta, sent, taken.steps(sender, sent, np.ones(len(sent)))).astype(learner.dtype)
         errors += float(np.square(forecast.predictions - labels).sum())
         squares, total = squares + float(np.square(labels).sum()), total + float(labels.sum())

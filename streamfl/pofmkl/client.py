@@ -44,6 +44,10 @@ class PaperLearner:
         self.dimension: int = features.dimension
         self.dtype: type[np.float32] | type[np.float64] = np.float64 if features.dtype == np.float64 else np.float32
         self.input_dtype = self.dtype
+        number = np.dtype(self.dtype).newbyteorder("<")
+        self._forecast_type = np.dtype(
+            [("score", "<f8"), ("inputs", number, (self.dimension,)), ("kernel_predictions", number, (self.kernels,))]
+        )
         # A row a client: its log-weights, its loss with each kernel alone, then the four sums.
         self._personal = Rows(2 * self.kernels + 4)
 
@@ -55,11 +59,7 @@ class PaperLearner:
 
     def take(self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]) -> _Taken:
         kernels, starts, labels, labelled = self.kernels, batch.starts, batch.labels, batch.labelled
-        # (4), (6): f_i = theta_i . z_i(x)
-        kernel_predictions = self.features.predict(batch.inputs, parameters)
-        if not np.abs(kernel_predictions).max(initial=0.0) < LARGEST_NUMBER:
-            # Steps that were far too long have made the model useless; nothing that is not a number may be remembered or sent.
-            kernel_predictions = np.clip(np.nan_to_num(kernel_predictions), -LARGEST_NUMBER, LARGEST_NUMBER)
+        kernel_predictions = self._kernel_predictions(batch.inputs, parameters)
         # l_i = L(f_i, y) + lambda ||theta_i||^2
         plain_losses = self.loss.value(kernel_predictions, labels[:, None]) * labelled[:, None]
         losses = plain_losses + self.regularisation * np.outer(labelled, squared_norms)
@@ -86,6 +86,51 @@ class PaperLearner:
         self._personal.numbers[batch.rows] = personal
         return _Taken(self, batch, parameters, predictions, scores, kernel_predictions, log_weights, changes)
 
+    def _kernel_predictions(self, inputs: NDArray[Any], parameters: NDArray[Any]) -> NDArray[Any]:
+        # (4), (6): f_i = theta_i . z_i(x)
+        kernel_predictions = self.features.predict(inputs, parameters)
+        if not np.abs(kernel_predictions).max(initial=0.0) < LARGEST_NUMBER:
+            # Steps that were far too long have made the model useless; nothing that is not a number may be remembered or sent.
+            kernel_predictions = np.clip(np.nan_to_num(kernel_predictions), -LARGEST_NUMBER, LARGEST_NUMBER)
+        return kernel_predictions
+
+    def predict(self, rows: NDArray[np.intp], inputs: NDArray[Any], parameters: NDArray[Any]) -> _Forecast:
+        kernel_predictions = self._kernel_predictions(inputs, parameters)
+        weights = normalised(self._personal.numbers[rows, : self.kernels])
+        content = np.empty(len(rows), self._forecast_type)
+        content["inputs"], content["kernel_predictions"] = inputs, kernel_predictions
+        content["score"] = np.einsum("bn,bn->b", weights, kernel_predictions, dtype=np.float64)
+        self._personal.numbers[rows, -4] += 1
+        return _Forecast(content, expit(content["score"]) if self.loss is LOGISTIC else content["score"])
+
+    def learn(
+        self,
+        rows: NDArray[np.intp],
+        forecasts: Sequence[bytes],
+        labels: NDArray[np.float64],
+        parameters: NDArray[Any],
+        squared_norms: NDArray[np.float64],
+    ) -> _Taken:
+        """(7) and (9) with the f_i of then, and the parameters of now in the regularisation only."""
+        then = np.frombuffer(b"".join(forecasts), self._forecast_type)
+        scores, kernel_predictions = then["score"].copy(), then["kernel_predictions"].astype(self.dtype)
+        predictions = expit(scores) if self.loss is LOGISTIC else scores
+        plain_losses = self.loss.value(kernel_predictions, labels[:, None])
+        changes = -self.learning_rate * (plain_losses + self.regularisation * squared_norms)
+        personal = self._personal.numbers[rows]
+        log_weights = personal[:, : self.kernels].copy()
+        personal[:, : self.kernels] += changes
+        personal[:, self.kernels : -4] += plain_losses
+        personal[:, -3:] += np.stack([np.ones(len(rows)), np.square(predictions - labels), self.loss.value(scores, labels)], axis=1)
+        self._personal.numbers[rows] = personal
+        one = np.ones(len(rows), np.intp)
+        batch = Batch(rows, np.arange(len(rows)), one, then["inputs"].astype(self.dtype), labels, one.astype(np.bool_))
+        return _Taken(self, batch, parameters, predictions, scores, kernel_predictions, log_weights, changes)
+
+    @property
+    def forecast_bytes(self) -> int:
+        return self._forecast_type.itemsize
+
     def remember(self, rows: Sequence[int]) -> list[bytes]:
         content, width = encode_array(self._personal.numbers[rows]), self._personal.numbers.shape[1] * 8
         return [content[start : start + width] for start in range(0, len(content), width)]
@@ -106,6 +151,18 @@ class PaperLearner:
 
     def kernel_losses(self, rows: Sequence[int]) -> NDArray[np.float64]:
         return self._personal.numbers[rows, self.kernels : -4]
+
+
+@dataclass(frozen=True)
+class _Forecast:
+    """Samples as they were predicted: the score (6) of each, its inputs and the f_i."""
+
+    content: NDArray[Any]
+    predictions: NDArray[np.float64]
+
+    def encoded(self) -> list[bytes]:
+        content, size = self.content.tobytes(), self.content.itemsize
+        return [content[start : start + size] for start in range(0, len(content), size)]
 
 
 @dataclass(frozen=True)

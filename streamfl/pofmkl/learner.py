@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from streamfl.kernels import Loss
 
-__all__ = ["Batch", "Learner", "Taken"]
+__all__ = ["Batch", "Forecast", "Learner", "Taken"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,17 @@ class Taken(Protocol):
         """What the server is sent of kernel kernels[r] for sample samples[r], drawn with probabilities[r]: (r, 2 D)."""
 
 
+class Forecast(Protocol):
+    """Samples that were predicted and whose labels are still to come."""
+
+    @property
+    def predictions(self) -> NDArray[np.float64]:
+        """What the user reads, (samples,), as :class:`Taken` has it."""
+
+    def encoded(self) -> list[bytes]:
+        """What has to be kept of each sample until its label comes, of equal length all."""
+
+
 class Learner(Protocol):
     """Predicts and learns for many clients at once; keeps what is personal, by rows that it lends."""
 
@@ -83,6 +94,23 @@ class Learner(Protocol):
 
     def take(self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]) -> Taken:
         """Predict and learn every sample; parameters (kernels, 2 D) and their squared norms (kernels,) are the server's."""
+
+    def predict(self, rows: NDArray[np.intp], inputs: NDArray[Any], parameters: NDArray[Any]) -> Forecast:
+        """Predict one sample, inputs (clients, d), of each of these clients, and learn nothing from it but its inputs."""
+
+    def learn(
+        self,
+        rows: NDArray[np.intp],
+        forecasts: Sequence[bytes],
+        labels: NDArray[np.float64],
+        parameters: NDArray[Any],
+        squared_norms: NDArray[np.float64],
+    ) -> Taken:
+        """Learn the label, (clients,), of one sample of each of these clients that :meth:`predict` predicted some time ago."""
+
+    @property
+    def forecast_bytes(self) -> int:
+        """The length of what has to be kept of a sample."""
 
     def remember(self, rows: Sequence[int]) -> list[bytes]:
         """What belongs into each client's record."""

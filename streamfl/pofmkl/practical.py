@@ -72,7 +72,7 @@ class Forecast:
     """Predictions of some samples, none of which has used its label.
 
     predictions (samples,); experts (samples, experts), kernels first; pivot (samples,): all experts mixed. known: how many labels
-    of its client each was made with.
+    of its client each was made with. layout: of what is kept of a sample until its label comes.
     """
 
     predictions: Floats
@@ -81,6 +81,19 @@ class Forecast:
     known: NDArray[np.int64]
     inputs: Floats
     lags: Floats
+    layout: np.dtype[Any]
+
+    def encoded(self) -> list[bytes]:
+        """What :meth:`PracticalLearner.learn` needs of each sample once its label is there."""
+        content = np.empty(len(self.predictions), self.layout)
+        for name in content.dtype.names or ():
+            content[name] = getattr(self, name)
+        return _cut(content, content.itemsize)
+
+    def where(self, index: NDArray[np.intp]) -> Forecast:
+        """Some of the samples."""
+        parts = {name: value[index] for name, value in vars(self).items() if name != "layout"}
+        return Forecast(**parts, layout=self.layout)
 
 
 @dataclass
@@ -88,7 +101,7 @@ class _Unread:
     """What was restored of a client and is not yet put together."""
 
     snapshot: bytes | None = None
-    entries: dict[int, bytes] = field(default_factory=dict)
+    entries: dict[bytes, bytes] = field(default_factory=dict)
 
 
 class PracticalLearner:
@@ -143,6 +156,7 @@ class PracticalLearner:
         number = np.dtype("<f8")
         self._moments_type = np.dtype(
             [
+                ("entries", "<i8"),
                 ("samples", "<i8"),
                 ("labels", "<i8"),
                 ("kept", "<i8"),
@@ -158,6 +172,7 @@ class PracticalLearner:
         )
         self._mixture_type = np.dtype(
             [
+                ("entries", "<i8"),
                 ("losses", number, (experts_in_all,)),
                 ("count", number),
                 ("ridge_weights", number, (experts_in_all,)),
@@ -180,15 +195,16 @@ class PracticalLearner:
         if detector != "none":
             self._detectors = Windowed(lambda: ChangeDetector(self._kept_label + 1), self._ring)
         self.drifts = 0
-        self._entry_type = np.dtype(
-            [
-                ("number", "<i8"),
-                ("labelled", "?"),
-                ("label", number),
-                ("inputs", number, (self.dimension,)),
-                ("experts", np.dtype(self.dtype).newbyteorder("<"), (experts_in_all,)),
-            ]
-        )
+        inputs: Any = ("inputs", number, (self.dimension,))
+        experts: Any = ("experts", np.dtype(self.dtype).newbyteorder("<"), (experts_in_all,))
+        said: list[Any] = [("predictions", number), ("pivot", number), ("known", "<i8"), ("lags", number, (LAGS,))]
+        self._forecast_type = np.dtype([inputs, experts, *said])
+        # The journal: samples without a label, samples with theirs, and labels of earlier samples.
+        self._entry_types = {
+            b"i": np.dtype([("number", "<i8"), inputs]),
+            b"j": np.dtype([("number", "<i8"), ("label", number), inputs, experts]),
+            b"l": np.dtype([("number", "<i8"), ("label", number), inputs, experts, *said]),
+        }
         self._empty_moments = np.zeros((), self._moments_type)
         self._empty_moments["lags"] = np.nan
         self._empty_mixture = np.zeros((), self._mixture_type)
@@ -235,8 +251,8 @@ class PracticalLearner:
                 own_scales.append(self._scale(rows, inputs[index], self._moments["lags"][rows]))
                 known = labelled[index]
                 self._take_labels(rows[known], labels[index[known]])
-                for row in rows[self._moments["samples"][rows] % SNAPSHOT_EVERY == 0].tolist():
-                    snapshots[row, int(self._moments["samples"][row])] = self._moments[row].tobytes()
+                for row in rows[self._moments["entries"][rows] % SNAPSHOT_EVERY == 0].tolist():
+                    snapshots[row, int(self._moments["entries"][row])] = self._moments[row].tobytes()
             scales += own_scales
             raw = np.empty((len(labels), self.kernels))
             raw[np.concatenate([index for _, index in group])] = self.features.predict(_joined(own_scales).views, parameters)
@@ -245,14 +261,14 @@ class PracticalLearner:
                 predictions[index], experts[index] = forecast.predictions, forecast.experts
                 losses[index], counts[index] = self._mixing["losses"][rows, : self.kernels], self._mixing["count"][rows]
                 self._count(rows, labels[index], labelled[index], forecast)
-                self._journal(rows, labels[index], labelled[index], forecast)
+                self._journal_samples(rows, labels[index], labelled[index], forecast)
                 learning = np.flatnonzero(labelled[index])
                 if len(learning):
-                    learnt, some, then = labels[index[learning]], _some(forecast, learning), own.at(learning)
+                    learnt, some, then = labels[index[learning]], forecast.where(learning), own.at(learning)
                     self._learn(rows[learning], some, then.deviation, learnt)
                     self._keep(rows[learning], then, learnt, self._errors(some.predictions, learnt, then.deviation))
-                for row in rows[self._mixing["sums"][rows, 0] % SNAPSHOT_EVERY == 0].tolist():
-                    self._snapshot(row, snapshots[row, int(self._mixing["sums"][row, 0])])
+                for row in rows[self._mixing["entries"][rows] % SNAPSHOT_EVERY == 0].tolist():
+                    self._snapshot(row, snapshots[row, int(self._mixing["entries"][row])])
                 for row in self._react(rows[learning]):
                     self._snapshot(row, self._moments[row].tobytes())
                 losses_after[index] = self._mixing["losses"][rows, : self.kernels]
@@ -270,41 +286,63 @@ class PracticalLearner:
             log_weights_after=self._log_weights(losses_after, counts_after),
         )
 
-    def predict(self, rows: NDArray[np.intp], inputs: Floats, parameters: NDArray[Any]) -> Forecast:
-        """One sample of each of these clients, whose label may come whenever it will: :meth:`learn` then takes it.
-
-        Parameters: rows (clients,); inputs (clients, d); parameters (kernels, 2 D).
-        """
+    def predict(self, rows: NDArray[np.intp], inputs: NDArray[Any], parameters: NDArray[Any]) -> Forecast:
+        self._put_together(rows.tolist())
+        inputs = np.asarray(inputs, np.float64)
         self._see(rows, inputs)
         scale = self._scale(rows, inputs, self._moments["lags"][rows])
-        return self._forecast(rows, inputs, scale, self.features.predict(scale.views, parameters))
+        forecast = self._forecast(rows, inputs, scale, self.features.predict(scale.views, parameters))
+        unlabelled = np.zeros(len(rows), np.bool_)
+        self._count(rows, np.zeros(len(rows)), unlabelled, forecast)
+        self._journal_samples(rows, np.zeros(len(rows)), unlabelled, forecast)
+        self._snapshot_due(rows)
+        return forecast
 
-    def learn(self, rows: NDArray[np.intp], forecast: Forecast, labels: Floats, parameters: NDArray[Any]) -> Taken:
-        """The labels (clients,) of samples that :meth:`predict` predicted.
+    def learn(
+        self,
+        rows: NDArray[np.intp],
+        forecasts: Sequence[bytes],
+        labels: Floats,
+        parameters: NDArray[Any],
+        squared_norms: NDArray[np.float64],
+    ) -> Taken:
+        """Experts are judged by what they predicted then.
 
-        Experts are judged by what they predicted then. Only where no label at all was known then, and one is known now, that would
-        judge nobody, and they are asked again, with the lags of then.
+        Only where no label at all was known then, and one is known now, that would judge nobody, and they are asked again, with
+        the lags of then.
         """
-        scale = self._scale(rows, forecast.inputs, forecast.lags)
-        errors = self._errors(forecast.predictions, labels, scale.deviation)
-        if (forecast.known == 0).any() and (scale.known > 0).all():
-            forecast = self._forecast(rows, forecast.inputs, scale, self.features.predict(scale.views, parameters))
+        self._put_together(rows.tolist())
+        given = self._decoded(np.frombuffer(b"".join(forecasts), self._forecast_type))
+        scale = self._scale(rows, given.inputs, given.lags)
+        errors = self._errors(given.predictions, labels, scale.deviation)
+        forecast, again = given, np.flatnonzero((given.known == 0) & (scale.known > 0))
+        if len(again):
+            some = scale.at(again)
+            asked = self._forecast(rows[again], given.inputs[again], some, self.features.predict(some.views, parameters))
+            forecast = given.where(np.arange(len(rows)))
+            for name in ("experts", "pivot", "known"):
+                getattr(forecast, name)[again] = getattr(asked, name)
         losses, counts = self._mixing["losses"][rows, : self.kernels], self._mixing["count"][rows]
-        weights = self._log_weights(losses, counts)
-        self._learn(rows, forecast, scale.deviation, labels)
+        self._learn_late(rows, forecast, scale, labels)
+        self._journal(b"l", rows, label=labels, **{name: getattr(forecast, name) for name in self._forecast_type.names or ()})
         self._keep(rows, scale, labels, errors)
-        self._take_labels(rows, labels)
-        self._react(rows)
+        self._snapshot_due(rows)
+        for row in self._react(rows):
+            self._snapshot(row, self._moments[row].tobytes())
         return _Taken(
             features=self.features,
             views=scale.views,
             targets=np.where(scale.known >= 2, self._target(labels, scale), 0.0),
-            predictions=forecast.predictions,
-            scores=logit(forecast.predictions) if self.loss is LOGISTIC else forecast.predictions,
+            predictions=given.predictions,
+            scores=logit(given.predictions) if self.loss is LOGISTIC else given.predictions,
             kernel_predictions=forecast.experts[:, : self.kernels],
-            log_weights=weights,
+            log_weights=self._log_weights(losses, counts),
             log_weights_after=self._log_weights(self._mixing["losses"][rows, : self.kernels], self._mixing["count"][rows]),
         )
+
+    @property
+    def forecast_bytes(self) -> int:
+        return self._forecast_type.itemsize
 
     def remember(self, rows: Sequence[int]) -> list[bytes]:
         return [b""] * len(rows)
@@ -322,9 +360,9 @@ class PracticalLearner:
         if kind == b"s":
             _check_size(value, self._moments_type.itemsize + self._mixture_type.itemsize)
             unread.snapshot = value
-        elif kind == b"j" and slot < SNAPSHOT_EVERY:
-            _check_size(value, self._entry_type.itemsize)
-            unread.entries[slot] = value
+        elif kind in self._entry_types and slot < SNAPSHOT_EVERY:
+            _check_size(value, self._entry_types[kind].itemsize)
+            unread.entries[key] = value
         elif kind == b"k" and slot < self._ring:
             _check_size(value, 4 * self._kept_width)
             self._kept[row, slot] = np.frombuffer(value, "<f4")
@@ -346,6 +384,7 @@ class PracticalLearner:
         moments["origin"][rows[first]] = self._project(inputs[first])
         means, squares = moments_with(counts, moments["input_mean"][rows], moments["input_squares"][rows], inputs)
         moments["samples"][rows], moments["input_mean"][rows], moments["input_squares"][rows] = counts, means, squares
+        moments["entries"][rows] += 1
 
     def _take_labels(self, rows: NDArray[np.intp], labels: Floats) -> None:
         moments = self._moments
@@ -406,7 +445,7 @@ class PracticalLearner:
             )
             made["ridge"] = np.clip(pivot + scale.deviation * change, scale.low, scale.high)
         predictions = np.mean([made[name] for name in self._mixtures], axis=0)
-        return Forecast(predictions, experts, pivot, scale.known, inputs, scale.lags)
+        return Forecast(predictions, experts, pivot, scale.known, inputs, scale.lags, self._forecast_type)
 
     def _local_predictions(self, rows: NDArray[np.intp], scale: _Scale) -> Floats:
         """The local experts, (rows, local); the running mean until they know better."""
@@ -458,7 +497,7 @@ class PracticalLearner:
         able = np.flatnonzero(forecast.known)
         if not len(able):
             return
-        rows, forecast, deviation, labels = rows[able], _some(forecast, able), deviation[able], labels[able]
+        rows, forecast, deviation, labels = rows[able], forecast.where(able), deviation[able], labels[able]
         mixing = self._mixing
         mixing["losses"][rows] = MEMORY * mixing["losses"][rows] + self._losses(forecast.experts, labels[:, None])
         mixing["count"][rows] = MEMORY * mixing["count"][rows] + 1.0
@@ -473,10 +512,15 @@ class PracticalLearner:
             )
 
     def _count(self, rows: NDArray[np.intp], labels: Floats, labelled: NDArray[np.bool_], forecast: Forecast) -> None:
-        """What regret and error are computed from."""
+        """Samples, some with their labels: what regret and error are computed from."""
+        self._mixing["entries"][rows] += 1
+        self._mixing["sums"][rows, 0] += 1
+        self._judge(rows, labels, labelled, forecast)
+
+    def _judge(self, rows: NDArray[np.intp], labels: Floats, labelled: NDArray[np.bool_], forecast: Forecast) -> None:
         errors = np.where(labelled, np.square(forecast.predictions - labels), 0.0)
         own = np.where(labelled, self._losses(forecast.predictions, labels), 0.0)
-        self._mixing["sums"][rows] += np.stack([np.ones(len(rows)), labelled, errors, own], axis=1)
+        self._mixing["sums"][rows, 1:] += np.stack([labelled, errors, own], axis=1)
         losses = self._losses(forecast.experts[:, : self.kernels], labels[:, None])
         self._mixing["kernel_losses"][rows] += np.where(labelled[:, None], losses, 0.0)
 
@@ -530,15 +574,27 @@ class PracticalLearner:
     def _snapshot(self, row: int, moments: bytes) -> None:
         self._changed.setdefault(row, {})[b"s"] = moments + self._mixing[row].tobytes()
 
-    def _journal(self, rows: NDArray[np.intp], labels: Floats, labelled: NDArray[np.bool_], forecast: Forecast) -> None:
-        """Write down what these samples taught, for the time until the next snapshot."""
-        entries = np.empty(len(rows), self._entry_type)
-        entries["number"] = self._mixing["sums"][rows, 0]
-        entries["labelled"], entries["label"] = labelled, labels
-        entries["inputs"], entries["experts"] = forecast.inputs, forecast.experts
+    def _snapshot_due(self, rows: NDArray[np.intp]) -> None:
+        for row in rows[self._mixing["entries"][rows] % SNAPSHOT_EVERY == 0].tolist():
+            self._snapshot(row, self._moments[row].tobytes())
+
+    def _journal_samples(
+        self, rows: NDArray[np.intp], labels: Floats, labelled: NDArray[np.bool_], forecast: Forecast
+    ) -> None:
+        with_label, without = np.flatnonzero(labelled), np.flatnonzero(~labelled)
+        inputs, experts = forecast.inputs, forecast.experts
+        self._journal(b"j", rows[with_label], label=labels[with_label], inputs=inputs[with_label], experts=experts[with_label])
+        self._journal(b"i", rows[without], inputs=inputs[without])
+
+    def _journal(self, kind: bytes, rows: NDArray[np.intp], **columns: NDArray[Any]) -> None:
+        """Write down what happened to these clients, for the time until the next snapshot."""
+        entries = np.empty(len(rows), self._entry_types[kind])
+        entries["number"] = self._mixing["entries"][rows]
+        for name, column in columns.items():
+            entries[name] = column
         slots = entries["number"] % SNAPSHOT_EVERY
         for row, slot, content in zip(rows.tolist(), slots.tolist(), _cut(entries, entries.itemsize), strict=True):
-            self._changed.setdefault(row, {})[_key(b"j", slot)] = content
+            self._changed.setdefault(row, {})[_key(kind, slot)] = content
 
     def _put_together(self, rows: Iterable[int]) -> None:
         """Finish restoring: the snapshot, and what was learnt since."""
@@ -548,19 +604,42 @@ class PracticalLearner:
                 size = self._moments_type.itemsize
                 self._moments[row] = np.frombuffer(unread.snapshot[:size], self._moments_type)[0]
                 self._mixing[row] = np.frombuffer(unread.snapshot[size:], self._mixture_type)[0]
-            entries = np.frombuffer(b"".join(unread.entries.values()), self._entry_type)
-            for entry in np.sort(entries[entries["number"] > self._mixing["sums"][row, 0]], order="number"):
-                self._learn_again(np.array([row]), entry.reshape(1))
+            done = int(self._mixing["entries"][row])
+            entries = [(key[:1], np.frombuffer(value, self._entry_types[key[:1]])) for key, value in unread.entries.items()]
+            for kind, entry in sorted(entries, key=lambda one: int(one[1]["number"][0])):
+                # A slot of another kind may still hold what a snapshot has made superfluous.
+                if entry["number"][0] > done:
+                    self._replay(kind, np.array([row]), entry)
 
-    def _learn_again(self, rows: NDArray[np.intp], entries: NDArray[Any]) -> None:
-        inputs, labels, labelled = entries["inputs"], entries["label"], entries["labelled"]
+    def _replay(self, kind: bytes, rows: NDArray[np.intp], entry: NDArray[Any]) -> None:
+        inputs = entry["inputs"]
+        if kind == b"l":
+            forecast = self._decoded(entry)
+            self._learn_late(rows, forecast, self._scale(rows, inputs, forecast.lags), entry["label"])
+            return
         self._see(rows, inputs)
+        if kind == b"i":
+            self._mixing["entries"][rows] += 1
+            self._mixing["sums"][rows, 0] += 1
+            return
+        labels, labelled = entry["label"], np.ones(1, np.bool_)
         scale = self._scale(rows, inputs, self._moments["lags"][rows])
-        forecast = self._mix(rows, inputs, scale, entries["experts"].astype(np.float64))
+        forecast = self._mix(rows, inputs, scale, entry["experts"].astype(np.float64))
         self._count(rows, labels, labelled, forecast)
-        if labelled[0]:
-            self._learn(rows, forecast, scale.deviation, labels)
-            self._take_labels(rows, labels)
+        self._learn(rows, forecast, scale.deviation, labels)
+        self._take_labels(rows, labels)
+
+    def _learn_late(self, rows: NDArray[np.intp], forecast: Forecast, scale: _Scale, labels: Floats) -> None:
+        """The labels of samples that were counted when they came."""
+        self._moments["entries"][rows] += 1
+        self._mixing["entries"][rows] += 1
+        self._judge(rows, labels, np.ones(len(rows), np.bool_), forecast)
+        self._learn(rows, forecast, scale.deviation, labels)
+        self._take_labels(rows, labels)
+
+    def _decoded(self, content: NDArray[Any]) -> Forecast:
+        parts = {name: content[name].copy() for name in self._forecast_type.names or ()}
+        return Forecast(**{**parts, "experts": parts["experts"].astype(np.float64)}, layout=self._forecast_type)
 
     def _deviations(self, experts: Floats, pivot: Floats, deviation: Floats) -> Floats:
         return np.clip((experts - pivot[:, None]) / deviation[:, None], -LARGEST_TARGET, LARGEST_TARGET)
@@ -624,10 +703,6 @@ def _joined(scales: Sequence[_Scale]) -> _Scale:
     names = [name for name in vars(scales[0]) if name != "views"]
     parts = {name: np.concatenate([getattr(scale, name) for scale in scales]) for name in names}
     return _Scale(views=[np.concatenate(views) for views in zip(*(scale.views for scale in scales), strict=True)], **parts)
-
-
-def _some(forecast: Forecast, index: NDArray[np.intp]) -> Forecast:
-    return Forecast(**{name: value[index] for name, value in vars(forecast).items()})
 
 
 def _cut(array: NDArray[Any], size: int) -> list[bytes]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from streamfl.kernels.log_weights import bin_probabilities, heaviest_first, normalised
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.practical import Forecast, PracticalLearner
+from streamfl.pofmkl.practical import PracticalLearner
 from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.pofmkl.roles import server_step
 from streamfl.role import ConfigurationError
@@ -37,16 +37,16 @@ def federated(
     draws = [UniformSequence(settings.federation.seed, "bin", name) for name in names]
     sent = settings.kernels_per_upload or learner.kernels
     predictions = np.empty(labels.shape)
-    pending: deque[tuple[Forecast, NDArray[np.float64]]] = deque()
+    pending: deque[tuple[list[bytes], NDArray[np.float64]]] = deque()
     learnt = 0
     for number, (sample, label) in enumerate(zip(inputs, labels, strict=True)):
         forecast = learner.predict(rows, sample, parameters)
         predictions[number] = forecast.predictions
-        pending.append((forecast, label))
+        pending.append((forecast.encoded(), label))
         if len(pending) <= delay:
             continue
-        forecast, label = pending.popleft()
-        taken = learner.learn(rows, forecast, label, parameters)
+        forecasts, label = pending.popleft()
+        taken = learner.learn(rows, forecasts, label, parameters, np.zeros(learner.kernels))
         uniforms = np.array([draw[learnt] for draw in draws])
         learnt += 1
         orders = heaviest_first(taken.log_weights)

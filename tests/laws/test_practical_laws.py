@@ -101,9 +101,9 @@ def close_bytes(one: bytes, other: bytes, dtype: str = "<f8") -> bool:
 def same_part(kind: bytes, one: bytes, other: bytes) -> bool:
     """A snapshot begins with two whole numbers, an entry of the journal with one and a truth value; all else is numbers."""
     if kind == b"s":
-        return one[:16] == other[:16] and close_bytes(one[16:], other[16:])
+        return one[:32] == other[:32] and close_bytes(one[32:], other[32:])
     if kind == b"j":
-        return one[:9] == other[:9] and close_bytes(one[9:], other[9:])
+        return one[:8] == other[:8] and close_bytes(one[8:], other[8:])
     assert kind == b"k"
     return one == other
 
