@@ -11,7 +11,7 @@ import sys
 import typer
 from threadpoolctl import threadpool_limits
 
-from streamfl.cli import check, compare, demo, features, replay, run, simulate, topics
+from streamfl.cli import check, compare, dead_letters, demo, features, replay, run, simulate, topics
 from streamfl.cli.output import BUS_UNAVAILABLE, CONFIGURATION, DATA, say
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable
@@ -31,6 +31,7 @@ for _command in (
     check.check,
     topics.topics,
     replay.replay,
+    dead_letters.dead_letters,
     features.features,
     simulate.simulate,
     compare.compare,

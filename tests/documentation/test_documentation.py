@@ -81,7 +81,7 @@ def test_commands_in_the_documents_exist() -> None:
     named = {
         command
         for path in DOCUMENTS
-        for command in re.findall(r"(?:^    |`)streamfl ([a-z]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        for command in re.findall(r"(?:^    |`)streamfl ([a-z-]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
     }
     assert named
     assert named <= known
