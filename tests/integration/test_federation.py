@@ -1,4 +1,4 @@
-"""A federation of processes on a real broker: what an operator deploys, and what a crash leaves of it."""
+"""A federation of processes on a real broker and on a file: what an operator deploys, and what a crash leaves of it."""
 
 from __future__ import annotations
 
@@ -136,12 +136,21 @@ class Deployment:
         return {**os.environ, "STREAMFL_ROLE__KIND": kind, "OPENBLAS_NUM_THREADS": "1"}
 
 
+@pytest.fixture(params=["kafka", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A bus that several processes can share."""
+    if request.param == "sqlite":
+        return f"sqlite://{tmp_path}/bus.db"
+    broker: Broker = request.getfixturevalue("broker")
+    return broker.url
+
+
 @pytest.fixture
-def deploy(tmp_path: Path, broker: Broker) -> Iterator[Callable[[np.ndarray, np.ndarray, str], Deployment]]:
+def deploy(tmp_path: Path, url: str) -> Iterator[Callable[[np.ndarray, np.ndarray, str], Deployment]]:
     made: list[Deployment] = []
 
     def make(inputs: np.ndarray, labels: np.ndarray, preset: str) -> Deployment:
-        deployment = Deployment(tmp_path, broker.url, inputs, labels, preset)
+        deployment = Deployment(tmp_path, url, inputs, labels, preset)
         made.append(deployment)
         deployment.command("topics", "--create")
         deployment.command("topics", "--create", kind="pofmkl-server")
@@ -168,7 +177,7 @@ def check_predictions(found: list[dict[str, Any]], expected: Outcome, rows: int,
         np.testing.assert_allclose(scaled, expected.predictions[:, column], rtol=0, atol=1e-4)
 
 
-def test_processes_on_kafka_predict_what_the_memory_bus_predicts(
+def test_processes_predict_what_the_memory_bus_predicts(
     deploy: Callable[[np.ndarray, np.ndarray, str], Deployment], data: Path
 ) -> None:
     """Protects the deployment as a whole: topics, replay, a server and two clients; one prediction a sample, the right one."""
