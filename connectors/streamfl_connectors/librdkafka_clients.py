@@ -1,0 +1,217 @@
+"""A reader and a writer on librdkafka: what the bus and its sessions read and write topics with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer as LibraryConsumer
+from confluent_kafka import Producer as LibraryProducer
+
+from streamfl.role import ConfigurationError, Record
+from streamfl.runtime.bus import BusUnavailable, Outgoing
+from streamfl.runtime.bus import TopicPartition as Place
+from streamfl_connectors.librdkafka_failures import told
+
+__all__ = ["Cluster", "Reader", "Writer", "record_of"]
+
+READER: dict[str, Any] = {
+    # The library wants one; without a subscription it is never joined.
+    "group.id": "streamfl-reader",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "isolation.level": "read_committed",
+    "auto.offset.reset": "earliest",
+    # The only sign that what is left before the end are markers of transactions.
+    "enable.partition.eof": True,
+    # A partition that ends in such a marker is known to be read whole only after this wait.
+    "fetch.wait.max.ms": 20,
+}
+
+# A batch's header and the lengths and deltas of a record, at most; a header's lengths, at most.
+LARGEST_FRAME, LARGEST_HEADER_FRAME = 100, 10
+
+
+class Cluster(Protocol):
+    """What readers and writers need of the bus."""
+
+    connect_timeout: float
+
+    def make(self, client: Callable[[dict[str, Any]], Any], **settings: Any) -> Any:
+        """A client of the library with this bus's options."""
+
+    def ends(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Offset after the last committed record of each partition."""
+
+
+class Reader:
+    """Reads committed records of given partitions, in no group."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._client: LibraryConsumer = cluster.make(LibraryConsumer, **READER)
+        self._positions: dict[Place, int] = {}
+
+    def read_whole(self, places: Sequence[Place]) -> Iterator[Record]:
+        """All committed records of the partitions up to their ends as of now; the reader then stands there.
+
+        BusUnavailable if nothing moves for ``connect_timeout`` seconds.
+        """
+        self._positions = dict.fromkeys(places, 0)
+        self._client.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in places])
+        yield from self.read_to_end()
+
+    def read_to_end(self) -> Iterator[Record]:
+        """What is left to read up to the ends as of now; errors as :meth:`read_whole`."""
+        ends = self._cluster.ends(self._positions)
+        moved = time.monotonic()
+        while any(self._positions[place] < end for place, end in ends.items()):
+            before = dict(self._positions)
+            yield from self.take(0.2, 4000)
+            if self._positions != before:
+                moved = time.monotonic()
+            elif time.monotonic() - moved > self._cluster.connect_timeout:
+                raise BusUnavailable(f"nothing could be read from {next(iter(ends))[0]!r} for {self._cluster.connect_timeout:g} s")
+
+    def take(self, timeout: float, most: int) -> list[Record]:
+        """What has come, after waiting for it at most ``timeout`` seconds; at most ``most`` records."""
+        records: list[Record] = []
+        first = self._client.poll(timeout)
+        if first is None:
+            return records
+        for message in (first, *self._client.consume(most - 1, 0)):
+            error, place = message.error(), (message.topic(), message.partition())
+            if error is None:
+                records.append(record_of(message))
+                self._positions[place] = records[-1].offset + 1
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._positions[place] = message.offset()
+            # Readers use no group, and one that is not allowed does not matter.
+            elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+                failure = told("reading", error, topic=place[0] or "")
+                if isinstance(failure, ConfigurationError):
+                    raise failure
+        return records
+
+    def close(self) -> None:
+        """Give back what the reader holds."""
+        with suppress(KafkaException, RuntimeError):
+            self._client.close()
+
+
+class Writer:
+    """A producer, and which of its records failed: the library tells that by callbacks."""
+
+    def __init__(self, cluster: Cluster, batch_bytes: int, settings: Mapping[str, Any]) -> None:
+        self.batch_bytes = batch_bytes
+        self._failed: list[tuple[KafkaError, str]] = []
+        self.client: LibraryProducer = cluster.make(
+            LibraryProducer,
+            **{
+                "acks": "all",
+                "enable.idempotence": True,
+                # As Java's clients choose it, and kafka-python.
+                "partitioner": "murmur2_random",
+                "batch.size": batch_bytes,
+                # A call into Python for each record that was written well would cost more than writing it.
+                "delivery.report.only.error": True,
+                "on_delivery": self._note,
+                **settings,
+            },
+        )
+
+    def send(self, records: Iterable[Outgoing], timeout: float) -> None:
+        """Hand records over; BusUnavailable if the library's bounded queue stays full for ``timeout`` seconds."""
+        produce = self.client.produce
+        for record in records:
+            partition = -1 if record.partition is None else record.partition
+            try:
+                if record.headers:
+                    produce(record.topic, record.value, record.key, partition, headers=list(record.headers))
+                else:
+                    produce(record.topic, record.value, record.key, partition)
+            except BufferError:
+                self._send_when_there_is_room(record, partition, time.monotonic() + timeout)
+            except KafkaException as error:
+                raise told("writing", error.args[0], topic=record.topic) from error
+
+    def settle(self, timeout: float) -> None:
+        """Wait until everything is acknowledged; raises what the first failed record failed with."""
+        left = self.client.flush(timeout)
+        self.blame()
+        if left:
+            raise BusUnavailable(f"writing: {left} records were not acknowledged within {timeout:g} s")
+
+    def blame(self) -> None:
+        """Raise what the record failed with that was to blame, if one was."""
+        if self._failed:
+            # The others in its batch or its transaction fail with it, by errors that say nothing.
+            failures = [told("writing", error, topic=topic) for error, topic in self._failed]
+            raise next((failure for failure in failures if isinstance(failure, ConfigurationError)), failures[0])
+
+    def forget(self) -> None:
+        """Forget failures: their transaction was aborted."""
+        self._failed.clear()
+
+    def discard(self) -> None:
+        """Close it for good, whatever state it is in, in bounded time."""
+        with suppress(KafkaException, RuntimeError):
+            self.client.purge()
+            self.client.flush(0)
+            self.client.close()
+
+    def _note(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._failed.append((error, message.topic() or ""))
+
+    def _send_when_there_is_room(self, record: Outgoing, partition: int, deadline: float) -> None:
+        while True:
+            self.client.poll(0.05)
+            try:
+                self.client.produce(record.topic, record.value, record.key, partition, headers=list(record.headers))
+                return
+            except BufferError as error:
+                if time.monotonic() > deadline:
+                    raise BusUnavailable("writing: the queue of records that wait for the cluster is full") from error
+
+
+def size_of(record: Outgoing) -> int:
+    """Bytes of the record in a batch of its own, a few too many; compression is not counted on."""
+    headers = sum(LARGEST_HEADER_FRAME + len(name.encode()) + len(value) for name, value in record.headers)
+    return LARGEST_FRAME + len(record.key or b"") + len(record.value or b"") + headers
+
+
+def check(records: Iterable[Outgoing], limits: Mapping[str, int], counts: Mapping[str, int]) -> None:
+    """ConfigurationError if a record is larger than its topic allows, or its partition does not exist.
+
+    limits: bytes, counts: partitions, both by topic.
+    """
+    for record in records:
+        limit = limits[record.topic]
+        if size_of(record) > limit:
+            raise ConfigurationError(
+                f"a record for topic {record.topic!r} is too large: raise max.message.bytes of the topic and "
+                f"bus.options 'message.max.bytes' (it takes up to {size_of(record)} bytes, {limit} are allowed)"
+            )
+        if record.partition is not None and not 0 <= record.partition < counts[record.topic]:
+            raise ConfigurationError(
+                f"topic {record.topic!r} has {counts[record.topic]} partitions, there is no partition {record.partition}"
+            )
+
+
+def record_of(message: Message) -> Record:
+    """The library's message as a record."""
+    headers = message.headers()
+    return Record(
+        message.topic(),
+        message.partition(),
+        message.offset(),
+        message.key(),
+        message.value(),
+        # A header may be null in a record that somebody else wrote.
+        tuple([(name, content or b"") for name, content in headers]) if headers else (),
+        message.timestamp()[1] / 1000,
+    )

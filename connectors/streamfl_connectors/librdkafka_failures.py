@@ -1,0 +1,87 @@
+"""What librdkafka's failures mean: try again, restore and rejoin, or stop and tell the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import KafkaError, KafkaException
+
+from streamfl.role import ConfigurationError
+from streamfl.runtime.bus import BusUnavailable, CommitRefused
+
+__all__ = ["NOT_LET_IN", "needed", "told", "translated"]
+
+NOT_LET_IN = frozenset(
+    {
+        KafkaError._AUTHENTICATION,
+        KafkaError._SSL,
+        KafkaError.ILLEGAL_SASL_STATE,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.UNSUPPORTED_SASL_MECHANISM,
+    }
+)
+
+REFUSED = frozenset(
+    {
+        KafkaError._FENCED,
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+        KafkaError.INVALID_TXN_STATE,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.UNKNOWN_PRODUCER_ID,
+    }
+)
+
+# Every other code means that the cluster is unavailable: trying again may help.
+MISTAKES = {
+    KafkaError._AUTO_OFFSET_RESET: "the position is not in the topic any more and bus.auto_offset_reset = 'error': "
+    "choose 'earliest' or 'latest'",
+    KafkaError._INVALID_ARG: "bus.options holds a value that librdkafka does not accept",
+    KafkaError._UNKNOWN_PARTITION: "topic {topic!r} has no such partition",
+    KafkaError._UNKNOWN_TOPIC: "topic {topic!r} does not exist",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "topic {topic!r} does not exist",
+    KafkaError.TOPIC_EXCEPTION: "{topic!r} is not a valid topic name",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "not authorised: an ACL must allow it on the cluster",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "not authorised: an ACL must allow Read on group {group!r}",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "not authorised: an ACL must allow Read (for inputs, tables and state) and Write "
+    "(for outputs and state) on topic {topic!r}",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "not authorised: an ACL must allow Write on transactional ids with the "
+    "prefix {group!r}",
+    KafkaError.FENCED_INSTANCE_ID: "another worker uses the same bus.options 'group.instance.id': give each worker one of its own",
+    KafkaError.INCONSISTENT_GROUP_PROTOCOL: "the group {group!r} has members with another connector: all of a group's "
+    "workers need the same bus.url scheme",
+    KafkaError.INVALID_SESSION_TIMEOUT: "the broker does not allow bus.options 'session.timeout.ms': choose a value between its "
+    "group.min.session.timeout.ms and group.max.session.timeout.ms",
+    KafkaError.MSG_SIZE_TOO_LARGE: "a record for topic {topic!r} is too large: raise max.message.bytes of the topic and "
+    "bus.options 'message.max.bytes'",
+}
+
+
+def told(doing: str, error: KafkaError, group: str = "", topic: str = "") -> Exception:
+    """The library's error as one of the bus's."""
+    code = error.code()
+    if code in NOT_LET_IN:
+        return ConfigurationError(f"{doing}: bus.options: no way into the Kafka cluster: {error.str()}")
+    if code in MISTAKES:
+        return ConfigurationError(f"{doing}: {MISTAKES[code].format(topic=topic, group=group)} ({error.str()})")
+    if code in REFUSED:
+        return CommitRefused(f"{doing}: {error.str()}")
+    return BusUnavailable(f"{doing}: {error.str()}")
+
+
+@contextmanager
+def translated(doing: str, group: str = "", topic: str = "") -> Iterator[None]:
+    """The library's exceptions as the bus's."""
+    try:
+        yield
+    except KafkaException as error:
+        raise told(doing, error.args[0], group, topic) from error
+
+
+def needed(topic: str) -> str:
+    """The rights on a topic that are missing."""
+    return MISTAKES[KafkaError.TOPIC_AUTHORIZATION_FAILED].format(topic=topic)

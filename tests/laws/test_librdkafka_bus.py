@@ -1,0 +1,21 @@
+"""The bus on librdkafka obeys the laws of every bus, on a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from broker import Broker
+
+from streamfl.runtime.bus import Bus, connect
+from streamfl.testing.bus_laws import BusLaws
+
+
+class TestLibrdkafkaBus(BusLaws):
+    @pytest.fixture
+    def bus(self, broker: Broker) -> Iterator[Bus]:
+        # A member that falls silent is given up after this long, not after Kafka's five minutes.
+        options = {"max.poll.interval.ms": 8000, "session.timeout.ms": 6000}
+        bus = connect(f"kafka+librdkafka://{broker.address}", options)
+        yield bus
+        bus.close()
