@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import resource
+import sqlite3
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from streamfl.runtime.bus import Bus, connect
+from streamfl.role import ConfigurationError, TopicSpec
+from streamfl.runtime.bus import Bus, BusUnavailable, CommitRefused, Outgoing, Session, Step, Subscription, connect
 from streamfl.testing.bus_laws import BusLaws
 
 
@@ -17,3 +25,289 @@ class TestSqliteBus(BusLaws):
         bus = connect(f"sqlite://{tmp_path}/bus.db", {"session_timeout_seconds": 3})
         yield bus
         bus.close()
+
+
+@pytest.fixture(name="path")
+def _path(tmp_path: Path) -> Path:
+    return tmp_path / "plant.db"
+
+
+@pytest.fixture(name="bus")
+def _bus(path: Path) -> Iterator[Bus]:
+    with closing(opened(path)) as bus:
+        bus.create([TopicSpec("samples", 2, compacted=False), TopicSpec("outputs", 1, compacted=False)])
+        yield bus
+
+
+def opened(path: Path, **options: Any) -> Bus:
+    return connect(f"sqlite://{path}", options)
+
+
+@contextmanager
+def member(bus: Bus, **settings: Any) -> Iterator[Session]:
+    with closing(bus.session(Subscription("group", ("samples",), **settings))) as session:
+        yield session
+
+
+def change(path: Path, statement: str) -> None:
+    """Change the file as somebody else would."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(statement)
+
+
+def found(path: Path, statement: str) -> list[Any]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(statement).fetchall()
+
+
+def test_two_connections_are_one_cluster(bus: Bus, path: Path) -> None:
+    """Protects several processes: what one has created and written is there for another that opens the file."""
+    with closing(opened(path)) as other:
+        assert other.describe(["samples"])["samples"].partitions == 2
+        other.write([Outgoing("samples", b"k", b"x", 1, (("h", b"1"),))])
+        assert [(record.partition, record.value, record.headers) for record in bus.read("samples")] == [(1, b"x", (("h", b"1"),))]
+
+
+def test_a_path_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects a laptop's short configuration, and the rule that what follows sqlite:// is the path as it is."""
+    monkeypatch.chdir(tmp_path)
+    connect("sqlite://here.db").close()
+    assert (tmp_path / "here.db").is_file()
+
+
+def test_only_the_owner_may_read_the_file(bus: Bus, path: Path) -> None:
+    """Protects samples and predictions from other users of the machine, in the file and in the files beside it."""
+    assert sorted(file.name for file in path.parent.iterdir()) == ["plant.db", "plant.db-shm", "plant.db-wal"]
+    assert {file.stat().st_mode & 0o777 for file in path.parent.iterdir()} == {0o600}
+
+
+def test_many_may_open_a_new_file_at_once(path: Path) -> None:
+    """Protects the start of a whole deployment: who comes second while the file is made waits, and finds it whole."""
+    together = threading.Barrier(8)
+
+    def create(number: int) -> None:
+        together.wait()
+        with closing(opened(path)) as bus:
+            bus.create([TopicSpec("shared", 3, compacted=False), TopicSpec(f"own-{number}", 2, compacted=False)])
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(create, range(8)))
+    with closing(opened(path)) as bus:
+        names = ["shared", *(f"own-{number}" for number in range(8))]
+        assert [state.partitions for state in bus.describe(names).values()] == [3] + [2] * 8
+        bus.write([Outgoing(name, None, name.encode(), partition) for name in names for partition in range(2)])
+        for name in names:
+            assert [(record.partition, record.value) for record in bus.read(name)] == [(0, name.encode()), (1, name.encode())]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("text.txt", "not an SQLite database"),
+        ("other.db", "another program"),
+        ("newer.db", "another version"),
+        ("folder", "not a file"),
+    ],
+)
+def test_a_wrong_file_is_said_and_left_as_it_was(tmp_path: Path, name: str, text: str) -> None:
+    """Protects somebody else's file, and one of a newer version: the operator is told, and nothing is written to it."""
+    path = tmp_path / name
+    match name:
+        case "text.txt":
+            path.write_text("day, pressure\n" * 1000)
+        case "other.db":
+            change(path, "CREATE TABLE readings (day TEXT)")
+        case "newer.db":
+            opened(path).close()
+            change(path, "PRAGMA user_version = 1000")
+        case "folder":
+            path.mkdir()
+    before = path.read_bytes() if path.is_file() else b""
+    with pytest.raises(ConfigurationError, match=text):
+        opened(path)
+    assert (path.read_bytes() if path.is_file() else b"") == before
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite:///nowhere/at/all/plant.db"])
+def test_a_wrong_url_is_a_configuration_error(url: str) -> None:
+    """Protects the operator: a path that cannot be is said at the start, with its key."""
+    with pytest.raises(ConfigurationError, match=r"bus\.url"):
+        connect(url)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"session_timeout_ms": 5000}, {"session_timeout_seconds": 0}, {"session_timeout_seconds": "5"}, {"retention_hours": True}],
+)
+def test_wrong_options_are_configuration_errors(path: Path, options: dict[str, Any]) -> None:
+    """Protects the operator: a misspelt option must not be passed over, nor a value that cannot be meant."""
+    with pytest.raises(ConfigurationError, match=f"bus.options.{next(iter(options))}"):
+        opened(path, **options)
+    assert not path.exists()
+
+
+def test_a_damaged_file_is_a_configuration_error(bus: Bus, path: Path) -> None:
+    """Protects the operator of a failing disk: no traceback and no endless trying."""
+    bus.write([Outgoing("samples", None, b"x" * 1000, 0) for _ in range(1000)])
+    bus.close()
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (path.stat().st_size - 4096))
+    with pytest.raises(ConfigurationError, match="damaged"), closing(opened(path)) as broken:
+        list(broken.read("samples"))
+
+
+def test_a_locked_file_is_an_unavailable_bus(bus: Bus, path: Path) -> None:
+    """Protects a worker beside a process that hangs while it writes: it is told to try again, and nothing is half done."""
+    bus.write([Outgoing("samples", None, b"x", 0)])
+    with closing(opened(path, connect_timeout_seconds=0.05)) as hasty, member(hasty) as session:
+        session.poll(0, 10)
+        session.poll(0, 10)
+        with closing(sqlite3.connect(path, isolation_level=None)) as hanging:
+            hanging.execute("BEGIN IMMEDIATE")
+            with pytest.raises(BusUnavailable, match="locked"):
+                session.commit(Step({("samples", 0): 1}, [Outgoing("outputs", None, b"y")]))
+            with pytest.raises(BusUnavailable, match="locked"):
+                hasty.write([Outgoing("outputs", None, b"z")])
+            # Reading does not wait for who writes.
+            assert len(list(hasty.read("samples"))) == 1
+        polled = session.poll(0, 10)
+        assert (polled.revoked, polled.assigned) == ([0, 1], [0, 1])
+        assert len(session.poll(0, 10).records) == 1
+        session.commit(Step({("samples", 0): 1}, [Outgoing("outputs", None, b"y")]))
+    assert [record.value for record in bus.read("outputs")] == [b"y"]
+
+
+def test_a_full_disk_is_an_unavailable_bus(bus: Bus) -> None:
+    """Protects a site whose disk runs full: the step is taken back whole, and goes through once there is room."""
+    bus.write([Outgoing("samples", None, b"x", 0)])
+    with member(bus) as session:
+        session.poll(0, 10)
+        session.poll(0, 10)
+        step = Step({("samples", 0): 1}, [Outgoing("outputs", None, b"y" * 100_000) for _ in range(100)])
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4_000_000, limits[1]))
+        try:
+            with pytest.raises(BusUnavailable):
+                session.commit(step)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert list(bus.read("outputs")) == []
+        assert session.committed("samples", 0) is None
+        session.poll(0, 10)
+        session.commit(step)
+        assert len(list(bus.read("outputs"))) == 100
+
+
+def test_who_is_no_member_is_refused_and_comes_back(bus: Bus, path: Path) -> None:
+    """Protects against a process that was taken for dead: nothing of it is seen, a step without inputs included."""
+    bus.write([Outgoing("samples", None, b"x", 0)])
+    with member(bus) as session:
+        session.poll(0, 10)
+        assert len(session.poll(0, 10).records) == 1
+        change(path, "DELETE FROM members")
+        with pytest.raises(CommitRefused):
+            session.commit(Step({}, [Outgoing("outputs", None, b"late")]))
+        with pytest.raises(CommitRefused):
+            session.commit(Step({("samples", 0): 1}, [Outgoing("outputs", None, b"late")]))
+        assert list(bus.read("outputs")) == []
+        polled = session.poll(0, 10)
+        assert (polled.revoked, polled.assigned) == ([0, 1], [0, 1])
+        assert len(session.poll(0, 10).records) == 1
+
+
+def test_a_partition_that_went_and_came_back_is_reported(bus: Bus) -> None:
+    """Protects restored state: who has a partition again that was another's meanwhile must not trust what it remembers."""
+    with member(bus) as first:
+        first.poll(0, 10)
+        with member(bus) as second:
+            moved = second.poll(0, 10).assigned
+        assert len(moved) == 1
+        polled = first.poll(0, 10)
+        assert polled.revoked == moved
+        assert polled.assigned == moved
+
+
+def test_latest_is_asked_once(bus: Bus, path: Path) -> None:
+    """Protects against loss under 'latest': records polled before a refused first commit are read again, not passed over."""
+    with member(bus, auto_offset_reset="latest") as session:
+        session.poll(0, 10)
+        bus.write([Outgoing("samples", None, b"x", 0)])
+        assert len(session.poll(0, 10).records) == 1
+        change(path, "DELETE FROM members")
+        with pytest.raises(CommitRefused):
+            session.commit(Step({("samples", 0): 1}))
+        session.poll(0, 10)
+        assert len(session.poll(0, 10).records) == 1
+
+
+def test_a_waiting_poll_wakes_up(bus: Bus) -> None:
+    """Protects latency: a poll returns when something is written, not when its timeout is over (which would end this test)."""
+    with member(bus) as session:
+        session.poll(0, 10)
+        writer = threading.Timer(0.05, lambda: bus.write([Outgoing("samples", None, b"x", 0)]))
+        writer.start()
+        assert len(session.poll(600, 10).records) == 1
+        writer.join()
+
+
+def test_restoring_is_a_sign_of_life(path: Path) -> None:
+    """Protects a member with much to restore: it must not be taken for dead over it, restore again, and so on for ever."""
+    # So short that every beat is due.
+    with closing(opened(path, session_timeout_seconds=1e-6)) as bus:
+        bus.create([TopicSpec("samples", 1, compacted=False), TopicSpec("state", 1, compacted=True)])
+        bus.write([Outgoing("state", f"{number}".encode(), b"x", 0) for number in range(5_000)])
+        with member(bus) as session:
+            ((before,),) = found(path, "SELECT beat FROM members")
+            assert len(list(session.restore("state", 0))) == 5_000
+            ((after,),) = found(path, "SELECT beat FROM members")
+            assert after == before + 5
+
+
+def test_compaction_keeps_the_latest_of_every_key(bus: Bus) -> None:
+    """Protects the disk and the time to restore: old versions go, the newest of each key and its offset stay, recent ones all."""
+    bus.create([TopicSpec("state", 1, compacted=True)])
+    bus.write([Outgoing("state", b"rare", b"kept", 0), Outgoing("state", b"gone", b"x", 0), Outgoing("state", b"gone", None, 0)])
+    written = [(f"{number * 7919 % 100}".encode(), None if number % 311 == 5 else f"{number}".encode()) for number in range(30_000)]
+    for start in range(0, 30_000, 500):
+        bus.write([Outgoing("state", key, value, 0) for key, value in written[start : start + 500]])
+    records = list(bus.read("state"))
+    assert len(records) < 5_000 + 2 * 1_000 + 200
+    assert [record.offset for record in records] == sorted(record.offset for record in records)
+    assert [(record.key, record.value) for record in records[-5_000:]] == written[-5_000:]
+    assert records[-1].offset == 30_002
+    latest = {record.key: record.value for record in records}
+    expected = {b"rare": b"kept"} | dict(written)
+    assert {key: value for key, value in latest.items() if value is not None} == {
+        key: value for key, value in expected.items() if value is not None
+    }
+    assert b"gone" not in latest
+
+
+def test_compaction_waits_as_long_as_the_topic_says(bus: Bus) -> None:
+    """Protects readers of the model that are behind: versions younger than min.compaction.lag.ms stay."""
+    bus.create([TopicSpec("model", 1, compacted=True, options={"min.compaction.lag.ms": "3600000"})])
+    for _ in range(20):
+        bus.write([Outgoing("model", b"k", b"v", 0) for _ in range(500)])
+    assert len(list(bus.read("model"))) == 10_000
+
+
+def test_old_records_go_after_the_retention(bus: Bus, path: Path) -> None:
+    """Protects the disk: topics that are not compacted lose what is older than retention_hours, a slice with a write."""
+    with member(bus) as session:
+        session.poll(0, 10)
+        bus.write([Outgoing("samples", None, b"old", 0) for _ in range(3_500)])
+        time.sleep(0.01)
+        with closing(opened(path, retention_hours=1e-9)) as brief:
+            for _ in range(4):
+                brief.write([Outgoing("samples", None, b"new", 0)])
+        values = [record.value for record in bus.read("samples")]
+        assert values == [b"old"] * 500 + [b"new"] * 4
+        assert session.lag()["samples", 0] == 504
+        assert session.poll(0, 1).records[0].offset == 3_000
+
+
+def test_inputs_need_equal_partitions(bus: Bus) -> None:
+    """Protects a role with several inputs: partition p of each has to exist."""
+    with pytest.raises(ConfigurationError, match="same number of partitions"):
+        bus.session(Subscription("group", ("samples", "outputs")))
