@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import client_core, end_to_end, footprint, presets, server
+from benchmarks import client_core, end_to_end, footprint, presets, server, sqlite_bus
 from benchmarks.figures import Figure
 
 BENCHMARKS: dict[str, Callable[[], Iterator[Figure]]] = {
@@ -22,6 +22,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Figure]]] = {
     "server": server.measure,
     "footprint": footprint.measure,
     "end-to-end": end_to_end.measure,
+    "sqlite": sqlite_bus.measure,
 }
 
 

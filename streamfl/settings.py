@@ -73,7 +73,7 @@ class Bus(Section):
     """Where the topics are and how a worker commits to them."""
 
     url: str = Field(default="memory://", pattern=r"^[a-z][a-z0-9+.-]*://")
-    """kafka://host:port[,host:port…] or memory://."""
+    """kafka://host:port[,host:port…], sqlite:///path or memory://."""
     processing_guarantee: Literal["exactly_once", "at_least_once"] = "exactly_once"
     """exactly_once commits by transactions; at_least_once is faster and may repeat a prediction after a crash."""
     commit_interval_ms: int = Field(default=100, ge=0, le=86_400_000)

@@ -1,0 +1,113 @@
+"""Processes on one file, killed and stopped at any moment: what they have committed is whole, and is there once.
+
+That a federation comes through the same is shown on both buses by ``test_federation.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from streamfl.role import TopicSpec
+from streamfl.runtime.bus import Bus, Outgoing, Subscription, connect
+
+PARTITIONS = 4
+RECORDS = 8_000
+
+# For each partition a running sum: in the changelog, and with every record in the outputs.
+WORKER = """
+import json, sys
+from streamfl.runtime.bus import CommitRefused, Outgoing, Step, Subscription, connect
+
+bus = connect(sys.argv[1], {"session_timeout_seconds": 1})
+session = bus.session(Subscription("sums", ("numbers",)))
+sums = {}
+while True:
+    polled = session.poll(0.2, 5)
+    for partition in polled.assigned:
+        sums[partition] = 0
+        for record in session.restore("state", partition):
+            sums[partition] = int(record.value)
+    step = Step()
+    for record in polled.records:
+        sums[record.partition] += int(record.value)
+        step.positions["numbers", record.partition] = record.offset + 1
+        value = json.dumps([record.offset, sums[record.partition]]).encode()
+        step.outputs.append(Outgoing("sums", None, value, record.partition))
+        step.changelog.append(Outgoing("state", b"sum", str(sums[record.partition]).encode(), record.partition))
+    try:
+        session.commit(step)
+    except CommitRefused:
+        pass
+"""
+
+
+@pytest.fixture(name="bus")
+def _bus(tmp_path: Path) -> Iterator[Bus]:
+    with closing(connect(_url(tmp_path), {"session_timeout_seconds": 1})) as bus:
+        bus.create([TopicSpec(name, PARTITIONS, compacted=name == "state") for name in ("numbers", "sums", "state")])
+        yield bus
+
+
+@pytest.fixture(name="start")
+def _start(tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start() -> subprocess.Popen[bytes]:
+        processes.append(subprocess.Popen([sys.executable, "-c", WORKER, _url(tmp_path)]))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def _url(folder: Path) -> str:
+    return f"sqlite://{folder}/bus.db"
+
+
+def test_killed_and_stopped_workers_lose_and_double_nothing(bus: Bus, start: Callable[[], subprocess.Popen[bytes]]) -> None:
+    """Protects exactly-once in the file: kill -9 amid commits, and workers that wake up after their partitions moved."""
+    generator = random.Random(5)
+    numbers = [generator.randrange(1_000) for _ in range(RECORDS)]
+    workers = [start(), start()]
+    faults = 16
+    for fault in range(faults):
+        share = range(fault * RECORDS // faults, (fault + 1) * RECORDS // faults)
+        bus.write([Outgoing("numbers", None, str(numbers[index]).encode(), index % PARTITIONS) for index in share])
+        # From before a worker has joined until after it has gone through what there is.
+        time.sleep(generator.uniform(0.1, 1.2))
+        victim = workers.pop(0)
+        if fault % 4 == 3:
+            victim.send_signal(signal.SIGSTOP)
+            time.sleep(2.5)
+            victim.send_signal(signal.SIGCONT)
+            workers.append(victim)
+        else:
+            victim.kill()
+            workers.append(start())
+    deadline = time.monotonic() + 60
+    while len(list(bus.read("sums"))) < RECORDS and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert all(worker.poll() is None for worker in workers)
+
+    outputs: dict[int, list[list[int]]] = {partition: [] for partition in range(PARTITIONS)}
+    for record in bus.read("sums"):
+        outputs[record.partition].append(json.loads(record.value or b""))
+    state = {record.partition: int(record.value or b"") for record in bus.read("state")}
+    with closing(bus.session(Subscription("sums", ("numbers",)))) as session:
+        for partition in range(PARTITIONS):
+            mine = numbers[partition::PARTITIONS]
+            assert outputs[partition] == [[offset, sum(mine[: offset + 1])] for offset in range(len(mine))]
+            assert state[partition] == sum(mine)
+            assert session.committed("numbers", partition) == len(mine)
