@@ -38,9 +38,16 @@ def find_kind(name: str) -> RoleKind[Any]:
     return kinds[name]
 
 
-def build_worker(settings: RoleSettings, bus: Bus, clock: Callable[[], float] = time.time) -> Worker:
-    """A worker of the role that ``settings`` describe, on ``bus``; ``clock`` is the role's time in seconds.
+def build_worker(
+    settings: RoleSettings,
+    bus: Bus,
+    clock: Callable[[], float] = time.time,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Worker:
+    """A worker of the role that ``settings`` describe, on ``bus``.
 
+    clock: the role's time in seconds. monotonic, sleep: by what the worker measures its own waiting.
     ConfigurationError if there is no such role or its settings do not fit together.
     """
     kind = find_kind(settings.role.kind)
@@ -66,6 +73,8 @@ def build_worker(settings: RoleSettings, bus: Bus, clock: Callable[[], float] = 
         max_records=settings.bus.max_poll_records,
         restore_seconds=settings.bus.connect_timeout_seconds,
         stall_seconds=settings.bus.stall_timeout_seconds,
+        monotonic=monotonic,
+        sleep=sleep,
     )
 
 

@@ -35,6 +35,8 @@ def connect(url: str, options: Mapping[str, Any]) -> MemoryBus:
 class MemoryBus:
     """A fresh, empty cluster; :meth:`at` gives the one that everybody in the process means by a URL.
 
+    clock: the time of its records. monotonic, changed: by what a poll waits, and what wakes it.
+
     >>> bus = MemoryBus()
     >>> bus.create([TopicSpec("readings", 1, compacted=False)])
     >>> bus.write([Outgoing("readings", b"pump", b"4.2")])
@@ -45,9 +47,15 @@ class MemoryBus:
     _named: ClassVar[dict[str, MemoryBus]] = {}
     _naming = threading.Lock()
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        changed: threading.Condition | None = None,
+    ) -> None:
         self.clock = clock
-        self._changed = threading.Condition()
+        self.monotonic = monotonic
+        self._changed = changed or threading.Condition()
         self._topics: dict[str, _Topic] = {}
         self._groups: dict[str, _Group] = {}
 
@@ -142,12 +150,12 @@ class MemorySession:
         self._turn = 0
 
     def poll(self, timeout: float, max_records: int) -> Polled:
-        deadline = time.monotonic() + timeout
+        deadline = self._bus.monotonic() + timeout
         with self._bus._changed:
             self._check_open()
             while True:
                 polled = self._take(max_records)
-                remaining = deadline - time.monotonic()
+                remaining = deadline - self._bus.monotonic()
                 if polled or remaining <= 0:
                     return polled
                 self._bus._changed.wait(remaining)
@@ -169,8 +177,7 @@ class MemorySession:
     def commit(self, step: Step) -> None:
         with self._bus._changed:
             self._check_open()
-            stale = self._refused or self._generation != self._group.generation
-            if stale or any(partition not in self._owned for _, partition in step.positions):
+            if not self._settled or any(partition not in self._owned for _, partition in step.positions):
                 self._refused = True
                 raise CommitRefused(f"group {self._subscription.group!r} has rebalanced since the last poll")
             self._bus._append([*step.outputs, *step.changelog])
@@ -200,11 +207,16 @@ class MemorySession:
             self._group.join(self)
             self._refused = True
             self._bus._changed.notify_all()
-        if self._refused or self._generation != self._group.generation:
-            self._rebalance(polled)
-        else:
+        if self._settled:
             self._take_records(polled.records, max_records)
+        else:
+            self._rebalance(polled)
         return polled
+
+    @property
+    def _settled(self) -> bool:
+        """No partition has moved, as far as the group knows, and no step was refused since the last poll."""
+        return not self._refused and self._generation == self._group.generation and self in self._group.members
 
     def _take_tables(self) -> list[Record]:
         taken: list[Record] = []

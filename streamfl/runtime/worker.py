@@ -73,7 +73,8 @@ class Worker:
 
     Parameters: clock, the ``now`` that the role sees, in seconds. commit_interval, how long records are gathered for one commit, in
     seconds. max_records, the input records of one commit at most. restore_seconds, how long a changelog may lag behind the group's
-    offsets before the cluster counts as unavailable. All but :meth:`measure` and ``health`` belong to one thread.
+    offsets before the cluster counts as unavailable. monotonic, sleep: by what it measures its own waiting. All but :meth:`measure`
+    and ``health`` belong to one thread.
     """
 
     def __init__(
@@ -88,10 +89,12 @@ class Worker:
         max_records: int = 4000,
         restore_seconds: float = 30.0,
         stall_seconds: float = 120.0,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.role = role
         self.lock = threading.Lock()
-        self.health = Health(stall_seconds)
+        self.health = Health(stall_seconds, monotonic)
         self.metrics = Metrics(self.measure)
         self._channels = channels
         self._inputs = _by_topic(channels.inputs)
@@ -103,6 +106,8 @@ class Worker:
         self._commit_interval = commit_interval
         self._max_records = max_records
         self._restore_seconds = restore_seconds
+        self._monotonic = monotonic
+        self._sleep = sleep
         self._session: Session | None = None
         self._tasks: set[int] = set()
         self._positions: dict[TopicPartition, int] = {}
@@ -184,11 +189,11 @@ class Worker:
         """Polls until the commit interval is over, the batch is full or, if peers wait for this role, nothing more is there."""
         session.pause(self.role.full)
         gathered = session.poll(self._until_tick(timeout), self._max_records)
-        # The machine's time, not the role's: a simulated clock stands still in here.
-        deadline = time.monotonic() + self._commit_interval
+        # Not the role's time: that may stand still in here.
+        deadline = self._monotonic() + self._commit_interval
         while gathered and not (gathered.revoked or gathered.assigned):
             room = self._max_records - len(gathered.records)
-            remaining = self._until_tick(deadline - time.monotonic())
+            remaining = self._until_tick(deadline - self._monotonic())
             if room <= 0 or remaining <= 0:
                 break
             more = session.poll(0.0 if self.role.prompt else remaining, room)
@@ -231,7 +236,7 @@ class Worker:
     def _open_task(self, session: Session, partition: int) -> None:
         """Take the partition's state back as it was at its last commit, and go on reading where that state left off."""
         committed = {topic: session.committed(topic, partition) for topic in self._inputs}
-        deadline = time.monotonic() + self._restore_seconds
+        deadline = self._monotonic() + self._restore_seconds
         while True:
             self._drop_task(partition)
             self.role.open(partition)
@@ -241,9 +246,9 @@ class Worker:
             if not behind:
                 break
             # An atomic commit has reached the group's offsets, its end marker has not reached the changelog yet.
-            if time.monotonic() >= deadline:
+            if self._monotonic() >= deadline:
                 raise BusUnavailable(f"the changelog of partition {partition} ends before the group's offsets: {behind}")
-            time.sleep(0.05)
+            self._sleep(0.05)
         for topic, position in remembered.items():
             self._positions[topic, partition] = position
             session.seek(topic, partition, position)
@@ -401,7 +406,7 @@ class Worker:
         if session is not None:
             with suppress(BusUnavailable, CommitRefused):
                 session.close()
-        time.sleep(max(0.0, min(timeout, RETRY_SECONDS)))
+        self._sleep(max(0.0, min(timeout, RETRY_SECONDS)))
 
 
 def _by_topic(inputs: Mapping[str, Input]) -> dict[str, tuple[str, Input]]:

@@ -1,0 +1,51 @@
+"""``python -m streamfl.simulation.faults``: run seeds and say what came of them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+
+from threadpoolctl import threadpool_limits
+
+from streamfl.runtime.log import configure
+from streamfl.simulation.faults.cluster import FAULTS
+from streamfl.simulation.faults.federation import simulate
+
+FAILED = 4
+
+
+def main() -> int:
+    """0 if all checks hold, 4 if one fails."""
+    parser = argparse.ArgumentParser(prog="python -m streamfl.simulation.faults", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0, help="the scenario to run, or the first of --seeds")
+    parser.add_argument("--seeds", type=int, default=1, help="so many, one after another")
+    parser.add_argument("--transcript", action="store_true", help="print what happened, line by line")
+    chosen = parser.parse_args()
+    configure("error")
+    began = time.perf_counter()
+    faults: Counter[str] = Counter()
+    failed = 0
+    for seed in range(chosen.seed, chosen.seed + chosen.seeds):
+        verdict = simulate(seed)
+        faults += verdict.faults
+        if chosen.transcript:
+            print("\n".join(verdict.lines))
+        if chosen.seeds == 1:
+            print(f"seed {seed}: {verdict.description}")
+            print(f"history of {len(verdict.lines)} lines and {verdict.seconds:.1f} virtual seconds, hash {verdict.hash}")
+        if verdict.failure is not None:
+            failed += 1
+            print(f"FAILED  make simulate SEED={seed}  # {verdict.failure}", flush=True)
+        elif chosen.seeds == 1:
+            print("all checks hold")
+    print(", ".join(f"{kind}: {faults[kind]}" for kind in FAULTS if faults[kind] or chosen.seeds > 1))
+    if chosen.seeds > 1:
+        print(f"{chosen.seeds - failed} of {chosen.seeds} seeds hold, {time.perf_counter() - began:.0f} s")
+    return FAILED if failed else 0
+
+
+if __name__ == "__main__":
+    with threadpool_limits(1):
+        sys.exit(main())
