@@ -199,6 +199,31 @@ def test_a_full_disk_is_an_unavailable_bus(bus: Bus) -> None:
         assert len(list(bus.read("outputs"))) == 100
 
 
+@pytest.mark.parametrize("table", ["records", "offsets"])
+def test_a_commit_is_one_transaction(bus: Bus, path: Path, table: str) -> None:
+    """Protects exactly-once: whichever part of a step cannot be written takes all the others with it."""
+    bus.create([TopicSpec("state", 1, compacted=True)])
+    bus.write([Outgoing("samples", None, b"x", 0)])
+    with member(bus) as session:
+        session.poll(0, 10)
+        session.poll(0, 10)
+        condition = "NEW.value = x'66'" if table == "records" else "true"
+        change(path, f"CREATE TRIGGER broken BEFORE INSERT ON {table} WHEN {condition} BEGIN SELECT RAISE(ABORT, 'broken'); END")
+        changelog = [Outgoing("state", b"k", b"e"), Outgoing("state", b"k", b"f")]
+        step = Step({("samples", 0): 1}, [Outgoing("outputs", None, b"y")], changelog)
+        with pytest.raises(sqlite3.IntegrityError, match="broken"):
+            session.commit(step)
+        assert [*bus.read("outputs"), *bus.read("state")] == []
+        assert session.committed("samples", 0) is None
+        with pytest.raises(CommitRefused):
+            session.commit(Step({}, [Outgoing("outputs", None, b"z")]))
+        change(path, "DROP TRIGGER broken")
+        assert session.poll(0, 10).assigned == [0, 1]
+        session.commit(step)
+        assert [record.value for topic in ("outputs", "state") for record in bus.read(topic)] == [b"y", b"e", b"f"]
+        assert session.committed("samples", 0) == 1
+
+
 def test_who_is_no_member_is_refused_and_comes_back(bus: Bus, path: Path) -> None:
     """Protects against a process that was taken for dead: nothing of it is seen, a step without inputs included."""
     bus.write([Outgoing("samples", None, b"x", 0)])
@@ -214,6 +239,15 @@ def test_who_is_no_member_is_refused_and_comes_back(bus: Bus, path: Path) -> Non
         polled = session.poll(0, 10)
         assert (polled.revoked, polled.assigned) == ([0, 1], [0, 1])
         assert len(session.poll(0, 10).records) == 1
+
+
+def test_the_silent_are_taken_for_dead(path: Path) -> None:
+    """Protects against partitions that nobody reads: those of a killed member go to the others, and a waiting poll notices it."""
+    with closing(opened(path, session_timeout_seconds=0.2)) as bus:
+        bus.create([TopicSpec("samples", 2, compacted=False)])
+        with member(bus), member(bus) as other:
+            assert len(other.poll(0, 10).assigned) == 1
+            assert len(other.poll(600, 10).assigned) == 1
 
 
 def test_a_partition_that_went_and_came_back_is_reported(bus: Bus) -> None:
