@@ -291,7 +291,7 @@ def test_no_letter_writes_where_this_role_does_not_read(plant: Plant) -> None:
     assert [letter["truncated_from"] > 1_000_000 for letter in plant.letters() if letter["truncated_from"]] == [True]
 
 
-@pytest.mark.parametrize("seed", (0, 3, 5, 9))
+@pytest.mark.parametrize("seed", [0, 3, 5, 9])
 def test_every_letter_goes_back_once_whatever_happens(plant: Plant, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Protects exactly once: replays that die before or after a commit, choose reasons and limits, or run two at once."""
     monkeypatch.setattr(command, "STEP_LETTERS", 3)

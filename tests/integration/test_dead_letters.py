@@ -1,0 +1,156 @@
+"""Dead letters on a real broker: refused, and after a correction replayed by processes that are killed or run two at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from broker import Broker
+
+from streamfl.runtime.bus import Bus, Outgoing, connect
+
+pytestmark = pytest.mark.broker
+
+CONFIG = """
+[federation]
+name = "{name}"
+clients = 50
+[bus]
+url = "{url}"
+[role]
+kind = "pofmkl-client"
+[samples]
+topic = "{name}.readings"
+client = "device"
+sample_id = "id"
+features = ["{feature}"]
+[learning]
+preset = "paper"
+features_per_kernel = 4
+"""
+SAMPLES = 6_000
+PATIENCE = 120.0
+
+
+class Plant:
+    """A federation on the broker and its processes."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.name = f"plant-{uuid.uuid4().hex[:8]}"
+        self._url = url
+        self._config = folder / "client.toml"
+        self._log = folder / "log"
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def configure(self, feature: str) -> None:
+        self._config.write_text(CONFIG.format(name=self.name, url=self._url, feature=feature))
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        command, *options = arguments
+        with self._log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "streamfl", command, str(self._config), *options],
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE if command == "dead-letters" else log,
+                stderr=log,
+                text=True,
+            )
+        self._processes.append(process)
+        return process
+
+    def finish(self, process: subprocess.Popen[str]) -> str:
+        out, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, self.said()
+        return out or ""
+
+    def stop(self, process: subprocess.Popen[str]) -> None:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0, self.said()
+
+    def end(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+    def wait(self, bus: Bus, topic: str, count: int) -> list[bytes]:
+        """At least so many values of ``<name>.<topic>``."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            found = [record.value or b"" for record in bus.read(f"{self.name}.{topic}")]
+            if len(found) >= count:
+                return found
+            time.sleep(0.2)
+        pytest.fail(f"{len(found)} of {count} records in {topic}; the processes said:\n{self.said()}")
+
+    def said(self) -> str:
+        return self._log.read_text(errors="replace")[-5000:]
+
+
+def test_refused_samples_are_predicted_once_after_a_correction(tmp_path: Path, broker: Broker) -> None:
+    """Protects exactly once over the whole way back: no sample is lost or doubled by a killed replay or by two at once."""
+    plant = Plant(tmp_path, broker.url)
+    plant.configure("temprature")
+    try:
+        plant.finish(plant.start("topics", "--create"))
+        with closing(connect(broker.url)) as bus:
+            bus.write(
+                [
+                    Outgoing(
+                        f"{plant.name}.readings",
+                        b"device-%d" % (number % 50),
+                        json.dumps({"device": f"device-{number % 50}", "id": number, "temperature": number / SAMPLES}).encode(),
+                        headers=(("trace", b"%d" % number),),
+                    )
+                    for number in range(SAMPLES)
+                ]
+            )
+            worker = plant.start("run")
+            assert len(plant.wait(bus, "dead-letters", SAMPLES)) == SAMPLES
+            plant.stop(worker)
+            lines = plant.finish(plant.start("dead-letters", "--format", "json", "--limit", str(2 * SAMPLES))).splitlines()
+            assert len(lines) == SAMPLES
+            assert {json.loads(line)["reason"] for line in lines} == {"missing_field"}
+
+            plant.configure("temperature")
+            killed = 0
+            for portion in (1, 1501):
+                # Its transactions hold 500 records: it is killed between two of them, or within one.
+                replay = plant.start("dead-letters", "--replay", "--reason", "missing_field")
+                plant.wait(bus, "readings", SAMPLES + portion)
+                replay.kill()
+                killed += replay.wait() == -signal.SIGKILL
+            assert killed >= 1
+            both = [plant.start("dead-letters", "--replay", "--format", "json") for _ in range(2)]
+            for replay in both:
+                plant.finish(replay)
+            # What one of the two left to the other, which may have ended before it could take it.
+            plant.finish(plant.start("dead-letters", "--replay"))
+            assert json.loads(plant.finish(plant.start("dead-letters", "--replay", "--format", "json")))["replayed"] == 0
+
+            worker = plant.start("run")
+            plant.wait(bus, "predictions", SAMPLES)
+            plant.stop(worker)
+            predicted = Counter(json.loads(value)["sample"] for value in plant.wait(bus, "predictions", SAMPLES))
+            assert predicted == {str(number): 1 for number in range(SAMPLES)}
+            homes: dict[bytes | None, set[int]] = {}
+            again = []
+            for record in bus.read(f"{plant.name}.readings"):
+                homes.setdefault(record.key, set()).add(record.partition)
+                if record.headers[-1][0] == "replayed_from":
+                    assert record.headers[0] == ("trace", str(json.loads(record.value or b"")["id"]).encode())
+                    again.append(record.headers[-1][1])
+            assert len(again) == len(set(again)) == SAMPLES
+            assert {len(partitions) for partitions in homes.values()} == {1}
+    finally:
+        plant.end()
