@@ -10,16 +10,26 @@ import re
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from operator import attrgetter
-from typing import Any, Protocol, TypeVar, cast
+from typing import Annotated, Any, Protocol, TypeVar, cast
 
 import msgspec
-from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, field_validator
+from pydantic import AfterValidator, Field, ValidationError, ValidatorFunctionWrapHandler, field_validator
 
 from streamfl.role import ConfigurationError, PeerError, Record
 from streamfl.settings import Section
 from streamfl.wire import MAXIMUM_BYTES
 
-__all__ = ["DataError", "Format", "Sample", "SampleReader", "SamplesSection", "format_named"]
+__all__ = [
+    "DataError",
+    "Format",
+    "Label",
+    "LabelReader",
+    "LabelsSection",
+    "Sample",
+    "SampleReader",
+    "SamplesSection",
+    "format_named",
+]
 
 # Frequencies multiply the inputs in single precision and labels are squared: beyond this a product could be infinite.
 LARGEST_NUMBER = 1e18
@@ -44,10 +54,20 @@ class Format(Protocol):
         """The bytes of a mapping, sequence, text, number, Struct or None."""
 
 
+def _is_a_topic(value: str) -> str:
+    # What Kafka allows.
+    if not re.fullmatch("[A-Za-z0-9._-]{1,249}", value) or value in (".", ".."):
+        raise ValueError("1 to 249 letters of A to Z and a to z, digits, '.', '_' and '-' are expected, not '.' or '..' alone")
+    return value
+
+
+TopicName = Annotated[str, AfterValidator(_is_a_topic)]
+
+
 class SamplesSection(Section):
     """The topic that samples come from and the names of its fields."""
 
-    topic: str
+    topic: TopicName
     """The user's own topic."""
     format: str = "json"
     """json, msgpack, or any installed format."""
@@ -66,14 +86,6 @@ class SamplesSection(Section):
     input_norm: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """What every input is divided by."""
 
-    @field_validator("topic")
-    @classmethod
-    def _is_a_topic(cls, value: str) -> str:
-        # What Kafka allows.
-        if not re.fullmatch("[A-Za-z0-9._-]{1,249}", value) or value in (".", ".."):
-            raise ValueError("1 to 249 letters of A to Z and a to z, digits, '.', '_' and '-' are expected, not '.' or '..' alone")
-        return value
-
     @field_validator("label_range", mode="wrap")
     @classmethod
     def _is_a_range(cls, value: Any, validated: ValidatorFunctionWrapHandler) -> tuple[float, float]:
@@ -91,6 +103,33 @@ class SamplesSection(Section):
         if isinstance(value, list) and (not value or len(set(value)) < len(value)):
             raise ValueError("at least one field is expected, and none twice")
         return value
+
+
+class LabelsSection(Section):
+    """Labels that come later, on a topic of their own with as many partitions as the samples' and the same keys."""
+
+    topic: TopicName
+    """The user's own topic."""
+    format: str = "json"
+    """json, msgpack, or any installed format."""
+    client: str | None = None
+    """The field that names the client; left out: the record's key."""
+    sample_id: str
+    """The field with the sample's name, as samples.sample_id has it."""
+    label: str
+    """The field with the label; samples.label_range says which values become 0 and 1."""
+    expiry_seconds: float = Field(default=86_400.0, gt=0, allow_inf_nan=False)
+    """Seconds for which a sample waits for its label, a label for its sample, and a label that comes twice is known."""
+    limit: int = Field(default=1_000, ge=1)
+    """So many of these are kept of a client at most; its oldest gives way."""
+
+
+class Label(msgspec.Struct, frozen=True, gc=False):
+    """The label of one sample, 0 to 1 over ``label_range``."""
+
+    client: str
+    sample: str
+    label: float
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
@@ -153,16 +192,8 @@ class SampleReader:
         # One comparison for all: it is False for a NaN and for an infinity too.
         if len(features) != self.dimension or not sum(map(abs, features)) < LARGEST_NUMBER:
             self._check_features(given, features)
-        label = content.label
-        if label is not None:
-            label = (label - self._low) / self._span
-            if not abs(label) <= LARGEST_LABEL:
-                raise PeerError(
-                    "label",
-                    f"{self._section.label} is {content.label}, a number not {LARGEST_LABEL:g} times as large as "
-                    f"samples.label_range = {list(self._section.label_range)} is expected",
-                )
         section = self._section
+        label = None if content.label is None else _scaled(content.label, section.label, section.label_range)
         client = _name(record.key, "the record key") if section.client is None else _name(content.client, section.client)
         if section.sample_id is None:
             identity = f"{record.topic}-{record.partition}-{record.offset}"
@@ -262,6 +293,52 @@ class SampleReader:
         if label is not None and not (isinstance(label, (int, float)) and abs(label) < LARGEST_NUMBER):
             return PeerError("label", f"{section.label} is {_shown(label)}, a finite number or null is expected")
         return PeerError("malformed", str(error))
+
+
+class LabelReader:
+    """Decodes the records of a labels' topic; ``label_range`` is that of the samples.
+
+    Raises ConfigurationError if a field has two meanings.
+    """
+
+    def __init__(self, section: LabelsSection, label_range: tuple[float, float]) -> None:
+        self._section = section
+        self._range = label_range
+        names = {"sample_id": section.sample_id, "label": section.label}
+        if section.client is not None:
+            names["client"] = section.client
+        if len(set(names.values())) < len(names):
+            raise ConfigurationError(f"labels: {', '.join(names)} are read from the same field: each needs one of its own")
+        kinds = {"sample_id": str | int, "label": float | bool, "client": str | int}
+        fields = [(attribute, kinds[attribute]) for attribute in names]
+        format = format_named(section.format)
+        self._decode = format.decoder(cast(type[Any], msgspec.defstruct("LabelRecord", fields, rename=names, gc=False)))
+
+    def decode(self, record: Record) -> Label:
+        """The label in ``record``; PeerError with reason oversized, malformed, missing_field or label."""
+        value, section = record.value, self._section
+        if value is None:
+            raise PeerError("malformed", "a label without a value")
+        if len(value) > MAXIMUM_BYTES:
+            raise PeerError("oversized", f"a label of {len(value)} bytes, at most {MAXIMUM_BYTES} are accepted")
+        try:
+            content = self._decode(value)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise PeerError("malformed", str(error)) from None
+        client = _name(record.key, "the record key") if section.client is None else _name(content.client, section.client)
+        return Label(client, _name(content.sample_id, section.sample_id), _scaled(content.label, section.label, self._range))
+
+
+def _scaled(label: float, field: str | None, label_range: tuple[float, float]) -> float:
+    low, high = label_range
+    scaled = (label - low) / (high - low)
+    if not abs(scaled) <= LARGEST_LABEL:
+        raise PeerError(
+            "label",
+            f"{field} is {label}, a number not {LARGEST_LABEL:g} times as large as "
+            f"samples.label_range = {list(label_range)} is expected",
+        )
+    return scaled
 
 
 def format_named(name: str) -> Format:

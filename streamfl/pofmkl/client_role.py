@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from streamfl.join import JoinKey, LabelJoin, Pair
 from streamfl.kernels import LOGISTIC
 from streamfl.kernels.log_weights import bin_probabilities, heaviest_first, normalised
 from streamfl.pofmkl.bandwidth import TokenBucket, UpdateCost
@@ -25,7 +26,7 @@ from streamfl.pofmkl.messages import LARGEST_STEP, UPDATE, Prediction, Update
 from streamfl.pofmkl.model import ModelTable
 from streamfl.pofmkl.rows import Rows
 from streamfl.role import Measurement, PeerError, Received, Rejection, Send, StateChange
-from streamfl.samples import Sample
+from streamfl.samples import Label, Sample
 from streamfl.seeding import UniformSequence
 from streamfl.wire import VERSION, decode_array, encode_array, encoded_size
 
@@ -112,6 +113,7 @@ class _Member:
     bucket: TokenBucket | None
     cost: UpdateCost
     waiting: deque[tuple[Sample, bytes | None]] = field(default_factory=deque)
+    joined: deque[Pair] = field(default_factory=deque)
     first_slot: int = 0
     slots_written: int = 0
 
@@ -129,6 +131,7 @@ class _Upload:
 
 # A sample, its record's key, and the upload that its steps are for, if it has a label.
 _Taking = tuple[Sample, bytes | None, _Upload | None]
+_Arrived = tuple[Sample | Label, bytes | None]
 
 
 class PofmklClient:
@@ -139,6 +142,9 @@ class PofmklClient:
     order; those that have to wait for the model are remembered, ``waiting_limit`` a partition and one poll more at most. An upload
     gathers all samples that come while it is open if the learner's steps may be added up, and is one sample's otherwise.
     ``challengers`` learn beside it and are measured; nothing else depends on them.
+
+    With a ``join``, labels come on a channel of their own: a sample is predicted as soon as it is there, and the pace is that of
+    its label.
     """
 
     def __init__(
@@ -156,6 +162,7 @@ class PofmklClient:
         waiting_limit: int = 10_000,
         trace: Callable[[StepTrace], None] | None = None,
         challengers: LiveChallengers | None = None,
+        join: LabelJoin | None = None,
     ) -> None:
         self.learner = learner
         self.pace = pace
@@ -169,6 +176,7 @@ class PofmklClient:
         self.waiting_limit = waiting_limit
         self.trace = trace
         self.challengers = challengers
+        self.join = join
         self.model = ModelTable(learner.kernels, learner.row_length, learner.dimension, shards, fingerprint, learner.dtype)
         self._members: dict[tuple[int, str], _Member] = {}
         self._waiting: dict[int, int] = {}
@@ -188,8 +196,8 @@ class PofmklClient:
     @property
     def wake_at(self) -> float | None:
         times = [when for when in map(self._affordable_at, self._ready.values()) if when is not None]
-        due_at = self._next_upload_due()
-        return min(times, default=None) if due_at is None else min([due_at, *times])
+        due = (self._next_upload_due(), None if self.join is None else self.join.wake_at)
+        return min([*times, *(when for when in due if when is not None)], default=None)
 
     @property
     def full(self) -> Collection[int]:
@@ -201,6 +209,8 @@ class PofmklClient:
 
     def open(self, partition: int) -> None:
         self._waiting[partition] = 0
+        if self.join is not None:
+            self.join.open(partition)
 
     def close(self, partition: int) -> None:
         del self._waiting[partition]
@@ -213,6 +223,8 @@ class PofmklClient:
             self._touched.pop(key, None)
         if self.challengers is not None:
             self.challengers.close(partition)
+        if self.join is not None:
+            self.join.close(partition)
         self._changed = {key: value for key, value in self._changed.items() if key[0] != partition}
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
@@ -222,42 +234,111 @@ class PofmklClient:
             self._counts["update_budget_bytes"] += passed * self.uplink.bytes_per_second * len(self._members)
         self._last_now = now
         before = self.model.versions
+        arrived: dict[tuple[int, str], list[_Arrived]] = {}
         for received in batch:
             try:
                 if received.channel == "model":
                     self.model.apply(received.message, received.partition)
+                    continue
+                self._check_label(received.message.label)
+                key = received.partition, received.message.client
+                member = self._member_of(key, now)
+                if self.join is None:
+                    self._queue(member, received.message, received.record.key)
                 else:
-                    self._queue(received, now)
+                    arrived.setdefault(key, []).append((received.message, received.record.key))
             except PeerError as error:
                 replies.append(Rejection(received, error))
         if self.model.versions != before:
-            self._ready.update((key, member) for key, member in self._members.items() if member.waiting)
+            self._ready.update((key, member) for key, member in self._members.items() if member.waiting or member.joined)
         outdated = [upload for upload in self._open_uploads.values() if upload.window.versions != self.model.versions]
         replies += self._upload(outdated, now)
         if not batch:
             replies += self._upload(self._uploads_due(now), now)
-        replies += self._advance(now)
-        return replies
+        if self.join is None:
+            return replies + self._advance(now)
+        if not batch:
+            self.join.expire(now)
+        return replies + self._learn_joined(self.join, now) + self._take_arrived(self.join, list(arrived.items()), now)
 
-    def _queue(self, received: Received, now: float) -> None:
-        sample: Sample = received.message
-        if self.learner.loss is LOGISTIC and sample.label not in (None, 0.0, 1.0):
-            raise PeerError("label", f"label {sample.label}, 0 or 1 is expected with the logistic loss (after samples.label_range)")
-        partition = received.record.partition
-        key = (partition, sample.client)
+    def _check_label(self, label: float | None) -> None:
+        if self.learner.loss is LOGISTIC and label not in (None, 0.0, 1.0):
+            raise PeerError("label", f"label {label}, 0 or 1 is expected with the logistic loss (after samples.label_range)")
+
+    def _member_of(self, key: tuple[int, str], now: float) -> _Member:
         member = self._members.get(key)
         if member is None:
             if len(self._members) >= self.clients:
-                raise PeerError(
-                    "too_many_clients", f"{sample.client!r} would be client {self.clients + 1}: raise federation.clients"
-                )
+                raise PeerError("too_many_clients", f"{key[1]!r} would be client {self.clients + 1}: raise federation.clients")
             # A life of the client's state is told from an earlier one that was lost by when it began.
-            member = self._member(key, _State(sample.client, epoch=int(now * 1e6), tokens=float("inf"), filled_at=now))
+            member = self._member(key, _State(key[1], epoch=int(now * 1e6), tokens=float("inf"), filled_at=now))
             # Even if its first sample has to wait: the epoch must be the same after a restart.
             self._touched[key] = member
-        member.waiting.append((sample, received.record.key))
-        self._waiting[partition] += 1
-        self._ready[key] = member
+        return member
+
+    def _queue(self, member: _Member, sample: Sample, record_key: bytes | None) -> None:
+        member.waiting.append((sample, record_key))
+        self._waiting[member.key[0]] += 1
+        self._ready[member.key] = member
+
+    def _take_arrived(
+        self, join: LabelJoin, arrived: list[tuple[tuple[int, str], list[_Arrived]]], now: float
+    ) -> list[Send | Rejection]:
+        """Predict samples and find the samples of labels; of each client what came first goes first."""
+        replies: list[Send | Rejection] = []
+        for place in range(max((len(own) for _, own in arrived), default=0)):
+            wave = [(key, *own[place]) for key, own in arrived if len(own) > place]
+            pairs = [
+                join.label(JoinKey(key[0], message.client, message.sample), message.label, now)
+                for key, message, _ in wave
+                if isinstance(message, Label)
+            ]
+            samples: list[_Taking] = [(message, key, None) for _, message, key in wave if isinstance(message, Sample)]
+            if samples:
+                members = [self._members[key] for key, message, _ in wave if isinstance(message, Sample)]
+                inputs = np.array([sample.features for sample, _, _ in samples], dtype=self.learner.input_dtype)
+                forecast = self.learner.predict(np.array([member.row for member in members]), inputs, self.model.parameters)
+                replies += self._predict(samples, forecast.predictions)
+                self._counts["samples"] += len(samples)
+                for member, (sample, _, _), content in zip(members, samples, forecast.encoded(), strict=True):
+                    self._touched[member.key] = member
+                    pairs.append(join.sample(JoinKey(member.key[0], sample.client, sample.id), content, now))
+            for pair in pairs:
+                if pair is not None:
+                    self._queue_pair(self._members[pair.key[:2]], pair)
+            replies += self._learn_joined(join, now)
+        return replies
+
+    def _queue_pair(self, member: _Member, pair: Pair) -> None:
+        member.joined.append(pair)
+        self._waiting[member.key[0]] += 1
+        self._ready[member.key] = member
+
+    def _learn_joined(self, join: LabelJoin, now: float) -> list[Send | Rejection]:
+        """Learn every label whose client may learn now, one of each client at a time."""
+        replies: list[Send | Rejection] = []
+        while True:
+            taken = [(member, self._upload_for(member, now)) for member in self._ready.values() if member.joined]
+            learning = [(member, member.joined.popleft(), upload) for member, upload in taken if upload is not None]
+            if not learning:
+                self._rest()
+                return replies
+            labels = np.array([pair.label for _, pair, _ in learning])
+            learnt = self.learner.learn(
+                np.array([member.row for member, _, _ in learning]),
+                [pair.content for _, pair, _ in learning],
+                labels,
+                self.model.parameters,
+                self.model.squared_norms,
+            )
+            for member, pair, _ in learning:
+                join.learnt(pair.key, now)
+                self._waiting[member.key[0]] -= 1
+                self._touched[member.key] = member
+            uploads = {place: upload for place, (_, _, upload) in enumerate(learning)}
+            self._gather(uploads, learnt)
+            self._recent.extend(zip(learnt.predictions.tolist(), labels.tolist(), strict=True))
+            replies += self._upload_complete(uploads, now)
 
     def _advance(self, now: float) -> list[Send | Rejection]:
         """Take every sample that its client may take now."""
@@ -274,33 +355,44 @@ class PofmklClient:
                 self._remember_waiting(member, len(taken))
             else:
                 member.first_slot += len(taken)
-        if self.uplink.bytes_per_second is None:
-            self._ready = {}
-        else:
-            self._ready = {key: member for key, member in self._ready.items() if self._affordable_at(member) is not None}
+        self._rest()
         if not samples:
             return []
         return self._learn(members, samples, starts, now)
 
     def _take(self, member: _Member, now: float) -> list[_Taking]:
         """The samples that a client may take now."""
-        state, waiting, versions = member.state, member.waiting, self.model.versions
+        waiting = member.waiting
         taken: list[_Taking] = []
         while waiting:
             sample, key = waiting[0]
             upload = None
             if sample.label is not None:
-                if self._may_learn(state):
-                    upload = self._open_uploads.get(member.key) or self._begin(member, now)
+                upload = self._upload_for(member, now)
                 if upload is None:
                     break
-                if self.pace.samples_per_version is not None:
-                    state.taken = state.taken + 1 if state.taken_on == versions else 1
-                    state.taken_on = versions
             taken.append((sample, key, upload))
             waiting.popleft()
         self._waiting[member.key[0]] -= len(taken)
         return taken
+
+    def _rest(self) -> None:
+        """Whoever is not ready now is looked at again with a new version of the model, or when its bucket has filled."""
+        if self.uplink.bytes_per_second is None:
+            self._ready = {}
+        else:
+            self._ready = {key: member for key, member in self._ready.items() if self._affordable_at(member) is not None}
+
+    def _upload_for(self, member: _Member, now: float) -> _Upload | None:
+        """The upload that the client's next label is for; None: it has to wait."""
+        state, versions = member.state, self.model.versions
+        upload = None
+        if self._may_learn(state):
+            upload = self._open_uploads.get(member.key) or self._begin(member, now)
+        if upload is not None and self.pace.samples_per_version is not None:
+            state.taken = state.taken + 1 if state.taken_on == versions else 1
+            state.taken_on = versions
+        return upload
 
     def _may_learn(self, state: _State) -> bool:
         """Whether the client may take another label on this version of the model."""
@@ -353,21 +445,27 @@ class PofmklClient:
         taken = self.learner.take(batch, self.model.parameters, self.model.squared_norms)
         replies = self._predict(samples, taken.predictions)
         uploads = {place: upload for place, (_, _, upload) in enumerate(samples) if upload is not None}
-        orders = self._draw_bins(uploads, taken.log_weights)
-        self._add_steps(uploads, taken)
-
+        orders = self._gather(uploads, taken)
         latest = np.flatnonzero(batch.labelled)[-WINDOW:]
         self._recent.extend(zip(taken.predictions[latest].tolist(), batch.labels[latest].tolist(), strict=True))
         if self.challengers is not None:
             self.challengers.run((upload.member.key, samples[place][0]) for place, upload in uploads.items())
         self._touched.update((member.key, member) for member in members)
         self._counts["samples"] += len(samples)
-        self._counts["labels"] += len(uploads)
         self._counts["unlabelled"] += len(samples) - len(uploads)
         if self.trace is not None:
             self._trace(uploads, batch, taken, orders, self.trace)
-        complete = [upload for upload in dict.fromkeys(uploads.values()) if self._is_complete(upload)]
-        return replies + self._upload(complete, now)
+        return replies + self._upload_complete(uploads, now)
+
+    def _gather(self, uploads: dict[int, _Upload], taken: Taken) -> dict[int, NDArray[Any]]:
+        """Add to each upload what the sample at its place taught; returns what ``_draw_bins`` does."""
+        orders = self._draw_bins(uploads, taken.log_weights)
+        self._add_steps(uploads, taken)
+        self._counts["labels"] += len(uploads)
+        return orders
+
+    def _upload_complete(self, uploads: dict[int, _Upload], now: float) -> list[Send | Rejection]:
+        return self._upload([upload for upload in dict.fromkeys(uploads.values()) if self._is_complete(upload)], now)
 
     def _is_complete(self, upload: _Upload) -> bool:
         """Nothing more can join it before the model changes, and the model may wait for it."""
@@ -451,7 +549,8 @@ class PofmklClient:
     def _affordable_at(self, member: _Member) -> float | None:
         """When a client that waits only for its byte budget can go on; None: it does not wait for that."""
         bucket, per_version = member.bucket, self.pace.samples_per_version
-        if not member.waiting or bucket is None or per_version is None or member.key in self._open_uploads:
+        waits = member.waiting or member.joined
+        if not waits or bucket is None or per_version is None or member.key in self._open_uploads:
             return None
         if member.state.taken_on == self.model.versions and member.state.taken >= per_version:
             return None
@@ -568,6 +667,9 @@ class PofmklClient:
         for (partition, state_key), value in self._changed.items():
             yield StateChange("state", partition, state_key, value)
         self._changed = {}
+        if self.join is not None:
+            for partition, name, value in self.join.changed_state():
+                yield StateChange("state", partition, b"join/" + name, value)
 
     def restore(self, change: StateChange) -> None:
         kind, _, rest = change.key.partition(b"/")
@@ -578,6 +680,12 @@ class PofmklClient:
             end = 2 + int.from_bytes(rest[:2], "big")
             member = self._known((change.partition, rest[2:end].decode()))
             self.learner.restore_part(member.row, rest[end:], value)
+        elif (kind == b"join") != (self.join is not None):
+            raise PeerError("malformed", "it was remembered with labels that came another way: with [labels], or without it")
+        elif self.join is not None:
+            pair = self.join.restore(change.partition, rest, value, self.learner.forecast_bytes)
+            if pair is not None:
+                self._queue_pair(self._known(pair.key[:2]), pair)
         else:
             self._restore_waiting((change.partition, rest[8:].decode()), int.from_bytes(rest[:8], "big"), value)
 
@@ -624,7 +732,9 @@ class PofmklClient:
         yield Measurement("unlabelled_samples", "counter", "Samples that came without a label", self._counts["unlabelled"])
         yield Measurement("drifts", "counter", "Rises of a client's error that were found and reacted to", self.learner.drifts)
         yield Measurement("clients", "gauge", "Clients on this worker", len(self._members))
-        yield Measurement("waiting_samples", "gauge", "Samples that wait for the model", sum(self._waiting.values()))
+        yield Measurement(
+            "waiting_samples", "gauge", "Samples, or labels of [labels], that wait for the model", sum(self._waiting.values())
+        )
         yield Measurement(
             "regret", "gauge", "Loss of the predictions minus loss of each client's best kernel, summed over clients", regret
         )
@@ -641,6 +751,8 @@ class PofmklClient:
             yield from classification_measurements(predictions, recent_labels)
         if self.challengers is not None:
             yield from self.challengers.measure()
+        if self.join is not None:
+            yield from self.join.measure()
         best = int(np.argmin(self._kernel_losses().sum(axis=0)))
         yield Measurement("best_kernel", "gauge", "Number of the kernel with the smallest loss over all clients", best)
         yield Measurement("model_version", "gauge", "Version of the model in use", max(self.model.versions))

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from streamfl.challengers import challenger_names
 from streamfl.kernels.dictionary import LARGEST_SMOOTHNESS, Kernel, grid, paper_dictionary
 from streamfl.pofmkl.views import VIEWS
-from streamfl.samples import SamplesSection
+from streamfl.samples import LabelsSection, SamplesSection
 from streamfl.settings import RoleSettings, Section
 
 __all__ = [
@@ -181,6 +181,7 @@ class PofmklSettings(RoleSettings):
     """Settings of pofmkl-client and pofmkl-server; only the client needs samples."""
 
     samples: SamplesSection | None = None
+    labels: LabelsSection | None = None
     learning: LearningSection = Field(default_factory=LearningSection)
     kernels: KernelsSection = Field(default_factory=KernelsSection)
     experts: ExpertsSection = Field(default_factory=ExpertsSection)
@@ -256,9 +257,27 @@ class PofmklSettings(RoleSettings):
     @model_validator(mode="after")
     def _samples_have_a_topic_of_their_own(self) -> PofmklSettings:
         own = [f"{self.federation.name}.{topic}" for topic in OWN_TOPICS]
-        if self.samples is not None and self.samples.topic in own:
+        for name, section in (("samples", self.samples), ("labels", self.labels)):
+            if section is not None and section.topic in own:
+                raise ValueError(
+                    f"{name}.topic = {section.topic!r}: a topic other than the federation's own is expected "
+                    f"(those are {', '.join(own)})"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _labels_belong_to_samples(self) -> PofmklSettings:
+        if self.labels is None:
+            return self
+        if self.samples is None or self.samples.sample_id is None:
+            raise ValueError("samples.sample_id is missing: with [labels] it names the field by which a label finds its sample")
+        if self.samples.label is not None:
             raise ValueError(
-                f"samples.topic = {self.samples.topic!r}: a topic other than the federation's own is expected "
-                f"(those are {', '.join(own)})"
+                f"samples.label = {self.samples.label!r}: labels come with the samples or on a topic of their own; "
+                "leave it out, or the section [labels]"
             )
+        if self.labels.topic == self.samples.topic:
+            raise ValueError(f"labels.topic = {self.labels.topic!r}: a topic other than the samples' is expected")
+        if self.challengers.models:
+            raise ValueError("challengers.models has no meaning with [labels]: challengers learn from labels in the samples only")
         return self

@@ -195,15 +195,15 @@ class PracticalLearner:
         if detector != "none":
             self._detectors = Windowed(lambda: ChangeDetector(self._kept_label + 1), self._ring)
         self.drifts = 0
-        inputs: Any = ("inputs", number, (self.dimension,))
-        experts: Any = ("experts", np.dtype(self.dtype).newbyteorder("<"), (experts_in_all,))
-        said: list[Any] = [("predictions", number), ("pivot", number), ("known", "<i8"), ("lags", number, (LAGS,))]
-        self._forecast_type = np.dtype([inputs, experts, *said])
+        seen: list[Any] = [("inputs", number, (self.dimension,))]
+        asked: list[Any] = [*seen, ("experts", np.dtype(self.dtype).newbyteorder("<"), (experts_in_all,))]
+        said: list[Any] = [*asked, ("predictions", number), ("pivot", number), ("known", "<i8"), ("lags", number, (LAGS,))]
+        self._forecast_type = np.dtype(said)
         # The journal: samples without a label, samples with theirs, and labels of earlier samples.
         self._entry_types = {
-            b"i": np.dtype([("number", "<i8"), inputs]),
-            b"j": np.dtype([("number", "<i8"), ("label", number), inputs, experts]),
-            b"l": np.dtype([("number", "<i8"), ("label", number), inputs, experts, *said]),
+            b"i": np.dtype([("number", "<i8"), *seen]),
+            b"j": np.dtype([("number", "<i8"), ("label", number), *asked]),
+            b"l": np.dtype([("number", "<i8"), ("label", number), *said]),
         }
         self._empty_moments = np.zeros((), self._moments_type)
         self._empty_moments["lags"] = np.nan
@@ -578,9 +578,7 @@ class PracticalLearner:
         for row in rows[self._mixing["entries"][rows] % SNAPSHOT_EVERY == 0].tolist():
             self._snapshot(row, self._moments[row].tobytes())
 
-    def _journal_samples(
-        self, rows: NDArray[np.intp], labels: Floats, labelled: NDArray[np.bool_], forecast: Forecast
-    ) -> None:
+    def _journal_samples(self, rows: NDArray[np.intp], labels: Floats, labelled: NDArray[np.bool_], forecast: Forecast) -> None:
         with_label, without = np.flatnonzero(labelled), np.flatnonzero(~labelled)
         inputs, experts = forecast.inputs, forecast.experts
         self._journal(b"j", rows[with_label], label=labels[with_label], inputs=inputs[with_label], experts=experts[with_label])

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from streamfl.join import LabelJoin
 from streamfl.kernels import FeatureMap, frequencies, loss_named
 from streamfl.pofmkl.client import PaperLearner
 from streamfl.pofmkl.client_role import Pace, PofmklClient, Uplink
@@ -22,7 +23,7 @@ from streamfl.pofmkl.server_steps import AdaGrad, AveragedStep, RecursiveLeastSq
 from streamfl.pofmkl.views import ViewedFeatures
 from streamfl.role import Channels, ConfigurationError, Input, Record, TopicSpec
 from streamfl.role_kind import RoleKind
-from streamfl.samples import SampleReader, SamplesSection
+from streamfl.samples import LabelReader, SampleReader, SamplesSection
 from streamfl.wire import MAXIMUM_BYTES
 
 __all__ = ["ROLES", "feature_map", "learner", "server_step"]
@@ -139,6 +140,7 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
         encode_prediction=msgspec.json.Encoder().encode,
         original=reader.original,
         challengers=LiveChallengers(settings.challengers.models, learning.loss) if settings.challengers.models else None,
+        join=None if settings.labels is None else LabelJoin(settings.labels.expiry_seconds, settings.labels.limit),
     )
 
 
@@ -183,9 +185,12 @@ def _decode_update(record: Record) -> Update:
 
 
 def _client_channels(settings: PofmklSettings, role: Any) -> Channels:
-    name = settings.federation.name
+    name, samples = settings.federation.name, _samples(settings)
+    inputs = {"samples": Input(samples.topic, SampleReader(samples).decode)}
+    if settings.labels is not None:
+        inputs["labels"] = Input(settings.labels.topic, LabelReader(settings.labels, samples.label_range).decode)
     return Channels(
-        inputs={"samples": Input(_samples(settings).topic, SampleReader(_samples(settings)).decode)},
+        inputs=inputs,
         tables={"model": Input(f"{name}.model", lambda record: decode_model(record.key, record.value))},
         outputs={"predictions": f"{name}.predictions", "updates": f"{name}.updates"},
         changelogs={"state": f"{name}.pofmkl-client.state"},
@@ -212,8 +217,9 @@ def _shared_topics(settings: PofmklSettings) -> list[TopicSpec]:
 
 def _client_topics(settings: PofmklSettings) -> list[TopicSpec]:
     name = settings.federation.name
+    users = [_samples(settings).topic, *([] if settings.labels is None else [settings.labels.topic])]
     return [
-        TopicSpec(_samples(settings).topic, None, compacted=False, users=True),
+        *(TopicSpec(topic, None, compacted=False, users=True) for topic in users),
         TopicSpec(f"{name}.predictions", None, compacted=False),
         TopicSpec(f"{name}.pofmkl-client.state", None, compacted=True, preferred=_SMALL_SEGMENTS),
         *_shared_topics(settings),
@@ -227,7 +233,9 @@ def _server_topics(settings: PofmklSettings) -> list[TopicSpec]:
 
 
 def _client_partitions(settings: PofmklSettings) -> dict[str, str]:
-    return {f"{settings.federation.name}.pofmkl-client.state": _samples(settings).topic}
+    topic = _samples(settings).topic
+    like = {f"{settings.federation.name}.pofmkl-client.state": topic}
+    return like if settings.labels is None else like | {settings.labels.topic: topic}
 
 
 ROLES: dict[str, RoleKind[Any]] = {

@@ -154,7 +154,7 @@ def simulate(
         }
     )
     federation = settings.federation.model_copy(update={"clients": clients})
-    settings = settings.model_copy(update={"samples": section, "federation": federation})
+    settings = settings.model_copy(update={"samples": section, "federation": federation, "labels": None})
     clock = _Clock()
     bus = MemoryBus(clock=clock)
     started = time.perf_counter()

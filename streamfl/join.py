@@ -1,0 +1,200 @@
+"""A join of two streams by key that waits for the later side, bounded in size and time: samples and their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+import msgspec
+
+from streamfl.role import Measurement, PeerError
+
+__all__ = ["JoinKey", "LabelJoin", "Pair"]
+
+
+class JoinKey(NamedTuple):
+    """Whose sample it is, on which partition, and its name there."""
+
+    partition: int
+    client: str
+    sample: str
+
+
+class Pair(NamedTuple):
+    """A sample, as whoever predicted it keeps it, and its label."""
+
+    key: JoinKey
+    content: bytes
+    label: float
+
+
+class _Stage(IntEnum):
+    SAMPLE, LABEL, JOINED, LEARNT = range(4)
+
+
+class _Entry(msgspec.Struct, array_like=True):
+    """``since``: when it came to this stage, in seconds."""
+
+    stage: _Stage
+    since: float
+    content: bytes = b""
+    label: float = 0.0
+
+
+@dataclass
+class _Partition:
+    """``waiting``: what may expire, the oldest first, and the same by client. ``joined``: what waits to be learnt."""
+
+    waiting: dict[JoinKey, _Entry] = field(default_factory=dict)
+    by_client: dict[str, dict[JoinKey, None]] = field(default_factory=dict)
+    joined: dict[JoinKey, _Entry] = field(default_factory=dict)
+
+    def put(self, key: JoinKey, entry: _Entry) -> None:
+        self.waiting[key] = entry
+        self.by_client.setdefault(key.client, {})[key] = None
+
+    def take(self, key: JoinKey) -> _Entry:
+        own = self.by_client[key.client]
+        del own[key]
+        if not own:
+            del self.by_client[key.client]
+        return self.waiting.pop(key)
+
+
+class LabelJoin:
+    """Brings each sample and its label together, whichever comes first, and says so when either never comes.
+
+    expiry: seconds after which a sample without label, a label without sample, or the memory that a pair was learnt is forgotten.
+    limit: so many of these a client at most; its oldest gives way. A pair that was joined stays until :meth:`learnt`. A label
+    for a sample that has one already, or was learnt, is a duplicate and changes nothing: the first one counts.
+    """
+
+    def __init__(self, expiry: float, limit: int) -> None:
+        self.expiry = expiry
+        self.limit = limit
+        self._partitions: dict[int, _Partition] = {}
+        self._changed: dict[JoinKey, _Entry | None] = {}
+        self._duplicates = self._repeated = 0
+        self._given_up = {(stage, why): 0 for stage in (_Stage.SAMPLE, _Stage.LABEL) for why in ("expired", "displaced")}
+
+    def open(self, partition: int) -> None:
+        self._partitions[partition] = _Partition()
+
+    def close(self, partition: int) -> None:
+        del self._partitions[partition]
+        self._changed = {key: entry for key, entry in self._changed.items() if key.partition != partition}
+
+    def sample(self, key: JoinKey, content: bytes, now: float) -> Pair | None:
+        """A sample that was predicted; the pair if its label was here first."""
+        held = self._partitions[key.partition]
+        entry = held.waiting.get(key) or held.joined.get(key)
+        if entry is None:
+            self._wait(key, _Entry(_Stage.SAMPLE, now, content))
+        elif entry.stage is _Stage.LABEL:
+            return self._join(key, content, entry.label, now)
+        else:
+            self._repeated += 1
+        return None
+
+    def label(self, key: JoinKey, label: float, now: float) -> Pair | None:
+        """A label; the pair if its sample was predicted before."""
+        held = self._partitions[key.partition]
+        entry = held.waiting.get(key) or held.joined.get(key)
+        if entry is None:
+            self._wait(key, _Entry(_Stage.LABEL, now, label=label))
+        elif entry.stage is _Stage.SAMPLE:
+            return self._join(key, entry.content, label, now)
+        else:
+            self._duplicates += 1
+        return None
+
+    def learnt(self, key: JoinKey, now: float) -> None:
+        """The pair was used: only that is remembered of it, so that its label is known when it comes again."""
+        del self._partitions[key.partition].joined[key]
+        self._wait(key, _Entry(_Stage.LEARNT, now))
+
+    def expire(self, now: float) -> None:
+        """Forget what has waited for too long."""
+        for held in self._partitions.values():
+            while held.waiting:
+                key = next(iter(held.waiting))
+                if held.waiting[key].since + self.expiry > now:
+                    break
+                self._give_up(held, key, "expired")
+
+    @property
+    def wake_at(self) -> float | None:
+        """When something expires next."""
+        oldest = [next(iter(held.waiting.values())).since for held in self._partitions.values() if held.waiting]
+        return min(oldest) + self.expiry if oldest else None
+
+    def changed_state(self) -> Iterable[tuple[int, bytes, bytes | None]]:
+        """Partition, key and value of what has changed since the last call, in the order of the changes."""
+        for key, entry in self._changed.items():
+            client = key.client.encode()
+            name = len(client).to_bytes(2, "big") + client + key.sample.encode()
+            yield key.partition, name, None if entry is None else msgspec.msgpack.encode(entry)
+        self._changed = {}
+
+    def restore(self, partition: int, name: bytes, value: bytes, content_bytes: int) -> Pair | None:
+        """Take back one value, in the order in which they were written; the pair if it is one that was not learnt yet.
+
+        PeerError if the content kept of a sample has not ``content_bytes``: it was written by another learner.
+        """
+        end = 2 + int.from_bytes(name[:2], "big")
+        key = JoinKey(partition, name[2:end].decode(), name[end:].decode())
+        entry = msgspec.msgpack.decode(value, type=_Entry)
+        if len(entry.content) != (content_bytes if entry.stage in (_Stage.SAMPLE, _Stage.JOINED) else 0):
+            raise PeerError("shape", f"what is kept of a sample has {len(entry.content)} bytes, not {content_bytes}")
+        held = self._partitions[partition]
+        if entry.stage is _Stage.JOINED:
+            held.joined[key] = entry
+            return Pair(key, entry.content, entry.label)
+        held.put(key, entry)
+        return None
+
+    def measure(self) -> Iterable[Measurement]:
+        """Counters and gauges, labelled by side and reason only."""
+        stages = [entry.stage for held in self._partitions.values() for entry in held.waiting.values()]
+        yield Measurement("samples_without_label", "gauge", "Samples whose label has not come yet", stages.count(_Stage.SAMPLE))
+        yield Measurement("labels_without_sample", "gauge", "Labels whose sample has not come yet", stages.count(_Stage.LABEL))
+        yield Measurement(
+            "duplicate_labels", "counter", "Labels that came again for a sample that had one; the first counts", self._duplicates
+        )
+        yield Measurement(
+            "repeated_samples", "counter", "Samples that came again under the same name; the first is learnt from", self._repeated
+        )
+        for stage, name, text in (
+            (_Stage.SAMPLE, "unlearnt_samples", "Samples forgotten without a label: labels.expiry_seconds or labels.limit"),
+            (_Stage.LABEL, "unused_labels", "Labels forgotten without a sample: labels.expiry_seconds or labels.limit"),
+        ):
+            for why in ("expired", "displaced"):
+                yield Measurement(name, "counter", text, self._given_up[stage, why], (("reason", why),))
+
+    def _join(self, key: JoinKey, content: bytes, label: float, now: float) -> Pair:
+        held = self._partitions[key.partition]
+        held.take(key)
+        held.joined[key] = entry = _Entry(_Stage.JOINED, now, content, label)
+        self._remember(key, entry)
+        return Pair(key, content, label)
+
+    def _wait(self, key: JoinKey, entry: _Entry) -> None:
+        held = self._partitions[key.partition]
+        held.put(key, entry)
+        self._remember(key, entry)
+        own = held.by_client[key.client]
+        if len(own) > self.limit:
+            self._give_up(held, next(iter(own)), "displaced")
+
+    def _give_up(self, held: _Partition, key: JoinKey, why: str) -> None:
+        stage = held.take(key).stage
+        if stage is not _Stage.LEARNT:
+            self._given_up[stage, why] += 1
+        self._remember(key, None)
+
+    def _remember(self, key: JoinKey, entry: _Entry | None) -> None:
+        # The changelog keeps the order of the last writing, which is that of age.
+        self._changed.pop(key, None)
+        self._changed[key] = entry
