@@ -26,7 +26,7 @@ COMMIT_SECONDS, WAIT_SECONDS = 0.1, 180.0
 
 CONFIGURATION = """
 [federation]
-name = "bench"
+name = "{name}"
 clients = {clients}
 [bus]
 url = "{url}"
@@ -57,10 +57,12 @@ def measure() -> Iterator[Figure]:
         for start in range(0, SAMPLES, 10_000):
             bus.write(records[start : start + 10_000])
         bare = _bare_rate(broker.address, bus)
-        streamfl = _streamfl_rate(broker.url, bus)
+        streamfl = _streamfl_rate("bench", broker.url, bus)
+        on_librdkafka = _streamfl_rate("librdkafka", f"kafka+librdkafka://{broker.address}", bus)
         bus.close()
     yield Figure("end to end: samples/s of a bare transactional loop", bare, "1/s")
     yield Figure("end to end: samples/s of streamfl run", streamfl, "1/s")
+    yield Figure("end to end: samples/s of streamfl run on librdkafka", on_librdkafka, "1/s")
     yield Figure("end to end: streamfl run against the bare loop", streamfl / bare, "x", goal=0.7)
 
 
@@ -104,18 +106,18 @@ def _bare_rate(address: str, bus: Bus) -> float:
     return _rate(bus, "bare")
 
 
-def _streamfl_rate(url: str, bus: Bus) -> float:
+def _streamfl_rate(name: str, url: str, bus: Bus) -> float:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "client.toml"
         features = ", ".join(f'"x{i}"' for i in range(DIMENSION))
-        path.write_text(CONFIGURATION.format(clients=CLIENTS, url=url, features=features), encoding="utf-8")
+        path.write_text(CONFIGURATION.format(name=name, clients=CLIENTS, url=url, features=features), encoding="utf-8")
         command = [sys.executable, "-m", "streamfl"]
         subprocess.run([*command, "topics", str(path), "--create"], check=True, stdout=subprocess.DEVNULL)
         with (Path(directory) / "log").open("w+", encoding="utf-8") as log:
             worker = subprocess.Popen([*command, "run", str(path)], stdout=log, stderr=log)
             try:
                 deadline = time.monotonic() + WAIT_SECONDS
-                while _count(bus, "bench.predictions") < SAMPLES:
+                while _count(bus, f"{name}.predictions") < SAMPLES:
                     if worker.poll() is not None or time.monotonic() > deadline:
                         log.seek(0)
                         raise RuntimeError(f"streamfl run did not take every sample:\n{log.read()[-2000:]}")
@@ -123,7 +125,7 @@ def _streamfl_rate(url: str, bus: Bus) -> float:
             finally:
                 worker.terminate()
                 worker.wait(20)
-    return _rate(bus, "bench.predictions")
+    return _rate(bus, f"{name}.predictions")
 
 
 def _count(bus: Bus, topic: str) -> int:

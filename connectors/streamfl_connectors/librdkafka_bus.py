@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -38,6 +39,12 @@ DEFAULTS: dict[str, Any] = {
     "transaction.timeout.ms": 10_000,
     "message.timeout.ms": 10_000,
     "message.max.bytes": 1_048_588,
+}
+MOVED = {
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
 }
 LARGEST_BATCH = 1_000_000
 CREATE_HINT = "create it, for instance with 'streamfl topics CONFIG --create'"
@@ -75,6 +82,8 @@ OTHER_SPELLINGS = {
     "max.request.size": "message.max.bytes",
     "delivery.timeout.ms": "message.timeout.ms",
 }
+# Names that are offered instead of a mistyped one, beside those above.
+COMMON = ("security.protocol", "sasl.mechanism", "client.id", "compression.type", "linger.ms", "max.poll.interval.ms")
 
 LOG = logging.getLogger(__name__)
 
@@ -112,7 +121,7 @@ class LibrdkafkaBus:
         try:
             return client(whole)
         except KafkaException as error:
-            raise ConfigurationError(f"bus.options: {error.args[0].str()}") from error
+            raise _refusal(error.args[0]) from error
 
     @property
     def write_timeout(self) -> float:
@@ -282,11 +291,20 @@ class LibrdkafkaBus:
         wanted = {TopicPartition(*place): which for place in places}
         if not wanted:
             return {}
-        with translated("reading the ends of partitions"):
+        deadline = time.monotonic() + self.connect_timeout
+        while True:
             futures = self._admin.list_offsets(
                 wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self.connect_timeout
             )
-            return {(part.topic, part.partition): int(future.result().offset) for part, future in futures.items()}
+            try:
+                return {(part.topic, part.partition): int(future.result().offset) for part, future in futures.items()}
+            except KafkaException as error:
+                if error.args[0].code() not in MOVED or time.monotonic() > deadline:
+                    raise told("reading the ends of partitions", error.args[0]) from error
+            # The library asks with what it knew before the leader changed until it hears of the new one.
+            with suppress(KafkaException):
+                self._admin.list_topics(next(iter(wanted)).topic, timeout=1)
+            time.sleep(0.1)
 
     def _look_up(self, topics: Iterable[str]) -> dict[str, int | KafkaError]:
         """The partitions of topics, or why they cannot be told."""
@@ -309,13 +327,12 @@ class LibrdkafkaBus:
         answer = self._admin.describe_cluster(request_timeout=self.connect_timeout)
         failure: BaseException | None = None
         while failure is None:
-            try:
-                answer.result(timeout=0.1)
-                return
-            except TimeoutError:
-                pass
-            except KafkaException as error:
-                failure = error
+            # Causes are told within it.
+            self._admin.poll(0.05)
+            if answer.done():
+                failure = answer.exception()
+                if failure is None:
+                    return
             for cause in list(self._causes):
                 if cause.code() in NOT_LET_IN:
                     raise ConfigurationError(f"bus.options: no way into the Kafka cluster at {self._servers}: {cause.str()}")
@@ -356,21 +373,15 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
                 f"bus.options.{given} is not text: put it in double quotes, in an environment variable within the value"
             )
         checked[name] = value
-    _check_names(checked)
     return checked
 
 
-def _check_names(options: Mapping[str, Any]) -> None:
-    for name, value in options.items():
-        try:
-            AdminClient({name: value})
-        except KafkaException as error:
-            if "No such configuration property" not in error.args[0].str():
-                # Values that only make sense together are judged together.
-                continue
-            near = difflib.get_close_matches(name, [*DEFAULTS, *TEXT_OPTIONS, *OTHER_SPELLINGS.values(), *COMMON], n=2)
-            hint = f"did you mean {' or '.join(near)}?" if near else "the names are those of librdkafka's CONFIGURATION.md"
-            raise ConfigurationError(f"bus.options.{name} is not an option of librdkafka: {hint}") from error
-
-
-COMMON = ("security.protocol", "sasl.mechanism", "client.id", "compression.type", "linger.ms", "max.poll.interval.ms")
+def _refusal(error: KafkaError) -> ConfigurationError:
+    """Why the library refuses the options, without the value where the name is wrong: it may be a password."""
+    text = error.str()
+    if "No such configuration property" not in text:
+        return ConfigurationError(f"bus.options: {text.strip()}")
+    name = text.split('"')[1]
+    near = difflib.get_close_matches(name, sorted({*DEFAULTS, *TEXT_OPTIONS, *OTHER_SPELLINGS.values(), *COMMON}), n=2)
+    hint = f"did you mean {' or '.join(near)}?" if near else "the names are those of librdkafka's CONFIGURATION.md"
+    return ConfigurationError(f"bus.options.{name} is not an option of librdkafka: {hint}")

@@ -407,9 +407,16 @@ class LibrdkafkaSession:
         except BaseException:
             try:
                 writer.blame()
-            finally:
+                with translated("committing", self._subscription.group):
+                    raise
+            except (CommitRefused, ConfigurationError):
                 self._abort(writer)
-            raise
+                raise
+            except BaseException:
+                # The library would abort this transaction quietly, and wait for ever in the next one for the answer that did not
+                # come to this one.
+                self._replace(writer)
+                raise
 
     def _with_followers(self, positions: Mapping[Place, int]) -> dict[Place, int]:
         if not positions or len(self._subscription.inputs) == 1 or time.monotonic() - self._refreshed < REFRESH_SECONDS:
@@ -427,9 +434,12 @@ class LibrdkafkaSession:
             writer.client.abort_transaction(10)
             writer.forget()
         except KafkaException:
-            # Fatal, or a commit that may still be decided either way: the next producer of this id has the cluster decide.
-            self._writer = None
-            writer.discard()
+            self._replace(writer)
+
+    def _replace(self, writer: Writer) -> None:
+        """The next producer of this id has the cluster decide what this one leaves undecided."""
+        self._writer = None
+        writer.discard()
 
     def _commit_in_order(self, step: Step, limits: Mapping[str, int]) -> None:
         writer = self._ready_writer(limits)
@@ -438,8 +448,7 @@ class LibrdkafkaSession:
                 writer.send(records, self._bus.write_timeout)
                 writer.settle(self._bus.write_timeout)
         except BaseException:
-            self._writer = None
-            writer.discard()
+            self._replace(writer)
             raise
         if step.positions and self._consumer is not None:
             offsets = [TopicPartition(*place, offset) for place, offset in self._with_followers(step.positions).items()]
