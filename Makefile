@@ -2,9 +2,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+MESSAGES ?= 1000000
+SEED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check integration bench accuracy clean
+.PHONY: help setup demo test check integration bench accuracy fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +38,9 @@ bench: $(INSTALLED) ## measure speed as ratios within one run; prints a table an
 
 accuracy: $(INSTALLED) ## measure the error of every method that is not in docs/accuracy.json; needs STREAMFL_DATA
 	$(BIN)/python -m benchmarks.accuracy
+
+fuzz: $(INSTALLED) ## give every decoder and role MESSAGES malformed messages (1000000) by a SEED (0); prints what became of them
+	PYTHONPATH=tests $(BIN)/python -m fuzz --messages $(MESSAGES) --seed $(SEED)
 
 clean: ## remove everything that these targets made
 	rm -rf $(VENV) .broker build dist *.egg-info connectors/*.egg-info

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.pofmkl.messages import KernelParameters, ShardVersion
+from streamfl.pofmkl.messages import LARGEST_STEP, KernelParameters, ShardVersion
 from streamfl.role import PeerError
 from streamfl.wire import decode_array
 
@@ -49,9 +49,10 @@ class ModelTable:
         if isinstance(message, KernelParameters):
             if not 0 <= message.kernel < len(self.parameters) or message.kernel % len(self.versions) != shard:
                 raise PeerError("kernel", f"kernel {message.kernel} does not belong to shard {shard}")
-            self._staged[shard][message.kernel] = decode_array(
-                message.parameters, self._dtype, self.parameters.shape[1:], "parameters"
-            )
+            parameters: NDArray[Any] = decode_array(message.parameters, self._dtype, self.parameters.shape[1:], "parameters")
+            if not np.abs(parameters).max() <= LARGEST_STEP:
+                raise PeerError("not_finite", f"parameters of kernel {message.kernel} hold a number above {LARGEST_STEP:g}")
+            self._staged[shard][message.kernel] = parameters
             return
         # Whatever the marker says, the kernels before it belong to no later version.
         staged, self._staged[shard] = self._staged[shard], {}
@@ -60,6 +61,8 @@ class ModelTable:
                 "configuration",
                 "the server has another federation name, seed, loss, dictionary, features_per_kernel, precision or shards",
             )
+        if message.model_version < 0:
+            raise PeerError("malformed", f"the model's version is {message.model_version}, a number from 0 is expected")
         if message.dimension != self._dimension:
             raise PeerError(
                 "configuration", f"the federation's samples have {message.dimension} features, this client's {self._dimension}"

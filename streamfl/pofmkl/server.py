@@ -143,15 +143,18 @@ class PofmklServer:
                 )
             return
         kind, _, name = change.key.partition(b"/")
-        if kind == b"round":
-            shard.round = msgspec.msgpack.decode(value, type=_Round)
-        elif kind == b"client":
-            shard.members[name.decode()] = member = msgspec.msgpack.decode(value, type=_Member)
-            shard.awaited += member.awaited
-        elif kind == b"step":
-            shard.step.restore(name, value)
-        else:
-            shard.pending[name.decode()] = UPDATE.decode(value)
+        try:
+            if kind == b"round":
+                shard.round = msgspec.msgpack.decode(value, type=_Round)
+            elif kind == b"client":
+                shard.members[name.decode()] = member = msgspec.msgpack.decode(value, type=_Member)
+                shard.awaited += member.awaited
+            elif kind == b"step":
+                shard.step.restore(name, value)
+            else:
+                shard.pending[name.decode()] = UPDATE.decode(value)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise PeerError("malformed", f"server state {change.key!r}: {error}") from None
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         """A tick closes the rounds that have waited long enough.

@@ -1,0 +1,23 @@
+"""``make fuzz``: many malformed messages, and a figure. Exit code 1 if one did more than be refused."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from fuzz.campaign import print_report, run
+from fuzz.federations import write_corpus
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="part of the names of targets")
+    parser.add_argument("--record", action="store_true", help="record the corpus anew and end")
+    chosen = parser.parse_args()
+    if chosen.record:
+        write_corpus()
+        sys.exit(0)
+    report = run(chosen.messages, chosen.seed, chosen.only)
+    print_report(report, chosen.seed)
+    sys.exit(bool(report.defects))
