@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import pkgutil
@@ -20,6 +21,7 @@ from streamfl.settings import RoleSettings
 __all__ = ["build_worker", "find_kind", "known_kinds"]
 
 
+@functools.cache
 def known_kinds() -> dict[str, RoleKind[Any]]:
     """Every role kind that is installed, by name."""
     kinds: dict[str, RoleKind[Any]] = {}

@@ -26,7 +26,7 @@ from streamfl.wire import decode_array, encoded_size
 __all__ = ["CheckFailed", "check_alike", "check_bounds", "check_outcome", "identity"]
 
 # Samples that come together are summed in another order than one by one, in single precision.
-ROUNDING = 2e-3
+ROUNDING = 5e-5
 
 
 class CheckFailed(Exception):

@@ -23,7 +23,7 @@ from streamfl.simulation.faults.schedule import BEGIN, Killed, Scheduler
 __all__ = ["Federation", "Verdict", "simulate"]
 
 # Virtual seconds within which everything has to be done once nothing fails any more.
-PATIENCE = 600.0
+PATIENCE = 150.0
 # More than any commit interval.
 LONGEST_GATHERING = 0.25
 
@@ -141,8 +141,8 @@ class Federation:
                 worker = self._workers[who] = self._start(who, kind)
                 try:
                     while not self.bus.happens(rates.leave):
-                        worker.step(0.5)
-                        check_bounds(worker, self.scenario)
+                        if worker.step(0.5):
+                            check_bounds(worker, self.scenario)
                     self.history.fault(self.scheduler.now, who, "leaves")
                     worker.close()
                 except BusUnavailable:

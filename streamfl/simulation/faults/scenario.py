@@ -177,7 +177,7 @@ def scenario(seed: int) -> Scenario:
             for producer in range(producers)
         ),
         last=last,
-        rates=drawn_rates(draws, exactly_once),
+        rates=drawn_rates(draws, exactly_once, lockstep),
         faulty_seconds=faulty_seconds,
     )
 

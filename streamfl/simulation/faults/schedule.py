@@ -28,7 +28,9 @@ class Scheduler:
         self.ending = False
         self.events = 0
         self.processes: list[Process] = []
-        self.turn = threading.Semaphore(0)
+        # Held while a process runs.
+        self.turn = threading.Lock()
+        self.turn.acquire()
         self._events: list[tuple[float, float, int, Callable[[], None]]] = []
         self._draws = rng_for(seed, "simulation", "order")
         self._number = 0
@@ -83,7 +85,8 @@ class Process:
         self.wakes = False
         self._scheduler = scheduler
         self._body = body
-        self._turn = threading.Semaphore(0)
+        self._turn = threading.Lock()
+        self._turn.acquire()
         self._waits = 0
         self._killed = False
         self._ended = False

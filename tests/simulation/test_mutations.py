@@ -1,0 +1,268 @@
+"""Faults put into the worker, the client and the server on purpose: the simulation has to find each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from streamfl.pofmkl.client import PaperLearner
+from streamfl.pofmkl.client_role import PofmklClient
+from streamfl.pofmkl.messages import KernelParameters
+from streamfl.pofmkl.model import ModelTable
+from streamfl.pofmkl.practical import PracticalLearner
+from streamfl.pofmkl.server import PofmklServer
+from streamfl.runtime.bus import BusUnavailable, Step
+from streamfl.runtime.worker import POSITION_KEY, Worker
+from streamfl.simulation.faults import simulate
+
+MOST_SEEDS = 200
+
+Mutation = Callable[[pytest.MonkeyPatch], None]
+
+
+def after(patch: pytest.MonkeyPatch, owner: type, name: str, change: Callable[..., Any]) -> None:
+    """``change`` takes what the method gave, the object and the method's arguments, and gives what is returned instead."""
+    real = getattr(owner, name)
+    patch.setattr(owner, name, lambda self, *arguments: change(real(self, *arguments), self, *arguments))
+
+
+def instead(patch: pytest.MonkeyPatch, owner: type, name: str, change: Callable[..., Any]) -> None:
+    """``change`` takes the real method, the object and the arguments."""
+    real = getattr(owner, name)
+    patch.setattr(owner, name, lambda self, *arguments: change(real, self, *arguments))
+
+
+# ---- the worker
+
+
+def sends_before_it_remembers(patch: pytest.MonkeyPatch) -> None:
+    def change(work: Any, self: Any, session: Any, polled: Any) -> Any:
+        self._bus.write(work.step.outputs)
+        work.step.outputs = []
+        return work
+
+    after(patch, Worker, "_process", change)
+
+
+def commits_positions_before_state(patch: pytest.MonkeyPatch) -> None:
+    def change(work: Any, self: Any, session: Any, polled: Any) -> Any:
+        places = [record for record in work.step.changelog if record.key.startswith(POSITION_KEY)]
+        if work.step.positions:
+            session.commit(Step(positions=work.step.positions, changelog=places))
+        work.step.positions = {}
+        work.step.changelog = [record for record in work.step.changelog if record not in places]
+        return work
+
+    after(patch, Worker, "_process", change)
+
+
+def commits_state_before_positions(patch: pytest.MonkeyPatch) -> None:
+    def change(work: Any, self: Any, session: Any, polled: Any) -> Any:
+        places = [record for record in work.step.changelog if record.key.startswith(POSITION_KEY)]
+        session.commit(Step(changelog=[record for record in work.step.changelog if record not in places]))
+        work.step.changelog = places
+        return work
+
+    after(patch, Worker, "_process", change)
+
+
+def ignores_the_position_in_the_changelog(patch: pytest.MonkeyPatch) -> None:
+    after(patch, Worker, "_restore", lambda remembered, self, *arguments: {})
+    patch.setattr(Worker, "_behind", lambda self, committed, remembered: "")
+
+
+def keeps_its_state_after_a_refused_commit(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Worker, "_after_refusal", lambda self, refusal: None)
+
+    def change(real: Any, self: Any, session: Any, polled: Any) -> None:
+        kept = set(polled.revoked) & set(polled.assigned)
+        polled.revoked = [partition for partition in polled.revoked if partition not in kept]
+        polled.assigned = [partition for partition in polled.assigned if partition not in kept]
+        real(self, session, polled)
+
+    instead(patch, Worker, "_move_tasks", change)
+
+
+def takes_a_failed_commit_for_done(patch: pytest.MonkeyPatch) -> None:
+    class Hopeful:
+        def __init__(self, session: Any) -> None:
+            self._session = session
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._session, name)
+
+        def commit(self, step: Step) -> None:
+            with suppress(BusUnavailable):
+                self._session.commit(step)
+
+    after(patch, Worker, "_join", lambda session, self: Hopeful(session))
+
+
+def does_not_wait_for_the_changelog(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Worker, "_behind", lambda self, committed, remembered: "")
+
+
+def does_not_restore(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Worker, "_restore_one", lambda self, change, topic: None)
+
+
+def keeps_partitions_that_were_revoked(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, session: Any, polled: Any) -> None:
+        polled.revoked = []
+        polled.assigned = [partition for partition in polled.assigned if partition not in self._tasks]
+        real(self, session, polled)
+
+    instead(patch, Worker, "_move_tasks", change)
+
+
+# ---- the client
+
+
+def does_not_restore_weights(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PaperLearner, "restore", lambda self, row, remembered: None)
+    patch.setattr(PracticalLearner, "restore_part", lambda self, row, key, value: None)
+
+
+def restored(patch: pytest.MonkeyPatch, change: Callable[[Any], None]) -> None:
+    """``change`` takes the member of a client that was just restored."""
+    after(patch, PofmklClient, "_restore_client", lambda given, self, key, state: change(self._members[key]))
+
+
+def refills_the_bucket_at_a_restart(patch: pytest.MonkeyPatch) -> None:
+    def change(member: Any) -> None:
+        if member.bucket is not None:
+            member.bucket.tokens = member.bucket.depth
+
+    restored(patch, change)
+
+
+def counts_its_updates_anew_after_a_restart(patch: pytest.MonkeyPatch) -> None:
+    restored(patch, lambda member: setattr(member.state, "sequence", 0))
+
+
+def draws_the_same_bins_again_after_a_restart(patch: pytest.MonkeyPatch) -> None:
+    restored(patch, lambda member: setattr(member.state, "uploads_drawn", 0))
+
+
+def forgets_after_a_restart_what_it_took_on_this_version(patch: pytest.MonkeyPatch) -> None:
+    restored(patch, lambda member: setattr(member.state, "taken_on", None))
+
+
+def forgets_an_open_upload(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, key: Any, state: Any) -> None:
+        state.window = None
+        real(self, key, state)
+
+    instead(patch, PofmklClient, "_restore_client", change)
+
+
+def does_not_restore_waiting_samples(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PofmklClient, "_restore_waiting", lambda self, key, slot, value: None)
+
+
+def does_not_wait_for_the_model(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PofmklClient, "_may_learn", lambda self, state: True)
+
+
+def lets_any_number_of_samples_wait(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PofmklClient, "full", property(lambda self: []))
+
+
+def uses_a_version_that_is_not_complete(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, message: Any, shard: int) -> None:
+        real(self, message, shard)
+        if isinstance(message, KernelParameters):
+            self.parameters[message.kernel] = self._staged[shard][message.kernel]
+
+    instead(patch, ModelTable, "apply", change)
+
+
+# ---- the server
+
+
+def does_not_check_sequence_numbers(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, shard: Any, update: Any, at: float) -> Any:
+        if update.client in shard.members:
+            shard.members[update.client].sequence = -1
+        return real(self, shard, update, at)
+
+    instead(patch, PofmklServer, "_hear", change)
+
+
+def not_restored(kind: bytes, channel: str = "state") -> Mutation:
+    def mutation(patch: pytest.MonkeyPatch) -> None:
+        def change(real: Any, self: Any, state: Any) -> None:
+            if state.channel != channel or not state.key.startswith(kind):
+                real(self, state)
+
+        instead(patch, PofmklServer, "restore", change)
+
+    return mutation
+
+
+def adds_up_in_order_of_arrival(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, shard: Any) -> None:
+        names = [f"{place:04}" for place in range(len(shard.pending))]
+        arrived, shard.pending = shard.pending, dict(zip(names, shard.pending.values(), strict=True))
+        shard.pending_changed.update(dict.fromkeys(arrived))
+        real(self, shard)
+        for name in names:
+            shard.pending_changed.pop(name, None)
+
+    instead(patch, PofmklServer, "_close_round", change)
+
+
+def publishes_no_version(patch: pytest.MonkeyPatch) -> None:
+    def change(changes: Any, self: Any) -> Any:
+        return [one for one in changes if one.key != b"version" or one.partition > 0]
+
+    after(patch, PofmklServer, "changed_state", change)
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "worker: sends before it remembers": sends_before_it_remembers,
+    "worker: commits positions before state": commits_positions_before_state,
+    "worker: commits state before positions": commits_state_before_positions,
+    "worker: ignores the position in the changelog": ignores_the_position_in_the_changelog,
+    "worker: keeps its state after a refused commit": keeps_its_state_after_a_refused_commit,
+    "worker: takes a failed commit for done": takes_a_failed_commit_for_done,
+    "worker: does not wait for the changelog": does_not_wait_for_the_changelog,
+    "worker: does not restore": does_not_restore,
+    "worker: keeps partitions that were revoked": keeps_partitions_that_were_revoked,
+    "client: weights not restored": does_not_restore_weights,
+    "client: bucket refilled at a restart": refills_the_bucket_at_a_restart,
+    "client: sequence numbers begin anew": counts_its_updates_anew_after_a_restart,
+    "client: bins drawn anew": draws_the_same_bins_again_after_a_restart,
+    "client: what was taken on a version forgotten": forgets_after_a_restart_what_it_took_on_this_version,
+    "client: open upload not restored": forgets_an_open_upload,
+    "client: waiting samples not restored": does_not_restore_waiting_samples,
+    "client: does not wait for the model": does_not_wait_for_the_model,
+    "client: waiting room without bound": lets_any_number_of_samples_wait,
+    "client: uses half a version": uses_a_version_that_is_not_complete,
+    "server: no sequence check": does_not_check_sequence_numbers,
+    "server: pending updates not restored": not_restored(b"pending/"),
+    "server: sequence numbers not restored": not_restored(b"client/"),
+    "server: round not restored": not_restored(b"round"),
+    "server: step's own state not restored": not_restored(b"step/"),
+    "server: version not restored": not_restored(b"version", "model"),
+    "server: parameters not restored": not_restored(b"kernel/", "model"),
+    "server: adds up in order of arrival": adds_up_in_order_of_arrival,
+    "server: a shard publishes no version": publishes_no_version,
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_mutation_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the simulation's worth: what loses, doubles or overdraws fails within 200 seeds, with what it did wrong."""
+    MUTATIONS[name](monkeypatch)
+    for seed in range(MOST_SEEDS):
+        failure = simulate(seed).failure
+        if failure is not None:
+            print(f"{name}: caught by seed {seed}: {failure}")
+            # A mutation that stumbles over itself would be caught by anything.
+            assert not failure.startswith(("TypeError", "AttributeError", "NameError", "KeyError")), failure
+            return
+    pytest.fail(f"{name}: not caught by {MOST_SEEDS} seeds")

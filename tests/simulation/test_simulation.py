@@ -1,0 +1,129 @@
+"""The simulation itself: its seeds hold, meet every fault, and are the same run whenever and wherever they are run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from streamfl.pofmkl.client_role import PofmklClient
+from streamfl.simulation.faults import Verdict, scenario, simulate
+from streamfl.simulation.faults.__main__ import FAILED, main
+from streamfl.simulation.faults.cluster import FAULTS
+from streamfl.simulation.faults.schedule import Killed, Scheduler
+
+SEEDS = range(150)
+
+
+@pytest.fixture(name="verdicts", scope="module")
+def _verdicts() -> list[Verdict]:
+    return [simulate(seed) for seed in SEEDS]
+
+
+def test_every_check_holds(verdicts: list[Verdict]) -> None:
+    """Protects exactly-once, the lockstep theorem, byte budgets, bounds and progress, under faults at every call of the loop."""
+    assert [f"make simulate SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
+
+
+def test_every_fault_is_met(verdicts: list[Verdict]) -> None:
+    """Protects the seeds' worth: a kind of fault that no longer comes would protect nothing any more."""
+    met = sum((verdict.faults for verdict in verdicts), Counter())
+    assert [kind for kind in FAULTS if met[kind] < 5] == []
+    assert set(met) == set(FAULTS)
+
+
+def test_scenarios_are_of_every_kind() -> None:
+    """Protects the breadth of the seeds: every mode with every preset, with and without a budget, alone and scaled out."""
+    chosen = [scenario(seed) for seed in SEEDS]
+    modes = {(one.settings.learning.preset, one.settings.learning.staleness) for one in chosen}
+    assert modes == {(preset, mode) for preset in ("paper", "default") for mode in ("lockstep", "bounded", "async")}
+    assert {one.settings.learning.preset for one in chosen if one.exact} == {"paper", "default"}
+    assert {one.settings.bus.processing_guarantee for one in chosen} == {"exactly_once", "at_least_once"}
+    assert {one.settings.uplink.budget_bytes_per_second is None for one in chosen} == {True, False}
+    assert {one.settings.federation.shards for one in chosen} == {1, 2, 3}
+    assert {(one.client_workers, one.server_workers) for one in chosen} == {(c, s) for c in (1, 2, 3) for s in (1, 2)}
+    assert {one.partitions for one in chosen} == {1, 2, 3, 4}
+
+
+def test_a_seed_is_one_history() -> None:
+    """Protects whoever reproduces a failure: a second run, in another process with other hashes of text, is the same to the byte."""
+    seeds = range(1, 9)
+    here = [simulate(seed) for seed in seeds]
+    assert {one.description.split(",")[0] for one in here} == {"preset paper", "preset default"}
+    assert [one.lines for one in here] == [simulate(seed).lines for seed in seeds]
+    program = f"from streamfl.simulation.faults import simulate; print(*(simulate(seed).hash for seed in {seeds}))"
+    for hash_seed in ("1", "2"):
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "OPENBLAS_NUM_THREADS": "1"}
+        found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+        assert found.stdout.split() == [one.hash for one in here]
+
+
+def test_another_seed_is_another_history() -> None:
+    """Protects the search: seeds that all did the same would find what one finds."""
+    assert len({simulate(seed).hash for seed in range(5)}) == 5
+
+
+def test_a_failing_seed_says_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Protects the way back from a failure among a thousand: one line for each, and an exit code that stops a pipeline."""
+    monkeypatch.setattr(PofmklClient, "_restore_waiting", lambda self, key, slot, value: None)
+    monkeypatch.setattr(sys, "argv", ["simulate", "--seeds", "2"])
+    assert main() == FAILED
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("#")[0].strip() for line in lines if line.startswith("FAILED")] == ["FAILED  make simulate SEED=1"]
+    assert lines[-1].startswith("1 of 2 seeds hold")
+
+
+def test_a_seed_can_be_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Protects the transcript: what each process did and met, in order of time, and the verdict at the end."""
+    monkeypatch.setattr(sys, "argv", ["simulate", "--seed", "3", "--transcript"])
+    assert main() == 0
+    out = capsys.readouterr().out
+    verdict = simulate(3)
+    assert out.startswith("\n".join(verdict.lines))
+    times = [float(line.split()[0]) for line in verdict.lines]
+    assert times == sorted(times)
+    for text in ("client-0    joins", "commits samples[", "FAULT ", "nothing fails any more", "killed and started again"):
+        assert text in out
+    assert f"hash {verdict.hash}" in out
+    assert "all checks hold" in out
+
+
+def test_a_killed_process_does_nothing_more() -> None:
+    """Protects the meaning of a crash: whatever would have come next does not, and others go on."""
+    scheduler = Scheduler(7)
+    done: list[tuple[str, float]] = []
+
+    def body(name: str, seconds: float) -> None:
+        for _ in range(3):
+            scheduler.sleep(seconds)
+            done.append((name, round(scheduler.now - 1000.0, 1)))
+
+    victim = scheduler.spawn("victim", lambda: body("victim", 1.0))
+    scheduler.spawn("other", lambda: body("other", 2.0))
+    scheduler.run(1001.5)
+    victim.kill()
+    scheduler.run(1010.0)
+    scheduler.close()
+    assert done == [("victim", 1.0), ("other", 2.0), ("other", 4.0), ("other", 6.0)]
+
+
+def test_what_a_process_raises_is_raised_by_the_run() -> None:
+    """Protects against silence: a process that ends by an error it does not know fails the run, unlike one that was killed."""
+
+    def fails() -> None:
+        scheduler.sleep(1.0)
+        raise ValueError("no such thing")
+
+    def dies() -> None:
+        raise Killed
+
+    scheduler = Scheduler(7)
+    scheduler.spawn("dying", dies)
+    scheduler.run(1005.0)
+    scheduler.spawn("failing", fails)
+    with pytest.raises(ValueError, match="no such thing"):
+        scheduler.run(1010.0)
+    scheduler.close()
