@@ -19,6 +19,13 @@ with warnings.catch_warnings():
     import kafka.admin  # noqa: F401
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What starts brokers and processes of its own goes to one worker of pytest-xdist, one after the other."""
+    for item in items:
+        if "broker" in getattr(item, "fixturenames", ()) or "tests/integration" in item.path.as_posix():
+            item.add_marker(pytest.mark.xdist_group("processes"))
+
+
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
     """A real Kafka broker for the whole run; tests take topics and groups of their own.
