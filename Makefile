@@ -4,9 +4,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 MESSAGES ?= 1000000
 SEED ?= 0
+SEEDS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check integration bench accuracy fuzz clean
+.PHONY: help setup demo test check integration bench accuracy fuzz simulate clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +42,9 @@ accuracy: $(INSTALLED) ## measure the error of every method that is not in docs/
 
 fuzz: $(INSTALLED) ## give every decoder and role MESSAGES malformed messages (1000000) by a SEED (0); prints what became of them
 	PYTHONPATH=tests $(BIN)/python -m fuzz --messages $(MESSAGES) --seed $(SEED)
+
+simulate: $(INSTALLED) ## run a federation under faults by SEED (0), or so many SEEDS; TRANSCRIPT=1 prints what happened
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m streamfl.simulation.faults --seed $(SEED) --seeds $(SEEDS) $(if $(TRANSCRIPT),--transcript)
 
 clean: ## remove everything that these targets made
 	rm -rf $(VENV) .broker build dist *.egg-info connectors/*.egg-info

@@ -49,7 +49,7 @@ def test_scenarios_are_of_every_kind() -> None:
 
 
 def test_a_seed_is_one_history() -> None:
-    """Protects whoever reproduces a failure: a second run, in another process with other hashes of text, is the same to the byte."""
+    """Protects whoever reproduces a failure: a run again, in another process with other hashes of text, is the same to the byte."""
     seeds = range(1, 9)
     here = [simulate(seed) for seed in seeds]
     assert {one.description.split(",")[0] for one in here} == {"preset paper", "preset default"}
