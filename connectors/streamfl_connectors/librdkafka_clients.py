@@ -178,24 +178,23 @@ class Writer:
                     raise BusUnavailable("writing: the queue of records that wait for the cluster is full") from error
 
 
-def size_of(record: Outgoing) -> int:
-    """Bytes of the record in a batch of its own, a few too many; compression is not counted on."""
-    headers = sum(LARGEST_HEADER_FRAME + len(name.encode()) + len(value) for name, value in record.headers)
-    return LARGEST_FRAME + len(record.key or b"") + len(record.value or b"") + headers
-
-
 def check(records: Iterable[Outgoing], limits: Mapping[str, int], counts: Mapping[str, int]) -> None:
-    """ConfigurationError if a record is larger than its topic allows, or its partition does not exist.
+    """ConfigurationError if a record is empty, or larger than its topic allows, or its partition does not exist.
 
-    limits: bytes, counts: partitions, both by topic.
+    limits: bytes, counts: partitions, both by topic. Sizes are taken up to 100 bytes too large, and uncompressed.
     """
     for record in records:
         limit = limits[record.topic]
-        if size_of(record) > limit:
+        size = LARGEST_FRAME + len(record.key or b"") + len(record.value or b"")
+        if record.headers:
+            size += sum(LARGEST_HEADER_FRAME + len(name.encode()) + len(content) for name, content in record.headers)
+        if size > limit:
             raise ConfigurationError(
                 f"a record for topic {record.topic!r} is too large: raise max.message.bytes of the topic and "
-                f"bus.options 'message.max.bytes' (it takes up to {size_of(record)} bytes, {limit} are allowed)"
+                f"bus.options 'message.max.bytes' (it takes up to {size} bytes, {limit} are allowed)"
             )
+        if record.key is None and record.value is None:
+            raise ConfigurationError(f"a record for topic {record.topic!r} has neither a key nor a value")
         if record.partition is not None and not 0 <= record.partition < counts[record.topic]:
             raise ConfigurationError(
                 f"topic {record.topic!r} has {counts[record.topic]} partitions, there is no partition {record.partition}"

@@ -136,13 +136,13 @@ class Deployment:
         return {**os.environ, "STREAMFL_ROLE__KIND": kind, "OPENBLAS_NUM_THREADS": "1"}
 
 
-@pytest.fixture(params=["kafka", "sqlite"])
+@pytest.fixture(params=["kafka", "kafka+librdkafka", "sqlite"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A bus that several processes can share."""
     if request.param == "sqlite":
         return f"sqlite://{tmp_path}/bus.db"
     broker: Broker = request.getfixturevalue("broker")
-    return broker.url
+    return f"{request.param}://{broker.address}"
 
 
 @pytest.fixture

@@ -1,0 +1,229 @@
+"""The librdkafka connector against a real broker: what the laws of every bus cannot know about it."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
+from typing import Any
+
+import pytest
+from broker import Broker
+from kafka import KafkaProducer
+
+from streamfl.role import ConfigurationError, Record
+from streamfl.runtime.bus import (
+    Bus,
+    BusUnavailable,
+    CommitRefused,
+    Guarantee,
+    Outgoing,
+    Polled,
+    Session,
+    Step,
+    Subscription,
+    TopicSpec,
+    connect,
+)
+
+pytestmark = pytest.mark.broker
+
+SCHEME = "kafka+librdkafka"
+
+
+@pytest.fixture(name="bus")
+def _bus(broker: Broker) -> Iterator[Bus]:
+    bus = connect(f"{SCHEME}://{broker.address}")
+    yield bus
+    bus.close()
+
+
+def new(prefix: str) -> str:
+    return f"{prefix}-{uuid.uuid4().hex[:12]}"
+
+
+def topic(bus: Bus, partitions: int = 1, **options: str) -> str:
+    name = new("topic")
+    bus.create([TopicSpec(name, partitions, False, {key.replace("_", "."): value for key, value in options.items()})])
+    return name
+
+
+def poll_until(session: Session, enough: Callable[[Polled], bool], seconds: float = 60.0) -> Polled:
+    """Everything that polls bring until ``enough`` of it has come."""
+    whole = Polled()
+    deadline = time.monotonic() + seconds
+    while not enough(whole):
+        assert time.monotonic() < deadline, f"polling brought only {whole}"
+        polled = session.poll(0.2, 100)
+        whole.revoked += polled.revoked
+        whole.assigned += polled.assigned
+        whole.records += polled.records
+    return whole
+
+
+def eventually(bus: Bus, name: str, expected: list[bytes]) -> None:
+    """A commit is decided before every partition has heard of it."""
+    deadline = time.monotonic() + 30
+    while (found := [record.value for record in bus.read(name)]) != expected:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+
+
+def test_a_rebalance_leaves_kept_partitions_alone(bus: Bus) -> None:
+    """Protects scale-out from stopping everybody: who keeps a partition is not told to give it back, its step on it is good
+    after the rebalance, and partitions of the second input move with those of the first.
+    """
+    samples, labels, group = topic(bus, 4), topic(bus, 4), new("group")
+    bus.write([Outgoing(name, None, b"x", p) for name in (samples, labels) for p in range(4)])
+    first = bus.session(Subscription(group, (samples, labels)))
+    second = bus.session(Subscription(group, (samples, labels)))
+    try:
+        poll_until(first, lambda seen: len(seen.records) == 8 or len(seen.assigned) == 2)
+        kept, revoked, given = set(range(4)), [], set()
+        deadline = time.monotonic() + 60
+        records: list[Record] = []
+        while len(given) < 2 or len(records) < 4:
+            assert time.monotonic() < deadline, (kept, given, records)
+            polled = first.poll(0.1, 100)
+            revoked += polled.revoked
+            kept -= set(polled.revoked)
+            polled = second.poll(0.1, 100)
+            given |= set(polled.assigned)
+            records += polled.records
+        assert len(kept) == 2
+        assert sorted(revoked) == sorted(given) == sorted(set(range(4)) - kept)
+        assert {(record.topic, record.partition) for record in records} == {(t, p) for t in (samples, labels) for p in given}
+        mine = {(t, p): 1 for t in (samples, labels) for p in kept}
+        first.commit(Step(mine))
+        assert {one: first.committed(*one) for one in mine} == mine
+    finally:
+        first.close()
+        second.close()
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_a_refused_step_begins_again_where_it_was(bus: Bus, guarantee: Guarantee) -> None:
+    """Protects what was read before a refusal, under 'latest' too: it comes again, and is committed once."""
+    samples, outputs = topic(bus), topic(bus, max_message_bytes="1000")
+    session = bus.session(Subscription(new("group"), (samples,), guarantee=guarantee, auto_offset_reset="latest"))
+    try:
+        poll_until(session, lambda seen: seen.assigned == [0])
+        session.poll(0.2, 100)
+        bus.write([Outgoing(samples, None, b"a"), Outgoing(samples, None, b"b")])
+        poll_until(session, lambda seen: len(seen.records) == 2)
+        fits = [Outgoing(outputs, b"k", bytes(800))] * 20
+        with pytest.raises(ConfigurationError, match=rf"'{outputs}' is too large.*max\.message\.bytes"):
+            session.commit(Step({(samples, 0): 2}, [*fits, Outgoing(outputs, None, bytes(5000))]))
+        again = poll_until(session, lambda seen: len(seen.records) == 2)
+        assert (again.revoked, again.assigned) == ([0], [0])
+        session.commit(Step({(samples, 0): 2}, fits))
+        eventually(bus, outputs, [bytes(800)] * 20)
+    finally:
+        session.close()
+
+
+def test_a_displaced_producer_is_replaced(bus: Bus) -> None:
+    """Protects against a worker that stays dead after it was fenced."""
+    samples, outputs, identifier = topic(bus), topic(bus), new("transactions")
+    bus.write([Outgoing(samples, None, b"a")])
+    session = bus.session(Subscription(new("group"), (samples,), transactional_id=identifier))
+    step = Step({(samples, 0): 1}, [Outgoing(outputs, None, b"x")])
+    try:
+        poll_until(session, lambda seen: len(seen.records) == 1)
+        bus.session(Subscription(new("group"), (samples,), transactional_id=identifier)).close()
+        with pytest.raises(CommitRefused):
+            session.commit(step)
+        poll_until(session, lambda seen: len(seen.records) == 1)
+        session.commit(step)
+        eventually(bus, outputs, [b"x"])
+    finally:
+        session.close()
+
+
+def test_a_key_has_the_partition_that_kafka_python_gives_it(bus: Bus, broker: Broker) -> None:
+    """Protects joins by key, and a change of connector: a client's records stay with the task that knows it."""
+    ours, theirs = topic(bus, 5), topic(bus, 5)
+    keys = [b"", *(f"client-{number}".encode() for number in range(200)), b"long" * 100]
+    bus.write([Outgoing(ours, key, b"v") for key in keys])
+    producer = KafkaProducer(bootstrap_servers=broker.address)
+    for key in keys:
+        producer.send(theirs, key=key, value=b"v")
+    producer.flush(30)
+    producer.close()
+    assert {(r.key, r.partition) for r in bus.read(ours)} == {(r.key, r.partition) for r in bus.read(theirs)}
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_an_outage_is_reported_and_survived() -> None:
+    """Protects against a wait without end: librdkafka aborts the transaction that met the outage, and hangs in the next one."""
+    with Broker() as broker:
+        bus = connect(f"{SCHEME}://{broker.address}", {"connect_timeout_seconds": 5, "message.timeout.ms": 4000})
+        samples, outputs = topic(bus), topic(bus)
+        bus.write([Outgoing(samples, None, b"a")])
+        session = bus.session(Subscription(new("group"), (samples,)))
+        poll_until(session, lambda seen: bool(seen.records))
+        session.commit(Step(outputs=[Outgoing(outputs, None, b"before")]))
+        broker.halt()
+        step = Step({(samples, 0): 1}, [Outgoing(outputs, None, b"x")])
+        with pytest.raises(BusUnavailable):
+            session.commit(step)
+        broker.start()
+        records: list[Record] = []
+        deadline = time.monotonic() + 90
+        while not records:
+            assert time.monotonic() < deadline
+            try:
+                records = session.poll(0.2, 100).records
+            except BusUnavailable:
+                time.sleep(0.2)
+        assert [record.value for record in records] == [b"a"]
+        # In a thread, so that a hang fails this test instead of hanging the run.
+        thread = threading.Thread(target=session.commit, args=(step,), daemon=True)
+        thread.start()
+        thread.join(60)
+        assert not thread.is_alive()
+        eventually(bus, outputs, [b"before", b"x"])
+        session.close()
+        bus.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "message"),
+    [
+        ("", {}, r"kafka\+librdkafka://host:port"),
+        ("host", {}, r"kafka\+librdkafka://host:port"),
+        ("h:1", {"sesion.timeout.ms": 1}, r"sesion\.timeout\.ms is not an option of librdkafka: did you mean session\.timeout\.ms"),
+        ("h:1", {"group.id": "g"}, r"bus\.options\.group\.id.*bus\.group"),
+        ("h:1", {"sasl_plain_password": "x"}, r"kafka-python's name: librdkafka calls it 'sasl\.password'"),
+        ("h:1", {"sasl.pasword": "secret"}, r"(?s)\A(?!.*secret).*did you mean sasl\.password"),
+        ("h:1", {"sasl_password": 2718}, r"(?s)\A(?!.*2718).*double quotes"),
+        ("h:1", {"session.timeout.ms": -1}, r"bus\.options: .*session\.timeout\.ms"),
+        ("h:1", {"client.id": ["x"]}, r"bus\.options\.client\.id: text"),
+        ("h:1", {"connect_timeout_seconds": -1}, r"connect_timeout_seconds"),
+    ],
+)
+def test_wrong_settings_name_the_key(url: str, options: dict[str, Any], message: str) -> None:
+    """Protects against an option that is dropped in silence, one that would undo the guarantees, and a password in a log."""
+    with pytest.raises(ConfigurationError, match=message):
+        connect(f"{SCHEME}://{url}", options)
+
+
+def test_no_broker_is_a_clear_error_in_time() -> None:
+    """Protects the operator's first contact: where, and why not."""
+    with pytest.raises(BusUnavailable, match=r"127\.0\.0\.1:1 within 1 s: .*refused"):
+        connect(f"{SCHEME}://127.0.0.1:1", {"connect_timeout_seconds": 1})
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects a user without the extra from a traceback."""
+    found = importlib.util.find_spec
+
+    def without(name: str, package: str | None = None) -> ModuleSpec | None:
+        return None if name == "confluent_kafka" else found(name, package)
+
+    monkeypatch.setattr("streamfl_connectors.librdkafka.find_spec", without)
+    with pytest.raises(ConfigurationError, match=r"pip install 'streamfl\[librdkafka\]'"):
+        connect(f"{SCHEME}://h:1")
