@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -45,14 +46,16 @@ class _Entry(msgspec.Struct, array_like=True):
 
 @dataclass
 class _Partition:
-    """``waiting``: what may expire, the oldest first, and the same by client. ``joined``: what waits to be learnt."""
+    """``waiting``: what may expire, oldest first, also by client, and how many of each. ``joined``: what waits to be learnt."""
 
     waiting: dict[JoinKey, _Entry] = field(default_factory=dict)
     by_client: dict[str, dict[JoinKey, None]] = field(default_factory=dict)
+    counts: Counter[_Stage] = field(default_factory=Counter)
     joined: dict[JoinKey, _Entry] = field(default_factory=dict)
 
     def put(self, key: JoinKey, entry: _Entry) -> None:
         self.waiting[key] = entry
+        self.counts[entry.stage] += 1
         self.by_client.setdefault(key.client, {})[key] = None
 
     def take(self, key: JoinKey) -> _Entry:
@@ -60,7 +63,9 @@ class _Partition:
         del own[key]
         if not own:
             del self.by_client[key.client]
-        return self.waiting.pop(key)
+        entry = self.waiting.pop(key)
+        self.counts[entry.stage] -= 1
+        return entry
 
 
 class LabelJoin:
@@ -157,9 +162,9 @@ class LabelJoin:
 
     def measure(self) -> Iterable[Measurement]:
         """Counters and gauges, labelled by side and reason only."""
-        stages = [entry.stage for held in self._partitions.values() for entry in held.waiting.values()]
-        yield Measurement("samples_without_label", "gauge", "Samples whose label has not come yet", stages.count(_Stage.SAMPLE))
-        yield Measurement("labels_without_sample", "gauge", "Labels whose sample has not come yet", stages.count(_Stage.LABEL))
+        samples, labels = (sum(held.counts[stage] for held in self._partitions.values()) for stage in (_Stage.SAMPLE, _Stage.LABEL))
+        yield Measurement("samples_without_label", "gauge", "Samples whose label has not come yet", samples)
+        yield Measurement("labels_without_sample", "gauge", "Labels whose sample has not come yet", labels)
         yield Measurement(
             "duplicate_labels", "counter", "Labels that came again for a sample that had one; the first counts", self._duplicates
         )
@@ -185,7 +190,8 @@ class LabelJoin:
         held.put(key, entry)
         self._remember(key, entry)
         own = held.by_client[key.client]
-        if len(own) > self.limit:
+        # More than one where the limit is lower than it was when they were remembered.
+        while len(own) > self.limit:
             self._give_up(held, next(iter(own)), "displaced")
 
     def _give_up(self, held: _Partition, key: JoinKey, why: str) -> None:

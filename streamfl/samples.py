@@ -311,7 +311,9 @@ class LabelReader:
             raise ConfigurationError(f"labels: {', '.join(names)} are read from the same field: each needs one of its own")
         kinds = {"sample_id": str | int, "label": float | bool, "client": str | int}
         fields = [(attribute, kinds[attribute]) for attribute in names]
-        format = format_named(section.format)
+        format = format_named(section.format, "labels.format")
+        self._names = [*names.values()]
+        self._diagnose = format.decoder(cast(type[Any], Any))
         self._decode = format.decoder(cast(type[Any], msgspec.defstruct("LabelRecord", fields, rename=names, gc=False)))
 
     def decode(self, record: Record) -> Label:
@@ -324,9 +326,25 @@ class LabelReader:
         try:
             content = self._decode(value)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            raise PeerError("malformed", str(error)) from None
+            raise self._reason(value, error) from None
         client = _name(record.key, "the record key") if section.client is None else _name(content.client, section.client)
         return Label(client, _name(content.sample_id, section.sample_id), _scaled(content.label, section.label, self._range))
+
+    def _reason(self, value: bytes, error: Exception) -> PeerError:
+        """Why a record did not fit the struct: the first thing that is wrong with it."""
+        try:
+            content = self._diagnose(value)
+        except (msgspec.DecodeError, ValueError, RecursionError) as broken:
+            return PeerError("malformed", str(broken))
+        if not isinstance(content, dict):
+            return PeerError("malformed", f"an object with named fields is expected, not {type(content).__name__}")
+        for name in self._names:
+            if name not in content:
+                return PeerError("missing_field", f"{name} is missing")
+        label = content[self._section.label]
+        if not (isinstance(label, (int, float)) and abs(label) < LARGEST_NUMBER):
+            return PeerError("label", f"{self._section.label} is {_shown(label)}, a finite number is expected")
+        return PeerError("malformed", str(error))
 
 
 def _scaled(label: float, field: str | None, label_range: tuple[float, float]) -> float:
@@ -341,14 +359,14 @@ def _scaled(label: float, field: str | None, label_range: tuple[float, float]) -
     return scaled
 
 
-def format_named(name: str) -> Format:
-    """The installed format called ``name``; ConfigurationError lists the known ones."""
+def format_named(name: str, setting: str = "samples.format") -> Format:
+    """The installed format called ``name``; ConfigurationError names ``setting`` and lists the known ones."""
     found = entry_points(group="streamfl.formats")
     for point in found:
         if point.name == name:
             return cast(Format, point.load()())
     known = ", ".join(sorted({point.name for point in found})) or "none"
-    raise ConfigurationError(f"samples.format = {name!r}: no such format is installed (known: {known})")
+    raise ConfigurationError(f"{setting} = {name!r}: no such format is installed (known: {known})")
 
 
 def _name(content: str | int | bytes | None, field: str) -> str:

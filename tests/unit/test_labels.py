@@ -1,0 +1,272 @@
+"""Records of a labels' topic, the settings that go with them, and the commands that look at and write them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import run_command
+
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.role import ConfigurationError, PeerError, Record, TopicSpec
+from streamfl.runtime.bus import Outgoing, connect
+from streamfl.samples import LabelReader, LabelsSection, format_named
+from streamfl.settings import load_settings
+from streamfl.wire import MAXIMUM_BYTES
+
+CONFIG = """
+[federation]
+name = "plant"
+clients = 3
+[bus]
+url = "{url}"
+[role]
+kind = "pofmkl-client"
+[samples]
+topic = "readings"
+sample_id = "id"
+features = ["x0", "x1"]
+[labels]
+topic = "results"
+sample_id = "reading"
+label = "lever"
+[learning]
+features_per_kernel = 4
+"""
+
+
+def reader(label_range: tuple[float, float] = (0.0, 1.0), **section: Any) -> LabelReader:
+    return LabelReader(LabelsSection(**{"topic": "t", "sample_id": "s", "label": "y", **section}), label_range)
+
+
+def record(value: bytes | None, key: bytes | None = b"dev") -> Record:
+    return Record("t", 3, 17, key, value)
+
+
+@pytest.mark.parametrize("name", ["json", "msgpack"])
+def test_a_label_is_scaled_and_other_fields_are_ignored(name: str) -> None:
+    """Protects the learning scale: a label means the same whether it comes with its sample or alone, in either format."""
+    read = reader((10, 30), format=name)
+    found = read.decode(record(format_named(name).encode({"s": "r1", "y": 15, "more": [1], "client": None})))
+    assert (found.client, found.sample, found.label) == ("dev", "r1", 0.25)
+
+
+def test_client_by_key_or_by_field() -> None:
+    """Protects the join: the client's name comes from where the section says, and a name may be a whole number."""
+    assert reader().decode(record(b'{"s": "1", "y": 0.5, "c": "other"}')).client == "dev"
+    found = reader(client="c").decode(record(b'{"s": 7, "y": true, "c": 9}', None))
+    assert (found.client, found.sample, found.label) == ("9", "7", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (None, "malformed"),
+        (b"", "malformed"),
+        (b"{", "malformed"),
+        (b"\xff", "malformed"),
+        (b"[1]", "malformed"),
+        (b"[" * 100_000, "malformed"),
+        (b'{"s": "", "y": 1, "c": "x"}', "malformed"),
+        (b'{"s": null, "y": 1, "c": "x"}', "malformed"),
+        (b'{"s": 1.5, "y": 1, "c": "x"}', "malformed"),
+        (b'{"s": "1", "y": 1, "c": true}', "malformed"),
+        (b'{"s": "' + b"1" * 300 + b'", "y": 1, "c": "x"}', "malformed"),
+        (b'{"y": 1, "c": "x"}', "missing_field"),
+        (b'{"s": "1", "c": "x"}', "missing_field"),
+        (b'{"s": "1", "y": 1}', "missing_field"),
+        (b'{"s": "1", "y": null, "c": "x"}', "label"),
+        (b'{"s": "1", "y": "high", "c": "x"}', "label"),
+        (b'{"s": "1", "y": NaN, "c": "x"}', "label"),
+        (b'{"s": "1", "y": Infinity, "c": "x"}', "label"),
+        (b'{"s": "1", "y": 1e999, "c": "x"}', "label"),
+        (b'{"s": "1", "y": 1001, "c": "x"}', "label"),
+        (b'{"s": "1", "y": -1001, "c": "x"}', "label"),
+        (b" " * (MAXIMUM_BYTES + 1), "oversized"),
+    ],
+)
+def test_a_bad_record_is_refused_for_the_right_reason(value: bytes | None, reason: str) -> None:
+    """Protects the worker: the reason labels a metric and a dead letter; no other exception may escape and stop it."""
+    with pytest.raises(PeerError) as caught:
+        reader(client="c").decode(record(value))
+    assert caught.value.reason == reason
+
+
+def test_numbers_that_only_messagepack_has() -> None:
+    """Protects every weight of a client: one label that is not a number would spoil them all."""
+    encode = format_named("msgpack").encode
+    for label in (float("nan"), float("inf"), float("-inf")):
+        with pytest.raises(PeerError) as caught:
+            reader(format="msgpack").decode(record(encode({"s": "1", "y": label})))
+        assert caught.value.reason == "label"
+
+
+def test_a_record_without_a_key() -> None:
+    """Protects the join from a client without a name."""
+    for key, reason in ((None, "missing_field"), (b"\xff", "malformed"), (b"", "malformed"), (b"x" * 300, "malformed")):
+        with pytest.raises(PeerError) as caught:
+            reader().decode(record(b'{"s": "1", "y": 0.5}', key))
+        assert caught.value.reason == reason
+
+
+def test_settings_that_make_no_reader() -> None:
+    """Protects the reader of the message: it names the section's own key."""
+    with pytest.raises(ConfigurationError, match="labels: sample_id, label, client are read from the same field"):
+        reader(client="s")
+    with pytest.raises(ConfigurationError, match=r"labels\.format = 'avro'.*json, msgpack"):
+        reader(format="avro")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "client.toml"
+    path.write_text(CONFIG.format(url=f"memory://{tmp_path.name}"))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('sample_id = "id"\n', "", "samples.sample_id is missing: with [labels]"),
+        ('sample_id = "id"\n', 'sample_id = "id"\nlabel = "y"\n', "samples.label = 'y': labels come with the samples or"),
+        ('topic = "results"', 'topic = "readings"', "labels.topic = 'readings': a topic other than the samples'"),
+        ('topic = "results"', 'topic = "plant.model"', "labels.topic = 'plant.model': a topic other than the federation's own"),
+        ('topic = "results"', 'topic = "two words"', "labels.topic = 'two words'"),
+        ("[learning]", '[challengers]\nmodels = ["linear"]\n[learning]', "challengers.models has no meaning with [labels]"),
+        ('label = "lever"\n', "", "labels.label"),
+        ('label = "lever"\n', 'label = "lever"\nexpiry_seconds = 0\n', "labels.expiry_seconds = 0"),
+        ('label = "lever"\n', 'label = "lever"\nexpiry_seconds = inf\n', "labels.expiry_seconds = inf"),
+        ('label = "lever"\n', 'label = "lever"\nlimit = 0\n', "labels.limit = 0"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_by_name(config: Path, old: str, new: str, expected: str) -> None:
+    """Protects whoever starts it: nothing would ever be learnt, or twice, and the message says which key to correct."""
+    load_settings(config, PofmklSettings)
+    assert old in config.read_text()
+    config.write_text(config.read_text().replace(old, new))
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(config, PofmklSettings)
+    assert expected in str(caught.value)
+
+
+def test_labels_without_samples_are_refused(config: Path) -> None:
+    """Protects from a section that nothing joins with."""
+    text = config.read_text()
+    config.write_text(text[: text.index("[samples]")] + text[text.index("[labels]") :])
+    with pytest.raises(ConfigurationError, match=r"samples\.sample_id is missing"):
+        load_settings(config, PofmklSettings)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def on_a_bus(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    url = f"sqlite://{tmp_path}/bus.db" if request.param == "sqlite" else f"memory://{tmp_path.name}"
+    path = tmp_path / "client.toml"
+    path.write_text(CONFIG.format(url=url))
+    return path
+
+
+def url_of(config: Path) -> str:
+    return load_settings(config, PofmklSettings).bus.url
+
+
+def checks(found: str) -> dict[str, dict[str, Any]]:
+    return {check["check"]: check for check in json.loads(found)["checks"]}
+
+
+def test_check_says_that_partition_counts_differ(
+    on_a_bus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects the join: where counts differ a client's label lies in another partition than its sample, and nothing is learnt."""
+    bus = connect(url_of(on_a_bus), {})
+    bus.create([TopicSpec("readings", 4, compacted=False), TopicSpec("results", 3, compacted=False)])
+    assert run_command(monkeypatch, capsys, "topics", on_a_bus, "--create")[0] == 4
+    code, out, _ = run_command(monkeypatch, capsys, "check", on_a_bus, "--format", "json")
+    assert code == 4
+    failed = {name: check["detail"] for name, check in checks(out).items() if not check["passed"]}
+    assert failed == {"topic results": "has 3 partitions, 4 are needed, as readings has"}
+    bus.close()
+
+
+def test_topics_makes_both_alike_and_check_reads_both(
+    on_a_bus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects the first start: topics are made to fit, and records of either are shown to be readable or not."""
+    assert run_command(monkeypatch, capsys, "topics", on_a_bus, "--create", "--partitions", 5)[0] == 0
+    bus = connect(url_of(on_a_bus), {})
+    assert [state.partitions for state in bus.describe(["readings", "results"]).values()] == [5, 5]
+    sample = Outgoing("readings", b"a", b'{"id": "1", "x0": 1, "x1": 2}')
+    bus.write([sample, Outgoing("results", b"a", b'{"reading": "1", "lever": 0.5}')])
+    code, out, _ = run_command(monkeypatch, capsys, "check", on_a_bus, "--format", "json")
+    assert code == 0
+    found = checks(out)
+    assert found["records of readings"]["detail"] == found["records of results"]["detail"] == "1 of 1 record readable"
+    assert found["would write to plant.predictions"]["detail"].startswith("1 record from these")
+    bus.write([Outgoing("results", b"a", b'{"reading": "1"}')])
+    code, out, _ = run_command(monkeypatch, capsys, "check", on_a_bus, "--format", "json")
+    assert code == 4
+    assert "missing_field: lever is missing" in checks(out)["records of results"]["detail"]
+    bus.close()
+
+
+def rows_file(folder: Path, rows: int) -> Path:
+    data = folder / "rows.npz"
+    np.savez(data, X=np.arange(2.0 * rows).reshape(rows, 2), y=np.arange(rows) / rows)
+    return data
+
+
+@pytest.mark.parametrize("delay", [None, 0, 2, 100])
+def test_replay_sends_labels_so_many_rows_later(
+    delay: int | None, on_a_bus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects who tries late labels on own data: every label once, that late, where its sample is, and never in the sample."""
+    on_a_bus.write_text(on_a_bus.read_text().replace("[labels]\n", '[labels]\nclient = "machine"\nformat = "msgpack"\n'))
+    run_command(monkeypatch, capsys, "topics", on_a_bus, "--create", "--partitions", 2)
+    written: list[list[Outgoing]] = []
+    bus = connect(url_of(on_a_bus), {})
+    kind = type(bus)
+    write = kind.write
+    monkeypatch.setattr(kind, "write", lambda self, records: (written.append([*records]), write(self, records))[1])
+    options = [] if delay is None else ["--label-delay", delay]
+    data = rows_file(tmp_path, 11)
+    code, out, _ = run_command(monkeypatch, capsys, "replay", on_a_bus, "--data", data, *options, "--format", "json")
+    result = json.loads(out)
+    assert (code, result["records"], result["labels"]) == (0, 11, 11)
+
+    decode = format_named("msgpack").decoder(dict)
+    ahead: dict[bytes, list[str]] = {}
+    records = [record for batch in written for record in batch]
+    assert len(records) == 22
+    last_sample = max(place for place, record in enumerate(records) if record.topic == "readings")
+    for place, record in enumerate(records):
+        assert record.key is not None
+        waiting = ahead.setdefault(record.key, [])
+        if record.topic == "readings":
+            content = json.loads(record.value or b"")
+            assert content.keys() == {"id", "x0", "x1"}
+            waiting.append(content["id"])
+        else:
+            label = decode(record.value or b"")
+            # Oldest first, and with as many of its client's samples after it as was asked for.
+            assert label == {"machine": record.key.decode(), "reading": waiting.pop(0), "lever": int(label["reading"]) / 11}
+            assert len(waiting) == (delay or 0) or (place > last_sample and len(waiting) < (delay or 0))
+    assert ahead == {f"client-{k}".encode(): [] for k in range(3)}
+    places = {(record.key, record.partition) for topic in ("readings", "results") for record in bus.read(topic)}
+    assert len(places) == 3
+    bus.close()
+
+
+def test_replay_refuses_a_delay_of_labels_that_come_with_their_samples(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects from an option without effect, and from a topic that is not there: one line, exit code 2."""
+    data = rows_file(tmp_path, 4)
+    connect(url_of(config), {}).create([TopicSpec("readings", 1, compacted=False)])
+    code, _, error = run_command(monkeypatch, capsys, "replay", config, "--data", data)
+    assert (code, "topic results does not exist" in error) == (2, True)
+    text = config.read_text()
+    config.write_text(text[: text.index("[labels]")] + text[text.index("[learning]") :])
+    code, _, error = run_command(monkeypatch, capsys, "replay", config, "--data", data, "--label-delay", 3)
+    assert (code, "--label-delay = 3: without the section [labels]" in error) == (2, True)
