@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from streamfl.join import LabelJoin
 from streamfl.pofmkl.client import PaperLearner
 from streamfl.pofmkl.client_role import PofmklClient
 from streamfl.pofmkl.messages import KernelParameters
@@ -163,6 +164,18 @@ def does_not_restore_waiting_samples(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PofmklClient, "_restore_waiting", lambda self, key, slot, value: None)
 
 
+def does_not_restore_the_join(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LabelJoin, "restore", lambda self, partition, name, value, content_bytes: None)
+
+
+def forgets_joined_pairs_at_a_restart(patch: pytest.MonkeyPatch) -> None:
+    def change(pair: Any, self: Any, partition: int, *arguments: Any) -> None:
+        if pair is not None:
+            del self._partitions[partition].joined[pair.key]
+
+    after(patch, LabelJoin, "restore", change)
+
+
 def does_not_wait_for_the_model(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PofmklClient, "_may_learn", lambda self, state: True)
 
@@ -239,6 +252,8 @@ MUTATIONS: dict[str, Mutation] = {
     "client: what was taken on a version forgotten": forgets_after_a_restart_what_it_took_on_this_version,
     "client: open upload not restored": forgets_an_open_upload,
     "client: waiting samples not restored": does_not_restore_waiting_samples,
+    "client: late labels' samples not restored": does_not_restore_the_join,
+    "client: labelled pairs that wait not restored": forgets_joined_pairs_at_a_restart,
     "client: does not wait for the model": does_not_wait_for_the_model,
     "client: waiting room without bound": lets_any_number_of_samples_wait,
     "client: uses half a version": uses_a_version_that_is_not_complete,

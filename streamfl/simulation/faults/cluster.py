@@ -22,6 +22,7 @@ FAULTS = (
     "crash after poll",
     "crash before commit",
     "crash after commit",
+    "crash while restoring",
     "slow",
     "stopped",
     "leaves",
@@ -190,7 +191,7 @@ class FaultySession(MemorySession):
         return polled
 
     def restore(self, topic: str, partition: int) -> Iterator[Record]:
-        self._bus.call("restore")
+        self._bus.call("restore", "while restoring")
         end, until = self._bus.late.get((topic, partition), (0, 0.0))
         records = super().restore(topic, partition)
         if self._bus.scheduler.now < until:

@@ -92,13 +92,13 @@ class Federation:
             self.scheduler.run(begin + self.scenario.faulty_seconds)
             self.bus.faulty = False
             self.history.note(self.scheduler.now, "cluster", "nothing fails any more")
-            expected = sum(map(len, self.scenario.readings))
-            self._finish(expected)
+            before, altogether = self.scenario.samples_written
+            self._finish(before)
             self.history.note(self.scheduler.now, "cluster", "every process is killed and started again")
             for process in self.scheduler.processes:
                 process.kill()
             self.bus.write([self._record(reading) for reading in self.scenario.last])
-            self._finish(expected + len(self.scenario.last))
+            self._finish(altogether)
         finally:
             self.scheduler.close()
 
@@ -126,7 +126,9 @@ class Federation:
         }
         unowned = self.scenario.partitions + self.scenario.settings.federation.shards
         unowned -= int(sum(figure.value for _, figure in figures if figure.name == "partitions"))
-        ticks = {who: worker.role.wake_at for who, worker in sorted(self._workers.items()) if worker.role.wake_at is not None}
+        # What a late label is known by expires long after.
+        soon = self.scheduler.now + PATIENCE
+        ticks = [who for who, worker in sorted(self._workers.items()) if (worker.role.wake_at or soon) < soon]
         if predicted == expected and not (waits or ticks or unowned):
             return ""
         return f"{predicted} of {expected} samples predicted, {unowned} partitions without owner; waiting: {waits}; ticks: {ticks}"
@@ -175,7 +177,7 @@ class Federation:
         begin = BEGIN
         for reading in readings:
             self.scheduler.sleep(begin + reading.at - self.scheduler.now)
-            self.history.note(self.scheduler.now, self.bus.who, f"writes {reading.content['id']}")
+            self.history.note(self.scheduler.now, self.bus.who, f"writes {reading.topic} {reading.content['id']}")
             self.bus.write([self._record(reading)])
 
     def _record(self, reading: Reading) -> Outgoing:

@@ -12,27 +12,26 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.seeding import rng_for
 from streamfl.simulation.faults.cluster import Rates, drawn_rates
 
-__all__ = ["SAMPLES", "Reading", "Scenario", "scenario"]
+__all__ = ["Reading", "Scenario", "scenario"]
 
-SAMPLES = "samples"
+SAMPLES, LABELS = "samples", "labels"
 # Longer than any run: such a round waits for every client.
 FOR_EVER = 1e6
 # Samples of each client after everything was restarted at the end.
 LAST_SAMPLES = 2
+# Nothing is forgotten within a run.
+LATE_LABELS = {"topic": LABELS, "format": "msgpack", "sample_id": "id", "label": "y", "expiry_seconds": 10_000.0}
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One record of a user's topic and when it is written, in seconds from the beginning."""
+    """One record of a user's topic, written ``at`` seconds after the beginning. labelled: its sample gets a label sooner or later."""
 
     topic: str
     client: str
     content: dict[str, Any]
     at: float
-
-    @property
-    def labelled(self) -> bool:
-        return self.content["y"] is not None
+    labelled: bool
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,21 @@ class Scenario:
         """Every sample, by client, in order."""
         by_client: dict[str, list[Reading]] = {}
         for reading in (*(one for producer in self.readings for one in producer), *self.last):
-            by_client.setdefault(reading.client, []).append(reading)
+            if reading.topic == SAMPLES:
+                by_client.setdefault(reading.client, []).append(reading)
         return by_client
+
+    @property
+    def samples_written(self) -> tuple[int, int]:
+        """Before the final restart, and altogether."""
+        last = sum(one.topic == SAMPLES for one in self.last)
+        altogether = sum(map(len, self.samples.values()))
+        return altogether - last, altogether
+
+    @property
+    def late_labels(self) -> bool:
+        """Labels come on a topic of their own."""
+        return self.settings.labels is not None
 
     @property
     def calm(self) -> Scenario:
@@ -89,7 +101,8 @@ class Scenario:
             f"preset {learning.preset}, {learning.staleness}, {self.settings.bus.processing_guarantee}, {self.clients} clients, "
             f"{self.settings.kernel_count} kernels in {self.settings.federation.shards} shards, {sent}, "
             f"{self.partitions} partitions, {self.client_workers} client and {self.server_workers} server processes, "
-            f"{sum(map(len, self.samples.values()))} samples, round timeout {learning.round_timeout_seconds:g} s, "
+            f"{self.samples_written[1]} samples{', labels on a topic of their own' if self.late_labels else ''}, "
+            f"round timeout {learning.round_timeout_seconds:g} s, "
             f"{'compared bit by bit' if self.exact else 'counted and replayed'}; {faults}"
         )
 
@@ -108,6 +121,7 @@ def scenario(seed: int) -> Scenario:
     staleness = "lockstep" if lockstep else ("bounded" if chance(0.5) else "async")
     exact = lockstep and chance(0.7)
     exactly_once = exact or chance(0.75)
+    late_labels = not exact and chance(0.4)
     clients, dimension = between(2, 6), between(2, 3)
     bandwidths = [0.5, 1.0, 2.0, 4.0][: between(2, 4) if paper else 2]
     kernels = len(bandwidths) if paper else 2 * len(bandwidths)
@@ -142,8 +156,9 @@ def scenario(seed: int) -> Scenario:
             "sample_id": "id",
             "features": "x",
             "dimension": dimension,
-            "label": "y",
+            "label": None if late_labels else "y",
         },
+        labels=LATE_LABELS if late_labels else None,  # type: ignore[arg-type]
         learning=learning,  # type: ignore[arg-type]
         kernels={"bandwidths": bandwidths} if paper else {"bandwidths": bandwidths, "views": ["standardised", "centred-lags"]},  # type: ignore[arg-type]
         uplink=uplink,  # type: ignore[arg-type]
@@ -152,11 +167,14 @@ def scenario(seed: int) -> Scenario:
     faulty_seconds = float(between(5, 30))
     unlabelled = 0.25 if chance(0.4) else 0.0
     most = between(6, 14)
-    by_client = []
+    by_client: list[list[Reading]] = []
+    last: list[Reading] = []
     for number in range(clients):
         labelled = most if exact else between(2, most)
-        by_client.append(_readings(draws, f"client-{number}", dimension, labelled, unlabelled, faulty_seconds))
-    last = tuple(one for readings in by_client for one in readings[-LAST_SAMPLES:])
+        readings = _readings(draws, f"client-{number}", dimension, labelled, unlabelled, faulty_seconds)
+        before, after = readings[:-LAST_SAMPLES], readings[-LAST_SAMPLES:]
+        by_client.append(_with_late_labels(draws, before) if late_labels else before)
+        last += _with_late_labels(draws, after) if late_labels else after
     producers = between(1, 3)
     return Scenario(
         seed=seed,
@@ -170,13 +188,13 @@ def scenario(seed: int) -> Scenario:
         readings=tuple(
             tuple(
                 sorted(
-                    (one for readings in by_client[producer::producers] for one in readings[:-LAST_SAMPLES]),
+                    (one for readings in by_client[producer::producers] for one in readings),
                     key=lambda one: one.at,
                 )
             )
             for producer in range(producers)
         ),
-        last=last,
+        last=tuple(last),
         rates=drawn_rates(draws, exactly_once, lockstep),
         faulty_seconds=faulty_seconds,
     )
@@ -197,4 +215,16 @@ def _readings(
         left -= not without
     # Some clients' samples trickle, others' lie there at once.
     times = np.sort(draws.uniform(0.0, seconds * draws.random() ** 2, size=len(contents)))
-    return [Reading(SAMPLES, client, one, float(at)) for one, at in zip(contents, times, strict=True)]
+    return [Reading(SAMPLES, client, one, float(at), one["y"] is not None) for one, at in zip(contents, times, strict=True)]
+
+
+def _with_late_labels(draws: np.random.Generator, samples: list[Reading]) -> list[Reading]:
+    """The labels as records of their own: mostly after their samples, some before, some twice."""
+    result = []
+    for sample in samples:
+        label = sample.content["y"]
+        result.append(dataclasses.replace(sample, content={**sample.content, "y": None}))
+        for _ in range(0 if label is None else 1 + int(draws.random() < 0.2)):
+            at = max(0.0, sample.at + float(draws.exponential(2.0)) - 1.0)
+            result.append(Reading(LABELS, sample.client, {"id": sample.content["id"], "y": label}, at, labelled=True))
+    return result
