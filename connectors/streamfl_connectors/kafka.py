@@ -30,7 +30,6 @@ from kafka import (
 from kafka import TopicPartition as KafkaPartition
 from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import KafkaError
 from kafka.net.compat import KafkaNetClient
 from kafka.structs import MemberState
@@ -47,11 +46,12 @@ from streamfl.runtime.bus import (
     TopicSpec,
     TopicState,
 )
+from streamfl_connectors.assignor import CoPartitionAssignor
 from streamfl_connectors.kafka_clients import (
     close_consumer,
     complete,
     discard,
-    keep_answered_joins,
+    mend_joins,
     publish,
     read_to_end,
     read_whole,
@@ -98,6 +98,9 @@ PRODUCER_DEFAULTS: dict[str, Any] = {
     "retry_backoff_ms": 20,
     "metrics_enabled": False,
 }
+# How long a commit that came too late for its generation waits for the next one, which the cluster has begun by then.
+JOIN_SECONDS = 5.0
+
 CREATE_HINT = "create it, for instance with 'streamfl topics CONFIG --create'"
 
 OWN_OPTIONS = {
@@ -388,7 +391,9 @@ class KafkaSession:
         self._consumer: Any = None
         self._producer: Any = None
         self._group: Any = None
+        self._assignor = CoPartitionAssignor()
         self._lost: set[int] = set()
+        self._expelled = False
         self._reported: set[int] = set()
         self._opening: set[int] = set()
         self._sought: set[int] = set()
@@ -414,15 +419,14 @@ class KafkaSession:
                         isolation_level="read_committed",
                         auto_offset_reset="none" if subscription.auto_offset_reset == "error" else subscription.auto_offset_reset,
                         allow_auto_create_topics=False,
-                        # Eager: everybody gives up everything first. With the client's cooperative assignor two members can
-                        # both claim a partition after a third was killed, and then rebalance for ever; it also parts the
-                        # inputs of a task.
-                        partition_assignment_strategy=[RangePartitionAssignor],
+                        partition_assignment_strategy=[self._assignor],
                     )
-                    keep_answered_joins(self._consumer._coordinator)
+                    mend_joins(self._consumer._coordinator)
+                    self._assignor.ask_again = self._consumer._coordinator.request_rejoin
                     for topic in subscription.inputs:
                         self._consumer.partitions_for_topic(topic)
-                    self._consumer.subscribe(list(subscription.inputs), listener=_Listener(self._on_lost, self._on_assigned))
+                    listener = _Listener(self._on_revoked, self._on_lost, self._on_assigned)
+                    self._consumer.subscribe(list(subscription.inputs), listener=listener)
         except BaseException:
             self.close()
             raise
@@ -513,10 +517,15 @@ class KafkaSession:
                 limits = self._bus.limits({record.topic for record in (*step.outputs, *step.changelog)})
                 if step.positions and (self._group is None or not {p for _, p in step.positions} <= self._reported):
                     raise CommitRefused("the group has moved partitions since they were polled")
-                if self._transactional:
-                    self._commit_transaction(step, limits)
-                else:
+                if not self._transactional:
                     self._commit_in_order(step, limits)
+                else:
+                    try:
+                        self._commit_transaction(step, limits)
+                    except kafka_errors.CommitFailedError:
+                        if not self._still_a_member():
+                            raise
+                        self._commit_transaction(step, limits)
         except BaseException:
             self._refused = True
             raise
@@ -550,11 +559,19 @@ class KafkaSession:
 
     # Joining and polling
 
-    def _on_lost(self, partitions: Iterable[Any]) -> None:
-        # The listener runs on the client's I/O thread while poll() waits for it: it only takes notes.
+    # The listener runs on the client's I/O thread while poll() or commit() waits for it: it only takes notes.
+
+    def _on_revoked(self, partitions: Iterable[Any]) -> None:
         self._lost |= {partition.partition for partition in partitions}
 
+    def _on_lost(self, partitions: Iterable[Any]) -> None:
+        self._on_revoked(partitions)
+        self._expelled = True
+        self._assignor.forget()
+
     def _on_assigned(self, partitions: Iterable[Any]) -> None:
+        # A number of which only one input's partition is new is begun anew as a whole.
+        self._on_revoked(partitions)
         # Before the first fetch, so that no record arrives before the caller has restored and sought.
         self._consumer.pause(*partitions)
 
@@ -578,8 +595,14 @@ class KafkaSession:
             # The library forgets a rejoin under way once the metadata that caused it has changed back, and then neither reads nor
             # sends heartbeats for ever. Asking for what is under way costs nothing.
             coordinator.request_rejoin()
+        wait = max(0, round(timeout * 1000))
         try:
-            batches = self._consumer.poll(timeout_ms=max(0, round(timeout * 1000)), max_records=max_records)
+            batches = self._consumer.poll(timeout_ms=0 if coordinator.rejoining else wait, max_records=max_records)
+            if not batches and coordinator.rejoining:
+                # The library reads nothing while a join is under way; what this member keeps goes on.
+                batches, idle = self._consumer._fetcher.fetch_records(max_records, timeout_ms=wait)
+                if idle:
+                    coordinator.poll(timeout_ms=wait)
         except kafka_errors.NoOffsetForPartitionError:
             # Raised before the caller had a chance to seek; it counts only when a partition begins without one.
             batches = {}
@@ -600,6 +623,7 @@ class KafkaSession:
         owned = {partition.partition for partition in self._consumer.assignment()}
         lost = set(self._lost)
         self._lost -= lost
+        self._expelled = False
         gone = {p for p in self._reported if p in lost or p not in owned}
         added = owned - (self._reported - gone)
         if gone or added:
@@ -616,6 +640,22 @@ class KafkaSession:
                 del self._base[one]
             self._apply_pauses()
         self._watch_coordinator(bool(polled))
+
+    def _still_a_member(self) -> bool:
+        """After a commit under a generation that has passed: whether this member took part in the next one all along.
+
+        Then nobody has had its partitions in between, nor has yet those that the next one takes away from it: they are dealt anew
+        only when it has joined once more. So the step still counts.
+        """
+        coordinator = self._consumer._coordinator
+        if not coordinator.rejoining:
+            return False
+        coordinator.ensure_active_group(timeout_ms=int(JOIN_SECONDS * 1000))
+        group = self._consumer.group_metadata()
+        if self._expelled or group.state is not MemberState.STABLE or group.generation_id < 0:
+            return False
+        self._group = group
+        return True
 
     def _watch_coordinator(self, alive: bool) -> None:
         """A poll without a broker returns nothing for ever: raise when the group's coordinator has been away for too
@@ -778,12 +818,11 @@ class KafkaSession:
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-    def __init__(self, lost: Callable[[Iterable[Any]], None], assigned: Callable[[Iterable[Any]], None]) -> None:
-        self._lost = lost
-        self._assigned = assigned
+    def __init__(self, *heard: Callable[[Iterable[Any]], None]) -> None:
+        self._revoked, self._lost, self._assigned = heard
 
     def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
-        self._lost(revoked)
+        self._revoked(revoked)
 
     def on_partitions_lost(self, lost: Iterable[Any]) -> None:
         self._lost(lost)

@@ -26,7 +26,7 @@ __all__ = [
     "close_consumer",
     "complete",
     "discard",
-    "keep_answered_joins",
+    "mend_joins",
     "publish",
     "read_to_end",
     "read_whole",
@@ -186,13 +186,14 @@ def complete(producer: Any, result: Any, timeout_ms: float) -> None:
         raise kafka_errors.KafkaTimeoutError(f"the transaction coordinator did not answer in {timeout_ms / 1000:g} s")
 
 
-def keep_answered_joins(coordinator: Any) -> None:
-    """Have a join that the cluster answered between two polls count.
+def mend_joins(coordinator: Any) -> None:
+    """Have a join that the cluster answered between two polls count, and a member that was put out begin from nothing.
 
-    The library begins another one instead. With polls that are shorter than a rebalance that goes on for ever, and every new
-    generation has the commits of all members refused.
+    The library begins another join instead of taking the answer. With polls that are shorter than a rebalance that goes on for
+    ever, and every new generation has the commits of all members refused. And a member that learns in the middle of a join that it
+    was put out would go on with partitions that others have by now.
     """
-    join, complete = coordinator._do_join_and_sync_async, coordinator._on_join_complete_async
+    join, complete, reset = coordinator._do_join_and_sync_async, coordinator._on_join_complete_async, coordinator.reset_generation
     answers: list[bytes] = []
 
     async def join_once() -> bytes:
@@ -204,8 +205,15 @@ def keep_answered_joins(coordinator: Any) -> None:
         answers.clear()
         await complete(*arguments)
 
+    def begin_anew(*arguments: Any, **named: Any) -> None:
+        reset(*arguments, **named)
+        answers.clear()
+        # Else the next attempt leaves out what tells the listener.
+        coordinator.rejoining = False
+
     coordinator._do_join_and_sync_async = join_once
     coordinator._on_join_complete_async = complete_once
+    coordinator.reset_generation = begin_anew
 
 
 def wait_for_brokers(producer: Any) -> None:
