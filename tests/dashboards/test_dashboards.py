@@ -84,11 +84,13 @@ def exported(configuration: Path, sections: dict[str, Any]) -> dict[str, str]:
 def test_documented_metrics_are_the_exported_ones() -> None:
     """Protects dashboards and alerts: what the document names is what workers serve, no more, no less, with its type.
 
-    Some is served with the logistic loss only, or with challengers.
+    Some is served with the logistic loss only, with challengers, or with labels on a topic of their own.
     """
     served: dict[str, str] = {}
     for configuration in sorted((ROOT / "deploy").glob("*.toml")):
         served |= exported(configuration, {"learning": {"loss": "logistic"}, "challengers": {"models": ["last-label"]}})
+    late = {"samples": {"sample_id": "id", "label": None}, "labels": {"topic": "late", "sample_id": "id", "label": "y"}}
+    served |= exported(ROOT / "deploy" / "client.toml", late)
     assert {name: kind for name, (kind, _) in documented().items()} == served
 
 

@@ -16,7 +16,7 @@ from pydantic_core import PydanticUndefined
 
 from streamfl.cli import app, output
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.samples import SamplesSection
+from streamfl.samples import LabelsSection, SamplesSection
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -24,7 +24,7 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 def sections() -> dict[str, type[BaseModel]]:
     """Every section of a configuration file, by name."""
-    found: dict[str, type[BaseModel]] = {"samples": SamplesSection}
+    found: dict[str, type[BaseModel]] = {"samples": SamplesSection, "labels": LabelsSection}
     for name, field in PofmklSettings.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             found[name] = field.annotation
