@@ -1,4 +1,4 @@
-"""Joins that the client library would forget."""
+"""Joins that the client library would forget, and what a member keeps through them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from broker import Broker
 
 from streamfl.role import TopicSpec
-from streamfl.runtime.bus import Bus, Outgoing, Session, Subscription, connect
+from streamfl.runtime.bus import Bus, Outgoing, Polled, Session, Step, Subscription, connect
 
 SECONDS = 30.0
 
@@ -70,3 +70,68 @@ def test_joins_answered_between_polls_come_to_an_end(member: tuple[Bus, Session,
         session.poll(0.0, 10)
         polls += 1
         assert polls < 20, "the answer to every join was dropped"
+
+
+def join_under_way(session: Session) -> None:
+    """Polls that begin a join; its answer is left untaken."""
+    deadline = time.monotonic() + SECONDS
+    while not coordinator_of(session).rejoining:
+        assert time.monotonic() < deadline, "no join was begun"
+        session.poll(0.0, 10)
+
+
+def told(session: Session, enough: int) -> Polled:
+    """What the session says until it has brought so many records."""
+    whole = Polled()
+    deadline = time.monotonic() + SECONDS
+    while len(whole.records) < enough:
+        assert time.monotonic() < deadline, f"only {whole}"
+        polled = session.poll(0.1, 10)
+        whole.revoked += polled.revoked
+        whole.assigned += polled.assigned
+        whole.records += polled.records
+    return whole
+
+
+def test_a_step_that_the_next_generation_overtook_is_committed_in_it(broker: Broker) -> None:
+    """Protects kept partitions from being restored at every join of another: the step of a member of both generations counts."""
+    topic, group = f"rejoin-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex
+    bus = connect(broker.url)
+    bus.create([TopicSpec(topic, 2, compacted=False)])
+    bus.write([Outgoing(topic, b"key", b"value", number) for number in range(2)])
+    first = bus.session(Subscription(group, (topic,)))
+    assert len(told(first, 2).records) == 2
+    overtaken = first._group.generation_id  # type: ignore[attr-defined]
+    second = bus.session(Subscription(group, (topic,)))
+    second.poll(0.1, 10)
+    join_under_way(first)
+    deadline = time.monotonic() + SECONDS
+    while coordinator_of(first)._generation.generation_id == overtaken:
+        assert time.monotonic() < deadline, "no other generation"
+        time.sleep(0.01)
+    first.commit(Step({(topic, 0): 1, (topic, 1): 1}))
+    assert [first.committed(topic, number) for number in range(2)] == [1, 1]
+    moved: list[int] = []
+    while not moved:
+        assert time.monotonic() < deadline, "nothing moved"
+        moved += second.poll(0.0, 10).assigned
+        polled = first.poll(0.0, 10)
+        assert (polled.assigned, polled.records) == ([], [])
+    bus.write([Outgoing(topic, b"key", b"more", number) for number in range(2)])
+    assert [record.partition for record in told(first, 1).records] == [1 - moved[0]]
+    for session in (first, second):
+        session.close()
+    bus.close()
+
+
+def test_who_is_put_out_in_the_middle_of_a_join_begins_anew(member: tuple[Bus, Session, str]) -> None:
+    """Protects against two owners: the library would go on with partitions that somebody else may have had meanwhile."""
+    bus, session, topic = member
+    coordinator = coordinator_of(session)
+    coordinator.request_rejoin()
+    join_under_way(session)
+    # As the cluster's answer to a heartbeat of a member that it does not know in this generation.
+    coordinator.reset_generation(member_id=coordinator._generation.member_id)
+    bus.write([Outgoing(topic, b"key", b"value")])
+    seen = told(session, 1)
+    assert (seen.revoked, seen.assigned) == ([0], [0])
