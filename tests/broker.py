@@ -1,6 +1,6 @@
-"""A real Kafka broker for the tests: one JVM, its files from Maven Central, no Docker.
+"""A real Kafka cluster for the tests: a JVM a node, its files from Maven Central, no Docker.
 
-The jars are fetched once into ``.broker/libs`` of the repository; every broker has free ports and a data directory of
+The jars are fetched once into ``.broker/libs`` of the repository; every cluster has free ports and a data directory of
 its own that is removed when it stops. It stops with the ``with`` block, and at the latest with the process that started
 it.
 """
@@ -21,11 +21,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-__all__ = ["Broker"]
+__all__ = ["Broker", "free_ports"]
 
 KAFKA_VERSION = "4.1.1"
 HOME = Path(__file__).resolve().parent.parent / ".broker"
-START_SECONDS = 90.0
+START_SECONDS = 180.0
 
 POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -40,19 +40,21 @@ POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 """
 
 PROPERTIES = """process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
+node.id={node}
+controller.quorum.voters={voters}
 listeners=CLIENTS://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=CLIENTS://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=CLIENTS
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,CLIENTS:{protocol}
 log.dirs={data}
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
+default.replication.factor={replicas}
+min.insync.replicas={in_sync}
+offsets.topic.replication.factor={replicas}
+transaction.state.log.replication.factor={replicas}
+transaction.state.log.min.isr={in_sync}
+share.coordinator.state.topic.replication.factor={replicas}
+share.coordinator.state.topic.min.isr={in_sync}
 offsets.topic.num.partitions=8
 transaction.state.log.num.partitions=8
 group.initial.rebalance.delay.ms=0
@@ -61,25 +63,32 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
 """
 
 
+# With several nodes, so that a partition has another leader soon after its own was killed.
+SEVERAL = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
+
+
 class Broker:
-    """A single-node Kafka cluster, started on entering and gone on leaving.
+    """A Kafka cluster, started on entering and gone on leaving: one node, or ``nodes`` of them on this machine.
 
     ``properties`` are added to server.properties and win over the defaults. ``options`` are what a client of full rights
     has to be given; their ``security_protocol`` is that of the listener CLIENTS. RuntimeError if it cannot be started:
     the text holds the end of its log.
     """
 
-    def __init__(self, properties: Mapping[str, str] | None = None, options: Mapping[str, Any] | None = None) -> None:
-        self._properties = dict(properties or {})
+    def __init__(
+        self, properties: Mapping[str, str] | None = None, options: Mapping[str, Any] | None = None, nodes: int = 1
+    ) -> None:
+        self._properties = {**(SEVERAL if nodes > 1 else {}), **(properties or {})}
         self.options = dict(options or {})
-        self._process: subprocess.Popen[bytes] | None = None
+        self.nodes = nodes
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._directory = Path()
-        self.port = 0
+        self._ports: list[int] = []
 
     @property
     def address(self) -> str:
-        """``host:port``, as clients call it bootstrap server."""
-        return f"127.0.0.1:{self.port}"
+        """``host:port`` of every node, separated by commas, as clients call it bootstrap servers."""
+        return ",".join(f"127.0.0.1:{port}" for port in self._ports)
 
     @property
     def url(self) -> str:
@@ -90,24 +99,26 @@ class Broker:
         libraries = _libraries()
         self._directory = Path(tempfile.mkdtemp(prefix="streamfl-broker-"))
         atexit.register(self.stop)
-        self.port, controller = _free_ports(2)
-        text = PROPERTIES.format(
-            port=self.port,
-            controller=controller,
-            data=self._directory / "data",
-            protocol=self.options.get("security_protocol", "PLAINTEXT"),
-        )
-        text += "".join(f"{name}={value}\n" for name, value in self._properties.items())
-        (self._directory / "server.properties").write_text(text)
-        java = ["java", "-Xmx512m", "-cp", f"{libraries}/*"]
-        storage = [*java, "kafka.tools.StorageTool"]
+        ports = free_ports(2 * self.nodes)
+        self._ports, controllers = ports[: self.nodes], ports[self.nodes :]
+        self._java = ["java", "-Xmx512m", "-cp", f"{libraries}/*"]
+        storage = [*self._java, "kafka.tools.StorageTool"]
         identifier = subprocess.run([*storage, "random-uuid"], check=True, capture_output=True, text=True).stdout.strip()
-        subprocess.run(
-            [*storage, "format", "-t", identifier, "-c", str(self._directory / "server.properties")],
-            check=True,
-            capture_output=True,
-        )
-        self._java = java
+        for node in range(self.nodes):
+            text = PROPERTIES.format(
+                node=node + 1,
+                voters=",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(controllers, 1)),
+                port=self._ports[node],
+                controller=controllers[node],
+                data=self._directory / f"data-{node}",
+                replicas=self.nodes,
+                in_sync=(self.nodes + 1) // 2,
+                protocol=self.options.get("security_protocol", "PLAINTEXT"),
+            )
+            text += "".join(f"{name}={value}\n" for name, value in self._properties.items())
+            self._settings(node).write_text(text)
+            command = [*storage, "format", "-t", identifier, "-c", str(self._settings(node))]
+            subprocess.run(command, check=True, capture_output=True)
         self.start()
         return self
 
@@ -116,19 +127,14 @@ class Broker:
         atexit.unregister(self.stop)
 
     def start(self) -> None:
-        """Start the broker on its ports and its data, and wait until it answers."""
-        with (self._directory / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [*self._java, "kafka.Kafka", str(self._directory / "server.properties")],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                cwd=self._directory,
-                env={**os.environ, "KAFKA_HEAP_OPTS": "-Xmx512m"},
-            )
+        """Start the nodes that do not run, on their ports and their data, and wait until every node answers."""
+        for node in range(self.nodes):
+            if node not in self._processes:
+                self._processes[node] = self._start_node(node)
         deadline = time.monotonic() + START_SECONDS
         while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
+            dead = any(process.poll() is not None for process in self._processes.values())
+            if dead or time.monotonic() > deadline:
                 text = (self._directory / "log").read_text(errors="replace")[-3000:]
                 self.stop()
                 raise RuntimeError(f"the Kafka broker did not start:\n{text}")
@@ -138,12 +144,13 @@ class Broker:
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
 
-    def halt(self) -> None:
-        """Kill the broker at once and keep its data: what a power cut does. :meth:`start` brings it back."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+    def halt(self, node: int | None = None) -> None:
+        """Kill all nodes, or one (from 0), at once and keep their data: what a power cut does. :meth:`start` brings them back."""
+        chosen = list(self._processes) if node is None else [node]
+        for one in chosen:
+            self._processes[one].kill()
+        for one in chosen:
+            self._processes.pop(one).wait()
 
     def stop(self) -> None:
         """End the broker and remove its data; a second call does nothing."""
@@ -152,21 +159,36 @@ class Broker:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = Path()
 
+    def _settings(self, node: int) -> Path:
+        return self._directory / f"server-{node}.properties"
+
+    def _start_node(self, node: int) -> subprocess.Popen[bytes]:
+        with (self._directory / "log").open("ab") as log:
+            return subprocess.Popen(
+                [*self._java, "kafka.Kafka", str(self._settings(node))],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                cwd=self._directory,
+                env={**os.environ, "KAFKA_HEAP_OPTS": "-Xmx512m"},
+            )
+
     def _answers(self) -> bool:
         from kafka import KafkaAdminClient
         from kafka.errors import KafkaError
 
-        with socket.socket() as probe:
-            probe.settimeout(1)
-            if probe.connect_ex(("127.0.0.1", self.port)) != 0:
-                return False
+        for port in self._ports:
+            with socket.socket() as probe:
+                probe.settimeout(1)
+                if probe.connect_ex(("127.0.0.1", port)) != 0:
+                    return False
         try:
             admin = KafkaAdminClient(bootstrap_servers=self.address, bootstrap_timeout_ms=5000, **self.options)
         except KafkaError:
             return False
         try:
             brokers = admin.describe_cluster()["brokers"]
-            return bool(brokers) and not any(broker.get("is_fenced") for broker in brokers)
+            return len(brokers) == self.nodes and not any(broker.get("is_fenced") for broker in brokers)
         except KafkaError:
             return False
         finally:
@@ -197,7 +219,7 @@ def _libraries() -> Path:
     return libraries
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that were free a moment ago, all different."""
     held = [socket.socket() for _ in range(count)]
     try:

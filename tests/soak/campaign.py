@@ -1,0 +1,113 @@
+"""A soak from its first sample to its verdict."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from broker import Broker
+from rich.console import Console
+from rich.table import Table
+from soak.faults import Killer, NotRecovered
+from soak.federation import Federation, Plan
+from soak.verdict import judge
+
+__all__ = ["print_report", "run"]
+
+
+def run(
+    plan: Plan, seconds: float, outage_seconds: float = 0.0, kinds: Iterable[str] | None = None, console: Console | None = None
+) -> dict[str, Any]:
+    """Faults by seed for so many seconds, or these ``kinds`` in order, then an outage; a report that JSON can hold.
+
+    RuntimeError if the cluster cannot be started.
+    """
+    say = console or Console(quiet=True)
+    with tempfile.TemporaryDirectory(prefix="streamfl-soak-") as folder, Broker(nodes=plan.nodes) as broker:
+        with Federation(plan, broker, Path(folder)) as federation:
+            begin = time.monotonic()
+            killer = Killer(federation, outage_seconds)
+            failure, codes = "", []
+            try:
+                killer.catch_up("the start")
+                for kind in killer.kinds_by_seed() if kinds is None else kinds:
+                    if kinds is None and time.monotonic() - begin > seconds:
+                        break
+                    killer.strike(kind)
+                    fault = killer.faults[-1]
+                    say.print(f"{fault.at:6.0f} s  {fault.kind:36} {fault.victim:32} no prediction for {fault.stall:5.1f} s")
+                if outage_seconds:
+                    killer.strike("outage")
+                    fault = killer.faults[-1]
+                    say.print(f"{fault.at:6.0f} s  {fault.kind:36} {fault.victim:32} no prediction for {fault.stall:5.1f} s")
+                federation.load.end()
+                killer.catch_up("the end of the load")
+                # An upload, or a round, that is open still ends by itself.
+                time.sleep(5)
+                codes = federation.leave()
+            except NotRecovered as stuck:
+                failure = str(stuck)
+            written = federation.load.written
+            verdict = judge(federation)
+        faults = [asdict(fault) for fault in killer.faults]
+        return {
+            "plan": asdict(plan),
+            "seconds": round(time.monotonic() - begin, 1),
+            "samples": verdict.samples,
+            "samples_written": written,
+            "lost": verdict.lost,
+            "doubled": verdict.doubled,
+            "updates_sent": verdict.updates_sent,
+            "updates_applied": verdict.updates_applied,
+            "state_compared": verdict.compared_state,
+            "state_bitwise_equal": verdict.bitwise_equal_state,
+            "faults": [{name: _rounded(value) for name, value in fault.items()} for fault in faults],
+            "by_kind": _by_kind(faults),
+            "outages": [asdict(outage) for outage in killer.outages],
+            "exits": {_exit(code): count for code, count in sorted(federation.exits.items())},
+            "wrong": [*([failure] if failure else []), *verdict.wrong, *_bad_exits(federation, codes)],
+        }
+
+
+def print_report(report: dict[str, Any], console: Console) -> None:
+    """The table of faults and the counts."""
+    table = Table("fault", "times", "stall, mean (s)", "stall, longest (s)")
+    for kind, figures in report["by_kind"].items():
+        table.add_row(kind, *(str(figures[name]) for name in ("times", "stall_mean", "stall_longest")))
+    console.print(table)
+    for name in ("samples", "lost", "doubled", "updates_sent", "updates_applied", "state_compared", "state_bitwise_equal"):
+        console.print(f"{name.replace('_', ' ')}: {report[name]}")
+    for outage in report["outages"]:
+        console.print(f"memory in MB over an outage of {outage['seconds']:g} s: {outage}")
+    for text in report["wrong"][:20]:
+        console.print(f"WRONG: {text}")
+
+
+def _by_kind(faults: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    found: dict[str, list[float]] = {}
+    for fault in faults:
+        found.setdefault(fault["kind"], []).append(fault["stall"])
+    return {
+        kind: {"times": len(stalls), "stall_mean": _rounded(sum(stalls) / len(stalls)), "stall_longest": _rounded(max(stalls))}
+        for kind, stalls in sorted(found.items())
+    }
+
+
+def _bad_exits(federation: Federation, codes: list[int]) -> list[str]:
+    # Killed by us; the cluster away at the start. Anything else is a worker that gave up.
+    unexpected = {code: count for code, count in federation.exits.items() if code not in (-signal.SIGKILL, 3)}
+    said = federation.log.read_text(errors="replace")[-3000:] if unexpected or any(codes) else ""
+    return [f"processes ended with {unexpected}, at the end {codes}: {said}"] if said else []
+
+
+def _exit(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else str(code)
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 1) if isinstance(value, float) else value

@@ -1,0 +1,159 @@
+"""What is done to a federation, by seed, and how long its predictions stood still."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from soak.federation import SESSION_SECONDS, TRANSACTION_SECONDS, Federation
+
+# What a federation may take to come back to the present, on a busy machine.
+PATIENCE_SECONDS = 240.0
+SETTLING_SECONDS = 3.0
+
+
+class NotRecovered(Exception):
+    """The federation did not come back."""
+
+
+@dataclass
+class Fault:
+    """One fault. lasted: seconds of it. stall: the longest that no prediction came, until all was caught up again."""
+
+    kind: str
+    victim: str
+    at: float
+    lasted: float = 0.0
+    stall: float = 0.0
+
+
+@dataclass
+class Outage:
+    """What was seen of every process around the time that the whole cluster was away. Memory in MB."""
+
+    seconds: float
+    before: dict[str, float] = field(default_factory=dict)
+    during: dict[str, float] = field(default_factory=dict)
+    after: dict[str, float] = field(default_factory=dict)
+    red: list[str] = field(default_factory=list)
+    green_after: list[str] = field(default_factory=list)
+
+
+class Killer:
+    """Chooses faults and victims by seed; every kind comes before one comes again."""
+
+    def __init__(self, federation: Federation, outage_seconds: float) -> None:
+        self.faults: list[Fault] = []
+        self.outages: list[Outage] = []
+        self._federation = federation
+        self._draws = np.random.default_rng(federation.plan.seed)
+        self._outage_seconds = outage_seconds
+        self._begin = time.monotonic()
+        self.kinds: dict[str, Callable[[], str]] = {
+            "worker killed": self._kill_worker,
+            "worker stopped past its session": lambda: self._stop_worker(SESSION_SECONDS + 2),
+            "worker stopped past its transaction": lambda: self._stop_worker(TRANSACTION_SECONDS + 4),
+            "cluster killed": self._kill_cluster,
+            "cluster and worker killed": self._kill_cluster_and_worker,
+        }
+        if federation.plan.nodes > 1:
+            self.kinds["broker killed"] = self._kill_node
+            self.kinds["broker and worker killed"] = self._kill_node_and_worker
+
+    def kinds_by_seed(self) -> Iterator[str]:
+        while True:
+            yield from self._draws.permutation(sorted(self.kinds)).tolist()
+
+    def strike(self, kind: str) -> None:
+        """One fault; back when everything that was written by its end is predicted. NotRecovered if that never is."""
+        do = self._outage if kind == "outage" else self.kinds[kind]
+        federation, begin = self._federation, time.monotonic()
+        fault = Fault(kind, "", begin - self._begin)
+        self.faults.append(fault)
+        fault.victim = do()
+        fault.lasted = time.monotonic() - begin
+        self.catch_up(kind)
+        fault.stall = federation.seen.longest_gap(begin, time.monotonic())
+        if kind == "outage":
+            outage = self.outages[-1]
+            outage.after = self._memory()
+            outage.green_after = [worker.name for worker in federation.workers if worker.ready]
+        time.sleep(float(self._draws.uniform(2, 5)))
+
+    def catch_up(self, after: str) -> None:
+        """Wait until all samples of now and a little later are predicted: what a fault stops does not stop at once."""
+        federation, deadline = self._federation, time.monotonic() + PATIENCE_SECONDS
+        time.sleep(SETTLING_SECONDS)
+        wanted = federation.load.written
+        while len(federation.seen.times) < wanted:
+            if time.monotonic() > deadline:
+                raise NotRecovered(
+                    f"{len(federation.seen.times)} of {wanted} predictions {PATIENCE_SECONDS:g} s after: {after}\n"
+                    f"{federation.log.read_text(errors='replace')[-5000:]}"
+                )
+            time.sleep(0.2)
+
+    def _worker(self) -> Any:
+        return self._federation.workers[int(self._draws.integers(len(self._federation.workers)))]
+
+    def _kill_worker(self) -> str:
+        worker = self._worker()
+        worker.process.kill()
+        return str(worker.name)
+
+    def _stop_worker(self, seconds: float) -> str:
+        worker = self._worker()
+        process = worker.process
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        process.send_signal(signal.SIGCONT)
+        return str(worker.name)
+
+    def _kill_cluster(self, seconds: float = 3.0) -> str:
+        self._federation.broker.halt()
+        time.sleep(seconds)
+        self._federation.broker.start()
+        return "all brokers"
+
+    def _kill_cluster_and_worker(self) -> str:
+        self._federation.broker.halt()
+        victim = self._kill_worker()
+        self._federation.broker.start()
+        return f"all brokers, {victim}"
+
+    def _kill_node(self) -> str:
+        node = int(self._draws.integers(self._federation.plan.nodes))
+        self._federation.broker.halt(node)
+        time.sleep(float(self._draws.uniform(3, 10)))
+        self._federation.broker.start()
+        return f"broker {node}"
+
+    def _kill_node_and_worker(self) -> str:
+        node = int(self._draws.integers(self._federation.plan.nodes))
+        self._federation.broker.halt(node)
+        victim = self._kill_worker()
+        time.sleep(float(self._draws.uniform(3, 10)))
+        self._federation.broker.start()
+        return f"broker {node}, {victim}"
+
+    def _outage(self) -> str:
+        federation, outage = self._federation, Outage(self._outage_seconds)
+        self.outages.append(outage)
+        outage.before = self._memory()
+        federation.broker.halt()
+        end = time.monotonic() + self._outage_seconds
+        while time.monotonic() < end:
+            for name, used in self._memory().items():
+                outage.during[name] = max(used, outage.during.get(name, 0.0))
+            time.sleep(0.5)
+        outage.red = [worker.name for worker in federation.workers if not worker.ready]
+        federation.broker.start()
+        return "all brokers"
+
+    def _memory(self) -> dict[str, float]:
+        used = {worker.name: worker.memory for worker in self._federation.workers}
+        return {name: memory for name, memory in used.items() if memory is not None}
