@@ -672,6 +672,12 @@ class PofmklClient:
                 yield StateChange("state", partition, b"join/" + name, value)
 
     def restore(self, change: StateChange) -> None:
+        try:
+            self._restore(change)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise PeerError("malformed", f"a client's state: {error}") from None
+
+    def _restore(self, change: StateChange) -> None:
         kind, _, rest = change.key.partition(b"/")
         value = change.value or b""
         if kind == b"client":

@@ -29,7 +29,7 @@ NOW = 1_700_000_000.0
 NAMED = {"client": "device", "sample_id": "id", "features": ["t1", "t2", "t3"], "label": "y", "label_range": [-1.0, 1.0]}
 LISTED = {"features": "x", "dimension": 3, "label": "y"}
 
-# Both presets, every staleness, every step of the server, both losses and both precisions.
+# Both presets, every staleness, every step of the server, both losses, both precisions, and labels of both kinds.
 FEDERATIONS: dict[str, dict[str, Any]] = {
     "paper-lockstep": {
         "samples": {"format": "json", **NAMED},
@@ -49,6 +49,11 @@ FEDERATIONS: dict[str, dict[str, Any]] = {
     "default-async-gradient": {
         "samples": {"format": "json", **LISTED},
         "learning": {"staleness": "async", "server_step": "gradient", "loss": "logistic"},
+    },
+    "default-late-labels": {
+        "samples": {"format": "json", **NAMED, "label": None},
+        "labels": {"topic": "truths", "client": "device", "sample_id": "id", "label": "y"},
+        "learning": {"staleness": "async"},
     },
 }
 
@@ -103,6 +108,15 @@ def sample(federation: str, client: str, number: int, label: bool = True) -> Mes
     return Message("samples", client.encode(), format_named(section.format).encode(content), partition)
 
 
+def label(federation: str, client: str, number: int) -> Message:
+    """The label of such a sample, where labels have a topic of their own."""
+    section = settings(federation, "pofmkl-client").labels
+    assert section is not None
+    content = {"device": client, "id": number, "y": math.sin(number)}
+    partition = sum(client.encode()) % len(PARTITIONS)
+    return Message("labels", client.encode(), format_named(section.format).encode(content), partition)
+
+
 def record(federation: str) -> list[Message]:
     """Some messages of every kind, as a small run of the federation's roles makes them."""
     client, server = Member.of(federation, "pofmkl-client"), Member.of(federation, "pofmkl-server")
@@ -110,6 +124,8 @@ def record(federation: str) -> list[Message]:
     for number in range(ROUNDS):
         now = NOW + 2.0 * number
         samples = [sample(federation, name, number) for name in CLIENTS]
+        if "labels" in FEDERATIONS[federation]:
+            samples += [label(federation, name, number - 1) for name in CLIENTS]
         sent: list[Any] = [*client.role.receive([client.decode(one) for one in samples], now), *client.role.receive([], now + 1)]
         updates = [
             Message("updates", send.key, send.value, send.partition or 0)

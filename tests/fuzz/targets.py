@@ -114,6 +114,9 @@ def check_sample(found: Sample, dimension: int) -> None:
     json.dumps([found.client, found.id]).encode()
 
 
+AFRESH = 200
+
+
 class RoleTarget(Target):
     """A role, as a worker runs it: decode, receive, remember."""
 
@@ -272,9 +275,13 @@ class Restored(Target):
         self._role = Member.of(federation, kind).role
 
     def take(self, message: Message) -> str | None:
-        channel = "model" if message.channel == "model" else "state"
+        channel, partition = "model" if message.channel == "model" else "state", message.partition % len(PARTITIONS)
+        if self.random.randrange(AFRESH) == 0:
+            # A changelog is of bounded length; what is restored only once is not bounded otherwise.
+            self._role.close(partition)
+            self._role.open(partition)
         try:
-            change = StateChange(channel, message.partition % len(PARTITIONS), message.key or b"", message.value)
+            change = StateChange(channel, partition, message.key or b"", message.value)
             self._role.restore(change)
         except PeerError as error:
             return error.reason
@@ -296,11 +303,12 @@ def targets(random: Random, only: str = "") -> Iterator[Target]:
             make[f"samples {format} {fields}"] = partial(Samples, messages=by_channel["samples"], random=random, section=chosen)
     for federation in FEDERATIONS:
         common: dict[str, Any] = {"random": random, "federation": federation}
-        samples, updates = corpus(federation, "samples", "model"), corpus(federation, "updates")
-        state = corpus(federation, "server", "model")
+        samples, updates = corpus(federation, "samples", "labels", "model"), corpus(federation, "updates")
+        of_server, of_client = corpus(federation, "server", "model"), corpus(federation, "client")
         make[f"client {federation}"] = partial(ClientTarget, messages=samples, kind="pofmkl-client", **common)
         make[f"server {federation}"] = partial(ServerTarget, messages=updates, kind="pofmkl-server", **common)
-        make[f"restore server {federation}"] = partial(Restored, messages=state, kind="pofmkl-server", **common)
+        make[f"restore server {federation}"] = partial(Restored, messages=of_server, kind="pofmkl-server", **common)
+        make[f"restore client {federation}"] = partial(Restored, messages=of_client, kind="pofmkl-client", **common)
     for name, made in make.items():
         if only in name:
             yield made(name)

@@ -39,7 +39,7 @@ def test_malformed_messages_are_refused_and_change_nothing() -> None:
 def test_the_corpus_is_of_this_release(federation: str) -> None:
     """Protects the run from an outdated corpus, of which everything would be refused at the first look: record it anew."""
     client, server = Member.of(federation, "pofmkl-client"), Member.of(federation, "pofmkl-server")
-    for message in corpus(federation, "samples", "model"):
+    for message in corpus(federation, "samples", "labels", "model"):
         assert not [reply for reply in client.role.receive([client.decode(message)], 1e9) if hasattr(reply, "error")]
     for message in corpus(federation, "updates"):
         for reply in server.role.receive([server.decode(message)], 1e9):
@@ -130,6 +130,14 @@ def test_a_model_of_a_version_below_zero_is_refused() -> None:
     (reply,) = member.role.receive([received], 1.0)
     assert isinstance(reply, Rejection)
     assert reply.error.reason == "malformed"
+
+
+@pytest.mark.parametrize("key", [b"client/press-1", b"client/\xff", b"waiting/\x00\x00\x00\x00\x00\x00\x00\x01press-1"])
+def test_a_damaged_state_of_the_client_is_refused(key: bytes) -> None:
+    """Protects the operator from a traceback: a changelog of another layout has to be named, with what to do."""
+    role = Member.of("default-async", "pofmkl-client").role
+    with pytest.raises(PeerError):
+        role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0"))
 
 
 @pytest.mark.parametrize("key", [b"round", b"client/press-1", b"client/\xff", b"pending/\xff", b"pending/a", b"step/slot/0/1"])
