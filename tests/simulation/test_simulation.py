@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from streamfl.pofmkl.client_role import PofmklClient
-from streamfl.simulation.faults import Verdict, scenario, simulate
+from streamfl.simulation.faults import scenario, simulate
 from streamfl.simulation.faults.__main__ import FAILED, main
 from streamfl.simulation.faults.cluster import FAULTS
 from streamfl.simulation.faults.schedule import Killed, Scheduler
@@ -18,21 +18,16 @@ from streamfl.simulation.faults.schedule import Killed, Scheduler
 SEEDS = range(150)
 
 
-@pytest.fixture(name="verdicts", scope="module")
-def _verdicts() -> list[Verdict]:
-    return [simulate(seed) for seed in SEEDS]
+def test_every_check_holds_and_every_fault_is_met() -> None:
+    """Protects exactly-once, the lockstep theorem, byte budgets, bounds and progress under faults at every call of the loop.
 
-
-def test_every_check_holds(verdicts: list[Verdict]) -> None:
-    """Protects exactly-once, the lockstep theorem, byte budgets, bounds and progress, under faults at every call of the loop."""
+    A kind of fault that no longer came would protect nothing any more.
+    """
+    verdicts = [simulate(seed) for seed in SEEDS]
     assert [f"make simulate SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
-
-
-def test_every_fault_is_met(verdicts: list[Verdict]) -> None:
-    """Protects the seeds' worth: a kind of fault that no longer comes would protect nothing any more."""
     met = sum((verdict.faults for verdict in verdicts), Counter())
-    assert [kind for kind in FAULTS if met[kind] < 5] == []
     assert set(met) == set(FAULTS)
+    assert [kind for kind in FAULTS if met[kind] < 5] == []
 
 
 def test_scenarios_are_of_every_kind() -> None:
@@ -46,6 +41,9 @@ def test_scenarios_are_of_every_kind() -> None:
     assert {one.settings.federation.shards for one in chosen} == {1, 2, 3}
     assert {(one.client_workers, one.server_workers) for one in chosen} == {(c, s) for c in (1, 2, 3) for s in (1, 2)}
     assert {one.partitions for one in chosen} == {1, 2, 3, 4}
+    assert {(one.settings.learning.staleness, one.late_labels) for one in chosen} == {
+        (mode, late) for mode in ("lockstep", "bounded", "async") for late in (True, False)
+    }
 
 
 def test_a_seed_is_one_history() -> None:

@@ -25,7 +25,7 @@ LATE_LABELS = {"topic": LABELS, "format": "msgpack", "sample_id": "id", "label":
 
 @dataclass(frozen=True)
 class Reading:
-    """One record of a user's topic, written ``at`` seconds after the beginning. labelled: its sample gets a label sooner or later."""
+    """One record of a user's topic, written ``at`` seconds after the beginning. labelled: its sample gets one, sooner or later."""
 
     topic: str
     client: str
