@@ -103,6 +103,15 @@ def test_links_lead_somewhere(path: Path) -> None:
         assert not anchor or anchor in anchors, target
 
 
+def test_tests_that_documents_name_exist() -> None:
+    """Protects whoever looks up what shows a claim: a test that was renamed or dropped would leave it without proof."""
+    named = {name for path in DOCUMENTS for name in re.findall(r"`(test_\w+)`", path.read_text())}
+    sources = [*(ROOT / "tests").rglob("test_*.py"), *(ROOT / "streamfl" / "testing").glob("*.py")]
+    defined = {name for path in sources for name in re.findall(r"def (test_\w+)", path.read_text())}
+    assert len(named) > 20
+    assert not named - defined
+
+
 def test_configurations_in_the_readme_are_valid() -> None:
     """Protects the first try: what is copied from the README has to load, and client and server have to agree."""
     blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
