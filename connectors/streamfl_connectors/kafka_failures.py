@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal, cast
 
 from kafka import errors as kafka_errors
 from kafka.errors import KafkaError
@@ -13,21 +16,84 @@ from kafka.errors import KafkaError
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Subscription
 
-__all__ = ["NOT_LET_IN", "causes_logged", "needed", "quieten", "too_large", "translated"]
+__all__ = ["FAILURES", "NOT_LET_IN", "Failure", "causes_logged", "needed", "quieten", "too_large", "translated"]
 
-REFUSED = (
-    kafka_errors.CommitFailedError,
-    kafka_errors.IllegalGenerationError,
-    kafka_errors.InvalidProducerEpochError,
-    kafka_errors.InvalidProducerIdMappingError,
-    kafka_errors.InvalidTxnStateError,
-    kafka_errors.ProducerFencedError,
-    kafka_errors.RebalanceInProgressError,
-    kafka_errors.UnknownMemberIdError,
-    kafka_errors.UnknownProducerIdError,
+Meaning = Literal["retry", "restore", "stop"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What some of the library's errors mean to a worker, and for ``stop`` what the operator is told.
+
+    retry: BusUnavailable; health turns red, and the worker tries again with a new session for as long as it takes. restore:
+    CommitRefused; the step is not made, and the partitions are taken back from the changelog. stop: ConfigurationError.
+    ``told`` may name the group, {group!r}, and the topics that the error names, {topics}.
+    """
+
+    errors: tuple[type[KafkaError], ...]
+    meaning: Meaning
+    told: str = ""
+
+
+def needed(topic: str) -> str:
+    return f"an ACL must allow Read (for inputs, tables and state) and Write (for outputs and state) on topic {topic!r}"
+
+
+# The first that fits counts: an error is a case of those it derives from.
+FAILURES = (
+    Failure(
+        (kafka_errors.TransactionalIdAuthorizationFailedError,),
+        "stop",
+        "not authorised: an ACL must allow Write on transactional ids with the prefix {group!r}",
+    ),
+    Failure((kafka_errors.GroupAuthorizationFailedError,), "stop", "not authorised: an ACL must allow Read on group {group!r}"),
+    Failure((kafka_errors.TopicAuthorizationFailedError,), "stop", "not authorised: {topics}"),
+    Failure((kafka_errors.AuthorizationError,), "stop", "not authorised: {error}"),
+    Failure(
+        (kafka_errors.FencedInstanceIdError,),
+        "stop",
+        "another worker uses the same bus.options.group_instance_id: give each worker one of its own",
+    ),
+    Failure(
+        (kafka_errors.InvalidSessionTimeoutError,),
+        "stop",
+        "the broker does not allow bus.options.session_timeout_ms: choose a value between its group.min.session.timeout.ms and "
+        "group.max.session.timeout.ms",
+    ),
+    Failure(
+        (kafka_errors.InvalidTransactionTimeoutError,),
+        "stop",
+        "the broker does not allow bus.options.transaction_timeout_ms: choose a value up to its transaction.max.timeout.ms",
+    ),
+    Failure(
+        (kafka_errors.NoOffsetForPartitionError, kafka_errors.OffsetOutOfRangeError),
+        "stop",
+        "the position is not in the topic any more and bus.auto_offset_reset = 'error': choose 'earliest' or 'latest' ({error})",
+    ),
+    Failure(
+        (
+            kafka_errors.CommitFailedError,
+            kafka_errors.IllegalGenerationError,
+            kafka_errors.RebalanceInProgressError,
+            kafka_errors.UnknownMemberIdError,
+        ),
+        "restore",
+    ),
+    # The producer is dead, too: the session makes another.
+    Failure(
+        (
+            kafka_errors.InvalidProducerEpochError,
+            kafka_errors.InvalidProducerIdMappingError,
+            kafka_errors.InvalidTxnStateError,
+            kafka_errors.ProducerFencedError,
+            kafka_errors.UnknownProducerIdError,
+        ),
+        "restore",
+    ),
+    Failure((KafkaError,), "retry"),
 )
 
-
+# While a client is made. Later a broker that starts may not know its users yet, and that is a matter of waiting.
 NOT_LET_IN = (
     kafka_errors.IllegalSaslStateError,
     kafka_errors.SaslAuthenticationFailedError,
@@ -37,49 +103,32 @@ NOT_LET_IN = (
 
 @contextmanager
 def translated(doing: str, subscription: Subscription | None = None) -> Iterator[None]:
-    """The library's errors as the bus's."""
+    """The library's errors as the bus's, by :data:`FAILURES`."""
     try:
         yield
-    except kafka_errors.AuthorizationError as error:
-        raise ConfigurationError(f"{doing}: {_denied(error, subscription)}") from error
-    except kafka_errors.FencedInstanceIdError as error:
-        raise ConfigurationError(
-            f"{doing}: another worker uses the same bus.options.group_instance_id: give each worker one of its own"
-        ) from error
-    except kafka_errors.InvalidSessionTimeoutError as error:
-        raise ConfigurationError(
-            f"{doing}: the broker does not allow bus.options.session_timeout_ms: choose a value between its "
-            "group.min.session.timeout.ms and group.max.session.timeout.ms"
-        ) from error
-    except REFUSED as error:
-        raise CommitRefused(f"{doing}: {error}") from error
-    except (kafka_errors.NoOffsetForPartitionError, kafka_errors.OffsetOutOfRangeError) as error:
-        raise ConfigurationError(
-            f"{doing}: the position is not in the topic any more and bus.auto_offset_reset = 'error': "
-            f"choose 'earliest' or 'latest' ({error})"
-        ) from error
     except KafkaError as error:
-        raise BusUnavailable(f"{doing}: {error}") from error
+        kind = _kind(error)
+        failure = next(failure for failure in FAILURES if issubclass(kind, failure.errors))
+        if failure.meaning == "restore":
+            raise CommitRefused(f"{doing}: {error}") from error
+        if failure.meaning == "retry":
+            raise BusUnavailable(f"{doing}: {error}") from error
+        named = error.args[0] if error.args and kind is type(error) else ()
+        topics = [named] if isinstance(named, str) else sorted(named) if isinstance(named, Iterable) else []
+        told = failure.told.format(
+            group=subscription.group if subscription else "", topics="; ".join(map(needed, topics)), error=error
+        )
+        raise ConfigurationError(f"{doing}: {told}") from error
 
 
-def _denied(error: KafkaError, subscription: Subscription | None) -> str:
-    if isinstance(error, kafka_errors.TransactionalIdAuthorizationFailedError):
-        group = subscription.group if subscription else ""
-        return f"not authorised: an ACL must allow Write on transactional ids with the prefix {group!r}"
-    if isinstance(error, kafka_errors.GroupAuthorizationFailedError):
-        return f"not authorised: an ACL must allow Read on group {subscription.group if subscription else ''!r}"
-    if isinstance(error, kafka_errors.TopicAuthorizationFailedError):
-        found = error.args[0] if error.args else ()
-        names = [found] if isinstance(found, str) else sorted(found or ())
-        return "not authorised: " + "; ".join(needed(name) for name in names)
-    return f"not authorised: {error}"
-
-
-def needed(topic: str) -> str:
-    return f"an ACL must allow Read (for inputs, tables and state) and Write (for outputs and state) on topic {topic!r}"
+def _kind(error: KafkaError) -> type[KafkaError]:
+    """The error's class, or that of the one which the library has put into the text of a plain KafkaError."""
+    hidden = re.search(r"\[Error (\d+)\]", str(error)) if type(error) is KafkaError else None
+    return type(error) if hidden is None else cast(type[KafkaError], kafka_errors.for_code(int(hidden[1])))
 
 
 def too_large(topic: str, reason: object) -> ConfigurationError:
+    """What MessageSizeTooLargeError and RecordListTooLargeError mean; which topic it is only the caller knows."""
     return ConfigurationError(
         f"a record for topic {topic!r} is too large: raise max.message.bytes of the topic and "
         f"bus.options.max_request_size ({reason})"

@@ -27,6 +27,7 @@ PARTITIONS = 4
 KINDS = ("pofmkl-client", "pofmkl-server")
 SESSION_SECONDS = 6.0
 TRANSACTION_SECONDS = 10.0
+MOST_SECONDS_AHEAD = 30.0
 
 CONFIGURATION = """
 [federation]
@@ -165,8 +166,8 @@ class Federation:
             for kind, count in counts.items()
             for number in range(count)
         ]
-        self.load = Load(self.plan, self.broker.address)
         self.seen = Seen(self.broker.address)
+        self.load = Load(self.plan, self.broker.address, self.seen)
         self._supervisor = threading.Thread(target=self._supervise, daemon=True)
         self._supervisor.start()
         return self
@@ -210,10 +211,14 @@ SPELLINGS = {
 
 @dataclass
 class Load:
-    """Writes numbered samples, one of every client a turn, until told to end; remembers what the cluster acknowledged."""
+    """Writes numbered samples, one of every client a turn, until told to end; remembers what the cluster acknowledged.
+
+    It waits when predictions are ``MOST_SECONDS_AHEAD`` behind, so that a slow machine, too, gets to the end.
+    """
 
     plan: Plan
     address: str
+    seen: Seen
     written: int = 0
     acknowledged: list[tuple[int, int]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -246,6 +251,8 @@ class Load:
                 future.add_errback(lambda error: self.failures.append(repr(error)))
                 self.written += 1
             turn += 1
+            while self.written - len(self.seen.times) > self.plan.rate * MOST_SECONDS_AHEAD and not self._stop.wait(0.1):
+                begin += 0.1
 
     def end(self) -> None:
         """Write no more, and wait for what is on its way."""

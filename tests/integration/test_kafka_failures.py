@@ -1,0 +1,269 @@
+"""What the client library's failures mean: the table in the code, the one in the documents, and both against a real broker.
+
+The library's traps are shown on its own clients first: a version without one fails here, and what is done about it can go.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broker import Broker
+from kafka import KafkaProducer, OffsetAndMetadata, TopicPartition
+from kafka import errors as kafka_errors
+from kafka.admin import ConfigResource, ConfigResourceType, MemberToRemove
+from kafka.structs import ConsumerGroupMetadata
+from streamfl_connectors.kafka import PRODUCER_DEFAULTS, KafkaBus, KafkaSession
+from streamfl_connectors.kafka_clients import complete, discard, publish, wait_for_brokers
+from streamfl_connectors.kafka_failures import FAILURES, NOT_LET_IN, translated
+
+from streamfl.role import ConfigurationError, TopicSpec
+from streamfl.runtime.bus import BusUnavailable, CommitRefused, Guarantee, Outgoing, Polled, Step, Subscription
+
+pytestmark = pytest.mark.broker
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "failures.md"
+RAISED = {"retry": BusUnavailable, "restore and rejoin": CommitRefused, "stop": ConfigurationError}
+SECONDS = 60.0
+
+
+def documented() -> dict[str, str]:
+    """What the document says that every error means, by the library's name of it."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`\w+Error`.*?) \| (retry|restore and rejoin|stop) \|", text, re.MULTILINE)
+    return {name: meaning for names, meaning in rows for name in re.findall(r"`(\w+)`", names)}
+
+
+def test_the_document_and_the_code_name_the_same_errors() -> None:
+    """Protects the operator: an error that the code treats specially is in the document, and none that it does not."""
+    named = {error.__name__ for failure in FAILURES for error in failure.errors} | {error.__name__ for error in NOT_LET_IN}
+    told_apart = {"MessageSizeTooLargeError", "RecordListTooLargeError"}
+    assert documented().keys() == named | told_apart
+
+
+@pytest.mark.parametrize(
+    "name", sorted(error.__name__ for failure in FAILURES for error in failure.errors if error is not kafka_errors.KafkaError)
+)
+def test_an_error_means_what_the_document_says(name: str) -> None:
+    """Protects every row: a worker that retries for ever what only an operator can mend, or stops at what mends itself."""
+    error = getattr(kafka_errors, name)
+    with pytest.raises(RAISED[documented()[name]]), translated("trying"):
+        raise error("told")
+    if issubclass(error, kafka_errors.BrokerResponseError) and error.errno is not None:
+        # As the library tells what it did not expect of a coordinator.
+        with pytest.raises(RAISED[documented()[name]]), translated("trying"):
+            raise kafka_errors.KafkaError(f"Unexpected error in a response: {error()}")
+
+
+@pytest.mark.parametrize("name", ["KafkaTimeoutError", "NotEnoughReplicasError", "NotCoordinatorError", "IllegalStateError"])
+def test_every_other_error_is_waited_out(name: str) -> None:
+    """Protects the last row, KafkaError: whatever is not in the table is no reason to give up."""
+    assert documented()["KafkaError"] == "retry"
+    with pytest.raises(BusUnavailable), translated("trying"):
+        raise getattr(kafka_errors, name)("told")
+
+
+# ---- the rows and the traps on a real broker
+
+
+@pytest.fixture(name="bus")
+def _bus(broker: Broker) -> Iterator[KafkaBus]:
+    bus = KafkaBus(broker.url, {})
+    yield bus
+    bus.close()
+
+
+def new(prefix: str) -> str:
+    return f"{prefix}-{uuid.uuid4().hex[:12]}"
+
+
+def topic(bus: KafkaBus, **options: str) -> str:
+    name = new("topic")
+    bus.create([TopicSpec(name, 1, False, {key.replace("_", "."): value for key, value in options.items()})])
+    return name
+
+
+def poll_until(session: KafkaSession, enough: Callable[[Polled], bool]) -> Polled:
+    deadline = time.monotonic() + SECONDS
+    while not enough(polled := session.poll(0.2, 100)):
+        assert time.monotonic() < deadline, "polling brought nothing of it"
+    return polled
+
+
+def lower_limit(bus: KafkaBus, name: str, size: int) -> None:
+    """Have the topic refuse what this bus, which has asked already, takes for allowed."""
+    bus.limits([name])
+    bus._admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs={"max.message.bytes": str(size)})])
+
+
+def producer_of(bus: KafkaBus, **settings: Any) -> Any:
+    producer = bus.make(KafkaProducer, PRODUCER_DEFAULTS, **settings)
+    if "transactional_id" in settings:
+        wait_for_brokers(producer)
+        producer.init_transactions()
+    return producer
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_a_record_that_the_broker_refuses_takes_the_step_with_it(bus: KafkaBus, guarantee: Guarantee) -> None:
+    """Protects against H2 and H3, a commit that hangs, or succeeds without the record, after a partition was refused."""
+    samples, outputs, refusing = topic(bus), topic(bus), topic(bus)
+    bus.write([Outgoing(samples, None, b"a")])
+    session = bus.session(Subscription(new("group"), (samples,), guarantee=guarantee))
+    try:
+        poll_until(session, lambda seen: bool(seen.records))
+        lower_limit(bus, refusing, 500)
+        step = Step({(samples, 0): 1}, [Outgoing(outputs, None, b"fits"), Outgoing(refusing, None, bytes(5_000))])
+        begin = time.monotonic()
+        with pytest.raises(ConfigurationError, match=rf"'{refusing}' is too large"):
+            session.commit(step)
+        assert time.monotonic() - begin < bus.write_timeout + 15
+        assert session.committed(samples, 0) is None
+        if guarantee == "exactly_once":
+            assert list(bus.read(outputs)) == []
+        poll_until(session, lambda seen: bool(seen.records))
+        session.commit(Step({(samples, 0): 1}, [Outgoing(outputs, None, b"again")]))
+        assert [record.value for record in bus.read(outputs)][-1] == b"again"
+        assert session.committed(samples, 0) == 1
+    finally:
+        session.close()
+
+
+def test_a_record_that_was_not_sent_is_not_committed_without(bus: KafkaBus) -> None:
+    """Protects the reason for looking at every future (H3): the library's own commit succeeds although a record is missing."""
+    outputs = topic(bus)
+    # Sent by the flush, or not before the test is over.
+    producer = producer_of(bus, transactional_id=new("plain"), linger_ms=10_000)
+    try:
+        producer.begin_transaction()
+        producer.send(outputs, b"kept")
+        producer.flush(10)
+        missing = producer.send(outputs, b"expired")
+        # What delivery_timeout_ms does to a batch that waited too long.
+        expired = kafka_errors.KafkaTimeoutError("expired")
+        batches = producer._accumulator._batches[TopicPartition(outputs, 0)]
+        while batches:
+            batch = batches.popleft()
+            batch.complete_exceptionally(expired, lambda index: expired)
+            producer._accumulator.deallocate(batch)
+        assert missing.failed()
+        complete(producer, producer._transaction_manager.begin_commit(), 10_000)
+        assert [record.value for record in bus.read(outputs)] == [b"kept"]
+    finally:
+        discard(producer)
+
+
+def test_a_producer_that_met_a_refused_record_is_replaced(bus: KafkaBus) -> None:
+    """Protects writes outside a session against H5: a plain idempotent producer is dead for good after a refused record."""
+    good, refusing = topic(bus), topic(bus)
+    lower_limit(bus, refusing, 500)
+    bus.write([Outgoing(good, None, b"before")])
+    with pytest.raises(ConfigurationError, match="too large"):
+        bus.write([Outgoing(refusing, None, bytes(5_000))])
+    bus.write([Outgoing(good, None, b"after")])
+    assert [record.value for record in bus.read(good)] == [b"before", b"after"]
+
+
+def test_a_fenced_producer_is_not_revived_by_initialising_it(bus: KafkaBus) -> None:
+    """Protects the reason for a NEW producer (H6): the library's second init_transactions returns and revives nothing."""
+    outputs, identifier = topic(bus), new("plain")
+    fenced = producer_of(bus, transactional_id=identifier)
+    other = producer_of(bus, transactional_id=identifier)
+    try:
+        fenced.begin_transaction()
+        with pytest.raises(kafka_errors.KafkaError):
+            publish(fenced, [Outgoing(outputs, None, b"x")], bus.limits([outputs]), 10)
+        fenced.init_transactions()
+        with pytest.raises(kafka_errors.KafkaError):
+            fenced.begin_transaction()
+    finally:
+        discard(fenced)
+        discard(other)
+
+
+def test_a_member_that_was_put_out_cannot_commit(bus: KafkaBus, broker: Broker) -> None:
+    """Protects against H4, a zombie's offsets: the cluster takes them from a generation below zero, the connector does not."""
+    samples = topic(bus)
+    bus.write([Outgoing(samples, None, b"a")])
+    group = new("group")
+    session = bus.session(Subscription(group, (samples,)))
+    producer = producer_of(bus, transactional_id=new("plain"))
+    try:
+        poll_until(session, lambda seen: bool(seen.records))
+        # The trap: with the metadata that the library gives to a member that was put out, the cluster fences nobody.
+        stranger = ConsumerGroupMetadata(group, -1, "", None)
+        producer.begin_transaction()
+        offsets = {TopicPartition(samples, 0): OffsetAndMetadata(0, "", -1)}
+        complete(producer, producer._transaction_manager.send_offsets_to_transaction(offsets, stranger), 10_000)
+        complete(producer, producer._transaction_manager.begin_commit(), 10_000)
+        bus._admin.remove_group_members(group, [MemberToRemove(session._consumer._coordinator._generation.member_id)])
+        with pytest.raises(CommitRefused):
+            session.commit(Step({(samples, 0): 1}))
+        assert session.committed(samples, 0) == 0
+    finally:
+        discard(producer)
+        session.close()
+
+
+def test_a_transaction_that_took_too_long_is_begun_anew(broker: Broker) -> None:
+    """Protects a worker that stood still, as after SIGSTOP: the cluster has aborted its transaction and fenced its producer."""
+    bus = KafkaBus(broker.url, {"transaction_timeout_ms": 1_000})
+    samples, outputs = topic(bus), topic(bus)
+    bus.write([Outgoing(samples, None, b"a")])
+    session = bus.session(Subscription(new("group"), (samples,)))
+    try:
+        poll_until(session, lambda seen: bool(seen.records))
+        send = session._producer._transaction_manager.send_offsets_to_transaction
+
+        def late(*arguments: Any) -> Any:
+            # The cluster looks for transactions that are over their time once a second.
+            time.sleep(4)
+            return send(*arguments)
+
+        session._producer._transaction_manager.send_offsets_to_transaction = late
+        with pytest.raises((CommitRefused, BusUnavailable)):
+            session.commit(Step({(samples, 0): 1}, [Outgoing(outputs, None, b"late")]))
+        poll_until(session, lambda seen: bool(seen.records))
+        session.commit(Step({(samples, 0): 1}, [Outgoing(outputs, None, b"again")]))
+        assert [record.value for record in bus.read(outputs)] == [b"again"]
+    finally:
+        session.close()
+        bus.close()
+
+
+@pytest.mark.parametrize(("option", "value"), [("session_timeout_ms", 1_000), ("transaction_timeout_ms", 2_000_000_000)])
+def test_a_timeout_that_the_broker_does_not_allow_stops_with_its_name(broker: Broker, option: str, value: int) -> None:
+    """Protects the operator from a worker that tries for ever with a setting that the cluster will never take."""
+    bus = KafkaBus(broker.url, {option: value})
+    samples = topic(bus)
+
+    def join() -> None:
+        with closing(bus.session(Subscription(new("group"), (samples,)))) as session:
+            poll_until(session, lambda seen: bool(seen.assigned))
+
+    try:
+        with pytest.raises(ConfigurationError, match=rf"bus\.options\.{option}"):
+            join()
+    finally:
+        bus.close()
+
+
+def test_two_workers_of_one_instance_name_are_told(broker: Broker) -> None:
+    """Protects against two static members displacing one another for ever, each reading nothing."""
+    bus = KafkaBus(broker.url, {"group_instance_id": "same"})
+    samples, group = topic(bus), new("group")
+    bus.write([Outgoing(samples, None, b"a")])
+    with ExitStack() as sessions:
+        sessions.callback(bus.close)
+        first = sessions.enter_context(closing(bus.session(Subscription(group, (samples,)))))
+        poll_until(first, lambda seen: bool(seen.records))
+        second = sessions.enter_context(closing(bus.session(Subscription(group, (samples,)))))
+        poll_until(second, lambda seen: bool(seen.assigned))
+        with pytest.raises(ConfigurationError, match="group_instance_id"):
+            first.commit(Step({(samples, 0): 1}))
