@@ -5,9 +5,12 @@ INSTALLED := $(VENV)/.installed
 MESSAGES ?= 1000000
 SEED ?= 0
 SEEDS ?= 1
+MINUTES ?= 10
+SCHEME ?= kafka
+STALENESS ?= lockstep
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check integration bench accuracy fuzz simulate clean
+.PHONY: help setup demo test check integration bench accuracy fuzz simulate soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,7 +49,10 @@ fuzz: $(INSTALLED) ## give every decoder and role MESSAGES malformed messages (1
 simulate: $(INSTALLED) ## run a federation under faults by SEED (0), or so many SEEDS; TRANSCRIPT=1 prints what happened
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m streamfl.simulation.faults --seed $(SEED) --seeds $(SEEDS) $(if $(TRANSCRIPT),--transcript)
 
+soak: $(INSTALLED) ## kill and stop a federation's processes and brokers for MINUTES (10) by a SEED (0); SCHEME, STALENESS; writes soak.json
+	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(MINUTES) --seed $(SEED) --scheme $(SCHEME) --staleness $(STALENESS)
+
 clean: ## remove everything that these targets made
 	rm -rf $(VENV) .broker build dist *.egg-info connectors/*.egg-info
-	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo.png benchmark.json
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo.png benchmark.json soak.json
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

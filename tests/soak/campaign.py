@@ -76,9 +76,9 @@ def run(
 
 def print_report(report: dict[str, Any], console: Console) -> None:
     """The table of faults and the counts."""
-    table = Table("fault", "times", "stall, mean (s)", "stall, longest (s)")
+    table = Table("fault", "times", "lasted, longest (s)", "no prediction, mean (s)", "no prediction, longest (s)")
     for kind, figures in report["by_kind"].items():
-        table.add_row(kind, *(str(figures[name]) for name in ("times", "stall_mean", "stall_longest")))
+        table.add_row(kind, *(str(figures[name]) for name in ("times", "lasted_longest", "stall_mean", "stall_longest")))
     console.print(table)
     for name in ("samples", "lost", "doubled", "updates_sent", "updates_applied", "state_compared", "state_bitwise_equal"):
         console.print(f"{name.replace('_', ' ')}: {report[name]}")
@@ -89,13 +89,19 @@ def print_report(report: dict[str, Any], console: Console) -> None:
 
 
 def _by_kind(faults: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[dict[str, Any]]] = {}
     for fault in faults:
-        found.setdefault(fault["kind"], []).append(fault["stall"])
-    return {
-        kind: {"times": len(stalls), "stall_mean": _rounded(sum(stalls) / len(stalls)), "stall_longest": _rounded(max(stalls))}
-        for kind, stalls in sorted(found.items())
-    }
+        found.setdefault(fault["kind"], []).append(fault)
+    figures: dict[str, dict[str, float]] = {}
+    for kind, those in sorted(found.items()):
+        stalls = [fault["stall"] for fault in those]
+        figures[kind] = {
+            "times": len(those),
+            "lasted_longest": _rounded(max(fault["lasted"] for fault in those)),
+            "stall_mean": _rounded(sum(stalls) / len(stalls)),
+            "stall_longest": _rounded(max(stalls)),
+        }
+    return figures
 
 
 def _bad_exits(federation: Federation, codes: list[int]) -> list[str]:

@@ -14,6 +14,8 @@ from soak.federation import SESSION_SECONDS, TRANSACTION_SECONDS, Federation
 # What a federation may take to come back to the present, on a busy machine.
 PATIENCE_SECONDS = 240.0
 SETTLING_SECONDS = 3.0
+# A commit that was under way has to fail first.
+READINESS_SECONDS = 90.0
 
 
 class NotRecovered(Exception):
@@ -33,13 +35,16 @@ class Fault:
 
 @dataclass
 class Outage:
-    """What was seen of every process around the time that the whole cluster was away. Memory in MB."""
+    """What was seen of every process around the time that the whole cluster was away.
+
+    seconds: until the cluster was started again. before, during, after: memory in MB. red_after: seconds until /readyz was red.
+    """
 
     seconds: float
     before: dict[str, float] = field(default_factory=dict)
     during: dict[str, float] = field(default_factory=dict)
     after: dict[str, float] = field(default_factory=dict)
-    red: list[str] = field(default_factory=list)
+    red_after: dict[str, float] = field(default_factory=dict)
     green_after: list[str] = field(default_factory=list)
 
 
@@ -145,12 +150,17 @@ class Killer:
         self.outages.append(outage)
         outage.before = self._memory()
         federation.broker.halt()
-        end = time.monotonic() + self._outage_seconds
-        while time.monotonic() < end:
+        begin = time.monotonic()
+        while (away := time.monotonic() - begin) < self._outage_seconds or (
+            len(outage.red_after) < len(federation.workers) and away < self._outage_seconds + READINESS_SECONDS
+        ):
             for name, used in self._memory().items():
                 outage.during[name] = max(used, outage.during.get(name, 0.0))
+            for worker in federation.workers:
+                if worker.name not in outage.red_after and not worker.ready:
+                    outage.red_after[worker.name] = round(time.monotonic() - begin, 1)
             time.sleep(0.5)
-        outage.red = [worker.name for worker in federation.workers if not worker.ready]
+        outage.seconds = round(away, 1)
         federation.broker.start()
         return "all brokers"
 
