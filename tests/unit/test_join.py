@@ -275,6 +275,23 @@ def test_expiry_goes_on_after_a_restart(federation: Federation) -> None:
     assert federation.figures() == {"samples_without_label": 1, "unlearnt_samples expired": 2}
 
 
+def test_what_changed_twice_in_a_step_is_remembered_last() -> None:
+    """Protects the order of age in the changelog: a pair learnt in the step of its sample must not hide older ones from expiry."""
+    join, restored = LabelJoin(EXPIRY, 10), LabelJoin(EXPIRY, 10)
+    join.open(0)
+    restored.open(0)
+    first, second = JoinKey(0, "a", "1"), JoinKey(0, "a", "2")
+    join.sample(first, b"then", 1.0)
+    join.sample(second, b"then", 2.0)
+    join.label(first, 0.5, 50.0)
+    join.learnt(first, 50.0)
+    for _, name, value in join.changed_state():
+        restored.restore(0, name, value or b"", 4)
+    assert restored.wake_at == join.wake_at == 2.0 + EXPIRY
+    restored.expire(2.0 + EXPIRY)
+    assert restored.label(second, 0.5, 2.0 + EXPIRY) is None
+
+
 def test_pair_that_waits_for_the_model_after_a_restart() -> None:
     """Protects pairs between label and learning: in lockstep they wait for a version, and a restart in between keeps them, once."""
     federation = Federation(settings(federation={"clients": 1}, learning={"staleness": "lockstep"}))
