@@ -274,7 +274,7 @@ class PofmklServer:
                 "superseded",
                 f"client {update.client!r} has begun anew since, or its samples come in two partitions: key them by client",
             )
-        elif (update.epoch, update.sequence) <= (member.epoch, member.sequence):
+        elif (update.epoch, update.sequence) <= (member.epoch, member.sequence) and not self._made_again(shard, update, member):
             self._counts["duplicate"] += 1
             return False
         if self.lockstep:
@@ -284,7 +284,8 @@ class PofmklServer:
             shard.awaited += 1
         else:
             shard.awaited += not member.awaited
-            member.epoch, member.sequence, member.seen_at, member.awaited = update.epoch, update.sequence, at, True
+            member.sequence = update.sequence if update.epoch > member.epoch else max(update.sequence, member.sequence)
+            member.epoch, member.seen_at, member.awaited = update.epoch, at, True
         shard.touched[update.client] = None
         self._staleness = float(shard.model_version - update.model_version)
         if shard.round.dimension != update.dimension:
@@ -303,6 +304,15 @@ class PofmklServer:
         if len(shard.pending) >= (shard.awaited if shard.round.ever_timed_out else self.clients):
             self._close_round(shard)
         return False
+
+    def _made_again(self, shard: _Shard, update: Update, member: _Member) -> bool:
+        """Whether a client's number comes again on a version that has not heard it yet.
+
+        Under at_least_once a client may be killed with its update out and its state not. It says something under the same number once
+        more, on the next version; not to hear it would leave the round waiting for ever.
+        """
+        current = update.model_version == shard.model_version and update.client not in shard.pending
+        return self.lockstep and update.epoch == member.epoch and current
 
     def _close_timed_out(self, shard: _Shard, at: float) -> None:
         opened_at = shard.round.opened_at

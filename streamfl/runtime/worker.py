@@ -253,7 +253,9 @@ class Worker:
             self._positions[topic, partition] = position
             session.seek(topic, partition, position)
         lag = session.lag() if remembered else {}
-        for topic, position in remembered.items():
+        for topic in self._inputs if remembered else ():
+            # Where nothing was taken of a topic yet, its lag alone tells when it has been read.
+            position = remembered.get(topic, math.inf)
             self._draining[topic, partition] = position + lag.get((topic, partition), math.inf)
         self._just_opened = True
 

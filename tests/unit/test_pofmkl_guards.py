@@ -163,3 +163,15 @@ def test_a_label_far_out_of_its_range_is_refused() -> None:
     for label in (b"10011", b"-9991", b"1e17"):
         with pytest.raises(PeerError, match="label_range"):
             reader.decode(Record("t", 0, 0, b"client", b'{"x": 1, "y": ' + label + b"}"))
+
+
+def test_a_number_that_comes_again_on_the_next_version_counts_for_its_round() -> None:
+    """Protects lockstep under at_least_once: a client killed between its update and its state must not hold a round up for ever."""
+    role = server(lockstep=True)
+    role.receive([update("a", 1, 1.0), update("b", 1, 1.0)], 0.0)
+    assert role.receive([update("a", 1, 1.0, version=1), update("a", 1, 1.0, version=1), update("b", 1, 1.0)], 1.0) == []
+    figures = {(figure.name, figure.labels): figure.value for figure in role.measure()}
+    assert figures["round_waiting", ()] == 1
+    assert figures["ignored_updates", (("reason", "duplicate"),)] == 2
+    role.receive([update("b", 2, 1.0, version=1)], 1.0)
+    assert next(figure.value for figure in role.measure() if figure.name == "model_version") == 2

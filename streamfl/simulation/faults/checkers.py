@@ -118,6 +118,7 @@ def check_updates(bus: FaultyBus, scenario: Scenario) -> list[list[Update]]:
     heard: list[list[Update]] = [[] for _ in range(shards)]
     sent: dict[tuple[str, int], dict[int, Update]] = defaultdict(dict)
     latest: dict[tuple[int, str], tuple[int, int]] = {}
+    version: dict[tuple[int, str], int] = {}
     once = scenario.settings.bus.processing_guarantee == "exactly_once"
     for record in bus.read(f"{scenario.settings.federation.name}.updates"):
         update = UPDATE.decode(record.value)
@@ -126,8 +127,10 @@ def check_updates(bus: FaultyBus, scenario: Scenario) -> list[list[Update]]:
         place, number = (record.partition, update.client), (update.epoch, update.sequence)
         if number <= latest.get(place, (-1, -1)):
             _require(not once, f"{update.client}: update {update.sequence} was written twice")
-            continue
-        latest[place] = number
+            # In lockstep a label that is learnt again may count again, as the word for a round that has not heard the client.
+            if learning.staleness != "lockstep" or update.model_version <= version[place]:
+                continue
+        latest[place], version[place] = max(number, latest.get(place, (-1, -1))), update.model_version
         heard[record.partition].append(update)
         sent[update.client, update.epoch][update.sequence] = update
     for (client, _), updates in sent.items():

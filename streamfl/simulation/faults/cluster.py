@@ -292,7 +292,7 @@ class FaultySession(MemorySession):
         return held
 
 
-def drawn_rates(draws: np.random.Generator, exactly_once: bool, lockstep: bool) -> Rates:
+def drawn_rates(draws: np.random.Generator, exactly_once: bool) -> Rates:
     """Each fault is left out of half of the scenarios, so that what one hides another shows."""
 
     def rate(most: float) -> float:
@@ -310,9 +310,7 @@ def drawn_rates(draws: np.random.Generator, exactly_once: bool, lockstep: bool) 
         pause=rate(0.005),
         repeat=rate(0.3),
         forget_offsets=rate(0.1) if exactly_once else 0.0,
-        # A client whose update is out and forgotten makes it again on the next version, where the server takes it for the first one
-        # repeated: without transactions, a round in lockstep may wait for ever.
-        half=0.0 if lockstep else rate(0.4),
+        half=rate(0.4),
         late=rate(0.3),
         withhold=rate(1.0),
         session_timeout=float(draws.choice([1.0, 3.0, 6.0])),

@@ -195,7 +195,7 @@ def scenario(seed: int) -> Scenario:
             for producer in range(producers)
         ),
         last=tuple(last),
-        rates=drawn_rates(draws, exactly_once, lockstep),
+        rates=drawn_rates(draws, exactly_once),
         faulty_seconds=faulty_seconds,
     )
 
