@@ -69,6 +69,14 @@ OPTIONS = {
 }
 
 
+SPELLINGS = {
+    "session_timeout_ms": "session.timeout.ms",
+    "transaction_timeout_ms": "transaction.timeout.ms",
+    "request_timeout_ms": "socket.timeout.ms",
+    "delivery_timeout_ms": "message.timeout.ms",
+}
+
+
 @dataclass(frozen=True)
 class Plan:
     """What runs. rate: samples a second, of all clients. nodes: of the cluster."""
@@ -81,6 +89,27 @@ class Plan:
     rate: float = 50.0
     client_processes: int = 2
     server_processes: int = 1
+
+
+def configuration_of(plan: Plan, url: str) -> str:
+    """The settings file of all processes."""
+    spelled = {name if plan.scheme == "kafka" else f'"{SPELLINGS[name]}"': value for name, value in OPTIONS.items()}
+    return CONFIGURATION.format(
+        seed=plan.seed,
+        clients=plan.clients,
+        shards=plan.server_processes,
+        url=url,
+        options="\n".join(f"{name} = {value}" for name, value in spelled.items()),
+        features=FEATURES,
+        staleness=plan.staleness,
+    )
+
+
+def sample(draws: np.random.Generator, client: int, number: int) -> bytes:
+    """The value of one sample."""
+    inputs = draws.normal(size=FEATURES)
+    label = float(np.clip(np.sin(inputs[0]) + 0.5 * inputs[1] + 0.1 * client, -2, 2))
+    return json.dumps({"n": number, "x": inputs.tolist(), "y": label}).encode()
 
 
 class WorkerProcess:
@@ -141,18 +170,7 @@ class Federation:
         self.log = folder / "processes.log"
         self.configuration = folder / "soak.toml"
         self.url = f"{plan.scheme}://{broker.address}"
-        spelled = {name if plan.scheme == "kafka" else f'"{SPELLINGS[name]}"': value for name, value in OPTIONS.items()}
-        self.configuration.write_text(
-            CONFIGURATION.format(
-                seed=plan.seed,
-                clients=plan.clients,
-                shards=plan.server_processes,
-                url=self.url,
-                options="\n".join(f"{name} = {value}" for name, value in spelled.items()),
-                features=FEATURES,
-                staleness=plan.staleness,
-            )
-        )
+        self.configuration.write_text(configuration_of(plan, self.url))
         self.exits: Counter[int] = Counter()
         self._stop = threading.Event()
 
@@ -201,14 +219,6 @@ class Federation:
         return [worker.process.wait(30) for worker in self.workers]
 
 
-SPELLINGS = {
-    "session_timeout_ms": "session.timeout.ms",
-    "transaction_timeout_ms": "transaction.timeout.ms",
-    "request_timeout_ms": "socket.timeout.ms",
-    "delivery_timeout_ms": "message.timeout.ms",
-}
-
-
 @dataclass
 class Load:
     """Writes numbered samples, one of every client a turn, until told to end; remembers what the cluster acknowledged.
@@ -243,9 +253,7 @@ class Load:
         begin, turn = time.monotonic(), 0
         while not self._stop.wait(max(0.0, begin + turn * self.plan.clients / self.plan.rate - time.monotonic())):
             for client in range(self.plan.clients):
-                inputs = draws.normal(size=FEATURES)
-                label = float(np.clip(np.sin(inputs[0]) + 0.5 * inputs[1] + 0.1 * client, -2, 2))
-                value = json.dumps({"n": self.written, "x": inputs.tolist(), "y": label}).encode()
+                value = sample(draws, client, self.written)
                 future = self._producer.send("soak.readings", key=b"client-%d" % client, value=value)
                 future.add_callback(lambda answer: self.acknowledged.append((answer.partition, answer.offset)))
                 future.add_errback(lambda error: self.failures.append(repr(error)))

@@ -23,7 +23,7 @@ from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import POSITION_KEY
 from streamfl.settings import Bus, RoleSection, load_settings
 
-__all__ = ["Verdict", "judge"]
+__all__ = ["TOPICS", "Verdict", "judge", "judge_topics", "replay"]
 
 TOPICS = ("readings", "predictions", "updates", "model", "pofmkl-client.state", "pofmkl-server.state", "dead-letters")
 # Places in what is remembered of a client that hold a time of this run: when its state began and its byte budget was filled.
@@ -54,11 +54,16 @@ class Verdict:
 
 def judge(federation: Federation) -> Verdict:
     """Read everything that the federation left behind and check it; its processes have ended."""
-    settings = load_settings(federation.configuration, PofmklSettings)
     with closing(connect(federation.url, {})) as bus:
         topics = {name: list(bus.read(f"soak.{name}")) for name in TOPICS}
-    verdict = Verdict(samples=len(topics["readings"]))
+    verdict = judge_topics(load_settings(federation.configuration, PofmklSettings), topics)
     check_inputs(verdict, federation, topics["readings"])
+    return verdict
+
+
+def judge_topics(settings: PofmklSettings, topics: dict[str, list[Record]]) -> Verdict:
+    """What can be said of a federation by its topics, records by the names of :data:`TOPICS`."""
+    verdict = Verdict(samples=len(topics["readings"]))
     check_predictions(verdict, topics)
     check_updates(verdict, settings, topics)
     check_positions(verdict, topics)
