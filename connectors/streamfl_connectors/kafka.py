@@ -518,6 +518,9 @@ class KafkaSession:
                 if step.positions and (self._group is None or not {p for _, p in step.positions} <= self._reported):
                     raise CommitRefused("the group has moved partitions since they were polled")
                 if not self._transactional:
+                    # The library commits nothing while a join is under way, and the outputs would be out by then.
+                    if step.positions and self._consumer._coordinator.rejoining and not self._still_a_member():
+                        raise CommitRefused("the group is moving partitions")
                     self._commit_in_order(step, limits)
                 else:
                     try:
@@ -597,8 +600,9 @@ class KafkaSession:
             coordinator.request_rejoin()
         wait = max(0, round(timeout * 1000))
         try:
-            batches = self._consumer.poll(timeout_ms=0 if coordinator.rejoining else wait, max_records=max_records)
-            if not batches and coordinator.rejoining:
+            reads_on = self._transactional and coordinator.rejoining
+            batches = self._consumer.poll(timeout_ms=0 if reads_on else wait, max_records=max_records)
+            if not batches and self._transactional and coordinator.rejoining:
                 # The library reads nothing while a join is under way; what this member keeps goes on.
                 batches, idle = self._consumer._fetcher.fetch_records(max_records, timeout_ms=wait)
                 if idle:
@@ -642,7 +646,7 @@ class KafkaSession:
         self._watch_coordinator(bool(polled))
 
     def _still_a_member(self) -> bool:
-        """After a commit under a generation that has passed: whether this member took part in the next one all along.
+        """Wait for the join under way, if any: whether this member takes part in the generation after the one it was in.
 
         Then nobody has had its partitions in between, nor has yet those that the next one takes away from it: they are dealt anew
         only when it has joined once more. So the step still counts.

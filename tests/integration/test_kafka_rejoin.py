@@ -11,7 +11,7 @@ import pytest
 from broker import Broker
 
 from streamfl.role import TopicSpec
-from streamfl.runtime.bus import Bus, Outgoing, Polled, Session, Step, Subscription, connect
+from streamfl.runtime.bus import Bus, Guarantee, Outgoing, Polled, Session, Step, Subscription, connect
 
 SECONDS = 30.0
 
@@ -93,16 +93,17 @@ def told(session: Session, enough: int) -> Polled:
     return whole
 
 
-def test_a_step_that_the_next_generation_overtook_is_committed_in_it(broker: Broker) -> None:
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_a_step_that_the_next_generation_overtook_is_committed_in_it(broker: Broker, guarantee: Guarantee) -> None:
     """Protects kept partitions from being restored at every join of another: the step of a member of both generations counts."""
     topic, group = f"rejoin-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex
     bus = connect(broker.url)
     bus.create([TopicSpec(topic, 2, compacted=False)])
     bus.write([Outgoing(topic, b"key", b"value", number) for number in range(2)])
-    first = bus.session(Subscription(group, (topic,)))
+    first = bus.session(Subscription(group, (topic,), guarantee=guarantee))
     assert len(told(first, 2).records) == 2
     overtaken = first._group.generation_id  # type: ignore[attr-defined]
-    second = bus.session(Subscription(group, (topic,)))
+    second = bus.session(Subscription(group, (topic,), guarantee=guarantee))
     second.poll(0.1, 10)
     join_under_way(first)
     deadline = time.monotonic() + SECONDS
