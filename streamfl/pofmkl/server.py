@@ -308,8 +308,8 @@ class PofmklServer:
     def _made_again(self, shard: _Shard, update: Update, member: _Member) -> bool:
         """Whether a client's number comes again on a version that has not heard it yet.
 
-        Under at_least_once a client may be killed with its update out and its state not. It says something under the same number once
-        more, on the next version; not to hear it would leave the round waiting for ever.
+        Under at_least_once a client may be killed with its update out and its state not. It says something under the same number
+        once more, on the next version; not to hear it would leave the round waiting for ever.
         """
         current = update.model_version == shard.model_version and update.client not in shard.pending
         return self.lockstep and update.epoch == member.epoch and current
