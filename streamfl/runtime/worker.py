@@ -255,8 +255,8 @@ class Worker:
         lag = session.lag() if remembered else {}
         for topic in self._inputs if remembered else ():
             # Where nothing was taken of a topic yet, its lag alone tells when it has been read.
-            position = remembered[topic] if topic in remembered else math.inf
-            self._draining[topic, partition] = position + lag.get((topic, partition), math.inf)
+            taken: float = remembered[topic] if topic in remembered else math.inf
+            self._draining[topic, partition] = taken + lag.get((topic, partition), math.inf)
         self._just_opened = True
 
     def _restore(self, session: Session, partition: int) -> dict[str, int]:
