@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -33,6 +34,9 @@ READER: dict[str, Any] = {
 
 # A batch's header and the lengths and deltas of a record, at most; a header's lengths, at most.
 LARGEST_FRAME, LARGEST_HEADER_FRAME = 100, 10
+
+# For the answer of a cluster that is there to an abort.
+CLOSE_SECONDS = 5.0
 
 
 class Cluster(Protocol):
@@ -158,6 +162,12 @@ class Writer:
 
     def discard(self) -> None:
         """Close it for good, whatever state it is in, in bounded time."""
+        # Closing aborts an open transaction, and waits without end for a cluster that is away; the thread ends when it is back.
+        closing = threading.Thread(target=self._close, name="closing a producer", daemon=True)
+        closing.start()
+        closing.join(CLOSE_SECONDS)
+
+    def _close(self) -> None:
         with suppress(KafkaException, RuntimeError):
             self.client.purge()
             self.client.flush(0)
