@@ -6,6 +6,7 @@ The library's traps are shown on its own clients first: a version without one fa
 from __future__ import annotations
 
 import re
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from streamfl_connectors.kafka_clients import complete, discard, publish, wait_f
 from streamfl_connectors.kafka_failures import FAILURES, NOT_LET_IN, translated
 
 from streamfl.role import ConfigurationError, TopicSpec
-from streamfl.runtime.bus import BusUnavailable, CommitRefused, Guarantee, Outgoing, Polled, Step, Subscription
+from streamfl.runtime.bus import BusUnavailable, CommitRefused, Guarantee, Outgoing, Polled, Step, Subscription, connect
 
 pytestmark = pytest.mark.broker
 
@@ -267,3 +268,32 @@ def test_two_workers_of_one_instance_name_are_told(broker: Broker) -> None:
         poll_until(second, lambda seen: bool(seen.assigned))
         with pytest.raises(ConfigurationError, match="group_instance_id"):
             first.commit(Step({(samples, 0): 1}))
+
+
+def test_a_commit_without_a_cluster_ends_with_librdkafka_too() -> None:
+    """Protects a worker from its own watchdog: librdkafka closes a producer amid a transaction only once the cluster is back."""
+    options = {"socket.timeout.ms": 2_000, "message.timeout.ms": 4_000, "connect_timeout_seconds": 5}
+    outcome: list[BaseException] = []
+    with Broker() as broker:
+        bus = connect(f"kafka+librdkafka://{broker.address}", options)
+        outputs = new("topic")
+        bus.create([TopicSpec(outputs, 1, False)])
+        session = bus.session(Subscription(new("group"), ()))
+
+        def commit() -> None:
+            try:
+                while True:
+                    session.commit(Step(outputs=[Outgoing(outputs, None, b"x")]))
+            except BaseException as error:
+                outcome.append(error)
+
+        # In a thread, so that a hang fails this test instead of hanging the run.
+        thread = threading.Thread(target=commit, daemon=True)
+        thread.start()
+        time.sleep(1)
+        broker.halt()
+        thread.join(60)
+        assert [type(error) for error in outcome] == [BusUnavailable]
+        broker.start()
+        session.close()
+        bus.close()
