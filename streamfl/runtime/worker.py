@@ -253,10 +253,10 @@ class Worker:
             self._positions[topic, partition] = position
             session.seek(topic, partition, position)
         lag = session.lag() if remembered else {}
-        for topic in self._inputs if remembered else ():
-            # Where nothing was taken of a topic yet, its lag alone tells when it has been read.
-            taken: float = remembered[topic] if topic in remembered else math.inf
-            self._draining[topic, partition] = taken + lag.get((topic, partition), math.inf)
+        # Where nothing was taken of a topic yet, its lag alone tells when it has been read.
+        begins: dict[str, float] = {**dict.fromkeys(self._inputs, math.inf), **remembered} if remembered else {}
+        for topic, begin in begins.items():
+            self._draining[topic, partition] = begin + lag.get((topic, partition), math.inf)
         self._just_opened = True
 
     def _restore(self, session: Session, partition: int) -> dict[str, int]:
