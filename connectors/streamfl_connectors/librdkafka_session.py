@@ -392,18 +392,23 @@ class LibrdkafkaSession:
 
     def _commit_transaction(self, step: Step, limits: Mapping[str, int]) -> None:
         writer = self._ready_writer(limits)
-        wait = self._bus.write_timeout
+        # One time for all of it: added up, the calls' own would outlast what a worker may take for a step.
+        deadline = time.monotonic() + self._bus.write_timeout
+
+        def left() -> float:
+            return max(0.1, deadline - time.monotonic())
+
         try:
             writer.client.begin_transaction()
-            writer.send(step.outputs, wait)
-            writer.send(step.changelog, wait)
+            writer.send(step.outputs, left())
+            writer.send(step.changelog, left())
             positions = self._with_followers(step.positions) or self._fence()
             if positions:
                 offsets = [TopicPartition(*place, offset) for place, offset in positions.items()]
                 # While the records are on their way.
-                writer.client.send_offsets_to_transaction(offsets, self._group, wait)
-            writer.settle(wait)
-            writer.client.commit_transaction(wait)
+                writer.client.send_offsets_to_transaction(offsets, self._group, left())
+            writer.settle(left())
+            writer.client.commit_transaction(left())
         except BaseException:
             try:
                 writer.blame()
