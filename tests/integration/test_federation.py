@@ -136,7 +136,7 @@ class Deployment:
         return {**os.environ, "STREAMFL_ROLE__KIND": kind, "OPENBLAS_NUM_THREADS": "1"}
 
 
-@pytest.fixture(params=["kafka", "kafka+librdkafka", "sqlite"])
+@pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A bus that several processes can share."""
     if request.param == "sqlite":
@@ -177,6 +177,7 @@ def check_predictions(found: list[dict[str, Any]], expected: Outcome, rows: int,
         np.testing.assert_allclose(scaled, expected.predictions[:, column], rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("url", ["kafka"], indirect=True)
 def test_processes_predict_what_the_memory_bus_predicts(
     deploy: Callable[[np.ndarray, np.ndarray, str], Deployment], data: Path
 ) -> None:
@@ -197,12 +198,15 @@ def test_processes_predict_what_the_memory_bus_predicts(
     assert deployment.stop() == [0, 0, 0]
 
 
-@pytest.mark.parametrize("preset", ["paper", "default"])
+# Every connector and both presets, not each with each: it is the time that they take.
+@pytest.mark.parametrize(
+    ("url", "preset"), [("kafka", "default"), ("kafka+librdkafka", "paper"), ("sqlite", "paper")], indirect=["url"]
+)
 def test_killed_processes_lose_and_double_nothing(
     deploy: Callable[[np.ndarray, np.ndarray, str], Deployment], preset: str
 ) -> None:
     """Protects exactly-once and the changelogs: after kill -9 of a client and of the server the run is as if never stopped."""
-    rows = 3_000
+    rows = 2_000
     generator = np.random.default_rng(1)
     inputs = generator.normal(size=(rows, 5))
     labels = np.sin(inputs[:, 0]) + 0.5 * inputs[:, 1]
