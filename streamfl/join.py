@@ -72,13 +72,15 @@ class LabelJoin:
     """Brings each sample and its label together, whichever comes first, and says so when either never comes.
 
     expiry: seconds after which a sample without label, a label without sample, or the memory that a pair was learnt is forgotten.
-    limit: so many of these a client at most; its oldest gives way. A pair that was joined stays until :meth:`learnt`. A label
+    limit: so many of these a client at most; its oldest gives way. clients: so
+    many may have something here before a label of a client without any sample is refused. A pair that was joined stays until :meth:`learnt`. A label
     for a sample that has one already, or was learnt, is a duplicate and changes nothing: the first one counts.
     """
 
-    def __init__(self, expiry: float, limit: int) -> None:
+    def __init__(self, expiry: float, limit: int, clients: int) -> None:
         self.expiry = expiry
         self.limit = limit
+        self.clients = clients
         self._partitions: dict[int, _Partition] = {}
         self._changed: dict[JoinKey, _Entry | None] = {}
         self._duplicates = self._repeated = 0
@@ -103,6 +105,15 @@ class LabelJoin:
             self._repeated += 1
         return None
 
+    def check_room(self, partition: int, client: str) -> None:
+        """PeerError if a label of a client that is not known otherwise would be of one client too many."""
+        if client in self._partitions[partition].by_client:
+            return
+        if sum(len(held.by_client) for held in self._partitions.values()) >= self.clients:
+            raise PeerError(
+                "too_many_clients", f"a label of {client!r}, which has sent no sample here: are labels and samples keyed alike?"
+            )
+
     def label(self, key: JoinKey, label: float, now: float) -> Pair | None:
         """A label; the pair if its sample was predicted before."""
         held = self._partitions[key.partition]
@@ -125,6 +136,10 @@ class LabelJoin:
         for held in self._partitions.values():
             while held.waiting:
                 key = next(iter(held.waiting))
+                if held.waiting[key].since > now:
+                    # Written by a clock that was ahead: nothing behind it may wait for that time to come.
+                    for entry in held.waiting.values():
+                        entry.since = min(entry.since, now)
                 if held.waiting[key].since + self.expiry > now:
                     break
                 self._give_up(held, key, "expired")

@@ -180,8 +180,8 @@ class SampleReader:
         value = record.value
         if value is None:
             raise PeerError("malformed", "a sample without a value")
-        if len(value) > MAXIMUM_BYTES:
-            raise PeerError("oversized", f"a sample of {len(value)} bytes, at most {MAXIMUM_BYTES} are accepted")
+        if (size := len(value) + len(record.key or b"")) > MAXIMUM_BYTES:
+            raise PeerError("oversized", f"a sample of {size} bytes with its key, at most {MAXIMUM_BYTES} are accepted")
         try:
             content = self._decode(value)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -321,8 +321,8 @@ class LabelReader:
         value, section = record.value, self._section
         if value is None:
             raise PeerError("malformed", "a label without a value")
-        if len(value) > MAXIMUM_BYTES:
-            raise PeerError("oversized", f"a label of {len(value)} bytes, at most {MAXIMUM_BYTES} are accepted")
+        if (size := len(value) + len(record.key or b"")) > MAXIMUM_BYTES:
+            raise PeerError("oversized", f"a label of {size} bytes with its key, at most {MAXIMUM_BYTES} are accepted")
         try:
             content = self._decode(value)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:

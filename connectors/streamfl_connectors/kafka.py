@@ -546,7 +546,7 @@ class KafkaSession:
         positions = dict(self._positions)
         with suppress(BusUnavailable, ConfigurationError):
             ends = self._bus.ends(positions)
-            self._last_lag = {one: max(0, ends[one] - position) for one, position in positions.items() if one in ends}
+            self._last_lag = {one: ends[one] - position for one, position in positions.items() if one in ends}
         return self._last_lag
 
     def close(self) -> None:

@@ -242,10 +242,13 @@ class PofmklClient:
                     continue
                 self._check_label(received.message.label)
                 key = received.partition, received.message.client
-                member = self._member_of(key, now)
                 if self.join is None:
-                    self._queue(member, received.message, received.record.key)
+                    self._queue(self._member_of(key, now), received.message, received.record.key)
                 else:
+                    if received.channel == "samples":
+                        self._member_of(key, now)
+                    elif key not in self._members:
+                        self.join.check_room(*key)
                     arrived.setdefault(key, []).append((received.message, received.record.key))
             except PeerError as error:
                 replies.append(Rejection(received, error))

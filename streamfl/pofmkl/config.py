@@ -271,6 +271,8 @@ class PofmklSettings(RoleSettings):
             return self
         if self.samples is None or self.samples.sample_id is None:
             raise ValueError("samples.sample_id is missing: with [labels] it names the field by which a label finds its sample")
+        if self.samples.sample_id == self.samples.client or self.labels.sample_id == self.labels.client:
+            raise ValueError("samples.sample_id names the client: with [labels] each sample of a client needs a name of its own")
         if self.samples.label is not None:
             raise ValueError(
                 f"samples.label = {self.samples.label!r}: labels come with the samples or on a topic of their own; "

@@ -140,8 +140,13 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
         encode_prediction=msgspec.json.Encoder().encode,
         original=reader.original,
         challengers=LiveChallengers(settings.challengers.models, learning.loss) if settings.challengers.models else None,
-        join=None if settings.labels is None else LabelJoin(settings.labels.expiry_seconds, settings.labels.limit),
+        join=_join(settings),
     )
+
+
+def _join(settings: PofmklSettings) -> LabelJoin | None:
+    labels = settings.labels
+    return None if labels is None else LabelJoin(labels.expiry_seconds, labels.limit, settings.federation.clients)
 
 
 def _check_sizes(settings: PofmklSettings) -> None:

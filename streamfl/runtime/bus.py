@@ -147,7 +147,10 @@ class Session(Protocol):
         """Bring no more input records of exactly these partitions until told otherwise."""
 
     def lag(self) -> Mapping[TopicPartition, int]:
-        """Records between the position and the end of each assigned input partition (control records may count)."""
+        """Records between the position and the end of each assigned input partition (control records may count).
+
+        Below 0: the topic ends before the position, so it is not the one that was read.
+        """
 
     def close(self) -> None:
         """Leave the group. What was not committed is not seen."""

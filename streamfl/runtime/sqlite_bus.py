@@ -672,7 +672,7 @@ def _options(given: Mapping[str, Any]) -> dict[str, float]:
 
 def _path(url: str) -> Path:
     text = url.removeprefix(SCHEME)
-    if not text or text.endswith("/"):
+    if not text or text.endswith("/") or "?" in text or "\0" in text:
         raise ConfigurationError(
             f"bus.url = {url!r}: expected a file, as in sqlite:///var/lib/plant.db, or sqlite://plant.db below the working folder"
         )

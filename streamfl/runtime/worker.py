@@ -176,7 +176,7 @@ class Worker:
             text = "Records not yet taken, by partition; Kafka's control records count too."
             for (topic, partition), behind in session.lag().items():
                 labels = (("topic", topic), ("partition", str(partition)))
-                yield Measurement("consumer_lag_records", "gauge", text, float(behind), labels)
+                yield Measurement("consumer_lag_records", "gauge", text, float(max(0, behind)), labels)
 
     # ---- gathering
 
@@ -247,12 +247,17 @@ class Worker:
                 break
             # An atomic commit has reached the group's offsets, its end marker has not reached the changelog yet.
             if self._monotonic() >= deadline:
-                raise BusUnavailable(f"the changelog of partition {partition} ends before the group's offsets: {behind}")
+                raise BusUnavailable(
+                    f"the changelog of partition {partition} ends before the group's offsets: {behind}. If its topic was deleted on "
+                    f"purpose, delete the offsets of the group {self._subscription.group!r} as well, or set another bus.group."
+                )
             self._sleep(0.05)
         for topic, position in remembered.items():
             self._positions[topic, partition] = position
             session.seek(topic, partition, position)
         lag = session.lag() if remembered else {}
+        for topic, position in remembered.items():
+            self._check_end(topic, partition, position, position + lag.get((topic, partition), 0))
         # Where nothing was taken of a topic yet, its lag alone tells when it has been read.
         begins: dict[str, float] = {**dict.fromkeys(self._inputs, math.inf), **remembered} if remembered else {}
         for topic, begin in begins.items():
@@ -283,8 +288,17 @@ class Worker:
         except PeerError as error:
             raise ConfigurationError(
                 f"topic {topic}, partition {change.partition}, key {change.key!r}: what was remembered there does not fit these "
-                f"settings ({error}). Run with the settings that wrote it, or delete the topic to begin anew."
+                f"settings ({error}). Run with the settings that wrote it, or, to begin anew, delete the topic and the offsets of the "
+                f"consumer group {self._subscription.group!r}, or set another bus.group."
             ) from None
+
+    def _check_end(self, topic: str, partition: int, position: int, end: int) -> None:
+        if end < position:
+            raise ConfigurationError(
+                f"topic {topic!r}, partition {partition}, ends at {end}, but was read up to {position}: it is not the topic that it was. "
+                f"If it was deleted and made again, and its records are to be read, delete {', '.join(self._channels.changelogs.values())} "
+                f"and the offsets of the consumer group {self._subscription.group!r}, and begin anew."
+            )
 
     def _behind(self, committed: dict[str, int | None], remembered: dict[str, int]) -> str:
         if self._subscription.guarantee != "exactly_once" or not self._channels.changelogs:
@@ -308,7 +322,7 @@ class Worker:
 
     def _process(self, session: Session, polled: Polled) -> _Work:
         work = _Work()
-        batch = self._decode_tables(polled.tables, work) + self._decode_inputs(polled.records, work)
+        batch = self._decode_tables(polled.tables, work) + self._decode_inputs(session, polled.records, work)
         now = self._clock()
         replies: list[Send | Rejection] = []
         with self.metrics.batch_seconds.time():
@@ -335,12 +349,16 @@ class Worker:
                 self._reject(record, error, work)
         return batch
 
-    def _decode_inputs(self, records: Sequence[Record], work: _Work) -> list[Received]:
+    def _decode_inputs(self, session: Session, records: Sequence[Record], work: _Work) -> list[Received]:
         batch: list[Received] = []
+        read: dict[TopicPartition, int] = {}
+        repeated: set[TopicPartition] = set()
         for record in records:
             place = (record.topic, record.partition)
+            read[place] = record.offset + 1
             if record.offset < self._positions.get(place, 0):
                 work.repeated += 1
+                repeated.add(place)
                 continue
             work.records += 1
             self._positions[place] = work.step.positions[place] = record.offset + 1
@@ -349,6 +367,10 @@ class Worker:
                 batch.append(Received(channel, source.decode(record), record))
             except PeerError as error:
                 self._reject(record, error, work)
+        if repeated:
+            lag = session.lag()
+            for place in sorted(repeated):
+                self._check_end(*place, self._positions[place], read[place] + lag.get(place, self._positions[place]))
         return batch
 
     def _reject(self, record: Record, error: PeerError, work: _Work) -> None:

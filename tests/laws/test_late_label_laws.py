@@ -58,7 +58,7 @@ def client(preset: str, mode: str, shards: int, loss: Loss, room: tuple[int, flo
         clients=CLIENTS,
         shards=shards,
         fingerprint=FINGERPRINT,
-        join=LabelJoin(limit=room[0], expiry=room[1]),
+        join=LabelJoin(limit=room[0], expiry=room[1], clients=CLIENTS),
     )
 
 

@@ -165,7 +165,7 @@ def test_label_twice(federation: Federation) -> None:
 
 def test_first_of_two_labels_counts() -> None:
     """Protects what is learnt from a correction that came too late: the pair has the label that came first."""
-    join = LabelJoin(EXPIRY, 10)
+    join = LabelJoin(EXPIRY, 10, 5)
     join.open(0)
     key = JoinKey(0, "a", "1")
     assert join.label(key, 0.25, 1.0) is None
@@ -275,7 +275,7 @@ def test_expiry_goes_on_after_a_restart(federation: Federation) -> None:
 
 def test_what_changed_twice_in_a_step_is_remembered_last() -> None:
     """Protects the order of age in the changelog: a pair learnt in the step of its sample must not hide older ones from expiry."""
-    join, restored = LabelJoin(EXPIRY, 10), LabelJoin(EXPIRY, 10)
+    join, restored = LabelJoin(EXPIRY, 10, 5), LabelJoin(EXPIRY, 10, 5)
     join.open(0)
     restored.open(0)
     first, second = JoinKey(0, "a", "1"), JoinKey(0, "a", "2")
@@ -385,7 +385,7 @@ def test_state_of_another_learner_is_refused(federation: Federation) -> None:
         for record in federation.bus.read("f.pofmkl-client.state")
         if (record.key or b"").startswith(b"join/")
     )
-    join = LabelJoin(EXPIRY, 10)
+    join = LabelJoin(EXPIRY, 10, 5)
     join.open(0)
     with pytest.raises(PeerError, match="shape"):
         join.restore(0, (key or b"").removeprefix(b"join/"), value or b"", 8)
@@ -494,3 +494,25 @@ def test_default_with_late_labels_is_the_direct_computation(delay: int) -> None:
     expected = direct.federated(chosen, inputs, labels, [str(k) for k in range(clients)], delay)
     np.testing.assert_allclose(published(federation, rounds, clients), expected, rtol=0, atol=1e-9)
     assert np.ptp(expected[delay + 1 :]) > 0.1
+
+
+def test_a_clock_that_was_ahead_holds_nothing_up() -> None:
+    """Protects memory: one entry stamped by a host whose clock is wrong must not keep all later ones from expiring."""
+    join = LabelJoin(EXPIRY, 10, 5)
+    join.open(0)
+    join.sample(JoinKey(0, "a", "early"), b"", 1e6)
+    join.sample(JoinKey(0, "a", "late"), b"", 10.0)
+    join.expire(10.0)
+    join.expire(10.0 + EXPIRY)
+    assert join.wake_at is None
+
+
+def test_labels_of_strangers_take_no_clients_place(federation: Federation) -> None:
+    """Protects predictions: labels that are keyed by something else fill the join at most, and never refuse a sample."""
+    for number in range(20):
+        federation.label("0", client=f"stranger-{number}")
+    federation.sample("0")
+    federation.settle()
+    assert federation.predicted() == [("a", "0")]
+    reasons = [dict(letter.headers)["error"] for letter in federation.bus.read("f.dead-letters")]
+    assert set(reasons) == {b"too_many_clients"}

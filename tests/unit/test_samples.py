@@ -135,3 +135,12 @@ def test_settings_that_make_no_reader() -> None:
     ):
         with pytest.raises(ConfigurationError, match=expected):
             reader(**settings)
+
+
+def test_the_key_counts_too() -> None:
+    """Protects the partition: what is sent on under the record's key has to fit into a record, or nothing after it is ever read."""
+    section = SamplesSection(topic="t", features=["a"], client="c")
+    record = Record("t", 0, 0, b"k" * MAXIMUM_BYTES, b'{"a": 1, "c": "x"}')
+    with pytest.raises(PeerError) as refused:
+        SampleReader(section).decode(record)
+    assert refused.value.reason == "oversized"

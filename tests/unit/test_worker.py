@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from counting import CHANNELS, TOPICS, CountingRole, decode_number, number
 
-from streamfl.role import Channels, ConfigurationError, Input, Record
+from streamfl.role import Channels, ConfigurationError, Input, Record, TopicSpec
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Guarantee, Outgoing, Polled, Step, Subscription
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.worker import LARGEST_LETTER, POSITION_KEY, Worker
@@ -429,6 +429,26 @@ def test_records_below_the_position_are_skipped() -> None:
     drain(counting)
     assert totals(bus) == [number(10, 7)]
     assert "streamfl_repeated_records_total 1.0" in counting.metrics.render().decode()
+
+
+@pytest.mark.parametrize("again", ["before the worker starts", "while it runs"])
+def test_a_topic_that_was_made_again_is_told_of(bus: MemoryBus, again: str) -> None:
+    """Protects against silent loss: the records of a topic that was deleted and made again lie below the position that is remembered."""
+    send(bus, number(1, 5), number(2, 7), number(3, 1))
+    counting = worker(bus, CountingRole())
+    drain(counting)
+    del bus._topics["numbers"]
+    bus.create([TopicSpec("numbers", 2, compacted=False)])
+    send(bus, number(4, 1), number(5, 1))
+    if again == "while it runs":
+        assert counting._session is not None
+        counting._session.seek("numbers", 0, 0)
+    else:
+        counting.close()
+        counting = worker(bus, CountingRole())
+    with pytest.raises(ConfigurationError, match="'numbers', partition 0, ends at 2, but was read up to 3"):
+        drain(counting)
+    assert totals(bus) == [number(1, 5), number(2, 12), number(3, 13)]
 
 
 def test_a_changelog_that_is_behind_is_not_trusted(bus: MemoryBus) -> None:
