@@ -176,6 +176,50 @@ def forgets_joined_pairs_at_a_restart(patch: pytest.MonkeyPatch) -> None:
     after(patch, LabelJoin, "restore", change)
 
 
+def takes_every_label_for_another(patch: pytest.MonkeyPatch) -> None:
+    after(patch, LabelJoin, "_join", lambda pair, self, *arguments: pair._replace(label=0.123))
+
+
+def joins_the_content_of_another_sample(patch: pytest.MonkeyPatch) -> None:
+    def change(pair: Any, self: Any, key: Any, content: bytes, *arguments: Any) -> Any:
+        before = self.__dict__.setdefault("before", {})
+        other, before[key.client] = before.get(key.client, content), content
+        return pair._replace(content=other)
+
+    after(patch, LabelJoin, "_join", change)
+
+
+def forgets_what_was_learnt(patch: pytest.MonkeyPatch) -> None:
+    def change(self: Any, key: Any, now: float) -> None:
+        del self._partitions[key.partition].joined[key]
+        self._remember(key, None)
+
+    patch.setattr(LabelJoin, "learnt", change)
+
+
+def learns_the_last_of_two_labels(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, key: Any, label: float, now: float) -> Any:
+        entry = self._partitions[key.partition].waiting.get(key)
+        if entry is not None and entry.stage.name == "LABEL":
+            entry.label = label
+        return real(self, key, label, now)
+
+    instead(patch, LabelJoin, "label", change)
+
+
+def lets_any_number_of_labelled_pairs_wait(patch: pytest.MonkeyPatch) -> None:
+    class Never(dict[int, int]):
+        def __setitem__(self, partition: int, count: int) -> None:
+            super().__setitem__(partition, 0)
+
+    def change(real: Any, self: Any, partition: int) -> None:
+        if self.join is not None and not isinstance(self._waiting, Never):
+            self._waiting = Never()
+        real(self, partition)
+
+    instead(patch, PofmklClient, "open", change)
+
+
 def does_not_wait_for_the_model(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PofmklClient, "_may_learn", lambda self, state: True)
 
@@ -254,6 +298,11 @@ MUTATIONS: dict[str, Mutation] = {
     "client: waiting samples not restored": does_not_restore_waiting_samples,
     "client: late labels' samples not restored": does_not_restore_the_join,
     "client: labelled pairs that wait not restored": forgets_joined_pairs_at_a_restart,
+    "client: every label is another number": takes_every_label_for_another,
+    "client: another sample's content is joined": joins_the_content_of_another_sample,
+    "client: learnt pairs forgotten": forgets_what_was_learnt,
+    "client: the last of two labels counts": learns_the_last_of_two_labels,
+    "client: labelled pairs wait without bound": lets_any_number_of_labelled_pairs_wait,
     "client: does not wait for the model": does_not_wait_for_the_model,
     "client: waiting room without bound": lets_any_number_of_samples_wait,
     "client: uses half a version": uses_a_version_that_is_not_complete,

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from streamfl.join import JoinKey, LabelJoin
+from streamfl.pofmkl.client_role import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import UPDATE, Update
 from streamfl.pofmkl.roles import feature_map
@@ -311,6 +312,34 @@ def test_pair_that_waits_for_the_model_after_a_restart() -> None:
     federation.settle()
     assert [update.model_version for update in federation.updates()] == [0, 1, 2]
     assert federation.figures() == {"labels": 2, "duplicate_labels": 1}
+
+
+def test_pairs_that_wait_for_the_model_are_bounded() -> None:
+    """Protects the memory from labels without a model: a partition where enough pairs wait is read no further, then again."""
+    federation = Federation(settings(federation={"clients": 1}, learning={"staleness": "lockstep"}))
+    worker = federation.start()
+    role = worker.role
+    assert isinstance(role, PofmklClient)
+    role.waiting_limit = 2
+    federation.settle()
+    names = [str(number) for number in range(8)]
+    for name in names:
+        federation.sample(name)
+    (partition,) = {record.partition for record in federation.bus.read("samples")}
+    for name in names[:2]:
+        federation.label(name)
+    # The first label is learnt, the second waits for its round.
+    assert list(role.full) == []
+    for name in names[2:]:
+        federation.label(name)
+    assert list(role.full) == [partition]
+    federation.sample("late")
+    assert ("a", "late") not in federation.predicted()
+    federation.start("pofmkl-server")
+    federation.settle()
+    assert list(role.full) == []
+    assert ("a", "late") in federation.predicted()
+    assert [update.model_version for update in federation.updates()] == [*range(8)]
 
 
 def test_after_a_rebalance_to_another_worker(federation: Federation) -> None:

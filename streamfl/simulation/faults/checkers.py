@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.pofmkl.bandwidth import UpdateCost
+from streamfl.pofmkl.client_role import PofmklClient
 from streamfl.pofmkl.learner import Batch
 from streamfl.pofmkl.messages import MARKER_KEY, UPDATE, KernelParameters, ShardVersion, Update, decode_model
 from streamfl.pofmkl.roles import learner as learner_of
@@ -63,9 +64,14 @@ def _require(holds: bool, text: str) -> None:
 def check_bounds(worker: Worker, scenario: Scenario) -> None:
     """Waiting rooms and open rounds hold no more than they may, after every step."""
     figures = {figure.name: figure.value for figure in worker.measure()}
-    if "waiting_samples" in figures:
-        most = figures["partitions"] * (scenario.waiting_limit + scenario.settings.bus.max_poll_records)
-        _require(figures["waiting_samples"] <= most, f"{figures['waiting_samples']:g} samples wait, at most {most:g} may")
+    if isinstance(worker.role, PofmklClient):
+        # Counted here: a figure that is wrong would bound nothing.
+        waiting: Counter[int] = Counter()
+        for (partition, _), member in worker.role._members.items():
+            waiting[partition] += len(member.waiting) + len(member.joined)
+        room = scenario.waiting_limit + scenario.settings.bus.max_poll_records
+        for partition, count in waiting.items():
+            _require(count <= room, f"{count} samples or labels of partition {partition} wait, at most {room} may")
     else:
         most = figures["partitions"] * scenario.clients
         _require(figures["round_waiting"] <= most, f"{figures['round_waiting']:g} updates wait for a round, at most {most:g} may")
@@ -81,9 +87,13 @@ def check_outcome(bus: FaultyBus, scenario: Scenario) -> None:
     heard = check_updates(bus, scenario)
     check_budget(bus, scenario)
     models = check_model(bus, scenario, heard)
-    # What a client knew when it predicted is not to be seen where labels come when they will.
-    if scenario.settings.bus.processing_guarantee == "exactly_once" and not scenario.late_labels:
-        check_replay(scenario, predictions, models)
+    if scenario.late_labels:
+        check_join(bus, scenario)
+    if scenario.settings.bus.processing_guarantee == "exactly_once":
+        check_taught(bus, scenario, predictions)
+        # What a client knew when it predicted is not to be seen where labels come when they will.
+        if not scenario.late_labels:
+            check_replay(scenario, predictions, models)
 
 
 def check_predictions(bus: MemoryBus, scenario: Scenario) -> dict[str, list[Prediction]]:
@@ -248,6 +258,51 @@ def check_replay(scenario: Scenario, predictions: dict[str, list[Prediction]], m
             )
 
 
+def check_join(bus: MemoryBus, scenario: Scenario) -> None:
+    """Of every sample it is remembered that its label was learnt, or it waits for one that never came; no label waits."""
+    found: dict[tuple[str, str], int] = {}
+    for key, value in _latest(bus.read(f"{scenario.settings.federation.name}.pofmkl-client.state")).items():
+        kind, name, rest = _state_key(key)
+        if kind == b"join":
+            found[name, rest.decode()] = msgspec.msgpack.decode(value)[0]
+    expected = {
+        (client, reading.content["id"]): _LEARNT if reading.labelled else _WITHOUT_LABEL
+        for client, readings in scenario.samples.items()
+        for reading in readings
+    }
+    differing = sorted(one for one in found.keys() | expected.keys() if found.get(one) != expected.get(one))
+    _require(not differing, f"labels of these samples were not learnt, or came from nowhere: {differing[:3]}")
+
+
+def check_taught(bus: MemoryBus, scenario: Scenario, predictions: dict[str, list[Prediction]]) -> None:
+    """Labels learnt and their squared errors, as each client remembers them, are of each sample with its own first label, once."""
+    settings = scenario.settings
+    assert settings.samples is not None
+    assert settings.samples.dimension is not None
+    learner = learner_of(settings, settings.samples.dimension)
+    rows = {client: learner.borrow() for client in scenario.samples}
+    for key, value in _latest(bus.read(f"{settings.federation.name}.pofmkl-client.state")).items():
+        kind, name, rest = _state_key(key)
+        if kind == b"client":
+            learner.restore(rows[name], msgspec.msgpack.decode(value)[_NUMBERS])
+        elif kind == b"part":
+            learner.restore_part(rows[name], rest, value)
+    remembered = learner.sums(list(rows.values()))
+    for (client, readings), (_, labels, squared_errors, _) in zip(scenario.samples.items(), remembered.tolist(), strict=True):
+        given = {reading.content["id"]: reading.content["y"] for reading in readings if not scenario.late_labels}
+        if settings.labels is not None:
+            for record in bus.read(settings.labels.topic):
+                content = msgspec.msgpack.decode(record.value or b"")
+                if record.key == client.encode():
+                    given.setdefault(content["id"], content["y"])
+        errors = [(made.prediction - label) ** 2 for made in predictions[client] if (label := given.get(made.sample)) is not None]
+        _require(labels == len(errors), f"{client}: {len(errors)} labels, {labels:g} learnt")
+        _require(
+            math.isclose(squared_errors, sum(errors), rel_tol=1e-9, abs_tol=1e-9),
+            f"{client}: squared errors of {squared_errors:g} were learnt, its own samples and labels make {sum(errors):g}",
+        )
+
+
 def check_alike(bus: MemoryBus, calm: MemoryBus, scenario: Scenario) -> None:
     """Lockstep: predictions of labelled samples, model, clients' and server's state as without faults, bit for bit."""
     name = scenario.settings.federation.name
@@ -266,6 +321,20 @@ def check_alike(bus: MemoryBus, calm: MemoryBus, scenario: Scenario) -> None:
     for (what, found), (_, expected) in zip(parts(bus), parts(calm), strict=True):
         differing = sorted(str(key) for key in found.keys() | expected.keys() if found.get(key) != expected.get(key))
         _require(not differing, f"{what} is not as in a run without faults: {differing[:3]}")
+
+
+# Where a client's record has the learner's numbers, and the stages in which a join may end.
+_NUMBERS = 9
+_WITHOUT_LABEL, _LEARNT = 0, 3
+
+
+def _state_key(key: bytes) -> tuple[bytes, str, bytes]:
+    """Kind, client and the rest of a key that ``_latest`` gave of the clients' changelog."""
+    _, kind, rest = key.split(b"/", 2)
+    if kind == b"client":
+        return kind, rest.decode(), b""
+    end = 2 + int.from_bytes(rest[:2], "big")
+    return kind, rest[2:end].decode(), rest[end:]
 
 
 # Places in a client's record that hold a time: when its state began and its token bucket was filled last.

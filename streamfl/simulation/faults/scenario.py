@@ -224,7 +224,8 @@ def _with_late_labels(draws: np.random.Generator, samples: list[Reading]) -> lis
     for sample in samples:
         label = sample.content["y"]
         result.append(dataclasses.replace(sample, content={**sample.content, "y": None}))
-        for _ in range(0 if label is None else 1 + int(draws.random() < 0.2)):
+        # A second one says something else, so that it shows which of them was learnt.
+        for said in () if label is None else (label, 1.0 - label)[: 1 + int(draws.random() < 0.2)]:
             at = max(0.0, sample.at + float(draws.exponential(2.0)) - 1.0)
-            result.append(Reading(LABELS, sample.client, {"id": sample.content["id"], "y": label}, at, labelled=True))
+            result.append(Reading(LABELS, sample.client, {"id": sample.content["id"], "y": said}, at, labelled=True))
     return result
