@@ -72,9 +72,9 @@ class LabelJoin:
     """Brings each sample and its label together, whichever comes first, and says so when either never comes.
 
     expiry: seconds after which a sample without label, a label without sample, or the memory that a pair was learnt is forgotten.
-    limit: so many of these a client at most; its oldest gives way. clients: so
-    many may have something here before a label of a client without any sample is refused. A pair that was joined stays until :meth:`learnt`. A label
-    for a sample that has one already, or was learnt, is a duplicate and changes nothing: the first one counts.
+    limit: so many of these a client at most; its oldest gives way. clients: so many may have something here before a label of
+    a client without any sample is refused. A pair that was joined stays until :meth:`learnt`. A label for a sample that has one
+    already, or was learnt, is a duplicate and changes nothing: the first one counts.
     """
 
     def __init__(self, expiry: float, limit: int, clients: int) -> None:

@@ -19,6 +19,7 @@ with warnings.catch_warnings():
     import kafka.admin  # noqa: F401
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What starts brokers and processes of its own goes to one worker of pytest-xdist, one after the other."""
     for item in items:

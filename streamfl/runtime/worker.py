@@ -248,8 +248,8 @@ class Worker:
             # An atomic commit has reached the group's offsets, its end marker has not reached the changelog yet.
             if self._monotonic() >= deadline:
                 raise BusUnavailable(
-                    f"the changelog of partition {partition} ends before the group's offsets: {behind}. If its topic was deleted on "
-                    f"purpose, delete the offsets of the group {self._subscription.group!r} as well, or set another bus.group."
+                    f"the changelog of partition {partition} ends before the group's offsets: {behind}. If its topic was deleted "
+                    f"on purpose, delete the offsets of the group {self._subscription.group!r} as well, or set another bus.group."
                 )
             self._sleep(0.05)
         for topic, position in remembered.items():
@@ -287,17 +287,18 @@ class Worker:
             self.role.restore(change)
         except PeerError as error:
             raise ConfigurationError(
-                f"topic {topic}, partition {change.partition}, key {change.key!r}: what was remembered there does not fit these "
-                f"settings ({error}). Run with the settings that wrote it, or, to begin anew, delete the topic and the offsets of the "
-                f"consumer group {self._subscription.group!r}, or set another bus.group."
+                f"topic {topic}, partition {change.partition}, key {change.key!r}: what was remembered there does not fit "
+                f"these settings ({error}). Run with the settings that wrote it, or, to begin anew, delete the topic and the "
+                f"offsets of the consumer group {self._subscription.group!r}, or set another bus.group."
             ) from None
 
     def _check_end(self, topic: str, partition: int, position: int, end: int) -> None:
         if end < position:
             raise ConfigurationError(
-                f"topic {topic!r}, partition {partition}, ends at {end}, but was read up to {position}: it is not the topic that it was. "
-                f"If it was deleted and made again, and its records are to be read, delete {', '.join(self._channels.changelogs.values())} "
-                f"and the offsets of the consumer group {self._subscription.group!r}, and begin anew."
+                f"topic {topic!r}, partition {partition}, ends at {end}, but was read up to {position}: it is not the topic that "
+                f"it was. If it was deleted and made again, and its records are to be read, delete "
+                f"{', '.join(self._channels.changelogs.values())} and the offsets of the consumer group "
+                f"{self._subscription.group!r}, and begin anew."
             )
 
     def _behind(self, committed: dict[str, int | None], remembered: dict[str, int]) -> str:

@@ -433,7 +433,7 @@ def test_records_below_the_position_are_skipped() -> None:
 
 @pytest.mark.parametrize("again", ["before the worker starts", "while it runs"])
 def test_a_topic_that_was_made_again_is_told_of(bus: MemoryBus, again: str) -> None:
-    """Protects against silent loss: the records of a topic that was deleted and made again lie below the position that is remembered."""
+    """Protects against silent loss: the records of a topic that was made again lie below the position that is remembered."""
     send(bus, number(1, 5), number(2, 7), number(3, 1))
     counting = worker(bus, CountingRole())
     drain(counting)

@@ -12,7 +12,7 @@ from streamfl.seeding import rng_for
 __all__ = ["Changed", "Killed", "Process", "Scheduler"]
 
 BEGIN = 1_000.0
-MOST_EVENTS = 200_000
+MOST_EVENTS = 30_000
 
 
 class Killed(BaseException):
