@@ -98,10 +98,6 @@ def alike(one: object, other: object) -> bool:
 
 
 def same(channel: str, key: bytes | None, one: bytes, other: bytes) -> bool:
-    if key is not None and key.startswith(b"part/") and channel == "state":
-        end = 7 + int.from_bytes(key[5:7], "big")
-        if key[end : end + 1] in (b"i", b"l"):
-            return one[:8] == other[:8] and practical_laws.close_bytes(one[8:], other[8:])
     if key is not None and key.startswith((b"join/", b"client/")) and channel == "state":
         return alike(msgspec.msgpack.decode(one), msgspec.msgpack.decode(other))
     return practical_laws.same(channel, key, one, other)

@@ -99,10 +99,10 @@ def close_bytes(one: bytes, other: bytes, dtype: str = "<f8") -> bool:
 
 
 def same_part(kind: bytes, one: bytes, other: bytes) -> bool:
-    """A snapshot begins with two whole numbers, an entry of the journal with one and a truth value; all else is numbers."""
+    """A snapshot begins with two whole numbers, an entry of the journal, whole or of its input or label, with one; all else is numbers."""
     if kind == b"s":
         return one[:32] == other[:32] and close_bytes(one[32:], other[32:])
-    if kind == b"j":
+    if kind in (b"i", b"j", b"l"):
         return one[:8] == other[:8] and close_bytes(one[8:], other[8:])
     assert kind == b"k"
     return one == other
