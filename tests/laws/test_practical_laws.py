@@ -99,7 +99,7 @@ def close_bytes(one: bytes, other: bytes, dtype: str = "<f8") -> bool:
 
 
 def same_part(kind: bytes, one: bytes, other: bytes) -> bool:
-    """A snapshot begins with two whole numbers, an entry of the journal, whole or of its input or label, with one; all else is numbers."""
+    """A snapshot begins with two whole numbers, an entry of the journal (whole, input, label) with one; all else is numbers."""
     if kind == b"s":
         return one[:32] == other[:32] and close_bytes(one[32:], other[32:])
     if kind in (b"i", b"j", b"l"):
