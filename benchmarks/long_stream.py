@@ -12,11 +12,11 @@ import time
 
 import numpy as np
 
-from streamfl.pofmkl.config import ExpertsSection, KernelsSection, LearningSection, PofmklSettings
+from streamfl.pofmkl.config import ExpertsSection, KernelsSection, LearningSection, PofmklFederation, PofmklSettings
 from streamfl.pofmkl.practical import PracticalLearner
 from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.pofmkl.roles import server_step
-from streamfl.settings import Federation, RoleSection
+from streamfl.settings import RoleSection
 
 __all__ = ["main"]
 
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=1_000_000, help="of each client")
     arguments = parser.parse_args()
     settings = PofmklSettings(
-        federation=Federation(name="long", clients=CLIENTS),
+        federation=PofmklFederation(name="long", clients=CLIENTS),
         role=RoleSection(kind="pofmkl-client"),
         learning=LearningSection(features_per_kernel=16),
         kernels=KernelsSection(views=["standardised", "centred-lags"], bandwidths=[0.7, 2.8]),

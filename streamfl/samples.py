@@ -295,16 +295,34 @@ class SampleReader:
         return PeerError("malformed", str(error))
 
 
+class LabelFields(Protocol):
+    """Where a label's record has what; ``sample_id`` None: there is one label a client."""
+
+    @property
+    def format(self) -> str: ...
+
+    @property
+    def client(self) -> str | None: ...
+
+    @property
+    def sample_id(self) -> str | None: ...
+
+    @property
+    def label(self) -> str: ...
+
+
 class LabelReader:
     """Decodes the records of a labels' topic; ``label_range`` is that of the samples.
 
     Raises ConfigurationError if a field has two meanings.
     """
 
-    def __init__(self, section: LabelsSection, label_range: tuple[float, float]) -> None:
+    def __init__(self, section: LabelFields, label_range: tuple[float, float]) -> None:
         self._section = section
         self._range = label_range
-        names = {"sample_id": section.sample_id, "label": section.label}
+        names = {"label": section.label}
+        if section.sample_id is not None:
+            names["sample_id"] = section.sample_id
         if section.client is not None:
             names["client"] = section.client
         if len(set(names.values())) < len(names):
@@ -328,7 +346,8 @@ class LabelReader:
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise self._reason(value, error) from None
         client = _name(record.key, "the record key") if section.client is None else _name(content.client, section.client)
-        return Label(client, _name(content.sample_id, section.sample_id), _scaled(content.label, section.label, self._range))
+        sample = client if section.sample_id is None else _name(content.sample_id, section.sample_id)
+        return Label(client, sample, _scaled(content.label, section.label, self._range))
 
     def _reason(self, value: bytes, error: Exception) -> PeerError:
         """Why a record did not fit the struct: the first thing that is wrong with it."""

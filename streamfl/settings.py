@@ -62,11 +62,7 @@ class Federation(Section):
     name: str = Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=200)
     """The first part of the names of the federation's topics."""
     seed: int = Field(default=0, ge=-(2**63), lt=2**63)
-    """Names the random streams: everybody with the same seed draws the same frequencies."""
-    clients: int = Field(ge=1, le=1_000_000)
-    """K, the size of the federation: the server divides by it."""
-    shards: int = Field(default=1, ge=1, le=10_000)
-    """Partitions of the updates and the model, over which the kernels are dealt."""
+    """Names the random streams: everybody with the same seed draws the same numbers."""
 
 
 class Bus(Section):
@@ -141,6 +137,11 @@ class RoleSettings(BaseSettings):
     def group(self) -> str:
         """The consumer group of this role's workers."""
         return self.bus.group or f"{self.federation.name}.{self.role.kind}"
+
+    @property
+    def dead_letters(self) -> str:
+        """The topic for records that this role cannot use."""
+        return f"{self.federation.name}.dead-letters"
 
     @classmethod
     def settings_customise_sources(

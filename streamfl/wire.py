@@ -6,6 +6,7 @@ little-endian bytes; whoever decodes states the shape that they must have, and a
 
 from __future__ import annotations
 
+import hashlib
 import math
 from typing import Any, Generic, TypeVar
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamfl.role import PeerError, Record
 
-__all__ = ["MAXIMUM_BYTES", "VERSION", "Codec", "decode_array", "encode_array", "encoded_size"]
+__all__ = ["MAXIMUM_BYTES", "VERSION", "Codec", "decode_array", "encode_array", "encoded_size", "fingerprint"]
 
 VERSION = 1
 MAXIMUM_BYTES = 1_000_000
@@ -63,6 +64,15 @@ class Codec(Generic[Message]):
             return self._decoder.decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise PeerError("malformed", f"{self._name}: {error}") from None
+
+
+def fingerprint(*settings: object) -> int:
+    """A number that two members of a federation share only if their messages fit: 53 bits, so that any language can hold it.
+
+    settings: numbers, texts and tuples of these, whatever has to be equal at all of them.
+    """
+    text = repr((VERSION, *settings))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 11
 
 
 def encode_array(array: NDArray[Any]) -> bytes:

@@ -422,7 +422,7 @@ def _report(outcome: _Outcome, format: OutputFormat) -> None:
 
 
 def _topic(configured: Configured) -> str:
-    return f"{configured.settings.federation.name}.dead-letters"
+    return configured.settings.dead_letters
 
 
 def _place(record: Record) -> str:

@@ -9,9 +9,9 @@ import typer
 
 from streamfl.cli.output import FormatOption, OutputFormat, print_json, print_table, say
 from streamfl.cli.simulate import deal, run_with_progress, scaled
-from streamfl.pofmkl.config import ChallengersSection, PofmklSettings, UplinkSection
+from streamfl.pofmkl.config import ChallengersSection, PofmklFederation, PofmklSettings, UplinkSection
 from streamfl.role import ConfigurationError
-from streamfl.settings import Federation, RoleSection
+from streamfl.settings import RoleSection
 from streamfl.simulation.report import picture, rows
 
 __all__ = ["demo"]
@@ -33,7 +33,7 @@ def demo(
         raise ConfigurationError(f"--out {out}: a name ending in .png or .svg is expected")
     streams = deal(DATA, "y", CLIENTS, None, FEATURES)
     settings = PofmklSettings(
-        federation=Federation(name="demo", seed=seed, clients=CLIENTS),
+        federation=PofmklFederation(name="demo", seed=seed, clients=CLIENTS),
         role=RoleSection(kind="pofmkl-client"),
         uplink=UplinkSection(budget_bytes_per_second=BUDGET_BYTES_PER_SECOND),
         challengers=ChallengersSection(models=["last-label", "linear", "knn", "hoeffding"]),

@@ -17,6 +17,7 @@ from rich.progress import track
 from streamfl.cli.datasets import DataTable, client_names, input_names, numbers, read_data
 from streamfl.cli.output import FormatOption, OutputFormat, print_json, say
 from streamfl.cli.preflight import ConfigArgument, read_configuration
+from streamfl.pofmkl.config import PofmklSettings
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing
 from streamfl.samples import DataError, LabelsSection, SamplesSection, format_named
@@ -52,14 +53,16 @@ def replay(
     if rate is not None and not 0 < rate < float("inf"):
         raise ConfigurationError(f"--rate = {rate}: a positive number is expected")
     configured = read_configuration(config)
-    section = getattr(configured.settings, "samples", None)
-    if not isinstance(section, SamplesSection):
+    settings = configured.settings
+    if not isinstance(settings, PofmklSettings):
+        raise ConfigurationError(f"{config}: role.kind = {settings.role.kind!r}: only samples of POF-MKL can be replayed")
+    section, labels = settings.samples, settings.labels
+    if section is None:
         raise ConfigurationError(f"{config}: the section [samples] is missing: it names the topic and the fields")
-    labels = getattr(configured.settings, "labels", None)
     if labels is None and label_delay is not None:
         raise ConfigurationError(f"--label-delay = {label_delay}: without the section [labels] a label comes with its sample")
     table = read_data(data)
-    rows = _Rows(section, labels, table, data, configured.settings.federation.clients, label, client_column)
+    rows = _Rows(section, labels, table, data, settings.federation.clients, label, client_column)
     total = min(len(rows.usable), limit or len(rows.usable))
     if rows.dropped:
         say(f"{rows.dropped} of {table.rows} rows have no number in some column, or no client, and are left out")

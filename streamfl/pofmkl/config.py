@@ -11,7 +11,7 @@ from streamfl.challengers import challenger_names
 from streamfl.kernels.dictionary import LARGEST_SMOOTHNESS, Kernel, grid, paper_dictionary
 from streamfl.pofmkl.views import VIEWS
 from streamfl.samples import LabelsSection, SamplesSection
-from streamfl.settings import RoleSettings, Section
+from streamfl.settings import Federation, RoleSettings, Section
 
 __all__ = [
     "ChallengersSection",
@@ -19,6 +19,7 @@ __all__ = [
     "ExpertsSection",
     "KernelsSection",
     "LearningSection",
+    "PofmklFederation",
     "PofmklSettings",
     "UplinkSection",
 ]
@@ -33,6 +34,15 @@ FOREIGN_KEYS: dict[str, dict[str, set[str]]] = {
     "default": {"learning": {"horizon", "regularisation", "shared_directions"}, "kernels": {"families", "smoothness"}},
 }
 OWN_TOPICS = ("predictions", "updates", "model", "pofmkl-client.state", "pofmkl-server.state", "dead-letters")
+
+
+class PofmklFederation(Federation):
+    """Who learns together. Every member has to be given the same values."""
+
+    clients: int = Field(ge=1, le=1_000_000)
+    """K, the size of the federation: the server divides by it."""
+    shards: int = Field(default=1, ge=1, le=10_000)
+    """Partitions of the updates and the model, over which the kernels are dealt."""
 
 
 class LearningSection(Section):
@@ -180,6 +190,7 @@ class UplinkSection(Section):
 class PofmklSettings(RoleSettings):
     """Settings of pofmkl-client and pofmkl-server; only the client needs samples."""
 
+    federation: PofmklFederation
     samples: SamplesSection | None = None
     labels: LabelsSection | None = None
     learning: LearningSection = Field(default_factory=LearningSection)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import msgspec
 
-from streamfl.wire import VERSION, Codec
+from streamfl.wire import Codec
 
 __all__ = [
     "KERNEL_PARAMETERS",
@@ -18,7 +16,6 @@ __all__ = [
     "Prediction",
     "ShardVersion",
     "Update",
-    "fingerprint",
 ]
 
 
@@ -94,12 +91,3 @@ def kernel_key(kernel: int) -> bytes:
 def decode_model(key: bytes | None, value: bytes | None) -> KernelParameters | ShardVersion:
     """A record of the model topic; PeerError as :meth:`streamfl.wire.Codec.decode`."""
     return SHARD_VERSION.decode(value) if key == MARKER_KEY else KERNEL_PARAMETERS.decode(value)
-
-
-def fingerprint(*settings: object) -> int:
-    """A number that two federations share only if their updates can be added: 53 bits, so that any language can hold it.
-
-    settings: numbers, texts and tuples of these, whatever has to be equal at server and clients.
-    """
-    text = repr((VERSION, *settings))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 11

@@ -16,7 +16,7 @@ from streamfl.pofmkl.client_role import Pace, PofmklClient, Uplink
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.live_challengers import LiveChallengers
-from streamfl.pofmkl.messages import UPDATE, Update, decode_model, fingerprint
+from streamfl.pofmkl.messages import UPDATE, Update, decode_model
 from streamfl.pofmkl.practical import PracticalLearner
 from streamfl.pofmkl.server import PofmklServer
 from streamfl.pofmkl.server_steps import AdaGrad, AveragedStep, RecursiveLeastSquares, ServerStep, StochasticGradient
@@ -24,7 +24,7 @@ from streamfl.pofmkl.views import ViewedFeatures
 from streamfl.role import Channels, ConfigurationError, Input, Record, TopicSpec
 from streamfl.role_kind import RoleKind
 from streamfl.samples import LabelReader, SampleReader, SamplesSection
-from streamfl.wire import MAXIMUM_BYTES
+from streamfl.wire import MAXIMUM_BYTES, fingerprint
 
 __all__ = ["ROLES", "feature_map", "learner", "server_step"]
 

@@ -69,7 +69,7 @@ def build_worker(
         channels,
         bus,
         subscription,
-        f"{settings.federation.name}.dead-letters",
+        settings.dead_letters,
         clock=clock,
         commit_interval=settings.bus.commit_interval_ms / 1000,
         max_records=settings.bus.max_poll_records,

@@ -1,0 +1,280 @@
+"""Settings of VAFL's roles, the party and the coordinator."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from streamfl.samples import SamplesSection, TopicName
+from streamfl.settings import Federation, RoleSettings, Section
+from streamfl.vafl.networks import Activation
+from streamfl.vafl.optimisers import OptimiserName
+
+__all__ = ["VaflSettings"]
+
+LARGEST_LAYER = 65_536
+PARTY, COORDINATOR = "vafl-party", "vafl-coordinator"
+
+PartyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=64)]
+LayerSizes = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST_LAYER)]], Field(max_length=8)]
+
+
+def _are_distinct(names: list[str]) -> list[str]:
+    if len(set(names)) < len(names):
+        raise ValueError("no party is expected twice")
+    return names
+
+
+class VaflFederation(Federation):
+    """Who learns together. Every member has to be given the same values."""
+
+    parties: Annotated[list[PartyName], Field(min_length=1, max_length=64), AfterValidator(_are_distinct)]
+    """Everybody who sends embeddings, in the same order at every member."""
+    embedding_size: int = Field(ge=1, le=LARGEST_LAYER)
+    """How many numbers a party shows of an entity; with head.kind = "sum" as many as there are classes, or 1."""
+    precision: Literal["float32", "float64"] = "float32"
+    """Of embeddings, gradients and parameters."""
+
+
+class PartySection(Section):
+    """Which party this is."""
+
+    name: str
+    """One of federation.parties."""
+
+
+class EntitySamplesSection(Section):
+    """The party's own topic, with one record for each entity that it sees."""
+
+    topic: TopicName
+    """The user's own topic."""
+    format: str = "json"
+    """json, msgpack, or any installed format."""
+    entity: str | None = None
+    """The field that names the entity; left out: the record's key."""
+    features: list[str] | str
+    """The fields with the inputs, or the one field that holds them as a list."""
+    dimension: int | None = Field(default=None, ge=1, le=100_000)
+    """The length of that list; not needed where the fields are named one by one."""
+    input_norm: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """What every input is divided by."""
+
+    @property
+    def samples(self) -> SamplesSection:
+        """The same for :class:`~streamfl.samples.SampleReader`: an entity is a client with one sample."""
+        return SamplesSection(
+            topic=self.topic,
+            format=self.format,
+            client=self.entity,
+            features=self.features,
+            dimension=self.dimension,
+            input_norm=self.input_norm,
+        )
+
+
+class EntityLabelsSection(Section):
+    """The coordinator's labels, on a topic with as many partitions as the parties' and the same keys."""
+
+    topic: TopicName
+    """The user's own topic."""
+    format: str = "json"
+    """json, msgpack, or any installed format."""
+    entity: str | None = None
+    """The field that names the entity; left out: the record's key."""
+    label: str
+    """The field with the label: a number, 0 or 1, or a class from 0."""
+    label_range: tuple[float, float] = (0.0, 1.0)
+    """With loss = "square": the label's values that become 0 and 1."""
+
+    @property
+    def client(self) -> str | None:
+        """An entity is a client with one sample."""
+        return self.entity
+
+    @property
+    def sample_id(self) -> str | None:
+        """See ``client``."""
+        return None
+
+
+class EmbeddingSection(Section):
+    """What a party makes of its features."""
+
+    hidden: LayerSizes = Field(default=[])
+    """Sizes of the hidden layers; none: the embedding is linear."""
+    activation: Activation = "relu"
+    """Of the hidden layers."""
+    bias: bool = True
+    """Whether layers have a constant term."""
+
+
+class HeadSection(Section):
+    """What the coordinator makes of the embeddings."""
+
+    kind: Literal["sum", "network"] = "sum"
+    """sum: added up, nothing to learn. network: a network over all of them side by side, learnt by the coordinator."""
+    hidden: LayerSizes = Field(default=[])
+    """Sizes of the network's hidden layers; none: a linear map."""
+    activation: Activation = "relu"
+    """Of the hidden layers."""
+
+
+class VerticalLearningSection(Section):
+    """How a member learns."""
+
+    loss: Literal["square", "logistic", "softmax"] = "logistic"
+    """Of the coordinator: for numbers, for labels 0 and 1, for classes."""
+    classes: int | None = Field(default=None, ge=2, le=LARGEST_LAYER)
+    """Of the coordinator: how many classes; belongs to loss = "softmax"."""
+    optimiser: OptimiserName = "adagrad"
+    """sgd, sgd-decay (learning_rate / k at step k), adagrad or adam."""
+    learning_rate: float = Field(default=0.03, gt=0, le=1e6, allow_inf_nan=False)
+    """eta."""
+    batch_size: int = Field(default=16, ge=1, le=10_000)
+    """Gradients that make a step."""
+    regularisation: float = Field(default=0.0, ge=0, le=1e6, allow_inf_nan=False)
+    """lambda of lambda |theta|^2 / 2."""
+    in_flight: int | None = Field(default=None, ge=1)
+    """Of a party: entities between their embedding and the step on their gradient before the next waits; left out: any."""
+    wait_for: int = Field(default=1, ge=1)
+    """Of the coordinator: new embeddings of an entity before it learns from it; as many as parties: synchronous."""
+    max_staleness: int | None = Field(default=None, ge=0)
+    """Of the coordinator: steps of a party since an embedding above which a new one is asked for; left out: none is."""
+
+
+class AlignmentSection(Section):
+    """When embeddings of an entity are used, and how long they are kept."""
+
+    quorum: int = Field(default=1, ge=1)
+    """Of the coordinator: parties that have to have shown an entity before it is predicted or learnt from."""
+    revise: bool = True
+    """Of the coordinator: whether an entity is predicted again with every further embedding that comes before its label."""
+    expiry_seconds: float = Field(default=3600.0, gt=0, allow_inf_nan=False)
+    """Seconds after which an entity of which nothing more came is forgotten."""
+    limit: int = Field(default=100_000, ge=1)
+    """So many entities a partition are remembered; the oldest gives way."""
+    reply_seconds: float = Field(default=10.0, gt=0, allow_inf_nan=False)
+    """Of the coordinator: seconds after which a party that was asked for a newer embedding counts as absent."""
+    keep: bool = False
+    """Of the coordinator: remember entities that were learnt from, for histories that are replayed several times."""
+
+
+class PrivacySection(Section):
+    """Noise on what leaves a party, and its budget; of the coordinator: noise on gradients."""
+
+    embedding_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """C: the Euclidean norm of an embedding."""
+    normalise: bool = True
+    """Whether every embedding gets the norm C, or only longer ones are shortened to it."""
+    embedding_noise: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """c: standard deviation of the noise on each number of an embedding."""
+    gradient_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """S: to what an entity's share of a step is shortened."""
+    gradient_noise: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """sigma: standard deviation of the noise on each step, in units of S."""
+    hidden_noise: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Standard deviation of uniform noise inside the activations of hidden layers; no protection is claimed for it."""
+    budget_mu: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """mu of Gaussian differential privacy that no entity may exceed; what would exceed it is not sent."""
+    secret_file: str | None = None
+    """A file with at least 32 bytes that nobody else knows: all noise is drawn from them."""
+    ledger_limit: int = Field(default=1_000_000, ge=1)
+    """Of so many entities a partition it is remembered what was sent; of others nothing is."""
+    reply_noise: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Of the coordinator: standard deviation of noise on gradients, which otherwise tell the label."""
+
+    @model_validator(mode="after")
+    def _keys_that_need_each_other(self) -> PrivacySection:
+        def missing(key: str, why: str) -> ValueError:
+            return ValueError(f"{key} is missing: {why}")
+
+        if (self.embedding_norm is None) != (self.embedding_noise is None):
+            key = "embedding_norm" if self.embedding_norm is None else "embedding_noise"
+            raise missing(key, "an embedding's norm and the noise on it protect only together")
+        if (self.gradient_norm is None) != (self.gradient_noise is None):
+            key = "gradient_norm" if self.gradient_norm is None else "gradient_noise"
+            raise missing(key, "a gradient's norm and the noise on it protect only together")
+        if self.embedding_norm is None and (self.gradient_norm or self.budget_mu or self.hidden_noise):
+            raise missing("embedding_norm", "an embedding has to be bounded and noisy before anything can be said of it")
+        if (self.embedding_norm or self.reply_noise) and self.secret_file is None:
+            raise missing("secret_file", "noise that others can compute protects nothing")
+        if self.budget_mu is not None and self.gradient_noise is None:
+            raise missing("gradient_noise", "without noise on steps mu says nothing about what later embeddings tell")
+        return self
+
+
+class VaflSettings(RoleSettings):
+    """Settings of vafl-party and vafl-coordinator."""
+
+    federation: VaflFederation
+    party: PartySection | None = None
+    samples: EntitySamplesSection | None = None
+    labels: EntityLabelsSection | None = None
+    embedding: EmbeddingSection = Field(default_factory=EmbeddingSection)
+    head: HeadSection = Field(default_factory=HeadSection)
+    learning: VerticalLearningSection = Field(default_factory=VerticalLearningSection)
+    alignment: AlignmentSection = Field(default_factory=AlignmentSection)
+    privacy: PrivacySection = Field(default_factory=PrivacySection)
+
+    @property
+    def member(self) -> str:
+        """The first part of the names of this member's own topics, its state's and its group's."""
+        own = self.party.name if self.role.kind == PARTY and self.party is not None else self.role.kind
+        return f"{self.federation.name}.{own}"
+
+    @property
+    def group(self) -> str:
+        return self.bus.group or self.member
+
+    @property
+    def dead_letters(self) -> str:
+        # A party's hold records of its own, which are nobody else's to read.
+        return f"{self.member}.dead-letters"
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers the head gives."""
+        return (self.learning.classes or 0) if self.learning.loss == "softmax" else 1
+
+    @model_validator(mode="after")
+    def _is_a_whole_member(self) -> VaflSettings:
+        if self.role.kind == PARTY:
+            self._check_party()
+        elif self.role.kind == COORDINATOR:
+            self._check_coordinator()
+        return self
+
+    def _check_party(self) -> None:
+        if self.party is None or self.samples is None:
+            raise ValueError(f"{'party' if self.party is None else 'samples'} is missing: a vafl-party needs this section")
+        if self.party.name not in self.federation.parties:
+            raise ValueError(f"party.name = {self.party.name!r}: one of federation.parties = {self.federation.parties} is expected")
+        self._check_topic("samples", self.samples.topic)
+
+    def _check_coordinator(self) -> None:
+        learning, count, size = self.learning, len(self.federation.parties), self.federation.embedding_size
+        if self.labels is None:
+            raise ValueError("labels is missing: a vafl-coordinator needs this section")
+        if (learning.loss == "softmax") != (learning.classes is not None):
+            text = "is missing" if learning.classes is None else "has no meaning"
+            raise ValueError(f'learning.classes {text}: it belongs to learning.loss = "softmax"')
+        if self.head.kind == "sum" and size != self.outputs:
+            raise ValueError(
+                f'federation.embedding_size = {size}: with head.kind = "sum" and learning.loss = "{learning.loss}" '
+                f"it is {self.outputs}"
+            )
+        for key, value in (("alignment.quorum", self.alignment.quorum), ("learning.wait_for", learning.wait_for)):
+            if value > count:
+                raise ValueError(f"{key} = {value}: there are {count} parties")
+        if learning.loss != "square" and self.labels.label_range != (0.0, 1.0):
+            raise ValueError('labels.label_range has no meaning but with learning.loss = "square"')
+        self._check_topic("labels", self.labels.topic)
+
+    def _check_topic(self, section: str, topic: str) -> None:
+        if topic.startswith(f"{self.federation.name}."):
+            raise ValueError(
+                f"{section}.topic = {topic!r}: a topic other than the federation's own is expected "
+                f"(those begin with {self.federation.name}.)"
+            )
+

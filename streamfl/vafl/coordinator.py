@@ -1,0 +1,608 @@
+"""The coordinator: brings embeddings and labels of an entity together, predicts, and answers with gradients.
+
+VAFL, Algorithm 1, server: keeps the latest embedding of every entity and party, answers with d l / d h_nm, moves its own theta_0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.role import Measurement, PeerError, Received, Rejection, Send, StateChange
+from streamfl.samples import Label
+from streamfl.seeding import normal
+from streamfl.vafl.arrays import changed_chunks, restore_chunk
+from streamfl.vafl.heads import Head, OutputLoss
+from streamfl.vafl.messages import LARGEST_NUMBER, REPLY, Embedding, Prediction, Reply
+from streamfl.vafl.optimisers import Optimiser, OptimiserName, optimiser_named
+from streamfl.wire import VERSION, decode_array, encode_array
+
+__all__ = ["Alignment", "HeadSteps", "VaflCoordinator"]
+
+WINDOW = 1000
+# A running mean of embeddings follows the parties' models: its memory is of so many embeddings.
+MEAN_OF = 1000
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """When an entity's embeddings and label make something.
+
+    quorum: so many parties have to have shown it before it is predicted or learnt from. wait_for t: it is learnt from when so many
+    embeddings that no gradient went to are there; 1: at once, all parties: synchronously. max_staleness D: an embedding made more
+    than so many steps of its party ago is asked for anew first. reply_seconds: after so long without an answer the party counts as
+    absent. revise: predict again with every further embedding before the label. expiry: seconds after its last message that an
+    entity is forgotten. limit: so many entities a partition at most are; the oldest gives way. keep: remember what was learnt from,
+    for parties that show it again.
+    """
+
+    quorum: int = 1
+    wait_for: int = 1
+    max_staleness: int | None = None
+    reply_seconds: float = 10.0
+    revise: bool = True
+    expiry: float = 3600.0
+    limit: int = 100_000
+    keep: bool = False
+
+
+@dataclass(frozen=True)
+class HeadSteps:
+    """How theta_0 learns. batch_size: entities that make a step."""
+
+    optimiser: OptimiserName = "adagrad"
+    learning_rate: float = 0.03
+    batch_size: int = 16
+    regularisation: float = 0.0
+
+
+class _Party(msgspec.Struct, array_like=True):
+    """What is known of a party in a partition. ``mean``: of its embeddings, float64 numbers."""
+
+    epoch: int = -1
+    sequence: int = 0
+    parameters_version: int = 0
+    count: int = 0
+    mean: bytes = b""
+
+
+class _Held(msgspec.Struct, array_like=True):
+    """An embedding. fresh: no gradient went to it. asked: a newer one was asked for. again: it came because of that."""
+
+    epoch: int
+    sequence: int
+    parameters_version: int
+    values: bytes
+    fresh: bool = True
+    asked: bool = False
+    again: bool = False
+
+
+class _Entity(msgspec.Struct, array_like=True):
+    """``held``: by the number of the party. ``shown``: how many embeddings its last prediction was made of, and its outputs."""
+
+    since: float
+    label: float | None = None
+    held: dict[int, _Held] = {}
+    shown: int = 0
+    revision: int = 0
+    outputs: tuple[float, ...] | None = None
+
+
+class _Counters(msgspec.Struct, array_like=True):
+    steps: int = 0
+    gathered: int = 0
+
+
+class _Asking(NamedTuple):
+    entity: str
+    party: int
+    held: _Held
+
+
+class _Predicting(NamedTuple):
+    name: str
+    entity: _Entity
+    row: NDArray[Any]
+    embeddings: int
+    revision: int
+
+
+class _Scoring(NamedTuple):
+    entity: _Entity
+    label: float
+
+
+class _Learning(NamedTuple):
+    name: str
+    label: float
+    row: NDArray[Any]
+    answers: list[tuple[int, _Held]]
+
+
+@dataclass(slots=True)
+class _Task:
+    parameters: NDArray[Any]
+    optimiser: Optimiser
+    gradient: NDArray[np.float64]
+    means: NDArray[np.float64]
+    parties: list[_Party]
+    entities: dict[str, _Entity] = field(default_factory=dict)
+    asked: dict[str, None] = field(default_factory=dict)
+    counters: _Counters = field(default_factory=_Counters)
+    # Of this batch, in order: what is computed together at the present parameters.
+    pending: list[_Asking | _Predicting | _Scoring | _Learning] = field(default_factory=list)
+    learning: int = 0
+    touched: dict[str, None] = field(default_factory=dict)
+    touched_parties: set[int] = field(default_factory=set)
+    moved: bool = False
+    stepped: bool = False
+
+
+class VaflCoordinator:
+    """The member that knows the labels. One model a partition, of the entities whose key falls there.
+
+    parties: their names, in the order that the head sees them in. ``original`` takes an output of the square loss to the label's
+    own unit. The label of an entity that was forgotten, and came after it, waits and expires like any other.
+    """
+
+    prompt = True
+    full: Collection[int] = ()
+
+    def __init__(
+        self,
+        *,
+        parties: Sequence[str],
+        embedding_size: int,
+        head: Head,
+        loss: OutputLoss,
+        steps: HeadSteps,
+        alignment: Alignment,
+        seed: int,
+        fingerprint: int = 0,
+        dtype: Any = np.float32,
+        encode_prediction: Callable[[Prediction], bytes] = msgspec.json.encode,
+        original: Callable[[float], float] = float,
+        gradient_noise: float = 0.0,
+        noise_secret: str = "",
+    ) -> None:
+        self.parties = tuple(parties)
+        self.embedding_size = embedding_size
+        self.head = head
+        self.loss = loss
+        self.steps = steps
+        self.alignment = alignment
+        self.seed = seed
+        self.fingerprint = fingerprint
+        self.dtype = dtype
+        self.encode_prediction = encode_prediction
+        self.original = original
+        self.gradient_noise = gradient_noise
+        self.noise_secret = noise_secret
+        self._numbers = {f"embeddings/{name}": number for number, name in enumerate(self.parties)}
+        self._replies = [f"gradients/{name}" for name in self.parties]
+        self._tasks: dict[int, _Task] = {}
+        self._counts = dict.fromkeys(
+            (
+                "embeddings",
+                "predictions",
+                "revised_predictions",
+                "labels",
+                "learnt",
+                "gradients",
+                "requests",
+                "steps",
+                "refused_steps",
+            ),
+            0,
+        )
+        self._ignored = dict.fromkeys(("duplicate", "older_epoch"), 0)
+        self._duplicate_labels = 0
+        self._forgotten = dict.fromkeys(("no_quorum", "no_label", "no_embedding", "displaced"), 0)
+        self._staleness_sum = self._staleness_largest = 0
+        self._silent = 0
+        self._recent: deque[tuple[float, float]] = deque(maxlen=WINDOW)
+
+    @property
+    def wake_at(self) -> float | None:
+        times = [next(iter(task.entities.values())).since + self.alignment.expiry for task in self._tasks.values() if task.entities]
+        for task in self._tasks.values():
+            if task.asked:
+                times.append(task.entities[next(iter(task.asked))].since + self.alignment.reply_seconds)
+        return min(times, default=None)
+
+    def open(self, partition: int) -> None:
+        parameters = self.head.initial(self.seed)
+        steps, size, count = self.steps, self.head.size, len(self.parties)
+        self._tasks[partition] = _Task(
+            parameters,
+            optimiser_named(steps.optimiser, steps.learning_rate, size),
+            np.zeros(size),
+            np.zeros((count, self.embedding_size)),
+            [_Party() for _ in self.parties],
+        )
+
+    def close(self, partition: int) -> None:
+        del self._tasks[partition]
+
+    def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
+        replies: list[Send | Rejection] = []
+        if not batch:
+            for partition, task in self._tasks.items():
+                replies += self._give_up_asking(partition, task, now)
+                self._expire(task, now)
+        for received in batch:
+            task = self._tasks[received.partition]
+            message = received.message
+            try:
+                if isinstance(message, Label):
+                    if not self.loss.accepts(message.label):
+                        classes = max(self.loss.outputs, 2)
+                        raise PeerError("label", f"the label {message.label:g} is not one of {classes} classes from 0")
+                    self._take_label(task, message, now)
+                else:
+                    self._take_embedding(task, received, message, now)
+            except PeerError as error:
+                replies.append(Rejection(received, error))
+            replies += self._work_off_full(received.partition, task)
+        for partition, task in self._tasks.items():
+            replies += self._work_off(partition, task)
+        return replies
+
+    def evaluate(self, partition: int, embeddings: NDArray[Any]) -> NDArray[Any]:
+        """What the head makes of (n, M, embedding size) at the partition's present parameters: (n, outputs)."""
+        return self.head.forward(self._tasks[partition].parameters, embeddings)[0]
+
+    def changed_state(self) -> Iterable[StateChange]:
+        for partition, task in self._tasks.items():
+            if task.stepped:
+                for key, chunk in changed_chunks({"parameters": task.parameters, **task.optimiser.arrays}):
+                    yield StateChange("state", partition, key, chunk)
+            if task.moved:
+                # The gradient so far and how many entities it is of belong together.
+                for key, chunk in changed_chunks({"gradient": task.gradient}):
+                    yield StateChange("state", partition, key, chunk)
+                yield StateChange("state", partition, b"task", msgspec.msgpack.encode(task.counters))
+            task.moved = task.stepped = False
+            for number in sorted(task.touched_parties):
+                task.parties[number].mean = encode_array(task.means[number])
+                yield StateChange("state", partition, b"party/%d" % number, msgspec.msgpack.encode(task.parties[number]))
+            task.touched_parties = set()
+            for name in task.touched:
+                entity = task.entities.get(name)
+                value = None if entity is None else msgspec.msgpack.encode(entity)
+                yield StateChange("state", partition, b"entity/" + name.encode(), value)
+            task.touched = {}
+
+    def restore(self, change: StateChange) -> None:
+        task, key, value = self._tasks[change.partition], change.key, change.value
+        if value is None:
+            return
+        kind, _, name = key.partition(b"/")
+        if kind == b"task":
+            task.counters = msgspec.msgpack.decode(value, type=_Counters)
+        elif kind == b"party":
+            number = int(name)
+            if number >= len(self.parties):
+                raise PeerError("malformed", f"{number + 1} parties are remembered, vertical.parties has {len(self.parties)}")
+            party = task.parties[number] = msgspec.msgpack.decode(value, type=_Party)
+            task.means[number] = decode_array(party.mean, np.float64, (self.embedding_size,), "mean")
+        elif kind == b"entity":
+            entity = msgspec.msgpack.decode(value, type=_Entity)
+            for held in entity.held.values():
+                self._values(held.values)
+            task.entities[name.decode()] = entity
+            if any(held.asked for held in entity.held.values()):
+                task.asked[name.decode()] = None
+        else:
+            restore_chunk({"parameters": task.parameters, "gradient": task.gradient, **task.optimiser.arrays}, key, value)
+
+    def measure(self) -> Iterable[Measurement]:
+        texts = {
+            "embeddings": "Embeddings taken",
+            "predictions": "Entities predicted",
+            "revised_predictions": "Predictions of entities that had one, made when another embedding came",
+            "labels": "Labels taken",
+            "learnt": "Times that an entity was learnt from",
+            "gradients": "Gradients sent",
+            "requests": "Embeddings asked for anew",
+            "steps": "Steps of the head's own parameters",
+            "refused_steps": "Steps not taken because a parameter would have become infinite",
+        }
+        for name, text in texts.items():
+            yield Measurement(name, "counter", text, self._counts[name])
+        for reason, count in self._ignored.items():
+            text = "Embeddings that came again, or are of an earlier life of the party's state"
+            yield Measurement("ignored_embeddings", "counter", text, count, (("reason", reason),))
+        text = "Labels of entities that had one; the first counts"
+        yield Measurement("duplicate_labels", "counter", text, self._duplicate_labels)
+        for reason, count in self._forgotten.items():
+            text = "Entities forgotten before they were learnt from: what never came, or displaced to make room"
+            yield Measurement("forgotten_entities", "counter", text, count, (("reason", reason),))
+        yield Measurement("silent_parties", "counter", "Requests for a newer embedding that nobody answered", self._silent)
+        tasks = self._tasks.values()
+        yield Measurement("entities", "gauge", "Entities that are remembered", sum(len(task.entities) for task in tasks))
+        mean = self._staleness_sum / self._counts["gradients"] if self._counts["gradients"] else 0.0
+        text = "Steps that a party took between an embedding and the gradient to it, as far as known here: the mean"
+        yield Measurement("staleness_mean", "gauge", text, mean)
+        yield Measurement("staleness_largest", "gauge", "The same: the largest", self._staleness_largest)
+        if self._recent:
+            count = len(self._recent)
+            text = f"Mean loss of the predictions made before the label, over the last {WINDOW} labels ({self.loss.name})"
+            yield Measurement("loss_windowed", "gauge", text, sum(loss for loss, _ in self._recent) / count)
+            if self.loss.name == "square":
+                yield Measurement("mse_windowed", "gauge", text, sum(loss for loss, _ in self._recent) / count)
+            else:
+                text = f"Share of the predictions that were right, over the last {WINDOW} labels"
+                yield Measurement("accuracy", "gauge", text, sum(right for _, right in self._recent) / count)
+
+    # ---- what comes in
+
+    def _take_label(self, task: _Task, label: Label, now: float) -> None:
+        known = task.entities.get(label.client)
+        if known is not None and known.label is not None:
+            self._duplicate_labels += 1
+            return
+        self._counts["labels"] += 1
+        entity = self._entity(task, label.client, now)
+        entity.label = label.label
+        if entity.shown:
+            task.pending.append(_Scoring(entity, label.label))
+        self._learn_if_ready(task, label.client, entity)
+
+    def _take_embedding(self, task: _Task, received: Received, embedding: Embedding, now: float) -> None:
+        self._check(received, embedding)
+        values = self._values(embedding.values)
+        number = self._numbers[received.channel]
+        party = task.parties[number]
+        if embedding.epoch < party.epoch:
+            self._ignored["older_epoch"] += 1
+            return
+        if (embedding.epoch, embedding.sequence) <= (party.epoch, party.sequence):
+            self._ignored["duplicate"] += 1
+            return
+        party.epoch, party.sequence, party.parameters_version = embedding.epoch, embedding.sequence, embedding.parameters_version
+        party.count = min(party.count + 1, MEAN_OF)
+        mean = task.means[number]
+        mean += (values - mean) / party.count
+        task.touched_parties.add(number)
+        self._counts["embeddings"] += 1
+        entity = self._entity(task, embedding.entity, now)
+        before = entity.held.get(number)
+        again = before is not None and before.asked
+        entity.held[number] = _Held(
+            embedding.epoch, embedding.sequence, embedding.parameters_version, embedding.values, again=again
+        )
+        if again and not any(held.asked for held in entity.held.values()):
+            task.asked.pop(embedding.entity, None)
+        present = len(entity.held)
+        better = entity.label is None and self.alignment.revise and present > entity.shown
+        if present >= self.alignment.quorum and (not entity.shown or better):
+            task.pending.append(_Predicting(embedding.entity, entity, self._row(task, entity), present, entity.revision))
+            entity.shown = present
+            entity.revision += 1
+        self._learn_if_ready(task, embedding.entity, entity)
+
+    def _learn_if_ready(self, task: _Task, name: str, entity: _Entity) -> None:
+        if entity.label is None or len(entity.held) < self.alignment.quorum or name in task.asked:
+            return
+        fresh = [(number, held) for number, held in sorted(entity.held.items()) if held.fresh]
+        if len(fresh) < self.alignment.wait_for or not fresh:
+            return
+        if stale := self._too_stale(task, entity):
+            for number, held in stale:
+                held.asked = True
+                task.pending.append(_Asking(name, number, held))
+            task.asked[name] = None
+            return
+        task.pending.append(_Learning(name, entity.label, self._row(task, entity), fresh))
+        task.learning += 1
+        for number, held in fresh:
+            held.fresh = False
+            staleness = max(0, task.parties[number].parameters_version - held.parameters_version)
+            self._staleness_sum += staleness
+            self._staleness_largest = max(self._staleness_largest, staleness)
+        if len(entity.held) == len(self.parties) and not self.alignment.keep:
+            del task.entities[name]
+
+    def _too_stale(self, task: _Task, entity: _Entity) -> list[tuple[int, _Held]]:
+        bound = self.alignment.max_staleness
+        if bound is None:
+            return []
+        # What was asked for once is as new as can be had.
+        return [
+            (number, held)
+            for number, held in sorted(entity.held.items())
+            if not held.again
+            and (
+                held.epoch != task.parties[number].epoch
+                or task.parties[number].parameters_version - held.parameters_version > bound
+            )
+        ]
+
+    def _give_up_asking(self, partition: int, task: _Task, now: float) -> list[Send]:
+        sends: list[Send] = []
+        while task.asked:
+            name = next(iter(task.asked))
+            entity = task.entities[name]
+            if min(entity.since, now) + self.alignment.reply_seconds > now:
+                break
+            del task.asked[name]
+            silent = [number for number, held in entity.held.items() if held.asked]
+            for number in silent:
+                del entity.held[number]
+            self._silent += len(silent)
+            task.touched.pop(name, None)
+            task.touched[name] = None
+            self._learn_if_ready(task, name, entity)
+            sends += self._work_off_full(partition, task)
+        return sends
+
+    def _expire(self, task: _Task, now: float) -> None:
+        while task.entities:
+            name, oldest = next(iter(task.entities.items()))
+            if oldest.since > now:
+                # Written by a clock that was ahead: nothing behind it may wait for that time to come.
+                for entity in task.entities.values():
+                    entity.since = min(entity.since, now)
+            if oldest.since + self.alignment.expiry > now:
+                return
+            self._forget(task, name)
+
+    def _forget(self, task: _Task, name: str, displaced: bool = False) -> None:
+        entity = task.entities.pop(name)
+        task.asked.pop(name, None)
+        task.touched.pop(name, None)
+        task.touched[name] = None
+        if displaced:
+            self._forgotten["displaced"] += 1
+        elif entity.label is None:
+            self._forgotten["no_label" if len(entity.held) >= self.alignment.quorum else "no_quorum"] += 1
+        elif not entity.held:
+            self._forgotten["no_embedding"] += 1
+        elif all(held.fresh for held in entity.held.values()):
+            self._forgotten["no_quorum"] += 1
+
+    def _entity(self, task: _Task, name: str, now: float) -> _Entity:
+        """The entity of this name, from now on the one that was heard of last."""
+        entity = task.entities.pop(name, None)
+        if entity is None:
+            entity = _Entity(now, held={})
+            if len(task.entities) >= self.alignment.limit:
+                self._forget(task, next(iter(task.entities)), displaced=True)
+        entity.since = now
+        task.entities[name] = entity
+        if name in task.asked:
+            del task.asked[name]
+            task.asked[name] = None
+        task.touched.pop(name, None)
+        task.touched[name] = None
+        return entity
+
+    # ---- what is computed together
+
+    def _work_off_full(self, partition: int, task: _Task) -> list[Send]:
+        """Theta_0 moves after every ``batch_size`` entities, whatever came together: what comes after that has to see it."""
+        full = self.head.size and task.counters.gathered + task.learning >= self.steps.batch_size
+        return self._work_off(partition, task) if full else []
+
+    def _work_off(self, partition: int, task: _Task) -> list[Send]:
+        pending, task.pending, task.learning = task.pending, [], 0
+        sends: list[Send] = []
+        rows = [item.row for item in pending if isinstance(item, (_Predicting, _Learning))]
+        outputs = predictions = down = np.zeros((0, 0))
+        if rows:
+            stacked = np.stack(rows)
+            with np.errstate(over="ignore", invalid="ignore"):
+                outputs, done = self.head.forward(task.parameters, stacked)
+                predictions = self.loss.prediction(outputs)
+                down = self._learn(task, pending, outputs, done)
+        index = 0
+        for item in pending:
+            if isinstance(item, _Asking):
+                self._counts["requests"] += 1
+                sends.append(self._reply(partition, item.party, item.entity, item.held, b""))
+            elif isinstance(item, _Scoring):
+                self._score(item)
+            elif isinstance(item, _Predicting):
+                item.entity.outputs = tuple(outputs[index].tolist())
+                sends.append(self._prediction(item, predictions[index]))
+                index += 1
+            else:
+                for number, held in item.answers:
+                    gradient = self._noisy(partition, item.name, number, held, down[index, number])
+                    sends.append(self._reply(partition, number, item.name, held, encode_array(gradient)))
+                self._counts["gradients"] += len(item.answers)
+                self._counts["learnt"] += 1
+                index += 1
+        return sends
+
+    def _learn(self, task: _Task, pending: Sequence[Any], outputs: NDArray[Any], done: Any) -> NDArray[Any]:
+        """d l / d h of all rows, (n, M, embedding size), 0 of those that are only predicted; theta_0 moves if its batch is full."""
+        rows = [item for item in pending if isinstance(item, (_Predicting, _Learning))]
+        chosen = [index for index, item in enumerate(rows) if isinstance(item, _Learning)]
+        cotangents = np.zeros_like(outputs)
+        if chosen:
+            labels = np.array([item.label for item in rows if isinstance(item, _Learning)])
+            cotangents[chosen] = self.loss.gradient(outputs[chosen], labels)
+        gradient, down = self.head.backward(task.parameters, done, np.nan_to_num(cotangents))
+        down = np.clip(np.nan_to_num(down, nan=0.0), -LARGEST_NUMBER, LARGEST_NUMBER)
+        if chosen and self.head.size:
+            task.gradient += np.nan_to_num(gradient)
+            task.counters.gathered += len(chosen)
+            task.moved = True
+            if task.counters.gathered >= self.steps.batch_size:
+                self._step(task)
+        return np.asarray(down, dtype=self.dtype)
+
+    def _step(self, task: _Task) -> None:
+        gradient = task.gradient / task.counters.gathered + self.steps.regularisation * task.parameters
+        before = task.parameters.copy()
+        task.optimiser.step(task.parameters, gradient, task.counters.steps + 1)
+        if math.isfinite(float(np.abs(task.parameters).sum(dtype=np.float64))):
+            task.counters.steps += 1
+            self._counts["steps"] += 1
+        else:
+            task.parameters[:] = before
+            self._counts["refused_steps"] += 1
+        task.gradient[:] = 0.0
+        task.counters.gathered = 0
+        task.stepped = True
+
+    def _score(self, item: _Scoring) -> None:
+        assert item.entity.outputs is not None
+        outputs = np.array([item.entity.outputs])
+        loss = float(self.loss.values(outputs, np.array([item.label]))[0])
+        likeliest = float(outputs[0].argmax()) if self.loss.name == "softmax" else float(outputs[0, 0] > 0)
+        self._recent.append((loss, float(likeliest == item.label)))
+
+    def _row(self, task: _Task, entity: _Entity) -> NDArray[Any]:
+        """(M, embedding size): what is there, and each absent party's mean."""
+        dtype = np.dtype(self.dtype).newbyteorder("<")
+        if len(entity.held) == len(self.parties):
+            values = b"".join([entity.held[number].values for number in range(len(self.parties))])
+            return np.frombuffer(values, dtype).astype(self.dtype, copy=False).reshape(task.means.shape)
+        row = task.means.astype(self.dtype)
+        for number, held in entity.held.items():
+            row[number] = np.frombuffer(held.values, dtype)
+        return row
+
+    def _prediction(self, item: _Predicting, prediction: NDArray[Any]) -> Send:
+        self._counts["revised_predictions" if item.revision else "predictions"] += 1
+        value = prediction.tolist()
+        if self.loss.name == "square":
+            value = self.original(value)
+        message = Prediction(item.name, value, item.embeddings, item.revision)
+        return Send("predictions", item.name.encode(), self.encode_prediction(message))
+
+    def _reply(self, partition: int, number: int, entity: str, held: _Held, gradient: bytes) -> Send:
+        message = Reply(VERSION, self.fingerprint, entity, held.epoch, held.sequence, gradient)
+        return Send(self._replies[number], entity.encode(), REPLY.encode(message), partition)
+
+    def _noisy(self, partition: int, entity: str, number: int, held: _Held, gradient: NDArray[Any]) -> NDArray[Any]:
+        if not self.gradient_noise:
+            return gradient
+        path = ("reply", self.noise_secret, partition, entity, number, held.epoch, held.sequence)
+        noise = self.gradient_noise * normal(self.embedding_size, 0, *path)
+        return np.asarray(gradient + noise, dtype=self.dtype)
+
+    def _check(self, received: Received, embedding: Embedding) -> None:
+        if received.record.key != embedding.entity.encode():
+            raise PeerError("forged", f"embedding of {embedding.entity!r} under the key {received.record.key!r}")
+        if embedding.fingerprint != self.fingerprint:
+            raise PeerError("configuration", "another federation name, seed, list of parties, embedding size or precision was used")
+        if min(embedding.epoch, embedding.sequence, embedding.parameters_version) < 0:
+            raise PeerError("malformed", "epoch, sequence and parameters_version are numbers from 0")
+
+    def _values(self, content: bytes) -> NDArray[Any]:
+        values = decode_array(content, self.dtype, (self.embedding_size,), "embedding")
+        if np.abs(values).max() > LARGEST_NUMBER:
+            raise PeerError("not_finite", f"an embedding holds a number above {LARGEST_NUMBER:g}")
+        return values

@@ -1,0 +1,126 @@
+"""What the coordinator makes of the embeddings: a sum, or a network over all of them; and the loss of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, softmax
+
+from streamfl.vafl.networks import DenseNetwork
+
+__all__ = ["LOGISTIC", "SQUARE", "Head", "NetworkHead", "OutputLoss", "SumHead", "softmax_loss"]
+
+
+class Head(Protocol):
+    """theta_0 and the function of it and all embeddings. ``size``: how many numbers theta_0 is. n entities, M parties."""
+
+    @property
+    def size(self) -> int: ...
+
+    def initial(self, seed: int) -> NDArray[Any]:
+        """theta_0 to begin with, (size,)."""
+
+    def forward(self, parameters: NDArray[Any], embeddings: NDArray[Any]) -> tuple[NDArray[Any], Any]:
+        """(n, M, embedding size) to outputs (n, outputs), and what :meth:`backward` needs."""
+
+    def backward(self, parameters: NDArray[Any], done: Any, cotangents: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """From d l / d outputs, (n, outputs): d l / d theta_0 summed over the entities, and d l / d h, (n, M, embedding size)."""
+
+
+class SumHead:
+    """z_n = sum over m of h_nm: with linear embeddings, vertical linear, logistic or softmax regression. It has no parameters."""
+
+    size = 0
+
+    def __init__(self, dtype: Any = np.float32) -> None:
+        self._nothing = np.zeros(0, dtype)
+
+    def initial(self, seed: int) -> NDArray[Any]:
+        return self._nothing.copy()
+
+    def forward(self, parameters: NDArray[Any], embeddings: NDArray[Any]) -> tuple[NDArray[Any], Any]:
+        return embeddings.sum(axis=1), embeddings.shape
+
+    def backward(self, parameters: NDArray[Any], done: Any, cotangents: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        return self._nothing, np.broadcast_to(cotangents[:, np.newaxis, :], done)
+
+
+class NetworkHead:
+    """A :class:`DenseNetwork` over the embeddings side by side, in the order of the parties."""
+
+    def __init__(self, network: DenseNetwork) -> None:
+        self._network = network
+        self.size = network.size
+
+    def initial(self, seed: int) -> NDArray[Any]:
+        """As the network's own, but never all 0: through zeros no gradient would reach a party."""
+        if len(self._network.sizes) > 2:
+            return self._network.initial(seed, "head")
+        hidden = DenseNetwork([*self._network.sizes, 1], dtype=self._network.dtype)
+        return hidden.initial(seed, "head")[: self.size]
+
+    def forward(self, parameters: NDArray[Any], embeddings: NDArray[Any]) -> tuple[NDArray[Any], Any]:
+        done = self._network.forward(parameters, embeddings.reshape(len(embeddings), -1))
+        return done.outputs, (done, embeddings.shape)
+
+    def backward(self, parameters: NDArray[Any], done: Any, cotangents: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        passed, shape = done
+        cotangents = cotangents.astype(self._network.dtype, copy=False)
+        down = self._network.backward_inputs(parameters, passed, cotangents)
+        return self._network.backward(parameters, passed, cotangents), down.reshape(shape)
+
+
+@dataclass(frozen=True)
+class OutputLoss:
+    """A loss of the head's outputs. ``gradient``: d l / d outputs of outputs (n, o) and labels (n,), (n, o). ``values``: l, (n,).
+
+    ``prediction``: outputs (n, o) as a user reads them. ``classes``: o of a classifier over labels 0 .. o - 1, None otherwise.
+    """
+
+    name: str
+    outputs: int
+    gradient: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
+    values: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
+    prediction: Callable[[NDArray[Any]], NDArray[Any]]
+
+    def accepts(self, label: float) -> bool:
+        """Whether this can be a label."""
+        return self.name == "square" or (label.is_integer() and 0 <= label < max(self.outputs, 2))
+
+
+SQUARE = OutputLoss(
+    "square",
+    1,
+    lambda outputs, labels: 2 * (outputs - labels[:, np.newaxis]),
+    lambda outputs, labels: np.square(outputs[:, 0] - labels),
+    lambda outputs: outputs[:, 0],
+)
+"""(z - y)^2, y in units of the label's range."""
+
+LOGISTIC = OutputLoss(
+    "logistic",
+    1,
+    lambda outputs, labels: expit(outputs) - labels[:, np.newaxis],
+    lambda outputs, labels: np.logaddexp(0, outputs[:, 0]) - labels * outputs[:, 0],
+    lambda outputs: expit(outputs[:, 0]),
+)
+"""log(1 + exp(z)) - y z, y 0 or 1, in nats."""
+
+
+def softmax_loss(classes: int) -> OutputLoss:
+    """log(sum over c of exp(z_c)) - z_y, y one of 0 .. classes - 1, in nats."""
+
+    def gradient(outputs: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
+        probabilities = softmax(outputs, axis=1)
+        probabilities[np.arange(len(labels)), labels.astype(np.intp)] -= 1
+        return np.asarray(probabilities)
+
+    def values(outputs: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
+        chosen = outputs[np.arange(len(labels)), labels.astype(np.intp)]
+        return np.asarray(np.logaddexp.reduce(outputs, axis=1) - chosen)
+
+    return OutputLoss("softmax", classes, gradient, values, lambda outputs: np.asarray(softmax(outputs, axis=1)))

@@ -1,0 +1,60 @@
+"""What parties and the coordinator say to each other, and the prediction that a user reads."""
+
+from __future__ import annotations
+
+import msgspec
+
+from streamfl.wire import Codec
+
+__all__ = ["EMBEDDING", "LARGEST_NUMBER", "REPLY", "Embedding", "Prediction", "Reply"]
+
+# Far above any embedding or gradient that means something, and sums of squares of such numbers stay finite in single precision.
+LARGEST_NUMBER = 1e9
+
+
+class Embedding(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
+    """h_nm: what a party shows of an entity. ``values``: (embedding size,) raw numbers.
+
+    ``sequence`` grows by one an embedding of one partition within an ``epoch``, one life of the party's state there.
+    ``parameters_version``: steps that the party had taken when it made it.
+    """
+
+    version: int
+    fingerprint: int
+    entity: str
+    epoch: int
+    sequence: int
+    parameters_version: int
+    values: bytes
+
+
+class Reply(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
+    """To the embedding with this ``epoch`` and ``sequence``: d l / d h_nm, (embedding size,) raw numbers.
+
+    No bytes: the embedding is too old, a new one is asked for.
+    """
+
+    version: int
+    fingerprint: int
+    entity: str
+    epoch: int
+    sequence: int
+    gradient: bytes
+
+
+class Prediction(msgspec.Struct, gc=False, omit_defaults=True):
+    """What the user's consumers read: one for an entity as soon as enough parties have shown it, and again with every one more.
+
+    prediction: in the label's own unit, the probability of label 1, or the probability of every class. embeddings: how many parties
+    it is made of; what is missing is replaced by the mean of that party's embeddings. revision: counts an entity's predictions
+    from 0.
+    """
+
+    entity: str
+    prediction: float | list[float]
+    embeddings: int
+    revision: int
+
+
+EMBEDDING = Codec(Embedding)
+REPLY = Codec(Reply)

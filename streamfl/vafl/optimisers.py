@@ -1,0 +1,76 @@
+"""First-order optimisers of one flat array of parameters, each with what has to be remembered of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Optimiser", "OptimiserName", "optimiser_named"]
+
+OptimiserName = Literal["sgd", "sgd-decay", "adagrad", "adam"]
+
+
+class Optimiser(Protocol):
+    """How parameters move along a gradient."""
+
+    @property
+    def arrays(self) -> Mapping[str, NDArray[np.float64]]:
+        """What it remembers beside the parameters, by name, each (size,). Restored in place."""
+
+    def step(self, parameters: NDArray[Any], gradient: NDArray[Any], number: int) -> None:
+        """Move ``parameters`` in place. number: of this step, from 1."""
+
+
+class StochasticGradient:
+    """theta <- theta - eta g, or with ``decay`` theta <- theta - (eta / k) g at step k (VAFL, theorem 3)."""
+
+    arrays: Mapping[str, NDArray[np.float64]] = {}
+
+    def __init__(self, learning_rate: float, decay: bool = False) -> None:
+        self._learning_rate = learning_rate
+        self._decay = decay
+
+    def step(self, parameters: NDArray[Any], gradient: NDArray[Any], number: int) -> None:
+        rate = self._learning_rate / number if self._decay else self._learning_rate
+        parameters -= (rate * gradient).astype(parameters.dtype)
+
+
+class AdaGrad:
+    """s <- s + g^2;  theta <- theta - eta g / (1e-8 + sqrt(s))   (Duchi, Hazan and Singer 2011, diagonal form)."""
+
+    def __init__(self, learning_rate: float, size: int) -> None:
+        self._learning_rate = learning_rate
+        self._squares = np.zeros(size)
+        self.arrays = {"squares": self._squares}
+
+    def step(self, parameters: NDArray[Any], gradient: NDArray[Any], number: int) -> None:
+        self._squares += np.square(gradient, dtype=np.float64)
+        parameters -= (self._learning_rate * gradient / (1e-8 + np.sqrt(self._squares))).astype(parameters.dtype)
+
+
+class Adam:
+    """Kingma and Ba 2015, algorithm 1, with its own constants .9, .999 and 1e-8."""
+
+    def __init__(self, learning_rate: float, size: int) -> None:
+        self._learning_rate = learning_rate
+        self._mean, self._square = np.zeros(size), np.zeros(size)
+        self.arrays = {"mean": self._mean, "square": self._square}
+
+    def step(self, parameters: NDArray[Any], gradient: NDArray[Any], number: int) -> None:
+        self._mean += 0.1 * (gradient - self._mean)
+        self._square += 0.001 * (np.square(gradient, dtype=np.float64) - self._square)
+        mean = self._mean / (1 - 0.9**number)
+        root = np.sqrt(self._square / (1 - 0.999**number))
+        parameters -= (self._learning_rate * mean / (root + 1e-8)).astype(parameters.dtype)
+
+
+def optimiser_named(name: OptimiserName, learning_rate: float, size: int) -> Optimiser:
+    """The optimiser that the configuration calls ``name``, for parameters of ``size`` numbers."""
+    if name == "adagrad":
+        return AdaGrad(learning_rate, size)
+    if name == "adam":
+        return Adam(learning_rate, size)
+    return StochasticGradient(learning_rate, decay=name == "sgd-decay")

@@ -1,0 +1,457 @@
+"""A party: shows embeddings of the entities that it sees, and learns from the gradients that come back.
+
+VAFL, Algorithm 1, party m: theta_m <- theta_m - eta_m (J_m' g + grad r(theta_m)).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.role import Measurement, PeerError, Received, Rejection, Send, StateChange
+from streamfl.samples import Sample
+from streamfl.seeding import normal, uniform
+from streamfl.vafl.arrays import changed_chunks, restore_chunk
+from streamfl.vafl.messages import EMBEDDING, LARGEST_NUMBER, Embedding, Reply
+from streamfl.vafl.networks import Differentiable
+from streamfl.vafl.optimisers import Optimiser, OptimiserName, optimiser_named
+from streamfl.vafl.privacy import Mechanism, epsilon_of
+from streamfl.wire import VERSION, decode_array, encode_array
+
+__all__ = ["PartySteps", "VaflParty"]
+
+DELTA = 1e-5
+
+
+@dataclass(frozen=True)
+class PartySteps:
+    """How a party learns.
+
+    batch_size: gradients that make a step. in_flight: entities that may be on their way, from their embedding to the step on their
+    gradient, before the next has to wait; None: any number. regularisation: lambda of lambda |theta|^2 / 2.
+    """
+
+    optimiser: OptimiserName = "adagrad"
+    learning_rate: float = 0.03
+    batch_size: int = 16
+    in_flight: int | None = None
+    regularisation: float = 0.0
+
+
+class _Shown(msgspec.Struct, array_like=True):
+    """An entity whose gradient has not come yet. ``features``: raw numbers."""
+
+    since: float
+    sequence: int
+    features: bytes
+
+
+class _Answered(msgspec.Struct, array_like=True):
+    """A gradient that waits for its step."""
+
+    entity: str
+    sequence: int
+    features: bytes
+    gradient: bytes
+
+
+class _Spent(msgspec.Struct, array_like=True):
+    """What was released of an entity."""
+
+    embeddings: int = 0
+    steps: int = 0
+
+
+class _Counters(msgspec.Struct, array_like=True):
+    epoch: int
+    sequence: int = 0
+    steps: int = 0
+    first_waiting: int = 0
+
+
+@dataclass(slots=True)
+class _Task:
+    """One partition: a model of its own, and the entities whose key falls there."""
+
+    parameters: NDArray[Any]
+    optimiser: Optimiser
+    counters: _Counters | None = None
+    shown: dict[str, _Shown] = field(default_factory=dict)
+    answered: dict[int, _Answered] = field(default_factory=dict)
+    waiting: deque[tuple[str, bytes]] = field(default_factory=deque)
+    spent: dict[str, _Spent] = field(default_factory=dict)
+    # Of this batch: what is to be shown at the present parameters.
+    showing: list[tuple[str, _Shown]] = field(default_factory=list)
+    largest_mu: float = 0.0
+    changed_parameters: bool = False
+
+
+class VaflParty:
+    """One party of a vertical federation, whatever it knows staying with it.
+
+    function: h_m. fingerprint: of what all members have to agree on. expiry: seconds for which an entity is remembered without an
+    answer. limit: so many entities a partition at most are; the oldest gives way. waiting_limit: samples a partition that may wait
+    because of ``steps.in_flight``, and one poll more. mechanism: its privacy, None for none. ledger_limit: of how many entities a
+    partition it is remembered what was released of them; of others nothing is sent.
+    """
+
+    prompt = True
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        function: Differentiable,
+        inputs: int,
+        embedding_size: int,
+        steps: PartySteps,
+        seed: int,
+        fingerprint: int = 0,
+        expiry: float = 86_400.0,
+        limit: int = 100_000,
+        waiting_limit: int = 10_000,
+        mechanism: Mechanism | None = None,
+        ledger_limit: int = 1_000_000,
+    ) -> None:
+        self.name = name
+        self.function = function
+        self.inputs = inputs
+        self.embedding_size = embedding_size
+        self.steps = steps
+        self.seed = seed
+        self.fingerprint = fingerprint
+        self.expiry = expiry
+        self.limit = limit
+        self.waiting_limit = waiting_limit
+        self.mechanism = mechanism
+        self.ledger_limit = ledger_limit
+        self._tasks: dict[int, _Task] = {}
+        self._changed: dict[tuple[int, bytes], bytes | None] = {}
+        self._counts = dict.fromkeys(("samples", "embeddings", "embeddings_again", "gradients", "steps", "refused_steps"), 0)
+        self._ignored = dict.fromkeys(("unknown", "superseded"), 0)
+        self._forgotten = dict.fromkeys(("expired", "displaced"), 0)
+        self._withheld = dict.fromkeys(("budget", "ledger"), 0)
+
+    @property
+    def wake_at(self) -> float | None:
+        oldest = [next(iter(task.shown.values())).since for task in self._tasks.values() if task.shown]
+        return min(oldest) + self.expiry if oldest else None
+
+    @property
+    def full(self) -> Collection[int]:
+        return [partition for partition, task in self._tasks.items() if len(task.waiting) >= self.waiting_limit]
+
+    def open(self, partition: int) -> None:
+        parameters = self.function.initial(self.seed, self.name)
+        steps = self.steps
+        self._tasks[partition] = _Task(parameters, optimiser_named(steps.optimiser, steps.learning_rate, self.function.size))
+
+    def close(self, partition: int) -> None:
+        del self._tasks[partition]
+        self._changed = {place: value for place, value in self._changed.items() if place[0] != partition}
+
+    def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
+        replies: list[Send | Rejection] = []
+        if not batch:
+            for partition, task in self._tasks.items():
+                self._expire(partition, task, now)
+                replies += self._go_on(partition, task, now)
+        for received in batch:
+            task = self._tasks[received.partition]
+            if isinstance(received.message, Sample):
+                self._take_sample(received.partition, task, received.message, now)
+                continue
+            try:
+                self._check(received, received.message)
+            except PeerError as error:
+                replies.append(Rejection(received, error))
+            else:
+                replies += self._take_reply(received.partition, task, received.message, now)
+        for partition, task in self._tasks.items():
+            replies += self._show(partition, task)
+        return replies
+
+    def embed(self, partition: int, inputs: NDArray[Any]) -> NDArray[Any]:
+        """h_m of ``inputs``, (n, inputs), at the partition's present parameters and without noise: (n, embedding size)."""
+        outputs: NDArray[Any] = self.function.forward(self._tasks[partition].parameters, inputs).outputs
+        return outputs
+
+    def changed_state(self) -> Iterable[StateChange]:
+        for partition, task in self._tasks.items():
+            if task.changed_parameters:
+                arrays = {"parameters": task.parameters, **task.optimiser.arrays}
+                self._changed.update({(partition, key): value for key, value in changed_chunks(arrays)})
+                task.changed_parameters = False
+        for (partition, key), value in self._changed.items():
+            yield StateChange("state", partition, key, value)
+        self._changed = {}
+
+    def restore(self, change: StateChange) -> None:
+        task, key, value = self._tasks[change.partition], change.key, change.value
+        if value is None:
+            return
+        kind, _, name = key.partition(b"/")
+        if kind == b"task":
+            task.counters = msgspec.msgpack.decode(value, type=_Counters)
+        elif kind == b"entity":
+            shown = msgspec.msgpack.decode(value, type=_Shown)
+            self._check_features(shown.features)
+            task.shown[name.decode()] = shown
+        elif kind == b"answered":
+            answered = msgspec.msgpack.decode(value, type=_Answered)
+            self._check_features(answered.features)
+            decode_array(answered.gradient, self.function.dtype, (self.embedding_size,), "gradient")
+            task.answered[int(name)] = answered
+        elif kind == b"waiting":
+            entity, features = msgspec.msgpack.decode(value, type=tuple[str, bytes])
+            self._check_features(features)
+            task.waiting.append((entity, features))
+        elif kind == b"spent":
+            spent = task.spent[name.decode()] = msgspec.msgpack.decode(value, type=_Spent)
+            if self.mechanism is not None:
+                task.largest_mu = max(task.largest_mu, self.mechanism.mu(spent.embeddings, spent.steps))
+        else:
+            restore_chunk({"parameters": task.parameters, **task.optimiser.arrays}, key, value)
+
+    def measure(self) -> Iterable[Measurement]:
+        texts = {
+            "samples": "Samples taken",
+            "embeddings": "Embeddings sent",
+            "embeddings_again": "Embeddings sent because the coordinator asked for newer ones",
+            "gradients": "Gradients learnt from",
+            "steps": "Steps taken",
+            "refused_steps": "Steps not taken because a parameter would have become infinite",
+        }
+        for name, text in texts.items():
+            yield Measurement(name, "counter", text, self._counts[name])
+        for reason, count in self._ignored.items():
+            text = "Replies to an embedding that is forgotten, or followed by a newer one"
+            yield Measurement("ignored_replies", "counter", text, count, (("reason", reason),))
+        for reason, count in self._forgotten.items():
+            text = "Entities forgotten without a gradient: by age, or to make room"
+            yield Measurement("forgotten_entities", "counter", text, count, (("reason", reason),))
+        tasks = self._tasks.values()
+        yield Measurement("entities", "gauge", "Entities whose gradient has not come", sum(len(task.shown) for task in tasks))
+        text = "Samples that wait until fewer are on their way"
+        yield Measurement("waiting_samples", "gauge", text, sum(len(task.waiting) for task in tasks))
+        if self.mechanism is not None:
+            for reason, count in self._withheld.items():
+                text = "Embeddings not sent: the entity's privacy budget is spent, or there is no room to remember what is"
+                yield Measurement("withheld_embeddings", "counter", text, count, (("reason", reason),))
+            mu = max((task.largest_mu for task in tasks), default=0.0)
+            name = "privacy_mu" if self.mechanism.guarantees else "privacy_mu_per_release"
+            yield Measurement(name, "gauge", "mu of the entity of which most was released (Gaussian differential privacy)", mu)
+            if self.mechanism.guarantees:
+                text = f"epsilon of the same at delta = {DELTA:g}"
+                yield Measurement("privacy_epsilon", "gauge", text, epsilon_of(mu, DELTA))
+
+    # ---- what comes in
+
+    def _take_sample(self, partition: int, task: _Task, sample: Sample, now: float) -> None:
+        self._counts["samples"] += 1
+        if task.counters is None:
+            task.counters = _Counters(epoch=int(now * 1e6))
+            self._remember(partition, b"task", task.counters)
+        features = encode_array(np.array(sample.features, self.function.dtype))
+        if task.waiting or self._busy(task):
+            self._changed[partition, self._waiting_key(task.counters.first_waiting + len(task.waiting))] = msgspec.msgpack.encode(
+                (sample.client, features)
+            )
+            task.waiting.append((sample.client, features))
+        else:
+            self._upload(partition, task, sample.client, features, now)
+
+    def _take_reply(self, partition: int, task: _Task, reply: Reply, now: float) -> list[Send]:
+        shown = task.shown.get(reply.entity)
+        if shown is None or task.counters is None or reply.epoch != task.counters.epoch:
+            self._ignored["unknown"] += 1
+            return []
+        if reply.sequence != shown.sequence:
+            self._ignored["superseded"] += 1
+            return []
+        if not reply.gradient:
+            self._counts["embeddings_again"] += 1
+            self._upload(partition, task, reply.entity, shown.features, now)
+            return []
+        self._forget(partition, task, reply.entity)
+        if self.mechanism is not None and not self._spend(partition, task, reply.entity, steps=1):
+            return self._go_on(partition, task, now)
+        self._counts["gradients"] += 1
+        answered = _Answered(reply.entity, shown.sequence, shown.features, reply.gradient)
+        self._remember(partition, b"answered/%d" % len(task.answered), answered)
+        task.answered[len(task.answered)] = answered
+        if len(task.answered) < self.steps.batch_size:
+            return self._go_on(partition, task, now)
+        # What came before this step is shown as it was then.
+        sends = self._show(partition, task)
+        self._step(partition, task)
+        return sends + self._go_on(partition, task, now)
+
+    def _go_on(self, partition: int, task: _Task, now: float) -> list[Send]:
+        """Samples that waited are shown as far as they may be."""
+        while task.waiting and not self._busy(task):
+            assert task.counters is not None
+            entity, features = task.waiting.popleft()
+            self._changed[partition, self._waiting_key(task.counters.first_waiting)] = None
+            task.counters.first_waiting += 1
+            self._remember(partition, b"task", task.counters)
+            self._upload(partition, task, entity, features, now)
+        return []
+
+    def _busy(self, task: _Task) -> bool:
+        limit = self.steps.in_flight
+        return limit is not None and len(task.shown) + len(task.answered) >= limit
+
+    def _expire(self, partition: int, task: _Task, now: float) -> None:
+        while task.shown:
+            entity, oldest = next(iter(task.shown.items()))
+            if oldest.since > now:
+                # Written by a clock that was ahead: nothing behind it may wait for that time to come.
+                for shown in task.shown.values():
+                    shown.since = min(shown.since, now)
+            if oldest.since + self.expiry > now:
+                return
+            self._forget(partition, task, entity)
+            self._forgotten["expired"] += 1
+
+    # ---- what goes out
+
+    def _upload(self, partition: int, task: _Task, entity: str, features: bytes, now: float) -> None:
+        if self.mechanism is not None and not self._spend(partition, task, entity, embeddings=1):
+            return
+        assert task.counters is not None
+        task.counters.sequence += 1
+        self._remember(partition, b"task", task.counters)
+        shown = _Shown(now, task.counters.sequence, features)
+        # At the end, for the table is in the order of age.
+        task.shown.pop(entity, None)
+        task.shown[entity] = shown
+        self._changed.pop((partition, b"entity/" + entity.encode()), None)
+        self._remember(partition, b"entity/" + entity.encode(), shown)
+        task.showing.append((entity, shown))
+        self._counts["embeddings"] += 1
+        if len(task.shown) > self.limit:
+            self._forget(partition, task, next(iter(task.shown)))
+            self._forgotten["displaced"] += 1
+
+    def _show(self, partition: int, task: _Task) -> list[Send]:
+        """The embeddings, at the present parameters, of all entities that are to be shown."""
+        if not task.showing:
+            return []
+        counters = task.counters
+        assert counters is not None
+        sequences = [shown.sequence for _, shown in task.showing]
+        inputs = self._table([shown.features for _, shown in task.showing], self.inputs)
+        values = self.function.forward(task.parameters, inputs, self._hidden_noise(partition, counters.epoch, sequences)).outputs
+        if self.mechanism is not None:
+            path = ("embedding", self.mechanism.secret, partition, counters.epoch)
+            noise = np.stack([normal(self.embedding_size, 0, *path, sequence) for sequence in sequences])
+            values = (values + self.mechanism.embedding_noise * noise).astype(self.function.dtype)
+        sends = []
+        for (entity, shown), row in zip(task.showing, values, strict=True):
+            message = Embedding(
+                VERSION, self.fingerprint, entity, counters.epoch, shown.sequence, counters.steps, encode_array(row)
+            )
+            sends.append(Send("embeddings", entity.encode(), EMBEDDING.encode(message), partition))
+        task.showing = []
+        return sends
+
+    # ---- learning
+
+    def _step(self, partition: int, task: _Task) -> None:
+        counters = task.counters
+        assert counters is not None
+        answered = [task.answered[index] for index in range(len(task.answered))]
+        for index in range(len(answered)):
+            self._changed[partition, b"answered/%d" % index] = None
+        task.answered = {}
+        inputs = self._table([one.features for one in answered], self.inputs)
+        gradients = self._table([one.gradient for one in answered], self.embedding_size)
+        noise = self._hidden_noise(partition, counters.epoch, [one.sequence for one in answered])
+        done = self.function.forward(task.parameters, inputs, noise)
+        mechanism = self.mechanism
+        if mechanism is not None and mechanism.gradient_norm is not None and mechanism.gradient_noise is not None:
+            total = self.function.backward_each(task.parameters, done, gradients, mechanism.gradient_norm).astype(np.float64)
+            path = ("gradient", mechanism.secret, partition, counters.epoch, counters.steps)
+            total += mechanism.gradient_noise * mechanism.gradient_norm * normal(self.function.size, 0, *path)
+        else:
+            total = self.function.backward(task.parameters, done, gradients)
+        gradient = total / len(answered) + self.steps.regularisation * task.parameters
+        before = task.parameters.copy()
+        with np.errstate(over="ignore", invalid="ignore"):
+            task.optimiser.step(task.parameters, gradient, counters.steps + 1)
+        if math.isfinite(float(np.abs(task.parameters).sum(dtype=np.float64))):
+            counters.steps += 1
+            self._counts["steps"] += 1
+        else:
+            task.parameters[:] = before
+            self._counts["refused_steps"] += 1
+        task.changed_parameters = True
+        self._remember(partition, b"task", counters)
+
+    def _hidden_noise(self, partition: int, epoch: int, sequences: Sequence[int]) -> NDArray[Any] | None:
+        units = self.function.noise_units
+        if not units or self.mechanism is None:
+            return None
+        path = ("hidden", self.mechanism.secret, partition, epoch)
+        return np.stack([2 * uniform(units, 0, *path, sequence) - 1 for sequence in sequences])
+
+    def _table(self, rows: Sequence[bytes], width: int) -> NDArray[Any]:
+        """Rows that were checked when they came, (rows, width)."""
+        numbers = np.frombuffer(b"".join(rows), np.dtype(self.function.dtype).newbyteorder("<"))
+        return numbers.astype(self.function.dtype, copy=False).reshape(len(rows), width)
+
+    def _check_features(self, content: bytes) -> None:
+        decode_array(content, self.function.dtype, (self.inputs,), "features")
+
+    # ---- privacy
+
+    def _spend(self, partition: int, task: _Task, entity: str, embeddings: int = 0, steps: int = 0) -> bool:
+        """Whether the entity's budget allows it; then it is spent."""
+        mechanism = self.mechanism
+        assert mechanism is not None
+        spent = task.spent.get(entity)
+        if spent is None:
+            if len(task.spent) >= self.ledger_limit:
+                self._withheld["ledger"] += 1
+                return False
+            spent = _Spent()
+        if not mechanism.allows(spent.embeddings + embeddings, spent.steps + steps):
+            self._withheld["budget"] += 1
+            return False
+        spent.embeddings += embeddings
+        spent.steps += steps
+        task.spent[entity] = spent
+        task.largest_mu = max(task.largest_mu, mechanism.mu(spent.embeddings, spent.steps))
+        self._remember(partition, b"spent/" + entity.encode(), spent)
+        return True
+
+    # ---- state
+
+    def _check(self, received: Received, reply: Reply) -> None:
+        if received.record.key != reply.entity.encode():
+            raise PeerError("forged", f"reply for entity {reply.entity!r} under the key {received.record.key!r}")
+        if reply.fingerprint != self.fingerprint:
+            raise PeerError("configuration", "another federation name, seed, list of parties, embedding size or precision was used")
+        if reply.gradient:
+            gradient = decode_array(reply.gradient, self.function.dtype, (self.embedding_size,), "gradient")
+            if np.abs(gradient).max() > LARGEST_NUMBER:
+                raise PeerError("not_finite", f"a gradient holds a number above {LARGEST_NUMBER:g}")
+
+    def _forget(self, partition: int, task: _Task, entity: str) -> None:
+        del task.shown[entity]
+        self._changed[partition, b"entity/" + entity.encode()] = None
+
+    def _remember(self, partition: int, key: bytes, value: Any) -> None:
+        self._changed[partition, key] = msgspec.msgpack.encode(value)
+
+    def _waiting_key(self, number: int) -> bytes:
+        return b"waiting/%d" % number
+

@@ -1,0 +1,243 @@
+"""The roles of VAFL, as ``[role] kind`` names them."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from streamfl.role import Channels, ConfigurationError, Input, Record, TopicSpec
+from streamfl.role_kind import RoleKind
+from streamfl.samples import LabelReader, SampleReader
+from streamfl.vafl.config import COORDINATOR, PARTY, EntityLabelsSection, EntitySamplesSection, VaflSettings
+from streamfl.vafl.coordinator import Alignment, HeadSteps, VaflCoordinator
+from streamfl.vafl.heads import LOGISTIC, SQUARE, Head, NetworkHead, OutputLoss, SumHead, softmax_loss
+from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
+from streamfl.vafl.networks import DenseNetwork, Differentiable
+from streamfl.vafl.party import PartySteps, VaflParty
+from streamfl.vafl.privacy import BoundedOutput, Mechanism
+from streamfl.wire import fingerprint
+
+__all__ = ["ROLES", "embedding_function", "head", "output_loss"]
+
+_SMALL_SEGMENTS = {"segment.bytes": "67108864"}
+SHORTEST_SECRET = 32
+
+
+def embedding_function(settings: VaflSettings, inputs: int) -> Differentiable:
+    """h_m of this party."""
+    section, privacy = settings.embedding, settings.privacy
+    network = DenseNetwork(
+        [inputs, *section.hidden, settings.federation.embedding_size],
+        section.activation,
+        bias=section.bias,
+        dtype=_dtype(settings),
+        perturbation=privacy.hidden_noise,
+    )
+    if privacy.embedding_norm is None:
+        return network
+    return BoundedOutput(network, privacy.embedding_norm, privacy.normalise)
+
+
+def head(settings: VaflSettings) -> Head:
+    """What the coordinator makes of the embeddings."""
+    section, federation = settings.head, settings.federation
+    if section.kind == "sum":
+        return SumHead(_dtype(settings))
+    sizes = [len(federation.parties) * federation.embedding_size, *section.hidden, settings.outputs]
+    return NetworkHead(DenseNetwork(sizes, section.activation, dtype=_dtype(settings)))
+
+
+def output_loss(settings: VaflSettings) -> OutputLoss:
+    """The loss of the head's outputs."""
+    if settings.learning.loss == "softmax":
+        return softmax_loss(settings.outputs)
+    return SQUARE if settings.learning.loss == "square" else LOGISTIC
+
+
+def _dtype(settings: VaflSettings) -> Any:
+    return np.float64 if settings.federation.precision == "float64" else np.float32
+
+
+def _fingerprint(settings: VaflSettings) -> int:
+    federation = settings.federation
+    return fingerprint(
+        "vafl", federation.name, federation.seed, tuple(federation.parties), federation.embedding_size, federation.precision
+    )
+
+
+def _samples(settings: VaflSettings) -> EntitySamplesSection:
+    if settings.samples is None:
+        raise ConfigurationError("the section [samples] is missing: a vafl-party has to know its samples' topic and fields")
+    return settings.samples
+
+
+def _labels(settings: VaflSettings) -> EntityLabelsSection:
+    if settings.labels is None:
+        raise ConfigurationError("the section [labels] is missing: a vafl-coordinator has to know its labels' topic and field")
+    return settings.labels
+
+
+def _party(settings: VaflSettings) -> str:
+    if settings.party is None:
+        raise ConfigurationError("the section [party] is missing: say which of federation.parties this is")
+    return settings.party.name
+
+
+def _secret(settings: VaflSettings) -> str:
+    path = settings.privacy.secret_file
+    if path is None:
+        return ""
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"privacy.secret_file = {path!r}: cannot be read: {error.strerror or error}") from None
+    if len(content) < SHORTEST_SECRET:
+        raise ConfigurationError(f"privacy.secret_file = {path!r}: has {len(content)} bytes, at least {SHORTEST_SECRET} are needed")
+    return content.hex()
+
+
+def _mechanism(settings: VaflSettings) -> Mechanism | None:
+    privacy = settings.privacy
+    if privacy.embedding_norm is None or privacy.embedding_noise is None:
+        return None
+    return Mechanism(
+        embedding_norm=privacy.embedding_norm,
+        embedding_noise=privacy.embedding_noise,
+        gradient_norm=privacy.gradient_norm,
+        gradient_noise=privacy.gradient_noise,
+        budget=privacy.budget_mu,
+        secret=_secret(settings),
+    )
+
+
+def _build_party(settings: VaflSettings) -> VaflParty:
+    learning, alignment = settings.learning, settings.alignment
+    inputs = SampleReader(_samples(settings).samples).dimension
+    return VaflParty(
+        name=_party(settings),
+        function=embedding_function(settings, inputs),
+        inputs=inputs,
+        embedding_size=settings.federation.embedding_size,
+        steps=PartySteps(
+            learning.optimiser, learning.learning_rate, learning.batch_size, learning.in_flight, learning.regularisation
+        ),
+        seed=settings.federation.seed,
+        fingerprint=_fingerprint(settings),
+        expiry=alignment.expiry_seconds,
+        limit=alignment.limit,
+        mechanism=_mechanism(settings),
+        ledger_limit=settings.privacy.ledger_limit,
+    )
+
+
+def _build_coordinator(settings: VaflSettings) -> VaflCoordinator:
+    learning, alignment = settings.learning, settings.alignment
+    low, high = _labels(settings).label_range
+    return VaflCoordinator(
+        parties=settings.federation.parties,
+        embedding_size=settings.federation.embedding_size,
+        head=head(settings),
+        loss=output_loss(settings),
+        steps=HeadSteps(learning.optimiser, learning.learning_rate, learning.batch_size, learning.regularisation),
+        alignment=Alignment(
+            quorum=alignment.quorum,
+            wait_for=learning.wait_for,
+            max_staleness=learning.max_staleness,
+            reply_seconds=alignment.reply_seconds,
+            revise=alignment.revise,
+            expiry=alignment.expiry_seconds,
+            limit=alignment.limit,
+            keep=alignment.keep,
+        ),
+        seed=settings.federation.seed,
+        fingerprint=_fingerprint(settings),
+        dtype=_dtype(settings),
+        encode_prediction=msgspec.json.Encoder().encode,
+        original=lambda value: low + value * (high - low),
+        gradient_noise=settings.privacy.reply_noise,
+        noise_secret=_secret(settings),
+    )
+
+
+def _decode_reply(record: Record) -> Reply:
+    return REPLY.decode(record.value)
+
+
+def _decode_embedding(record: Record) -> Embedding:
+    return EMBEDDING.decode(record.value)
+
+
+def _party_channels(settings: VaflSettings, role: Any) -> Channels:
+    own = settings.member
+    return Channels(
+        inputs={
+            "samples": Input(_samples(settings).topic, SampleReader(_samples(settings).samples).decode),
+            "gradients": Input(f"{own}.gradients", _decode_reply),
+        },
+        outputs={"embeddings": f"{own}.embeddings"},
+        changelogs={"state": f"{own}.state"},
+    )
+
+
+def _coordinator_channels(settings: VaflSettings, role: Any) -> Channels:
+    name, labels = settings.federation.name, _labels(settings)
+    parties = settings.federation.parties
+    return Channels(
+        inputs={
+            "labels": Input(labels.topic, LabelReader(labels, labels.label_range).decode),
+            **{f"embeddings/{party}": Input(f"{name}.{party}.embeddings", _decode_embedding) for party in parties},
+        },
+        outputs={
+            "predictions": f"{name}.predictions",
+            **{f"gradients/{party}": f"{name}.{party}.gradients" for party in parties},
+        },
+        changelogs={"state": f"{settings.member}.state"},
+    )
+
+
+def _between(settings: VaflSettings, party: str) -> list[str]:
+    return [f"{settings.federation.name}.{party}.{direction}" for direction in ("embeddings", "gradients")]
+
+
+def _party_topics(settings: VaflSettings) -> list[TopicSpec]:
+    return [
+        TopicSpec(_samples(settings).topic, None, compacted=False, users=True),
+        *(TopicSpec(topic, None, compacted=False) for topic in _between(settings, _party(settings))),
+        TopicSpec(f"{settings.member}.state", None, compacted=True, preferred=_SMALL_SEGMENTS),
+        TopicSpec(settings.dead_letters, None, compacted=False),
+    ]
+
+
+def _coordinator_topics(settings: VaflSettings) -> list[TopicSpec]:
+    return [
+        TopicSpec(_labels(settings).topic, None, compacted=False, users=True),
+        *(TopicSpec(topic, None, compacted=False) for party in settings.federation.parties for topic in _between(settings, party)),
+        TopicSpec(f"{settings.federation.name}.predictions", None, compacted=False),
+        TopicSpec(f"{settings.member}.state", None, compacted=True, preferred=_SMALL_SEGMENTS),
+        TopicSpec(settings.dead_letters, None, compacted=False),
+    ]
+
+
+def _partitioned_like(settings: VaflSettings) -> dict[str, str]:
+    """An entity's records of both directions, its label and what is remembered of it lie in partitions of the same number."""
+    if settings.role.kind == PARTY:
+        like, parties = _samples(settings).topic, [_party(settings)]
+    else:
+        like, parties = _labels(settings).topic, settings.federation.parties
+    topics = [topic for party in parties for topic in _between(settings, party)]
+    return dict.fromkeys((*topics, f"{settings.member}.state"), like)
+
+
+_kind = partial(RoleKind[VaflSettings], settings=VaflSettings, partitioned_like=_partitioned_like)
+
+ROLES: dict[str, RoleKind[Any]] = {
+    kind.name: kind
+    for kind in (
+        _kind(name=PARTY, build=_build_party, channels=_party_channels, topics=_party_topics),
+        _kind(name=COORDINATOR, build=_build_coordinator, channels=_coordinator_channels, topics=_coordinator_topics),
+    )
+}

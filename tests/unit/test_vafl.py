@@ -1,0 +1,395 @@
+"""VAFL's party and coordinator in conversations: what is predicted, learnt from, asked for, waited for and forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from streamfl.role import Received, Record, Rejection, Role, Send
+from streamfl.samples import Label, Sample
+from streamfl.vafl.coordinator import Alignment, HeadSteps, VaflCoordinator
+from streamfl.vafl.heads import LOGISTIC, SQUARE, SumHead, softmax_loss
+from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Prediction, Reply
+from streamfl.vafl.networks import DenseNetwork
+from streamfl.vafl.optimisers import optimiser_named
+from streamfl.vafl.party import PartySteps, VaflParty
+from streamfl.vafl.privacy import BoundedOutput, Mechanism, delta_of, epsilon_of
+from streamfl.wire import VERSION, encode_array
+
+PARTIES = ("bank", "shop", "phone")
+
+
+def received(channel: str, message: Any, key: str) -> Received:
+    return Received(channel, message, Record(channel, 0, 0, key.encode(), b""))
+
+
+def figures(role: Role) -> dict[str, float]:
+    """Every measurement; of one with labels, each under name/label."""
+    return {"/".join([one.name, *(value for _, value in one.labels)]): one.value for one in role.measure()}
+
+
+class Coordinator:
+    """A coordinator of one partition, linear outputs that are added up, the square loss, and what it says."""
+
+    def __init__(self, **alignment: Any) -> None:
+        self.role = VaflCoordinator(
+            parties=PARTIES,
+            embedding_size=1,
+            head=SumHead(np.float64),
+            loss=SQUARE,
+            steps=HeadSteps(),
+            alignment=Alignment(**alignment),
+            seed=0,
+            dtype=np.float64,
+        )
+        self.role.open(0)
+        self.sequences = dict.fromkeys(PARTIES, 0)
+
+    def hears(self, party: str, entity: str, value: float, version: int = 0, now: float = 0.0) -> list[str]:
+        self.sequences[party] += 1
+        content = encode_array(np.array([value]))
+        message = Embedding(VERSION, 0, entity, 1, self.sequences[party], version, content)
+        return self._said([received(f"embeddings/{party}", message, entity)], now)
+
+    def labelled(self, entity: str, label: float, now: float = 0.0) -> list[str]:
+        return self._said([received("labels", Label(entity, entity, label), entity)], now)
+
+    def tick(self, now: float) -> list[str]:
+        return self._said([], now)
+
+    def _said(self, batch: Sequence[Received], now: float) -> list[str]:
+        lines = []
+        for reply in self.role.receive(batch, now):
+            assert isinstance(reply, Send), reply
+            if reply.channel == "predictions":
+                one = msgspec.json.decode(reply.value, type=Prediction)
+                lines.append(f"{one.entity} is {one.prediction:g}, of {one.embeddings}, revision {one.revision}")
+            else:
+                answer = REPLY.decode(reply.value)
+                said = f"{np.frombuffer(answer.gradient)[0]:g}" if answer.gradient else "again"
+                lines.append(f"{reply.channel.removeprefix('gradients/')}: {answer.entity} {answer.sequence} {said}")
+        return lines
+
+
+def test_a_prediction_comes_with_the_quorum_and_again_with_every_further_embedding() -> None:
+    """Protects predictions from waiting for late parties, and from staying worse than they could be."""
+    coordinator = Coordinator(quorum=2)
+    assert coordinator.hears("bank", "e", 1.0) == []
+    # shop has shown nothing so far: its mean is 0.
+    assert coordinator.hears("phone", "e", 2.0) == ["e is 3, of 2, revision 0"]
+    assert coordinator.hears("shop", "e", 4.0) == ["e is 7, of 3, revision 1"]
+    assert coordinator.labelled("e", 7.5) == ["bank: e 1 -1", "shop: e 1 -1", "phone: e 1 -1"]
+    assert figures(coordinator.role)["loss_windowed"] == 0.25
+
+
+def test_an_absent_party_is_replaced_by_its_mean() -> None:
+    """Protects predictions with parties absent: what a party shows on average stands for what it does not."""
+    coordinator = Coordinator(quorum=2, revise=False)
+    for number, value in enumerate((3.0, 5.0)):
+        coordinator.hears("shop", f"old-{number}", value)
+    coordinator.hears("bank", "e", 1.0)
+    assert coordinator.hears("phone", "e", 1.0) == ["e is 6, of 2, revision 0"]
+    assert coordinator.hears("shop", "e", 9.0) == []
+
+
+def test_who_comes_after_the_label_gets_its_gradient_alone() -> None:
+    """Protects learning from being stalled by a late party, and the late party from being left out."""
+    coordinator = Coordinator(quorum=2)
+    coordinator.hears("bank", "e", 1.0)
+    coordinator.hears("shop", "e", 2.0)
+    assert coordinator.labelled("e", 1.0) == ["bank: e 1 4", "shop: e 1 4"]
+    assert coordinator.hears("phone", "e", 1.0) == ["phone: e 1 6"]
+    # Everybody was answered: nothing of it is remembered.
+    assert figures(coordinator.role)["entities"] == 0
+
+
+def test_it_learns_once_so_many_are_new() -> None:
+    """Protects the t-synchronous rule (algorithm 2): nobody is answered before t parties have shown the entity anew."""
+    coordinator = Coordinator(quorum=1, wait_for=2, keep=True)
+    coordinator.labelled("e", 0.0)
+    assert coordinator.hears("bank", "e", 1.0) == ["e is 1, of 1, revision 0"]
+    assert coordinator.hears("bank", "e", 2.0) == []
+    assert coordinator.hears("shop", "e", 1.0) == ["bank: e 2 6", "shop: e 1 6"]
+    assert coordinator.hears("phone", "e", 1.0) == []
+    assert coordinator.hears("shop", "e", 3.0) == ["shop: e 2 12", "phone: e 1 12"]
+
+
+def test_an_embedding_that_is_too_old_is_asked_for_anew() -> None:
+    """Protects learning from labels that come late: what a model said long ago is no longer what it says."""
+    coordinator = Coordinator(quorum=2, max_staleness=3)
+    coordinator.hears("bank", "e", 1.0, version=0)
+    coordinator.hears("shop", "e", 2.0, version=7)
+    coordinator.hears("bank", "other", 0.0, version=4)
+    coordinator.hears("shop", "other", 0.0, version=10)
+    # Three steps are not too many, four are.
+    assert coordinator.labelled("e", 0.0) == ["bank: e 1 again"]
+    assert coordinator.hears("bank", "e", 5.0, version=5) == ["bank: e 3 14", "shop: e 1 14"]
+    assert figures(coordinator.role)["requests"] == 1
+    assert figures(coordinator.role)["staleness_largest"] == 3
+
+
+def test_who_does_not_answer_counts_as_absent() -> None:
+    """Protects the others from a party that died: its embedding is not waited for, and not used."""
+    coordinator = Coordinator(quorum=2, max_staleness=0, reply_seconds=5.0)
+    coordinator.hears("bank", "e", 1.0, version=0)
+    coordinator.hears("shop", "e", 2.0, version=0)
+    coordinator.hears("phone", "e", 3.0, version=0)
+    coordinator.hears("bank", "other", 7.0, version=1)
+    coordinator.hears("shop", "other", 0.0, version=1)
+    assert coordinator.labelled("e", 0.0, now=10.0) == ["bank: e 1 again", "shop: e 1 again"]
+    assert coordinator.role.wake_at == 15.0
+    assert coordinator.hears("shop", "e", 2.5, version=1, now=12.0) == []
+    assert coordinator.tick(16.9) == []
+    # bank's mean so far is 4.
+    assert coordinator.tick(17.0) == ["shop: e 3 19", "phone: e 1 19"]
+    assert figures(coordinator.role)["silent_parties"] == 1
+
+
+def test_what_never_comes_is_forgotten_and_counted() -> None:
+    """Protects the memory, and operators from not knowing: each way in which an entity comes to nothing has a figure."""
+    coordinator = Coordinator(quorum=2, expiry=100.0)
+    coordinator.hears("bank", "alone", 1.0, now=0.0)
+    coordinator.hears("bank", "unlabelled", 1.0, now=1.0)
+    coordinator.hears("shop", "unlabelled", 1.0, now=1.0)
+    coordinator.labelled("unseen", 1.0, now=2.0)
+    assert coordinator.role.wake_at == 100.0
+    coordinator.tick(102.0)
+    found = figures(coordinator.role)
+    assert found["entities"] == 0
+    assert {name: found[f"forgotten_entities/{name}"] for name in ("no_quorum", "no_label", "no_embedding", "displaced")} == {
+        "no_quorum": 1,
+        "no_label": 1,
+        "no_embedding": 1,
+        "displaced": 0,
+    }
+
+
+def test_the_table_is_bounded() -> None:
+    """Protects the memory from entities without end: the one heard of longest ago gives way."""
+    coordinator = Coordinator(quorum=2, limit=2)
+    for entity in ("a", "b", "a", "c"):
+        coordinator.hears("bank", entity, 1.0)
+    assert list(coordinator.role._tasks[0].entities) == ["a", "c"]
+    assert figures(coordinator.role)["forgotten_entities/displaced"] == 1
+
+
+def test_the_first_label_counts() -> None:
+    """Protects from a label that comes twice, or is contradicted."""
+    coordinator = Coordinator(quorum=1, keep=True)
+    coordinator.hears("bank", "e", 1.0)
+    assert coordinator.labelled("e", 1.0) == ["bank: e 1 0"]
+    assert coordinator.labelled("e", 5.0) == []
+    assert coordinator.hears("shop", "e", 1.0) == ["shop: e 1 2"]
+    assert figures(coordinator.role)["duplicate_labels"] == 1
+
+
+def test_a_classifier_says_probabilities_and_counts_what_it_got_right() -> None:
+    """Protects the figure that users look at: accuracy of predictions made before the label."""
+    role = VaflCoordinator(
+        parties=PARTIES,
+        embedding_size=3,
+        head=SumHead(np.float64),
+        loss=softmax_loss(3),
+        steps=HeadSteps(),
+        alignment=Alignment(quorum=1, keep=True),
+        seed=0,
+        dtype=np.float64,
+    )
+    role.open(0)
+    for number, (values, label) in enumerate((([0.0, 2.0, 0.0], 1.0), ([5.0, 2.0, 0.0], 2.0))):
+        entity = f"e{number}"
+        message = Embedding(VERSION, 0, entity, 1, number + 1, 0, encode_array(np.array(values)))
+        (sent,) = role.receive([received("embeddings/bank", message, entity)], 0.0)
+        assert isinstance(sent, Send)
+        prediction = msgspec.json.decode(sent.value, type=Prediction).prediction
+        assert np.allclose(prediction, np.exp(values) / np.exp(values).sum())
+        role.receive([received("labels", Label(entity, entity, label), entity)], 0.0)
+    assert figures(role)["accuracy"] == 0.5
+    assert LOGISTIC.prediction(np.zeros((1, 1))).tolist() == [0.5]
+
+
+class Party:
+    """A party of one partition with one weight, and what it says."""
+
+    def __init__(self, mechanism: Mechanism | None = None, steps: PartySteps | None = None, **bounds: Any) -> None:
+        network: Any = DenseNetwork([1, 1], bias=False, dtype=np.float64)
+        self.role = VaflParty(
+            name="bank",
+            function=network if mechanism is None else BoundedOutput(network, mechanism.embedding_norm, normalise=False),
+            inputs=1,
+            embedding_size=1,
+            steps=steps or PartySteps("sgd", 1.0, 1),
+            seed=0,
+            mechanism=mechanism,
+            **bounds,
+        )
+        self.role.open(0)
+
+    def sees(self, entity: str, value: float = 1.0, now: float = 0.0) -> list[tuple[str, int, float]]:
+        return self._said([received("samples", Sample(entity, "s", (value,), None), entity)], now)
+
+    def answered(self, entity: str, sequence: int, gradient: float | None, now: float = 0.0) -> list[tuple[str, int, float]]:
+        content = b"" if gradient is None else encode_array(np.array([gradient]))
+        return self._said([received("gradients", Reply(VERSION, 0, entity, 0, sequence, content), entity)], now)
+
+    def _said(self, batch: Sequence[Received], now: float) -> list[tuple[str, int, float]]:
+        lines = []
+        for reply in self.role.receive(batch, now):
+            assert isinstance(reply, Send), reply
+            one = EMBEDDING.decode(reply.value)
+            lines.append((one.entity, one.sequence, float(np.frombuffer(one.values)[0])))
+        return lines
+
+    @property
+    def weight(self) -> float:
+        return float(self.role._tasks[0].parameters[0])
+
+
+def test_a_party_learns_from_the_gradient_to_its_newest_embedding() -> None:
+    """Protects learning from gradients of embeddings that are no longer there, and from learning one twice."""
+    party = Party()
+    assert party.sees("e", 2.0) == [("e", 1, 0.0)]
+    assert party.sees("e", 3.0) == [("e", 2, 0.0)]
+    assert party.answered("e", 1, 1.0) == []
+    assert party.weight == 0.0
+    party.answered("e", 2, 1.0)
+    assert party.weight == -3.0
+    party.answered("e", 2, 1.0)
+    assert party.weight == -3.0
+    found = figures(party.role)
+    assert (found["ignored_replies/superseded"], found["ignored_replies/unknown"], found["entities"]) == (1, 1, 0)
+
+
+def test_a_party_that_is_asked_shows_the_entity_by_its_present_model() -> None:
+    """Protects late labels: a new embedding comes from the features as they were and the model as it is."""
+    party = Party()
+    party.sees("late", 2.0)
+    party.sees("e", 1.0)
+    party.answered("e", 2, -0.5)
+    assert party.answered("late", 1, None) == [("late", 3, 1.0)]
+    party.answered("late", 3, 0.25)
+    assert party.weight == 0.0
+
+
+def test_no_more_are_on_their_way_than_may_be() -> None:
+    """Protects synchronous learning and the memory: the next sample waits for the step, and the partition is read no further."""
+    party = Party(steps=PartySteps("sgd", 1.0, 2, in_flight=2), waiting_limit=2)
+    assert [len(party.sees(entity)) for entity in "abc"] == [1, 1, 0]
+    assert list(party.role.full) == []
+    party.sees("d")
+    assert list(party.role.full) == [0]
+    assert party.answered("a", 1, 1.0) == []
+    assert [one[:2] for one in party.answered("b", 2, 1.0)] == [("c", 3), ("d", 4)]
+    assert list(party.role.full) == []
+    assert figures(party.role)["steps"] == 1
+
+
+def test_a_party_forgets_by_age_and_by_number() -> None:
+    """Protects the memory from entities that nobody answers."""
+    party = Party(expiry=10.0, limit=2)
+    for number, entity in enumerate("abc"):
+        party.sees(entity, now=float(number))
+    assert party.role.wake_at == 11.0
+    party.role.receive([], 11.0)
+    found = figures(party.role)
+    assert (found["entities"], found["forgotten_entities/displaced"], found["forgotten_entities/expired"]) == (1, 1, 1)
+
+
+def test_a_step_into_infinity_is_not_taken() -> None:
+    """Protects the model from one gradient that is too large for it."""
+    party = Party(steps=PartySteps("sgd", 1e300, 1))
+    party.sees("e", 1e9)
+    party.answered("e", 1, 1e9)
+    assert party.weight == 0.0
+    assert figures(party.role)["refused_steps"] == 1
+
+
+MECHANISM = Mechanism(embedding_norm=1.0, embedding_noise=4.0, gradient_norm=1.0, gradient_noise=4.0, budget=1.0, secret="0" * 64)
+
+
+def test_an_entity_whose_budget_is_spent_is_shown_no_more() -> None:
+    """Protects the promise to the people behind the entities: mu = sqrt(k (2C/c)^2 + j (2/sigma)^2) never exceeds the budget."""
+    party = Party(MECHANISM)
+    for sequence in (1, 2):
+        assert len(party.sees("e")) == 1
+        party.answered("e", sequence, 1.0)
+    # Two embeddings and two steps at (1/2)^2 each are the whole of mu = 1.
+    assert figures(party.role)["privacy_mu"] == 1.0
+    assert party.sees("e") == []
+    found = figures(party.role)
+    assert (found["withheld_embeddings/budget"], found["privacy_mu"]) == (1, 1.0)
+    assert found["privacy_epsilon"] == pytest.approx(epsilon_of(1.0, 1e-5))
+    assert len(party.sees("other")) == 1
+
+
+def test_what_cannot_be_counted_is_not_shown() -> None:
+    """Protects the promise where the memory of what was released is full."""
+    party = Party(MECHANISM, ledger_limit=1)
+    assert len(party.sees("a")) == 1
+    assert party.sees("b") == []
+    assert figures(party.role)["withheld_embeddings/ledger"] == 1
+
+
+def test_without_noise_on_steps_the_figure_has_another_name() -> None:
+    """Protects operators from taking for a guarantee what covers an entity's own embeddings only."""
+    mechanism = Mechanism(1.0, 4.0, None, None, None, "0" * 64)
+    party = Party(mechanism)
+    party.sees("e")
+    found = figures(party.role)
+    assert found["privacy_mu_per_release"] == 0.5
+    assert not {"privacy_mu", "privacy_epsilon"} & found.keys()
+
+
+def test_noise_is_the_secrets_alone() -> None:
+    """Protects embeddings: who knows everything but the secret cannot take the noise off; a repeated step makes the same noise."""
+    values = [Party(Mechanism(1.0, 4.0, None, None, None, secret)).sees("e")[0][2] for secret in ("a" * 64, "b" * 64, "a" * 64)]
+    assert values[0] == values[2] != values[1]
+    drawn = [Party(Mechanism(1.0, 4.0, None, None, None, f"{number}")).sees("e")[0][2] for number in range(400)]
+    assert np.std(drawn) == pytest.approx(4.0, rel=0.15)
+
+
+def test_mu_becomes_epsilon_and_delta_as_the_curve_says() -> None:
+    """Protects the figure that people compare: delta at epsilon by numerical integration of the two normal densities."""
+    grid = np.linspace(-40, 40, 2_000_001)
+    for mu, epsilon in ((0.5, 0.3), (1.0, 1.0), (3.0, 5.0)):
+        left = np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi)
+        right = np.exp(-((grid - mu) ** 2) / 2) / np.sqrt(2 * np.pi)
+        area = np.maximum(right - np.exp(epsilon) * left, 0).sum() * (grid[1] - grid[0])
+        assert delta_of(mu, epsilon) == pytest.approx(area, rel=1e-6)
+        assert epsilon_of(mu, delta_of(mu, epsilon)) == pytest.approx(epsilon, rel=1e-9)
+    assert delta_of(0.0, 0.1) == 0.0
+    assert epsilon_of(0.01, 0.5) == 0.0
+
+
+def test_optimisers_are_what_their_papers_say() -> None:
+    """Protects every figure: three steps of each, against the equations on plain numbers."""
+    gradients = [0.5, -2.0, 1.0]
+    expected: dict[str, float] = {"sgd": 0.0, "sgd-decay": 0.0, "adagrad": 0.0, "adam": 0.0}
+    squares = mean = square = 0.0
+    for number, gradient in enumerate(gradients, 1):
+        expected["sgd"] -= 0.1 * gradient
+        expected["sgd-decay"] -= 0.1 / number * gradient
+        squares += gradient**2
+        expected["adagrad"] -= 0.1 * gradient / (1e-8 + squares**0.5)
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
+        expected["adam"] -= 0.1 * (mean / (1 - 0.9**number)) / ((square / (1 - 0.999**number)) ** 0.5 + 1e-8)
+    for name, value in expected.items():
+        parameters = np.zeros(1)
+        optimiser = optimiser_named(name, 0.1, 1)  # type: ignore[arg-type]
+        for number, gradient in enumerate(gradients, 1):
+            optimiser.step(parameters, np.array([gradient]), number)
+        assert parameters[0] == pytest.approx(value, rel=1e-12), name
+
+
+def test_rejections_name_the_sender() -> None:
+    """Protects everybody from a forged reply: an entity is its key's alone."""
+    party = Party()
+    party.sees("e")
+    message = Reply(VERSION, 0, "e", 0, 1, encode_array(np.array([1.0])))
+    (rejection,) = party.role.receive([received("gradients", message, "other")], 0.0)
+    assert isinstance(rejection, Rejection)
+    assert rejection.error.reason == "forged"
