@@ -5,6 +5,7 @@ VAFL, Algorithm 1, party m: theta_m <- theta_m - eta_m (J_m' g + grad r(theta_m)
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
@@ -17,12 +18,12 @@ from numpy.typing import NDArray
 
 from streamfl.role import Measurement, PeerError, Received, Rejection, Send, StateChange
 from streamfl.samples import Sample
-from streamfl.seeding import normal, uniform
+from streamfl.seeding import uniform
 from streamfl.vafl.arrays import changed_chunks, restore_chunk
 from streamfl.vafl.messages import EMBEDDING, LARGEST_NUMBER, Embedding, Reply
 from streamfl.vafl.networks import Differentiable
 from streamfl.vafl.optimisers import Optimiser, OptimiserName, optimiser_named
-from streamfl.vafl.privacy import Mechanism, epsilon_of
+from streamfl.vafl.privacy import ROUNDING, Mechanism, epsilon_of, secret_noise
 from streamfl.wire import VERSION, decode_array, encode_array
 
 __all__ = ["PartySteps", "VaflParty"]
@@ -63,17 +64,20 @@ class _Answered(msgspec.Struct, array_like=True):
 
 
 class _Spent(msgspec.Struct, array_like=True):
-    """What was released of an entity."""
+    """What was released of an entity. ``steps``: m^2 for m gradients in one step."""
 
     embeddings: int = 0
     steps: int = 0
 
 
 class _Counters(msgspec.Struct, array_like=True):
+    """``learnt``: a digest of all that the parameters were learnt from, kept where noise depends on it."""
+
     epoch: int
     sequence: int = 0
     steps: int = 0
     first_waiting: int = 0
+    learnt: bytes = b""
 
 
 @dataclass(slots=True)
@@ -243,14 +247,17 @@ class VaflParty:
         yield Measurement("waiting_samples", "gauge", text, sum(len(task.waiting) for task in tasks))
         if self.mechanism is not None:
             for reason, count in self._withheld.items():
-                text = "Embeddings not sent: the entity's privacy budget is spent, or there is no room to remember what is"
+                text = "Not sent or not learnt from: the entity's privacy budget is spent, or no room to remember what is"
                 yield Measurement("withheld_embeddings", "counter", text, count, (("reason", reason),))
             mu = max((task.largest_mu for task in tasks), default=0.0)
-            name = "privacy_mu" if self.mechanism.guarantees else "privacy_mu_per_release"
-            yield Measurement(name, "gauge", "mu of the entity of which most was released (Gaussian differential privacy)", mu)
+            text = "mu of the entity of which most was released (Gaussian differential privacy)"
             if self.mechanism.guarantees:
+                yield Measurement("privacy_mu", "gauge", text, mu)
                 text = f"epsilon of the same at delta = {DELTA:g}"
                 yield Measurement("privacy_epsilon", "gauge", text, epsilon_of(mu, DELTA))
+            else:
+                text += ", of its own embeddings alone: what others' tell of it is not counted, and this is no guarantee"
+                yield Measurement("privacy_mu_per_release", "gauge", text, mu)
 
     # ---- what comes in
 
@@ -277,12 +284,18 @@ class VaflParty:
             self._ignored["superseded"] += 1
             return []
         if not reply.gradient:
-            self._counts["embeddings_again"] += 1
-            self._upload(partition, task, reply.entity, shown.features, now)
-            return []
-        self._forget(partition, task, reply.entity)
-        if self.mechanism is not None and not self._spend(partition, task, reply.entity, steps=1):
+            if self._upload(partition, task, reply.entity, shown.features, now):
+                self._counts["embeddings_again"] += 1
+                return []
+            # No gradient will come, and nobody is to wait for it.
+            self._forget(partition, task, reply.entity)
             return self._go_on(partition, task, now)
+        self._forget(partition, task, reply.entity)
+        if self.mechanism is not None:
+            before = sum(task.answered[index].entity == reply.entity for index in range(len(task.answered)))
+            # (m + 1)^2 - m^2: gradients of one entity add up in a step.
+            if not self._spend(partition, task, reply.entity, steps=2 * before + 1):
+                return self._go_on(partition, task, now)
         self._counts["gradients"] += 1
         answered = _Answered(reply.entity, shown.sequence, shown.features, reply.gradient)
         self._remember(partition, b"answered/%d" % len(task.answered), answered)
@@ -323,9 +336,10 @@ class VaflParty:
 
     # ---- what goes out
 
-    def _upload(self, partition: int, task: _Task, entity: str, features: bytes, now: float) -> None:
+    def _upload(self, partition: int, task: _Task, entity: str, features: bytes, now: float) -> bool:
+        """Whether the entity is to be shown: its budget may not allow it."""
         if self.mechanism is not None and not self._spend(partition, task, entity, embeddings=1):
-            return
+            return False
         assert task.counters is not None
         task.counters.sequence += 1
         self._remember(partition, b"task", task.counters)
@@ -340,6 +354,7 @@ class VaflParty:
         if len(task.shown) > self.limit:
             self._forget(partition, task, next(iter(task.shown)))
             self._forgotten["displaced"] += 1
+        return True
 
     def _show(self, partition: int, task: _Task) -> list[Send]:
         """The embeddings, at the present parameters, of all entities that are to be shown."""
@@ -351,8 +366,12 @@ class VaflParty:
         inputs = self._table([shown.features for _, shown in task.showing], self.inputs)
         values = self.function.forward(task.parameters, inputs, self._hidden_noise(partition, counters.epoch, sequences)).outputs
         if self.mechanism is not None:
-            path = ("embedding", self.mechanism.secret, partition, counters.epoch)
-            noise = np.stack([normal(self.embedding_size, 0, *path, sequence) for sequence in sequences])
+            noise = np.stack(
+                [
+                    self._noise(self.embedding_size, partition, counters, "embedding", shown.sequence, entity, shown.features)
+                    for entity, shown in task.showing
+                ]
+            )
             values = (values + self.mechanism.embedding_noise * noise).astype(self.function.dtype)
         sends = []
         for (entity, shown), row in zip(task.showing, values, strict=True):
@@ -377,10 +396,13 @@ class VaflParty:
         noise = self._hidden_noise(partition, counters.epoch, [one.sequence for one in answered])
         done = self.function.forward(task.parameters, inputs, noise)
         mechanism = self.mechanism
+        if mechanism is not None:
+            counters.learnt = hashlib.blake2b(msgspec.msgpack.encode((counters.learnt, answered)), digest_size=32).digest()
         if mechanism is not None and mechanism.gradient_norm is not None and mechanism.gradient_noise is not None:
-            total = self.function.backward_each(task.parameters, done, gradients, mechanism.gradient_norm).astype(np.float64)
-            path = ("gradient", mechanism.secret, partition, counters.epoch, counters.steps)
-            total += mechanism.gradient_noise * mechanism.gradient_norm * normal(self.function.size, 0, *path)
+            norm = mechanism.gradient_norm * (1 - ROUNDING)
+            total = self.function.backward_each(task.parameters, done, gradients, norm).astype(np.float64)
+            drawn = self._noise(self.function.size, partition, counters, "gradient")
+            total += mechanism.gradient_noise * mechanism.gradient_norm * drawn
         else:
             total = self.function.backward(task.parameters, done, gradients)
         gradient = total / len(answered) + self.steps.regularisation * task.parameters
@@ -395,6 +417,13 @@ class VaflParty:
             self._counts["refused_steps"] += 1
         task.changed_parameters = True
         self._remember(partition, b"task", counters)
+
+    def _noise(
+        self, count: int, partition: int, counters: _Counters, kind: str, *content: str | int | bytes
+    ) -> NDArray[np.float64]:
+        assert self.mechanism is not None
+        own = (self.fingerprint, self.name, partition, counters.epoch, kind, counters.learnt)
+        return secret_noise(count, self.mechanism.secret, *own, *content)
 
     def _hidden_noise(self, partition: int, epoch: int, sequences: Sequence[int]) -> NDArray[Any] | None:
         units = self.function.noise_units
@@ -454,4 +483,3 @@ class VaflParty:
 
     def _waiting_key(self, number: int) -> bytes:
         return b"waiting/%d" % number
-

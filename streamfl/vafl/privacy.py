@@ -4,31 +4,42 @@ Two things leave a party that depend on a record's features: its own embeddings,
 everything that is sent later, of other records too. Both are made private by the Gaussian mechanism (Dong, Roth and Su, "Gaussian
 Differential Privacy", 2022): an embedding of norm at most C with noise N(0, c^2 I) is (2C/c)-GDP for replacing the record, a step
 on a sum of gradients of norm at most S each with noise N(0, (sigma S)^2 I) is (2/sigma)-GDP, and k of these compose to the root of
-the sum of their squares.
+the sum of their squares. m gradients of one record in one step move its sum by 2 m S against one noise, and cost what m^2 steps do.
+
+Which step a gradient falls into, and whether it comes at all, depends on the record too, but only through what was sent of it:
+replies are made of noisy embeddings. Given everything sent so far, steps are of the same entities with either record, their sums
+differ by what was counted, and composition holds whatever is chosen because of earlier results (theorem 4 there).
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr
+from scipy.special import log_ndtr, ndtr, ndtri
 
 from streamfl.seeding import rng_for
 from streamfl.vafl.networks import Differentiable
 
-__all__ = ["BoundedOutput", "Mechanism", "delta_of", "epsilon_of"]
+__all__ = ["BoundedOutput", "Mechanism", "delta_of", "epsilon_of", "secret_noise"]
 
-# Sending takes an embedding to single precision, which may lengthen it by so much.
+# Rounding to single precision may lengthen a vector, and a sum of them, by so much.
 ROUNDING = 1e-5
+# Shorter outputs have no direction worth the name, and gradients through a division by less overflow.
+SHORTEST = 1e-12
 
 
 class BoundedOutput:
-    """A function whose outputs are brought to a norm: C h / |h| if ``normalise``, h min(1, C / |h|) otherwise."""
+    """A function whose outputs are brought to a norm: C h / |h| if ``normalise``, h min(1, C / |h|) otherwise.
+
+    What is not finite becomes 0, of which nothing is learnt: it would tell of its record whatever the noise.
+    """
 
     def __init__(self, inner: Differentiable, norm: float, normalise: bool) -> None:
         self._inner = inner
@@ -47,13 +58,16 @@ class BoundedOutput:
 
     def forward(self, parameters: NDArray[Any], inputs: NDArray[Any], noise: NDArray[Any] | None = None) -> _BoundedPass:
         inner = self._inner.forward(parameters, inputs, noise)
-        lengths = np.linalg.norm(inner.outputs.astype(np.float64), axis=1, keepdims=True)
-        lengths = np.maximum(lengths, np.finfo(np.float32).tiny)
+        raw = inner.outputs.astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            lengths = np.maximum(np.linalg.norm(raw, axis=1, keepdims=True), SHORTEST)
+        finite = np.isfinite(lengths)
+        raw, lengths = np.where(finite, raw, 0.0), np.where(finite, lengths, 1.0)
         scale = self._norm / lengths
         if not self._normalise:
             scale = np.minimum(scale, 1.0)
-        scale *= 1 - ROUNDING
-        return _BoundedPass(inner, (inner.outputs * scale).astype(self.dtype), lengths, scale)
+        scale = np.where(finite, scale * (1 - ROUNDING), 0.0)
+        return _BoundedPass(inner, (raw * scale).astype(self.dtype), raw / lengths, scale)
 
     def backward(self, parameters: NDArray[Any], done: _BoundedPass, cotangents: NDArray[Any]) -> NDArray[Any]:
         return self._inner.backward(parameters, done.inner, self._inside(done, cotangents))
@@ -63,8 +77,7 @@ class BoundedOutput:
 
     def _inside(self, done: _BoundedPass, cotangents: NDArray[Any]) -> NDArray[Any]:
         # Where the length was changed, what is along the direction has no effect.
-        directions = done.inner.outputs / done.lengths
-        along = (directions * cotangents).sum(axis=1, keepdims=True) * directions
+        along = (done.directions * cotangents).sum(axis=1, keepdims=True) * done.directions
         changed = done.scale < 1 - 2 * ROUNDING if not self._normalise else np.ones_like(done.scale, bool)
         return np.asarray(done.scale * (cotangents - np.where(changed, along, 0.0)), dtype=cotangents.dtype)
 
@@ -73,7 +86,7 @@ class BoundedOutput:
 class _BoundedPass:
     inner: Any
     outputs: NDArray[Any]
-    lengths: NDArray[np.float64]
+    directions: NDArray[np.float64]
     scale: NDArray[np.float64]
 
 
@@ -99,7 +112,7 @@ class Mechanism:
         return self.gradient_noise is not None
 
     def mu(self, embeddings: int, steps: int) -> float:
-        """mu of a record with so many embeddings sent and steps taken on it.
+        """mu of a record with so many embeddings sent and steps taken on it. m gradients in one step: m^2 steps.
 
         >>> Mechanism(1.0, 4.0, 1.0, 4.0, None, "").mu(2, 2)
         1.0
@@ -112,6 +125,17 @@ class Mechanism:
     def allows(self, embeddings: int, steps: int) -> bool:
         """Whether a record may come to so many. Never more than rounding above the budget."""
         return self.budget is None or self.mu(embeddings, steps) <= self.budget * (1 + 1e-12)
+
+
+def secret_noise(count: int, secret: str, *content: str | int | bytes) -> NDArray[np.float64]:
+    """Standard normals, (count,), that without the secret cannot be told from chance (SHAKE-256).
+
+    content: all that the values which the noise goes onto depend on. A step that is done again then gives the same noise for the
+    same values, and never the same for others: their difference would be without any.
+    """
+    stream = hashlib.shake_256(msgspec.msgpack.encode((secret, content))).digest(8 * count)
+    words = np.frombuffer(stream, "<u8") >> np.uint64(12)
+    return np.asarray(ndtri((words.astype(np.float64) + 0.5) * 2.0**-52), dtype=np.float64)
 
 
 def delta_of(mu: float, epsilon: float) -> float:
@@ -135,4 +159,3 @@ def epsilon_of(mu: float, delta: float) -> float:
     while delta_of(mu, most) > delta:
         most *= 2
     return float(brentq(lambda epsilon: delta_of(mu, epsilon) - delta, 0.0, most, xtol=1e-12))
-
