@@ -99,7 +99,7 @@ def _records(configured: Configured, bus: Bus, role: Role, channels: Channels) -
                 wrong.append(f"{record.topic}-{record.partition}-{record.offset} {error}")
         readable = f"{len(records) - len(wrong)} of {counted(len(records), 'record')} readable" if records else "no records yet"
         detail = "; ".join([readable, *wrong])
-        remedy = f"such records go to {configured.settings.federation.name}.dead-letters: correct them or the settings"
+        remedy = f"such records go to {configured.settings.dead_letters}: correct them or the settings"
         findings.append(_Finding(f"records of {source.topic}", not wrong, detail, remedy if wrong else ""))
     if batch:
         findings += _would_produce(role, channels, batch)

@@ -15,7 +15,7 @@ from streamfl.runtime.bus import Bus, TopicState, connect
 from streamfl.runtime.kinds import find_kind
 from streamfl.settings import RoleSettings, load_kind, load_settings
 
-__all__ = ["ConfigArgument", "Configured", "TopicFinding", "counted", "inspect_topics", "policy", "read_configuration"]
+__all__ = ["ConfigArgument", "Configured", "TopicFinding", "counted", "inspect_topics", "kind_of", "policy", "read_configuration"]
 
 ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The role's settings, a TOML file.")]
 
@@ -54,9 +54,14 @@ class TopicFinding:
         return None if self.state is None or self.state.error is not None else _cleanup(self.state)
 
 
+def kind_of(path: Path) -> RoleKind[Any]:
+    """The kind of role that the file at ``path`` describes, whatever else is in it; ConfigurationError if it names none."""
+    return find_kind(load_kind(path))
+
+
 def read_configuration(path: Path, overrides: Mapping[str, Any] | None = None) -> Configured:
     """The role in ``path``; ConfigurationError names what is wrong."""
-    kind = find_kind(load_kind(path))
+    kind = kind_of(path)
     return Configured(path, kind, load_settings(path, kind.settings, overrides))
 
 

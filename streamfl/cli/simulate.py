@@ -15,13 +15,25 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from streamfl.cli.datasets import client_names, input_names, numbers, read_data
 from streamfl.cli.output import FormatOption, OutputFormat, print_json, print_table, say
-from streamfl.cli.preflight import ConfigArgument, read_configuration
+from streamfl.cli.preflight import ConfigArgument, kind_of, read_configuration
+from streamfl.cli.simulate_vertical import (
+    DelayDistributionOption,
+    DelaysOption,
+    EpochsOption,
+    LabelDelayOption,
+    OnlineOption,
+    SplitOption,
+    TestFractionOption,
+    VerticalOptions,
+    simulate_vertical,
+)
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.role import ConfigurationError
 from streamfl.samples import DataError, SamplesSection
 from streamfl.simulation.federation import Outcome
 from streamfl.simulation.federation import simulate as run_federation
 from streamfl.simulation.report import rows as report_rows
+from streamfl.vafl.config import VaflSettings
 
 __all__ = [
     "ClientColumnOption",
@@ -72,10 +84,28 @@ def simulate(
     rounds: RoundsOption = None,
     seed: SeedOption = None,
     client_column: ClientColumnOption = None,
+    split: SplitOption = None,
+    delays: DelaysOption = None,
+    delay_distribution: DelayDistributionOption = None,
+    epochs: EpochsOption = None,
+    online: OnlineOption = False,
+    label_delay: LabelDelayOption = None,
+    test_fraction: TestFractionOption = None,
     trace: Annotated[Path | None, typer.Option(help="A directory for trace.npz, to compute the run again.")] = None,
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Run server and clients on the memory bus over a data set, and say how well and at what cost they learnt."""
+    """Run a whole federation on the memory bus over a data set, and say how well and at what cost it learnt.
+
+    What CONFIG says is learnt decides: rows dealt to clients (POF-MKL), or columns split among parties (VAFL).
+    """
+    kind = kind_of(config)
+    vertical = VerticalOptions(split, delays, delay_distribution, epochs, online, label_delay, test_fraction)
+    horizontal = {"--clients": clients, "--rounds": rounds, "--client-column": client_column}
+    if issubclass(kind.settings, VaflSettings):
+        _refuse([name for name, value in horizontal.items() if value is not None], kind.name, "clients with rows of their own")
+        simulate_vertical(config, data, label, seed, vertical, trace, format)
+        return
+    _refuse(vertical.given, kind.name, "parties with columns of their own")
     settings, streams = read_streams(config, data, label, clients, rounds, seed, client_column)
     outcome = run_with_progress(settings, streams, trace is not None)
     if trace is not None:
@@ -88,6 +118,11 @@ def simulate(
         print_json({**outcome.summary(), "dropped_rows": streams.dropped})
     else:
         print_table(f"Federation on {data}", ("measure", "value"), report_rows(outcome))
+
+
+def _refuse(options: list[str], kind: str, meaning: str) -> None:
+    if options:
+        raise ConfigurationError(f"{', '.join(options)}: role.kind = {kind!r} has no {meaning}")
 
 
 def read_streams(

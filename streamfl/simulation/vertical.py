@@ -71,7 +71,8 @@ class VerticalFederation:
     """One partition, every role in its worker.
 
     settings: of any member; what belongs to a single one is filled in here. inputs: by party, in the order of federation.parties,
-    (entities, its features). labels: (entities,).
+    (entities, its features). labels: (entities,). arrivals: so many entities reach a party from one of its uploads to the next;
+    None: as many as it takes.
     """
 
     def __init__(
@@ -82,11 +83,15 @@ class VerticalFederation:
         *,
         delays: Sequence[Delay] = (),
         label_range: tuple[float, float] = (0.0, 1.0),
+        arrivals: int | None = None,
     ) -> None:
         self.settings = settings
+        self.arrivals = arrivals
         self.labels = labels
         self.now = 1_000.0
         self.begin = self.now
+        self._moved = self.now
+        self.labels_written: list[tuple[int, int]] = []
         self.bus = MemoryBus(clock=lambda: self.now)
         self._encode = msgspec.msgpack.Encoder().encode
         federation = settings.federation
@@ -114,6 +119,18 @@ class VerticalFederation:
         """Virtual seconds since the beginning."""
         return self.now - self.begin
 
+    @property
+    def settled(self) -> float:
+        """Virtual seconds from the beginning until something was last sent or taken."""
+        return self._moved - self.begin
+
+    @property
+    def parameters(self) -> dict[str, NDArray[Any]]:
+        """theta_m by the party's name, copied; of the head under the coordinator's kind."""
+        roles = {party.name: party.role for party in self.parties}
+        found = {name: role._tasks[0].parameters.copy() for name, role in roles.items()}
+        return {**found, COORDINATOR: self.coordinator._tasks[0].parameters.copy()}
+
     def replay(self, orders: Sequence[Sequence[int]]) -> None:
         """Let each party show its entities in this order, after those that were given before."""
         for party, order in zip(self.parties, orders, strict=True):
@@ -121,22 +138,31 @@ class VerticalFederation:
 
     def write_labels(self, entities: Sequence[int]) -> None:
         """Write these entities' labels, and let the coordinator take them."""
+        taken = int(self.figure(self.coordinator_worker, "embeddings"))
+        self.labels_written += [(one, taken) for one in entities]
         self.bus.write([Outgoing(LABELS, str(one).encode(), self._encode({"y": float(self.labels[one])})) for one in entities])
         self._coordinate()
 
     def run(self, seconds: float = float("inf"), watch: Callable[[], bool] | None = None) -> None:
         """Go on for so many virtual seconds, until nothing moves any more, or until ``watch`` says True after some upload."""
         until = self.now + seconds
-        idle = 0
-        while self._events and self._events[0][0] <= until and idle < 4 * self._patience():
+        # A party that had a turn since anything moved was given all that will come, unless somebody is still waited for.
+        idle: dict[int, int] = {}
+        patience = self.settings.alignment.reply_seconds
+        while self._events and self._events[0][0] <= until:
             when, number = heapq.heappop(self._events)
             self.now = max(self.now, when)
             party = self.parties[number]
             self._feed(party)
-            moved = self._turn(party)
-            idle = 0 if moved else idle + 1
+            if self._turn(party):
+                self._moved = self.now
+                idle.clear()
+            else:
+                idle[number] = idle.get(number, 0) + 1
             heapq.heappush(self._events, (self.now + party.delay.draw(party.generator), number))
             if watch is not None and watch():
+                return
+            if len(idle) == len(self.parties) and min(idle.values()) >= 2 and self.now > self._moved + patience:
                 return
         if seconds != float("inf"):
             self.now = until
@@ -196,17 +222,19 @@ class VerticalFederation:
         moved = False
         while party.worker.step(0.0):
             moved = True
-        self._coordinate()
-        return moved
+        return self._coordinate() or moved
 
-    def _coordinate(self) -> None:
+    def _coordinate(self) -> bool:
+        moved = False
         while self.coordinator_worker.step(0.0):
-            pass
+            moved = True
+        return moved
 
     def _feed(self, party: _Party) -> None:
         room = AHEAD * (party.role.steps.in_flight or _LARGEST_BATCH)
         waiting = int(party.role.steps.in_flight is not None) * int(self.figure(party.worker, "waiting_samples"))
-        chosen = party.order[party.written : party.written + max(0, room - waiting)]
+        count = max(0, room - waiting) if self.arrivals is None else self.arrivals
+        chosen = party.order[party.written : party.written + count]
         party.written += len(chosen)
         rows = party.inputs[chosen].tolist()
         self.bus.write(
@@ -215,11 +243,6 @@ class VerticalFederation:
                 for one, row in zip(chosen, rows, strict=True)
             ]
         )
-
-    def _patience(self) -> int:
-        """Turns without effect after which nothing will come any more: everybody, the slowest included, had some."""
-        means = [party.delay.mean for party in self.parties]
-        return int(sum(max(means) / mean for mean in means)) + len(means)
 
 
 def auc(scores: NDArray[Any], labels: NDArray[Any]) -> float:
