@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import logging
 import os
 import warnings
 from collections.abc import Iterator
@@ -19,12 +20,13 @@ with warnings.catch_warnings():
     import kafka.admin  # noqa: F401
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What starts brokers and processes of its own goes to one worker of pytest-xdist, one after the other."""
-    for item in items:
-        if "broker" in getattr(item, "fixturenames", ()) or "tests/integration" in item.path.as_posix():
-            item.add_marker(pytest.mark.xdist_group("processes"))
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """A command that runs in the tests' process configures logging, to a stderr that is closed after the test."""
+    handlers, level = list(logging.root.handlers), logging.root.level
+    yield
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -89,6 +90,10 @@ class Deployment:
 
     def stop(self) -> list[int]:
         """The exit codes of all processes that still ran, after SIGTERM."""
+        deadline = time.monotonic() + 30
+        # Before it says so, a process has no handler yet and SIGTERM ends it at once.
+        while len(re.findall("running +federation=", self.log())) < len(self._processes) and time.monotonic() < deadline:
+            time.sleep(0.1)
         running = [process for process in self._processes if process.poll() is None]
         for process in running:
             process.send_signal(signal.SIGTERM)
