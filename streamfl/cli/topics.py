@@ -1,13 +1,15 @@
-"""``streamfl topics``: the topics of a role, and their creation."""
+"""``streamfl topics``: the topics of a role, their creation, and the rights that it needs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
 
+from streamfl.cli.access import Right, rights
 from streamfl.cli.output import CHECK_FAILED, FormatOption, OutputFormat, print_json, print_table, say
 from streamfl.cli.preflight import ConfigArgument, TopicFinding, inspect_topics, policy, read_configuration
 
@@ -20,10 +22,17 @@ def topics(
     partitions: Annotated[
         int, typer.Option(min=1, help="Of a topic to be created that may have any number, the samples' included.")
     ] = 4,
+    principal: Annotated[
+        str | None, typer.Option(help="Who is to get the rights, such as User:plant; left out: User:<the consumer group>.")
+    ] = None,
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Show the role's topics as they are and as they have to be; exit code 4 if one cannot be used as it is."""
+    """Show the role's topics as they are and as they have to be; exit code 4 if one cannot be used as it is.
+
+    Below are the rights that the role needs on a cluster with ACLs, each line to be put after kafka-acls.sh --add.
+    """
     configured = read_configuration(config)
+    needed = rights(configured, principal)
     with closing(configured.connect()) as bus:
         findings = inspect_topics(configured, bus, partitions)
         missing = [found for found in findings if found.missing]
@@ -35,11 +44,16 @@ def topics(
     wrong = [found for found in findings if found.problem]
     if format is OutputFormat.JSON:
         created = [found.spec.name for found in missing] if create else []
-        print_json({"ok": not wrong, "created": created, "topics": [_as_object(found) for found in findings]})
+        print_json({"ok": not wrong, "created": created, "topics": [_as_object(found) for found in findings], **_acls(needed)})
     else:
         print_table("Topics", ("topic", "partitions", "cleanup", "state", "what to do"), map(_as_row, findings))
+        print("\nACLs, each after kafka-acls.sh --bootstrap-server … --add", *(right.arguments for right in needed), sep="\n")
     if wrong:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _acls(needed: Sequence[Right]) -> dict[str, object]:
+    return {"acls": [{**asdict(right), "arguments": right.arguments} for right in needed]}
 
 
 def _as_object(found: TopicFinding) -> dict[str, object]:
