@@ -57,9 +57,9 @@ class BoundedOutput:
         return parameters
 
     def forward(self, parameters: NDArray[Any], inputs: NDArray[Any], noise: NDArray[Any] | None = None) -> _BoundedPass:
-        inner = self._inner.forward(parameters, inputs, noise)
-        raw = inner.outputs.astype(np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
+            inner = self._inner.forward(parameters, inputs, noise)
+            raw = inner.outputs.astype(np.float64)
             lengths = np.maximum(np.linalg.norm(raw, axis=1, keepdims=True), SHORTEST)
         finite = np.isfinite(lengths)
         raw, lengths = np.where(finite, raw, 0.0), np.where(finite, lengths, 1.0)
