@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from streamfl.kernels import loss_named
 from streamfl.simulation.federation import Outcome
 
-__all__ = ["picture", "regret_over_time", "rows"]
+__all__ = ["picture", "picture_over_time", "regret_over_time", "rows"]
 
 # Three hues that stay apart in greyscale and for the colour-blind; the federation is the one to look at.
 _FEDERATION, _LOCAL, _MEAN = "#0b5fa5", "#d9822b", "#8a8a8a"
@@ -77,6 +78,27 @@ def picture(outcome: Outcome, path: Path, title: str) -> None:
     errors.legend(frameon=False, fontsize=8)
     regrets.plot(rounds, regret / rounds, color=_FEDERATION, linewidth=2.5)
     _label(regrets, "Regret per sample", "samples a client")
+    figure.suptitle(title)
+    figure.savefig(path, dpi=140)
+    pyplot.close(figure)
+
+
+def picture_over_time(
+    lines: Mapping[str, Sequence[tuple[float, float]]], levels: Mapping[str, float], path: Path, title: str
+) -> None:
+    """Write accuracies over virtual seconds to ``path``, and those to compare them with as levels; the ending says the format."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4.2), layout="constrained")
+    for (name, points), colour in zip(lines.items(), cycle((_FEDERATION, _LOCAL)), strict=False):
+        axes.plot(*zip(*points, strict=True), color=colour, linewidth=2.5, label=name)
+    for style, (name, level) in zip(cycle((":", "--", "-.", "-")), levels.items(), strict=False):
+        axes.axhline(level, color="black", linewidth=1, linestyle=style, label=f"{name}, at the end")
+    _label(axes, "Accuracy", "virtual seconds")
+    axes.legend(frameon=False, fontsize=8)
     figure.suptitle(title)
     figure.savefig(path, dpi=140)
     pyplot.close(figure)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import msgspec
@@ -148,6 +148,7 @@ def run_vertical(
         final = federation.evaluate(test_inputs, test_labels)
         if not math.isfinite(final.loss):
             raise DataError("the federation diverged: its loss is no finite number; choose a smaller learning.learning_rate")
+        history.append(replace(final, seconds=federation.settled))
         private = settings.privacy.embedding_norm is not None
         parties = {one.name: _party_figures(federation, one.worker, private) for one in federation.parties}
         mus = [one["mu"] for one in parties.values() if "mu" in one]
