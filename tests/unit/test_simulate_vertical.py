@@ -1,0 +1,288 @@
+"""A vertical federation on a file: figures and trace against calculations of their own, and mistakes of whoever asks for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from command_line import run_command
+from numpy.typing import NDArray
+
+CONFIG = """
+[federation]
+name = "loans"
+seed = 5
+parties = ["bank", "shop"]
+embedding_size = 1
+precision = "float64"
+[role]
+kind = "{kind}"
+[learning]
+optimiser = "sgd"
+learning_rate = 0.2
+batch_size = 8
+{more}
+"""
+SYNCHRONOUS = 'wait_for = 2\nregularisation = 0.01\n[alignment]\nquorum = 2\n'
+ROWS, LEARNT = 150, 120
+
+
+class Line:
+    """``streamfl simulate`` in this process, on a file of the test's own."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capture = monkeypatch, capture
+        self.folder = folder
+        generator = np.random.default_rng(3)
+        matrix = generator.normal(size=(ROWS, 5)) * [1, 2, 3, 4, 5] + 1
+        score = matrix @ [1, -1, 0.5, 0.3, -0.2]
+        self.frame = pd.DataFrame(matrix, columns=["age", "income", "debts", "visits", "returns"])
+        self.frame["y"] = (score + generator.normal(size=ROWS) > 0).astype(int)
+        self.frame["amount"] = 100 + 10 * score
+        self.frame["kind"] = generator.integers(0, 3, ROWS)
+        self.frame.to_csv(folder / "data.csv", index=False)
+
+    def __call__(self, *arguments: object, more: str = "", kind: str = "vafl-coordinator") -> tuple[int, str, str]:
+        """Exit code, stdout and stderr, for parties with the columns 0:2 and 2:5 unless these arguments say otherwise."""
+        config = self.folder / "loans.toml"
+        config.write_text(CONFIG.format(kind=kind, more=more))
+        split = () if "--split" in arguments else ("--split", "bank=0:2,shop=2:5")
+        data = () if "--data" in arguments else ("--data", self.folder / "five.csv")
+        self.frame[["age", "income", "debts", "visits", "returns", "y"]].to_csv(self.folder / "five.csv", index=False)
+        return run_command(self._monkeypatch, self._capture, "simulate", config, *data, *split, *arguments)
+
+    def json(self, *arguments: object, **settings: str) -> dict[str, Any]:
+        code, out, error = self(*arguments, "--format", "json", **settings)
+        assert code == 0, error
+        assert out.count("\n") == 1
+        return dict(json.loads(out))
+
+    def trace(self) -> dict[str, NDArray[Any]]:
+        with np.load(self.folder / "trace.npz", allow_pickle=False) as archive:
+            return dict(archive)
+
+
+@pytest.fixture
+def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Line:
+    return Line(tmp_path, monkeypatch, capsys)
+
+
+def test_a_synchronous_run_is_computed_again_from_its_trace(line: Line) -> None:
+    """Protects whoever checks a run: from the trace's inputs, labels and orders alone, every embedding that was sent, the final
+    parameters and the printed figures come out again, by gradient descent on the joined table.
+    """
+    found = line.json("--epochs", 3, "--delays", "bank=1,shop=4", "--trace", line.folder, more=SYNCHRONOUS)
+    trace = line.trace()
+    joined = np.hstack([np.hstack([trace[f"inputs/{party}"], np.ones((ROWS, 1))]) for party in ("bank", "shop")])
+    raw = line.frame.to_numpy(float)
+    np.testing.assert_allclose(joined[:, :2] * found["input_norms"]["bank"], raw[:, :2])
+    np.testing.assert_allclose(np.square(joined[:LEARNT, 3:6]).mean(), 1.0)
+    labels = trace["labels"]
+    assert trace["orders"].shape == (3, LEARNT)
+    assert all(sorted(order) == list(range(LEARNT)) for order in trace["orders"])
+    assert (trace["orders"][0] != trace["orders"][1]).any()
+    theta = np.zeros(7)
+    iterates = [theta]
+    for rows in trace["orders"].reshape(-1, 8):
+        errors = 1 / (1 + np.exp(-joined[rows] @ theta)) - labels[rows]
+        theta = theta - 0.2 * (joined[rows].T @ errors / 8 + 0.01 * theta)
+        iterates.append(theta)
+    np.testing.assert_allclose(np.hstack([trace["final/bank"], trace["final/shop"]]), theta, atol=1e-10)
+    assert len(trace["upload_values"]) == found["uploads"] == 2 * 3 * LEARNT
+    own = [slice(0, 3), slice(3, 7)]
+    for party, entity, version, values in zip(
+        trace["upload_party"], trace["upload_entity"], trace["upload_version"], trace["upload_values"], strict=True
+    ):
+        assert values[0] == pytest.approx(joined[entity, own[party]] @ iterates[version][own[party]], abs=1e-10)
+    scores, truth = joined[LEARNT:] @ theta, labels[LEARNT:]
+    pairs = [(a > b) + 0.5 * (a == b) for a in scores[truth == 1] for b in scores[truth == 0]]
+    assert found["auc"] == pytest.approx(np.mean(pairs))
+    assert found["accuracy"] == pytest.approx(np.mean((scores > 0) == truth))
+    assert found["loss"] == pytest.approx(np.mean(np.log1p(np.exp(-np.where(truth == 1, scores, -scores)))))
+    assert found["history"][-1]["accuracy"] == found["accuracy"]
+
+
+def test_an_asynchronous_run_is_computed_again_from_its_trace(line: Line) -> None:
+    """Protects the trace where order decides: uploads, labels and replies are there in the order in which they had effect, so that
+    every gradient follows from the embeddings that the coordinator held.
+    """
+    found = line.json("--online", "--label-delay", 20, "--delays", "bank=1,shop=3", "--trace", line.folder)
+    trace = line.trace()
+    labels, means, counts = trace["labels"], np.zeros(2), np.zeros(2)
+    held: dict[int, dict[int, tuple[int, float]]] = {}
+    known: set[int] = set()
+    expected: dict[tuple[int, int], float] = {}
+    due = list(zip(trace["label_entity"].tolist(), trace["label_before"].tolist(), strict=True))
+
+    def learn(entity: int, parties: list[int]) -> None:
+        row = [held[entity][party][1] if party in held[entity] else means[party] for party in (0, 1)]
+        gradient = 1 / (1 + np.exp(-sum(row))) - labels[entity]
+        expected.update({(party, held[entity][party][0]): gradient for party in parties})
+
+    for number in range(found["uploads"] + 1):
+        while due and due[0][1] <= number:
+            entity = due.pop(0)[0]
+            known.add(entity)
+            if entity in held:
+                learn(entity, sorted(held[entity]))
+        if number < found["uploads"]:
+            party, entity = int(trace["upload_party"][number]), int(trace["upload_entity"][number])
+            value = float(trace["upload_values"][number, 0])
+            counts[party] += 1
+            means[party] += (value - means[party]) / counts[party]
+            held.setdefault(entity, {})[party] = (int(trace["upload_sequence"][number]), value)
+            if entity in known:
+                learn(entity, [party])
+    replies = zip(trace["reply_party"].tolist(), trace["reply_sequence"].tolist(), trace["reply_values"][:, 0], strict=True)
+    sent = {(party, sequence): value for party, sequence, value in replies}
+    assert sent.keys() == expected.keys()
+    np.testing.assert_allclose([sent[key] for key in expected], list(expected.values()), atol=1e-12)
+    assert not trace["reply_asks"].any()
+
+
+def test_labels_come_as_late_as_was_asked(line: Line) -> None:
+    """Protects experiments on late labels: none is there before the farthest party has shown so many more entities, all come in
+    the end, and each party learns from each entity once.
+    """
+    found = line.json("--online", "--label-delay", 30, "--delays", "shop=2", "--trace", line.folder)
+    trace = line.trace()
+    assert trace["label_entity"].tolist() == list(range(LEARNT))
+    for entity, before in zip(trace["label_entity"], trace["label_before"], strict=True):
+        shown = np.bincount(trace["upload_party"][:before], minlength=2).max()
+        assert shown >= min(entity + 1 + 30, LEARNT)
+    assert trace["upload_entity"][trace["upload_party"] == 0].tolist() == list(range(LEARNT))
+    assert [one["gradients"] for one in found["parties"].values()] == [LEARNT, LEARNT]
+    assert found["progressive"]["accuracy"] is not None
+    assert (found["epochs"], found["label_delay"]) == (None, 30)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_run_with_random_delays_goes_on_to_its_end(line: Line, seed: int) -> None:
+    """Protects the figures of slow parties: a federation that waits for one long delay has not ended."""
+    delays = ("--delays", "bank=0.1,shop=10", "--delay-distribution", "exponential")
+    found = line.json("--epochs", 2, "--seed", seed, *delays, more=SYNCHRONOUS)
+    assert [one["gradients"] for one in found["parties"].values()] == [2 * LEARNT, 2 * LEARNT]
+
+
+def test_delays_are_the_virtual_time(line: Line) -> None:
+    """Protects claims about speed: 15 uploads of 8 entities at 10 seconds take that, and waiting for nobody after the last."""
+    found = line.json("--delays", "bank=1,shop=10")
+    # The last upload is the fifteenth; its gradients are taken at the turn after it.
+    assert found["virtual_seconds"] == pytest.approx(150.0)
+    assert found["uploads"] == 2 * LEARNT
+    assert found["uplink_bytes"] > found["uploads"] * 8
+    assert found["downlink_bytes"] > found["uploads"] * 8
+
+
+def test_names_and_ranges_mean_the_same_columns(line: Line) -> None:
+    """Protects a split by names: both ways give the same run, to the last bit, whichever member's file is read."""
+    ranges = line.json("--split", "shop=2:5,bank=0:2")
+    assert line.json("--split", "bank=age+income,shop=debts+3:5", kind="vafl-party") == ranges
+    assert line.json("--split", "bank=income+age,shop=2:5")["accuracy"] == ranges["accuracy"]
+
+
+def test_numbers_and_classes_are_learnt_too(line: Line) -> None:
+    """Protects regression and classes: errors in the label's own unit, and labels as the loss needs them."""
+    data = ("--data", line.folder / "data.csv")
+    regression = line.json(*data, "--label", "amount", "--epochs", 30, more='loss = "square"')
+    low, high = regression["label_range"]
+    amounts = line.frame["amount"].to_numpy()
+    assert (low, high) == pytest.approx((amounts[:LEARNT].min(), amounts[:LEARNT].max()))
+    assert regression["mse_original_units"] == pytest.approx(regression["mse"] * (high - low) ** 2)
+    assert regression["mse_original_units"] < 0.1 * amounts[LEARNT:].var()
+    more = 'loss = "softmax"\nclasses = 3\n[head]\nkind = "network"\n'
+    classes = line.json(*data, "--label", "kind", "--trace", line.folder, more=more)
+    assert 0 <= classes["accuracy"] <= 1
+    assert classes["auc"] is None
+    assert len(line.trace()["final/vafl-coordinator"]) == 2 * 3 + 3
+    assert (line.trace()["initial/vafl-coordinator"] != line.trace()["final/vafl-coordinator"]).any()
+
+
+@pytest.mark.parametrize("sound", [True, False])
+def test_mu_is_what_was_sent_and_learnt(line: Line, sound: bool) -> None:
+    """Protects the privacy figure: the noise's cost by its formula, called mu only where it covers what training tells too."""
+    (line.folder / "secret").write_bytes(bytes(range(32)))
+    more = f'[privacy]\nembedding_norm = 1.0\nembedding_noise = 4.0\nsecret_file = "{line.folder}/secret"\n'
+    found = line.json("--epochs", 2, more=more + ("gradient_norm = 1.0\ngradient_noise = 8.0\n" if sound else ""))
+    assert found["noisy"]["accuracy"] is not None
+    own = 2 * (2 / 4.0) ** 2
+    if sound:
+        assert found["mu"] == pytest.approx((own + 2 * (2 / 8.0) ** 2) ** 0.5)
+        assert found["mu_all_parties"] == pytest.approx(2**0.5 * found["mu"])
+        assert found["mu_per_release"] is None
+    else:
+        assert (found["mu"], found["mu_all_parties"]) == (None, None)
+        assert found["mu_per_release"] == pytest.approx(own**0.5)
+    assert ("no guarantee" in line(more=more)[1]) is True
+
+
+MISTAKES = {
+    "--split is missing": ((), "", "split"),
+    "is none of federation.parties (bank, shop)": (("--split", "bank=0:2,phone=2:5"), "", ""),
+    "nothing is said of shop": (("--split", "bank=0:5"), "", ""),
+    "no range within the 5 input columns": (("--split", "bank=0:2,shop=2:6"), "", ""),
+    "neither a range such as 0:5 nor a column": (("--split", "bank=0:2,shop=2-5"), "", ""),
+    "y is the label": (("--split", "bank=0:2,shop=y"), "", ""),
+    "bank is there twice": (("--split", "bank=0:2,bank=2:5"), "", ""),
+    "PARTY=… is expected": (("--split", "bank"), "", ""),
+    "a positive number of seconds": (("--delays", "bank=0"), "", ""),
+    "--delays shop=soon": (("--delays", "shop=soon"), "", ""),
+    "--epochs has no meaning with --online": (("--epochs", 2, "--online"), "", ""),
+    "--label-delay has no meaning without --online": (("--label-delay", 2), "", ""),
+    "a number between 0 and 1": (("--test-fraction", 1), "", ""),
+    "--clients, --rounds: role.kind = 'vafl-coordinator'": (("--clients", 2, "--rounds", 3), "", ""),
+    "would wait for ever": ((), "in_flight = 4", ""),
+    "labels that come only after": (("--online", "--label-delay", 20), "in_flight = 16", ""),
+    "learning.wait_for = 3": ((), "wait_for = 3", ""),
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_wrong_options_are_explained(line: Line, message: str) -> None:
+    """Protects whoever mistypes: exit code 2 and a line that says which option is wrong, never a run of something else."""
+    arguments, more, without = MISTAKES[message]
+    if without:
+        config = line.folder / "bare.toml"
+        config.write_text(CONFIG.format(kind="vafl-party", more=more))
+        code, out, error = run_command(
+            line._monkeypatch, line._capture, "simulate", config, "--data", line.folder / "data.csv"
+        )
+    else:
+        code, out, error = line(*arguments, more=more)
+    assert (code, out) == (2, "")
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_labels_that_the_loss_does_not_have_are_refused(line: Line) -> None:
+    """Protects against a run in which every label is refused, and nothing learnt, without a word."""
+    data = ("--data", line.folder / "data.csv")
+    code, out, error = line(*data, "--label", "kind")
+    assert (code, out) == (5, "")
+    assert 'the label kind is 2 somewhere, one of 0 .. 1 is expected with learning.loss = "logistic"' in error
+    code, _, error = line(*data, "--label", "colour")
+    assert (code, "no column colour" in error) == (5, True)
+    code, _, error = line("--test-fraction", 0.999)
+    assert (code, "leave 0 to learn from" in error) == (5, True)
+
+
+def test_rows_with_gaps_are_left_out_and_counted(line: Line) -> None:
+    """Protects the figures from gaps: a row that some party does not know wholly is nobody's."""
+    line.frame.loc[[3, 70], "visits"] = np.nan
+    found = line.json("--trace", line.folder)
+    assert (found["dropped_rows"], found["entities"], found["test_entities"]) == (2, 118, 30)
+    assert np.isfinite(line.trace()["inputs/shop"]).all()
+
+
+def test_options_of_parties_are_refused_for_clients(line: Line) -> None:
+    """Protects a user of the other system from options that would be read and ignored."""
+    config = line.folder / "client.toml"
+    config.write_text('[federation]\nname = "plant"\nclients = 2\n[role]\nkind = "pofmkl-client"\n')
+    arguments = ("--data", line.folder / "data.csv", "--split", "a=0:2", "--online")
+    code, out, error = run_command(line._monkeypatch, line._capture, "simulate", config, *arguments)
+    assert (code, out) == (2, "")
+    assert "--split, --online: role.kind = 'pofmkl-client' has no parties" in error
