@@ -5,8 +5,8 @@ faults are drawn from the seed (:mod:`.cluster`), as are the federation and its 
 happened is checked afterwards (:mod:`.checkers`). ``python -m streamfl.simulation.faults --seed 7`` runs one.
 """
 
-from streamfl.simulation.faults.checkers import CheckFailed
-from streamfl.simulation.faults.federation import Verdict, simulate
+from streamfl.simulation.faults.federation import CheckFailed, Verdict
+from streamfl.simulation.faults.pofmkl import simulate
 from streamfl.simulation.faults.scenario import Scenario, scenario
 
 __all__ = ["CheckFailed", "Scenario", "Verdict", "scenario", "simulate"]

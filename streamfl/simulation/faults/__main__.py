@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from streamfl.runtime.log import configure
 from streamfl.simulation.faults.cluster import FAULTS
-from streamfl.simulation.faults.federation import simulate
+from streamfl.simulation.faults.pofmkl import simulate
 
 FAILED = 4
 

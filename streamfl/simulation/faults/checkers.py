@@ -21,17 +21,14 @@ from streamfl.role import Record
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import POSITION_KEY, Worker
 from streamfl.simulation.faults.cluster import FaultyBus
+from streamfl.simulation.faults.federation import CheckFailed
 from streamfl.simulation.faults.scenario import Scenario
 from streamfl.wire import decode_array, encoded_size
 
-__all__ = ["CheckFailed", "check_alike", "check_bounds", "check_outcome", "identity"]
+__all__ = ["check_alike", "check_bounds", "check_outcome", "identity"]
 
 # Samples that come together are summed in another order than one by one, in single precision.
 ROUNDING = 5e-5
-
-
-class CheckFailed(Exception):
-    """Something does not hold that must."""
 
 
 class Prediction(msgspec.Struct):
@@ -132,7 +129,7 @@ def check_updates(bus: FaultyBus, scenario: Scenario) -> list[list[Update]]:
     once = scenario.settings.bus.processing_guarantee == "exactly_once"
     for record in bus.read(f"{scenario.settings.federation.name}.updates"):
         update = UPDATE.decode(record.value)
-        if (record.partition, record.offset) in bus.repeated:
+        if (record.topic, record.partition, record.offset) in bus.repeated:
             continue
         place, number = (record.partition, update.client), (update.epoch, update.sequence)
         if number <= latest.get(place, (-1, -1)):

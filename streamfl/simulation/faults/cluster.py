@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,22 +64,23 @@ class Rates:
 class FaultyBus(MemoryBus):
     """A cluster with the faults of ``rates`` while ``faulty``.
 
-    repeated: places of records that a producer wrote a second time. sent: (role's time, record) of every committed update.
+    repeatable: topics of which a producer may write records a second time. repeated: the places of those. sent: (role's time,
+    record) of every one that was committed.
     """
 
-    def __init__(self, scheduler: Scheduler, history: History, rates: Rates, seed: int, updates: str) -> None:
+    def __init__(self, scheduler: Scheduler, history: History, rates: Rates, seed: int, repeatable: Collection[str]) -> None:
         super().__init__(clock=scheduler.clock, monotonic=scheduler.clock, changed=Changed(scheduler))
         self.scheduler = scheduler
         self.history = history
         self.rates = rates
         self.faulty = False
         self.draws = rng_for(seed, "simulation", "faults")
-        self.repeated: set[tuple[int, int]] = set()
+        self.repeated: set[tuple[str, int, int]] = set()
         self.sent: list[tuple[float, Outgoing]] = []
         self.role_times: dict[str, float] = {}
         # Where a changelog seems to end, and until when, though the group's offsets are further: a marker is on its way.
         self.late: dict[TopicPartition, tuple[int, float]] = {}
-        self._updates = updates
+        self._repeatable = repeatable
         self._paused_until = 0.0
         self._sessions: dict[str, list[FaultySession]] = {}
 
@@ -149,11 +150,11 @@ class FaultyBus(MemoryBus):
         """Write some updates again, in their order, as a client that is not sure whether they arrived would."""
         for record in records:
             assert record.partition is not None
-            self.repeated.add((record.partition, self._log(record.topic, record.partition).end))
+            self.repeated.add((record.topic, record.partition, self._log(record.topic, record.partition).end))
             self.write([record])
 
-    def is_update(self, record: Outgoing) -> bool:
-        return record.topic == self._updates
+    def is_repeatable(self, record: Outgoing) -> bool:
+        return record.topic in self._repeatable
 
     def forget_offsets(self) -> None:
         """Groups' offsets expire; what is in the changelogs does not."""
@@ -265,7 +266,7 @@ class FaultySession(MemorySession):
         self._sent(records, role_time)
 
     def _sent(self, records: list[Outgoing], role_time: float) -> list[Outgoing]:
-        updates = [record for record in records if self._bus.is_update(record)]
+        updates = [record for record in records if self._bus.is_repeatable(record)]
         self._bus.sent += [(role_time, record) for record in updates]
         return updates
 

@@ -11,8 +11,9 @@ import numpy as np
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.seeding import rng_for
 from streamfl.simulation.faults.cluster import Rates, drawn_rates
+from streamfl.simulation.faults.federation import Reading
 
-__all__ = ["Reading", "Scenario", "scenario"]
+__all__ = ["Scenario", "scenario"]
 
 SAMPLES, LABELS = "samples", "labels"
 # Longer than any run: such a round waits for every client.
@@ -21,17 +22,6 @@ FOR_EVER = 1e6
 LAST_SAMPLES = 2
 # Nothing is forgotten within a run.
 LATE_LABELS = {"topic": LABELS, "format": "msgpack", "sample_id": "id", "label": "y", "expiry_seconds": 10_000.0}
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One record of a user's topic, written ``at`` seconds after the beginning. labelled: its sample gets one, sooner or later."""
-
-    topic: str
-    client: str
-    content: dict[str, Any]
-    at: float
-    labelled: bool
 
 
 @dataclass(frozen=True)
