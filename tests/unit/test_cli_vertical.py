@@ -1,0 +1,172 @@
+"""The command line of a vertical federation: the rights that each role needs, the demo, and checks."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import run_command
+
+from streamfl.cli import demo_vertical
+from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.memory_bus import MemoryBus
+
+SHARED = """
+[federation]
+name = "loans"
+{federation}
+[bus]
+url = "memory://{bus}"
+processing_guarantee = "{guarantee}"
+[role]
+kind = "{kind}"
+"""
+VERTICAL = 'parties = ["bank", "shop"]\nembedding_size = 1'
+MEMBERS = {
+    "vafl-party": (VERTICAL, '[party]\nname = "shop"\n[samples]\ntopic = "baskets"\nfeatures = ["x"]\n'),
+    "vafl-coordinator": (VERTICAL, '[labels]\ntopic = "outcomes"\nlabel = "paid"\n'),
+    "pofmkl-client": ("clients = 2", '[samples]\ntopic = "readings"\nfeatures = ["x"]\nlabel = "y"\n'),
+    "pofmkl-server": ("clients = 2", ""),
+}
+# By hand: topic to what its principal does there.
+READS_WRITES: dict[str, dict[str, set[str]]] = {
+    "vafl-party": {
+        "baskets": {"Read"},
+        "loans.shop.gradients": {"Read"},
+        "loans.shop.embeddings": {"Write"},
+        "loans.shop.state": {"Read", "Write"},
+        "loans.shop.dead-letters": {"Write"},
+    },
+    "vafl-coordinator": {
+        "outcomes": {"Read"},
+        "loans.bank.embeddings": {"Read"},
+        "loans.shop.embeddings": {"Read"},
+        "loans.bank.gradients": {"Write"},
+        "loans.shop.gradients": {"Write"},
+        "loans.predictions": {"Write"},
+        "loans.vafl-coordinator.state": {"Read", "Write"},
+        "loans.vafl-coordinator.dead-letters": {"Write"},
+    },
+    "pofmkl-client": {
+        "readings": {"Read"},
+        "loans.model": {"Read"},
+        "loans.predictions": {"Write"},
+        "loans.updates": {"Write"},
+        "loans.pofmkl-client.state": {"Read", "Write"},
+        "loans.dead-letters": {"Write"},
+    },
+    "pofmkl-server": {
+        "loans.updates": {"Read"},
+        "loans.model": {"Read", "Write"},
+        "loans.pofmkl-server.state": {"Read", "Write"},
+        "loans.dead-letters": {"Write"},
+    },
+}
+GROUPS = {"vafl-party": "loans.shop", **{kind: f"loans.{kind}" for kind in MEMBERS if kind != "vafl-party"}}
+
+
+class Line:
+    """The command line in this process, in a folder and on a memory bus of the test's own."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capture = monkeypatch, capture
+        self.folder = folder
+        self.bus = MemoryBus.at(f"memory://{folder.name}")
+
+    def __call__(self, *arguments: object) -> tuple[int, str, str]:
+        return run_command(self._monkeypatch, self._capture, *arguments)
+
+    def member(self, kind: str, guarantee: str = "exactly_once") -> Path:
+        federation, more = MEMBERS[kind]
+        path = self.folder / f"{kind}.toml"
+        content = SHARED.format(federation=federation, bus=self.folder.name, guarantee=guarantee, kind=kind)
+        path.write_text(content + more)
+        return path
+
+
+@pytest.fixture
+def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Line:
+    return Line(tmp_path, monkeypatch, capsys)
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """What kafka-acls.sh would make of a line: options to their values, in order."""
+    words = shlex.split(text)
+    options: dict[str, Any] = {}
+    for option, value in zip(words[::2], words[1::2], strict=True):
+        options.setdefault(option, []).append(value)
+    return options
+
+
+@pytest.mark.parametrize("kind", MEMBERS)
+def test_rights_are_those_that_the_role_needs_and_no_more(line: Line, kind: str) -> None:
+    """Protects parties from each other: whoever grants the printed lines has a role that runs, and nobody else's topics open."""
+    config = line.member(kind)
+    code, out, _ = line("topics", config, "--create")
+    assert code == 0
+    lines = [parsed(text) for text in out.splitlines() if text.startswith("--allow-principal")]
+    assert {one["--allow-principal"][0] for one in lines} == {f"User:{GROUPS[kind]}"}
+    topics = {one["--topic"][0]: set(one["--operation"]) for one in lines if "--topic" in one}
+    expected = {topic: {*operations, "DescribeConfigs"} for topic, operations in READS_WRITES[kind].items()}
+    seen = {topic: operations for topic, operations in topics.items() if topic in expected}
+    assert seen == expected
+    # What a worker looks at before it starts, and no more of it.
+    assert all(topics[topic] == {"Describe", "DescribeConfigs"} for topic in topics.keys() - expected.keys())
+    assert not (kind.startswith("vafl") and topics.keys() - expected.keys())
+    assert not any("--resource-pattern-type" in one for one in lines if "--topic" in one)
+    (group,) = [one for one in lines if "--group" in one]
+    assert (group["--group"], group["--operation"]) == ([GROUPS[kind]], ["Read"])
+    (transactions,) = [one for one in lines if "--transactional-id" in one]
+    assert transactions["--transactional-id"] == [f"{GROUPS[kind]}-"]
+    assert (transactions["--operation"], transactions["--resource-pattern-type"]) == (["Write"], ["prefixed"])
+
+
+def test_rights_are_the_same_in_json_and_of_whom_they_are_asked_for(line: Line) -> None:
+    """Protects tools that grant rights: the object says the same as the lines, for the principal that was named."""
+    config = line.member("vafl-party", guarantee="at_least_once")
+    _, out, _ = line("topics", config, "--principal", "User:CN=shop, O=Shop")
+    lines = [text for text in out.splitlines() if text.startswith("--allow-principal")]
+    assert {parsed(text)["--allow-principal"][0] for text in lines} == {"User:CN=shop, O=Shop"}
+    assert not any("--transactional-id" in text for text in lines)
+    _, out, _ = line("topics", config, "--principal", "User:CN=shop, O=Shop", "--format", "json")
+    assert out.count("\n") == 1
+    acls = json.loads(out)["acls"]
+    assert [one["arguments"] for one in acls] == lines
+    for one in acls:
+        options = parsed(one["arguments"])
+        assert options[f"--{one['resource']}"] == [one["name"]]
+        assert options["--operation"] == one["operations"]
+
+
+def test_check_names_the_topic_where_refused_records_go(line: Line) -> None:
+    """Protects whoever looks for refused records: a party's are in a topic of its own."""
+    config = line.member("vafl-party")
+    line("topics", config, "--create")
+    line.bus.write([Outgoing("baskets", b"e", b"no JSON")])
+    code, out, _ = line("check", config, "--format", "json")
+    (found,) = [one for one in json.loads(out)["checks"] if one["check"] == "records of baskets"]
+    assert code == 4
+    assert "loans.shop.dead-letters" in found["remedy"]
+
+
+def test_the_vertical_demo_shows_who_learns_what(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the first look at a vertical federation: everybody it is to be compared with is there, and a picture."""
+    monkeypatch.setattr(demo_vertical, "TEST", 1990)
+    picture = line.folder / "vafl.svg"
+    code, out, error = line("demo", "vafl", "--out", picture, "--format", "json")
+    found = json.loads(out)
+    assert (code, found["picture"], error.strip()) == (0, str(picture), f"picture: {picture}")
+    alone = ["place alone", "edges alone", "colours alone"]
+    assert list(found["runs"]) == ["asynchronous", "synchronous", *alone, "one table"]
+    assert found["runs"]["asynchronous"]["accuracy"] > max(found["runs"][name]["accuracy"] for name in alone)
+    assert found["history"]["asynchronous"][-1]["accuracy"] == found["runs"]["asynchronous"]["accuracy"]
+    assert "<svg" in picture.read_text()
+    _, out, _ = line("demo", "vafl", "--out", picture)
+    assert sum("alone" in text for text in out.splitlines()) == 3
+    code, _, error = line("demo", "vafl", "--out", line.folder / "nowhere" / "vafl.png")
+    assert (code, "cannot be written" in error) == (2, True)
+    code, _, error = line("demo", "other")
+    assert (code, "vafl" in error) == (2, True)
