@@ -1,0 +1,159 @@
+"""Vertical federations under faults: seeds hold, and faults put into the roles on purpose are found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from streamfl.simulation.faults.cluster import FAULTS
+from streamfl.simulation.faults.vafl import scenario, simulate
+from streamfl.vafl.coordinator import VaflCoordinator
+from streamfl.vafl.optimisers import AdaGrad
+from streamfl.vafl.party import VaflParty
+from tests.simulation.test_mutations import Mutation, after, instead
+
+SEEDS, MOST_SEEDS = range(60), 200
+
+
+def test_every_check_holds_and_every_fault_is_met() -> None:
+    """Protects exactly-once, the equations, quorums and progress of vertical learning under faults at every call of the loop."""
+    verdicts = [simulate(seed) for seed in SEEDS]
+    assert [f"SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
+    met = sum((verdict.faults for verdict in verdicts), Counter())
+    assert set(met) == set(FAULTS)
+
+
+def test_scenarios_are_of_every_kind() -> None:
+    """Protects the breadth of the seeds: every delay rule, with every head and loss, alone and scaled out."""
+    chosen = [scenario(seed) for seed in SEEDS]
+    assert {one.synchronous for one in chosen} == {True, False}
+    assert {one.settings.head.kind for one in chosen} == {"sum", "network"}
+    assert {one.settings.learning.loss for one in chosen} == {"square", "logistic", "softmax"}
+    assert {one.settings.learning.optimiser for one in chosen} == {"sgd", "sgd-decay", "adagrad", "adam"}
+    assert {one.settings.learning.max_staleness for one in chosen} == {None, 0, 1, 2}
+    assert {one.settings.bus.processing_guarantee for one in chosen} == {"exactly_once", "at_least_once"}
+    assert {one.partitions for one in chosen} == {1, 2, 3}
+    assert {one.settings.alignment.keep for one in chosen} == {True, False}
+
+
+def test_a_seed_is_one_history() -> None:
+    """Protects whoever reproduces a failure: the same seed is the same run, to the byte."""
+    assert [simulate(seed).hash for seed in (3, 4)] == [simulate(seed).hash for seed in (3, 4)]
+
+
+def takes_embeddings_again(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, task: Any, *rest: Any) -> Any:
+        for party in task.parties:
+            party.sequence = 0
+        return real(self, task, *rest)
+
+    instead(patch, VaflCoordinator, "_take_embedding", change)
+
+
+def takes_replies_again(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, partition: int, task: Any, reply: Any, now: float) -> Any:
+        shown = task.shown.get(reply.entity)
+        sends = real(self, partition, task, reply, now)
+        if shown is not None and reply.gradient:
+            task.shown[reply.entity] = shown
+        return sends
+
+    instead(patch, VaflParty, "_take_reply", change)
+
+
+def learns_before_the_quorum(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, task: Any, name: str, entity: Any) -> Any:
+        alignment = self.alignment
+        object.__setattr__(alignment, "quorum", 1)
+        return real(self, task, name, entity)
+
+    instead(patch, VaflCoordinator, "_learn_if_ready", change)
+
+
+def answers_twice(patch: pytest.MonkeyPatch) -> None:
+    def change(result: Any, self: Any, task: Any, name: str, entity: Any) -> Any:
+        for held in entity.held.values():
+            held.fresh = True
+        return result
+
+    after(patch, VaflCoordinator, "_learn_if_ready", change)
+
+
+def steps_on_whatever_came_together(patch: pytest.MonkeyPatch) -> None:
+    def change(result: Any, self: Any, batch: Any, now: float) -> Any:
+        for partition, task in self._tasks.items():
+            if task.answered:
+                self._step(partition, task)
+        return result
+
+    after(patch, VaflParty, "receive", change)
+
+
+def shows_by_the_next_version(patch: pytest.MonkeyPatch) -> None:
+    # What came before a step is shown after it.
+    def change(real: Any, self: Any, partition: int, task: Any) -> Any:
+        return [] if task.answered and len(task.answered) >= self.steps.batch_size else real(self, partition, task)
+
+    instead(patch, VaflParty, "_show", change)
+
+
+def forgets_the_squares(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AdaGrad, "arrays", property(lambda self: {}, lambda self, value: None), raising=False)
+
+
+def asks_for_ever(patch: pytest.MonkeyPatch) -> None:
+    def change(result: Any, self: Any, task: Any, *rest: Any) -> Any:
+        for entity in task.entities.values():
+            for held in entity.held.values():
+                held.again = False
+        return result
+
+    after(patch, VaflCoordinator, "_take_embedding", change)
+
+
+def of(role: type, *prefixes: bytes) -> Mutation:
+    """The role takes back everything but what these keys begin."""
+
+    def mutate(patch: pytest.MonkeyPatch) -> None:
+        real = role.restore  # type: ignore[attr-defined]
+        patch.setattr(role, "restore", lambda self, change: None if change.key.startswith(prefixes) else real(self, change))
+
+    return mutate
+
+
+MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "party: parameters not restored": of(VaflParty, b"array/parameters"),
+    "party: counters not restored": of(VaflParty, b"task"),
+    "party: entities not restored": of(VaflParty, b"entity/"),
+    "party: answered entities not restored": of(VaflParty, b"answered/"),
+    "party: waiting samples not restored": of(VaflParty, b"waiting/"),
+    "party: optimiser's state not restored": forgets_the_squares,
+    "party: takes a reply twice": takes_replies_again,
+    "party: steps on whatever came together": steps_on_whatever_came_together,
+    "party: shows by the next version": shows_by_the_next_version,
+    "coordinator: entities not restored": of(VaflCoordinator, b"entity/"),
+    "coordinator: parties not restored": of(VaflCoordinator, b"party/"),
+    "coordinator: parameters not restored": of(VaflCoordinator, b"array/"),
+    "coordinator: counters not restored": of(VaflCoordinator, b"task"),
+    "coordinator: takes an embedding twice": takes_embeddings_again,
+    "coordinator: learns before the quorum": learns_before_the_quorum,
+    "coordinator: answers twice": answers_twice,
+    "coordinator: asks for ever": asks_for_ever,
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_mutation_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the simulation's worth: what loses, doubles or learns wrongly fails within 200 seeds, with what it did wrong."""
+    MUTATIONS[name](monkeypatch)
+    for seed in range(MOST_SEEDS):
+        failure = simulate(seed).failure
+        if failure is not None:
+            print(f"{name}: caught by seed {seed}: {failure}")
+            # A mutation that stumbles over itself would be caught by anything.
+            assert not failure.startswith(("TypeError", "AttributeError", "NameError", "KeyError")), failure
+            return
+    pytest.fail(f"{name}: not caught by {MOST_SEEDS} seeds")
