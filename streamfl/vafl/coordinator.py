@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from streamfl.role import Measurement, PeerError, Received, Rejection, Send, StateChange
 from streamfl.samples import Label
-from streamfl.seeding import normal
 from streamfl.vafl.arrays import changed_chunks, restore_chunk
 from streamfl.vafl.heads import Head, OutputLoss
 from streamfl.vafl.messages import LARGEST_NUMBER, REPLY, Embedding, Prediction, Reply
 from streamfl.vafl.optimisers import Optimiser, OptimiserName, optimiser_named
+from streamfl.vafl.privacy import secret_noise
 from streamfl.wire import VERSION, decode_array, encode_array
 
 __all__ = ["Alignment", "HeadSteps", "VaflCoordinator"]
@@ -150,7 +150,8 @@ class VaflCoordinator:
     """The member that knows the labels. One model a partition, of the entities whose key falls there.
 
     parties: their names, in the order that the head sees them in. ``original`` takes an output of the square loss to the label's
-    own unit. The label of an entity that was forgotten, and came after it, waits and expires like any other.
+    own unit. The label of an entity that was forgotten, and came after it, waits and expires like any other. gradient_noise:
+    standard deviation of noise on d l / d outputs, drawn from ``noise_secret``.
     """
 
     prompt = True
@@ -517,8 +518,7 @@ class VaflCoordinator:
                 index += 1
             else:
                 for number, held in item.answers:
-                    gradient = self._noisy(partition, item.name, number, held, down[index, number])
-                    sends.append(self._reply(partition, number, item.name, held, encode_array(gradient)))
+                    sends.append(self._reply(partition, number, item.name, held, encode_array(down[index, number])))
                 self._counts["gradients"] += len(item.answers)
                 self._counts["learnt"] += 1
                 index += 1
@@ -532,6 +532,8 @@ class VaflCoordinator:
         if chosen:
             labels = np.array([item.label for item in rows if isinstance(item, _Learning)])
             cotangents[chosen] = self.loss.gradient(outputs[chosen], labels)
+            if self.gradient_noise:
+                cotangents[chosen] += [self._label_noise(item) for item in rows if isinstance(item, _Learning)]
         gradient, down = self.head.backward(task.parameters, done, np.nan_to_num(cotangents))
         down = np.clip(np.nan_to_num(down, nan=0.0), -LARGEST_NUMBER, LARGEST_NUMBER)
         if chosen and self.head.size:
@@ -586,12 +588,11 @@ class VaflCoordinator:
         message = Reply(VERSION, self.fingerprint, entity, held.epoch, held.sequence, gradient)
         return Send(self._replies[number], entity.encode(), REPLY.encode(message), partition)
 
-    def _noisy(self, partition: int, entity: str, number: int, held: _Held, gradient: NDArray[Any]) -> NDArray[Any]:
-        if not self.gradient_noise:
-            return gradient
-        path = ("reply", self.noise_secret, partition, entity, number, held.epoch, held.sequence)
-        noise = self.gradient_noise * normal(self.embedding_size, 0, *path)
-        return np.asarray(gradient + noise, dtype=self.dtype)
+    def _label_noise(self, item: _Learning) -> NDArray[np.float64]:
+        # The label is in d l / d outputs as a term of its own. The same noise to everybody and every time is as if it had been told
+        # once and with noise: several gradients, or several parties, cannot average it out.
+        label = (self.loss.name, self.loss.outputs, self.gradient_noise, item.name, float(item.label))
+        return self.gradient_noise * secret_noise(self.loss.outputs, self.noise_secret, "label", *label)
 
     def _check(self, received: Received, embedding: Embedding) -> None:
         if received.record.key != embedding.entity.encode():

@@ -421,9 +421,12 @@ class VaflParty:
     def _noise(
         self, count: int, partition: int, counters: _Counters, kind: str, *content: str | int | bytes
     ) -> NDArray[np.float64]:
-        assert self.mechanism is not None
-        own = (self.fingerprint, self.name, partition, counters.epoch, kind, counters.learnt)
-        return secret_noise(count, self.mechanism.secret, *own, *content)
+        mechanism = self.mechanism
+        assert mechanism is not None
+        # Twice one noise in two strengths would be solved for what is under it.
+        strength = mechanism.embedding_noise, mechanism.gradient_norm or 0.0, mechanism.gradient_noise or 0.0
+        own = (self.fingerprint, self.name, partition, counters.epoch, kind, counters.learnt, *strength)
+        return secret_noise(count, mechanism.secret, *own, *content)
 
     def _hidden_noise(self, partition: int, epoch: int, sequences: Sequence[int]) -> NDArray[Any] | None:
         units = self.function.noise_units

@@ -127,7 +127,7 @@ class Mechanism:
         return self.budget is None or self.mu(embeddings, steps) <= self.budget * (1 + 1e-12)
 
 
-def secret_noise(count: int, secret: str, *content: str | int | bytes) -> NDArray[np.float64]:
+def secret_noise(count: int, secret: str, *content: str | int | float | bytes) -> NDArray[np.float64]:
     """Standard normals, (count,), that without the secret cannot be told from chance (SHAKE-256).
 
     content: all that the values which the noise goes onto depend on. A step that is done again then gives the same noise for the
