@@ -6,8 +6,9 @@ import doctest
 import json
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import typer
@@ -16,19 +17,27 @@ from pydantic_core import PydanticUndefined
 
 from streamfl.cli import app, output
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.samples import LabelsSection, SamplesSection
+from streamfl.runtime.kinds import find_kind
+from streamfl.settings import RoleSettings
+from streamfl.vafl.config import VaflSettings
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
-def sections() -> dict[str, type[BaseModel]]:
+def sections(settings: type[RoleSettings]) -> dict[str, type[BaseModel]]:
     """Every section of a configuration file, by name."""
-    found: dict[str, type[BaseModel]] = {"samples": SamplesSection, "labels": LabelsSection}
-    for name, field in PofmklSettings.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            found[name] = field.annotation
+    found: dict[str, type[BaseModel]] = {}
+    for name, field in settings.model_fields.items():
+        for member in get_args(field.annotation) or (field.annotation,):
+            if isinstance(member, type) and issubclass(member, BaseModel):
+                found[name] = member
     return found
+
+
+def expected_keys(sections: Mapping[str, type[BaseModel]]) -> dict[str, str]:
+    """Every key of these sections and its default, as the document writes it."""
+    return {f"{name}.{key}": default_of(section, key) for name, section in sections.items() for key in section.model_fields}
 
 
 def default_of(section: type[BaseModel], key: str) -> str:
@@ -45,13 +54,14 @@ def default_of(section: type[BaseModel], key: str) -> str:
 def test_configuration_document_has_every_key_and_its_default() -> None:
     """Protects the reader's trust: a key left out cannot be found, and a default that changed misleads silently."""
     text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    written = dict(re.findall(r"^\| `([a-z]+\.[a-z_]+)` \| (.*?) \|", text, re.MULTILINE))
-    expected = {
-        f"{name}.{key}": default_of(section, key)
-        for name, section in sections().items()
-        for key in section.model_fields
-    }
-    assert written == expected
+    clients, heading, parties = text.partition("\n## Vertical federations\n")
+    assert heading
+    shared = sections(PofmklSettings)
+    own = {name: section for name, section in sections(VaflSettings).items() if shared.get(name) is not section}
+    for part, known in ((clients, shared), (parties, own)):
+        rows = re.findall(r"^\| `([a-z]+\.[a-z_]+)` \| (.*?) \|", part, re.MULTILINE)
+        assert len(rows) == len(dict(rows))
+        assert dict(rows) == expected_keys(known)
 
 
 def test_rejection_reasons_are_documented() -> None:
@@ -120,6 +130,34 @@ def test_configurations_in_the_readme_are_valid() -> None:
     assert settings[0].federation == settings[1].federation
     assert settings[0].learning == settings[1].learning
     assert settings[0].kernels == settings[1].kernels
+
+
+def test_configurations_of_the_vertical_tutorial_are_valid() -> None:
+    """Protects two organisations' first try: both parties' files and the coordinator's load, and agree where they have to."""
+    blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "vertical.md").read_text(encoding="utf-8"), re.DOTALL)
+    settings = [VaflSettings(**tomllib.loads(block)) for block in blocks]
+    assert [item.role.kind for item in settings] == ["vafl-party", "vafl-party", "vafl-coordinator"]
+    assert [item.party.name for item in settings if item.party is not None] == settings[0].federation.parties
+    assert settings[0].federation == settings[1].federation == settings[2].federation
+
+
+def test_metrics_of_vertical_federations_are_documented(tmp_path: Path) -> None:
+    """Protects dashboards: what a party or the coordinator measures is in the document, under its type, and nothing else is."""
+    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    own = text.partition("\n## Vertical federations\n")[2].partition("\n## ")[0]
+    written = dict(re.findall(r"^\| `streamfl_(\w+)` \| (\w+) \|", own, re.MULTILINE))
+    secret = tmp_path / "secret"
+    secret.write_bytes(bytes(32))
+    noise = {"embedding_norm": 1.0, "embedding_noise": 1.0, "secret_file": str(secret)}
+    measured: dict[str, str] = {}
+    for block in re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "vertical.md").read_text(encoding="utf-8"), re.DOTALL):
+        for privacy in ({}, noise, {**noise, "gradient_norm": 1.0, "gradient_noise": 1.0}):
+            settings = VaflSettings(**{**tomllib.loads(block), "privacy": privacy})
+            role = find_kind(settings.role.kind).build(settings)
+            measured.update({f"{one.name}{'_total' * (one.kind == 'counter')}": one.kind for one in role.measure()})
+    # These need a label of an entity that was predicted.
+    measured.update(loss_windowed="gauge", mse_windowed="gauge", accuracy="gauge")
+    assert written == measured
 
 
 def test_the_example_in_the_readme_runs() -> None:
