@@ -555,7 +555,8 @@ class PofmklClient:
         waits = member.waiting or member.joined
         if not waits or bucket is None or per_version is None or member.key in self._open_uploads:
             return None
-        if member.state.taken_on == self.model.versions and member.state.taken >= per_version:
+        # It is looked at again with the next version: a time that has passed would only be asked for again and again.
+        if not self._may_learn(member.state):
             return None
         lacking = member.cost.bytes_for(1) - bucket.tokens
         # A microsecond more than it takes: times are rounded, and a tick too early would ask for another at the same time.

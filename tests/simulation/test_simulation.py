@@ -70,13 +70,14 @@ def test_a_failing_seed_says_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "argv", ["simulate", "--seeds", "2"])
     assert main() == FAILED
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("#")[0].strip() for line in lines if line.startswith("FAILED")] == ["FAILED  make simulate SEED=1"]
-    assert lines[-1].startswith("1 of 2 seeds hold")
+    failed = [line.split("#")[0].strip() for line in lines if line.startswith("FAILED")]
+    assert failed == ["FAILED  make simulate SYSTEM=pofmkl SEED=1"]
+    assert lines[-1].startswith("3 of 4 federations hold")
 
 
 def test_a_seed_can_be_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Protects the transcript: what each process did and met, in order of time, and the verdict at the end."""
-    monkeypatch.setattr(sys, "argv", ["simulate", "--seed", "3", "--transcript"])
+    monkeypatch.setattr(sys, "argv", ["simulate", "--seed", "3", "--system", "pofmkl", "--transcript"])
     assert main() == 0
     out = capsys.readouterr().out
     verdict = simulate(3)

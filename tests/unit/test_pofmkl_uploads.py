@@ -16,12 +16,14 @@ from streamfl.samples import Sample
 from streamfl.wire import VERSION
 
 
-def client(lockstep: bool = False, samples_per_version: int | None = None, shards: int = 1) -> PofmklClient:
+def client(
+    lockstep: bool = False, samples_per_version: int | None = None, shards: int = 1, uplink: Uplink | None = None
+) -> PofmklClient:
     features = FeatureMap(np.random.default_rng(0).standard_normal((4, 3, 2)))
     role = PofmklClient(
         learner=PaperLearner(features=features, learning_rate=0.1, regularisation=1e-3, loss=SQUARE),
         pace=Pace(lockstep=lockstep, samples_per_version=samples_per_version),
-        uplink=Uplink(kernels_per_upload=2),
+        uplink=uplink or Uplink(kernels_per_upload=2),
         seed=1,
         clients=10,
         shards=shards,
@@ -96,3 +98,15 @@ def test_a_round_begins_when_every_shard_has_ended_the_last() -> None:
     assert updates(role.receive([sample("a", 0), sample("a", 1)], 10.0)) == [("a", 1, 0)] * 2
     assert role.receive([model(1, shard=0)], 10.1) == []
     assert updates(role.receive([model(1, shard=1)], 10.2)) == [("a", 1, 1)] * 2
+
+
+def test_between_two_rounds_nobody_waits_for_a_time() -> None:
+    """Protects the processor: with a byte budget, and one shard's round closed before the other's, a time that has passed already
+    would be asked for again and again until the other shard is heard.
+    """
+    role = client(lockstep=True, samples_per_version=1, shards=2, uplink=Uplink(None, 100.0))
+    role.receive([sample("a", 0), sample("a", 1)], 10.0)
+    role.receive([model(1, shard=0)], 20.0)
+    assert role.wake_at is None
+    role.receive([model(1, shard=1)], 30.0)
+    assert role.wake_at is None or role.wake_at > 30.0

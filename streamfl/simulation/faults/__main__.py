@@ -6,14 +6,18 @@ import argparse
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 
 from threadpoolctl import threadpool_limits
 
 from streamfl.runtime.log import configure
 from streamfl.simulation.faults.cluster import FAULTS
+from streamfl.simulation.faults.federation import Verdict
 from streamfl.simulation.faults.pofmkl import simulate
+from streamfl.simulation.faults.vafl import simulate as simulate_vafl
 
 FAILED = 4
+SYSTEMS: dict[str, Callable[[int], Verdict]] = {"pofmkl": simulate, "vafl": simulate_vafl}
 
 
 def main() -> int:
@@ -21,28 +25,31 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m streamfl.simulation.faults", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the scenario to run, or the first of --seeds")
     parser.add_argument("--seeds", type=int, default=1, help="so many, one after another")
+    parser.add_argument("--system", choices=SYSTEMS, help="of this system only; left out: of each")
     parser.add_argument("--transcript", action="store_true", help="print what happened, line by line")
     chosen = parser.parse_args()
     configure("error")
     began = time.perf_counter()
     faults: Counter[str] = Counter()
     failed = 0
-    for seed in range(chosen.seed, chosen.seed + chosen.seeds):
-        verdict = simulate(seed)
+    systems = [chosen.system] if chosen.system else list(SYSTEMS)
+    runs = [(seed, system) for seed in range(chosen.seed, chosen.seed + chosen.seeds) for system in systems]
+    for seed, system in runs:
+        verdict = SYSTEMS[system](seed)
         faults += verdict.faults
         if chosen.transcript:
             print("\n".join(verdict.lines))
         if chosen.seeds == 1:
-            print(f"seed {seed}: {verdict.description}")
+            print(f"{system}, seed {seed}: {verdict.description}")
             print(f"history of {len(verdict.lines)} lines and {verdict.seconds:.1f} virtual seconds, hash {verdict.hash}")
         if verdict.failure is not None:
             failed += 1
-            print(f"FAILED  make simulate SEED={seed}  # {verdict.failure}", flush=True)
+            print(f"FAILED  make simulate SYSTEM={system} SEED={seed}  # {verdict.failure}", flush=True)
         elif chosen.seeds == 1:
             print("all checks hold")
     print(", ".join(f"{kind}: {faults[kind]}" for kind in FAULTS if faults[kind] or chosen.seeds > 1))
     if chosen.seeds > 1:
-        print(f"{chosen.seeds - failed} of {chosen.seeds} seeds hold, {time.perf_counter() - began:.0f} s")
+        print(f"{len(runs) - failed} of {len(runs)} federations hold, {time.perf_counter() - began:.0f} s")
     return FAILED if failed else 0
 
 
