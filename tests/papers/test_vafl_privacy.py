@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import doctest
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import dp_accounting
@@ -132,6 +134,18 @@ def test_releases_compose_as_google_s_accountant_says(embeddings: int, steps: in
     if steps:
         accountant.compose(dp_accounting.GaussianDpEvent(8.0 / 2), steps)
     assert epsilon_of(mechanism.mu(embeddings, steps), 1e-5) == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)
+
+
+def test_the_documents_tables_are_what_is_computed() -> None:
+    """Protects whoever chooses a budget by docs/vertical-privacy.md: its tables are the results of the calls below them."""
+    path = Path(__file__).parents[2] / "docs" / "vertical-privacy.md"
+    outcome = doctest.testfile(str(path), module_relative=False)
+    assert outcome.attempted >= 4
+    assert outcome.failed == 0
+    rows = [[cell.strip() for cell in line.split("|")[2:-1]] for line in path.read_text(encoding="utf-8").splitlines()]
+    (at,) = (index for index, row in enumerate(rows) if row[:1] == ["0.25"])
+    epsilons = [f"{epsilon_of(float(mu), 1e-5):.2f}" for mu in rows[at]]
+    assert rows[at + 2] == epsilons
 
 
 # ---- neighbouring runs
