@@ -138,7 +138,7 @@ def read_streams(
     federation = {name: value for name, value in (("clients", clients), ("seed", seed)) if value is not None}
     settings = read_configuration(config, {"federation": federation}).settings
     if not isinstance(settings, PofmklSettings):
-        raise ConfigurationError(f"{config}: role.kind = {settings.role.kind!r} cannot be simulated")
+        raise ConfigurationError(f"{config}: role.kind = {settings.role.kind!r} has no clients with rows of their own")
     features = settings.samples.features if settings.samples is not None else None
     named = features if isinstance(features, list) else None
     streams = deal(data, label, settings.federation.clients, rounds, named, client_column)

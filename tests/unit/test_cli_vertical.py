@@ -170,3 +170,12 @@ def test_the_vertical_demo_shows_who_learns_what(line: Line, monkeypatch: pytest
     assert (code, "cannot be written" in error) == (2, True)
     code, _, error = line("demo", "other")
     assert (code, "vafl" in error) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["compare", "replay", "features"])
+def test_commands_of_the_other_system_say_so(line: Line, command: str) -> None:
+    """Protects whoever tries a command that is for clients alone: a message and exit code 2, not a traceback."""
+    given = ("--out", line.folder / "f.npz") if command == "features" else ("--data", "river:Phishing")
+    code, out, error = line(command, line.member("vafl-coordinator"), *given)
+    assert (code, out) == (2, "")
+    assert "role.kind = 'vafl-coordinator'" in error
