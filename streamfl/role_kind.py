@@ -31,6 +31,6 @@ class RoleKind(Generic[Settings]):
     name: str
     settings: type[Settings]
     build: Callable[[Settings], Role]
-    channels: Callable[[Settings, Role], Channels]
+    channels: Callable[[Settings], Channels]
     topics: Callable[[Settings], Sequence[TopicSpec]]
     partitioned_like: Callable[[Settings], Mapping[str, str]] = _any_number

@@ -43,7 +43,7 @@ def rights(configured: Configured, principal: str | None = None) -> list[Right]:
     """
     settings, kind = configured.settings, configured.kind
     principal = principal or f"User:{settings.group}"
-    channels = kind.channels(settings, kind.build(settings))
+    channels = kind.channels(settings)
     changelogs = set(channels.changelogs.values())
     read = {source.topic for source in (*channels.inputs.values(), *channels.tables.values())} | changelogs
     written = {*channels.outputs.values(), settings.dead_letters} | changelogs

@@ -52,7 +52,7 @@ def _look(config: ConfigArgument, findings: list[_Finding]) -> int:
     try:
         configured = read_configuration(config)
         role = configured.kind.build(configured.settings)
-        channels = configured.kind.channels(configured.settings, role)
+        channels = configured.kind.channels(configured.settings)
     except ConfigurationError as error:
         findings.append(_Finding("configuration", False, str(error), f"correct {config} or the environment"))
         return CONFIGURATION

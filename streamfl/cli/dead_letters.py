@@ -271,7 +271,7 @@ class _Replay:
         self._reasons = reasons
         self._limit = limit
         self._patience = settings.bus.connect_timeout_seconds
-        inputs = [source.topic for source in kind.channels(settings, kind.build(settings)).inputs.values()]
+        inputs = [source.topic for source in kind.channels(settings).inputs.values()]
         described = bus.describe([self._topic, *inputs])
         if self._topic not in described:
             raise ConfigurationError(f"topic {self._topic} does not exist: streamfl topics {configured.path} --create")

@@ -189,7 +189,7 @@ def _decode_update(record: Record) -> Update:
     return UPDATE.decode(record.value)
 
 
-def _client_channels(settings: PofmklSettings, role: Any) -> Channels:
+def _client_channels(settings: PofmklSettings) -> Channels:
     name, samples = settings.federation.name, _samples(settings)
     inputs = {"samples": Input(samples.topic, SampleReader(samples).decode)}
     if settings.labels is not None:
@@ -202,7 +202,7 @@ def _client_channels(settings: PofmklSettings, role: Any) -> Channels:
     )
 
 
-def _server_channels(settings: PofmklSettings, role: Any) -> Channels:
+def _server_channels(settings: PofmklSettings) -> Channels:
     name = settings.federation.name
     return Channels(
         inputs={"updates": Input(f"{name}.updates", _decode_update)},

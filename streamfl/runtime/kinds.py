@@ -54,7 +54,7 @@ def build_worker(
     """
     kind = find_kind(settings.role.kind)
     role = kind.build(settings)
-    channels = kind.channels(settings, role)
+    channels = kind.channels(settings)
     subscription = Subscription(
         group=settings.group,
         inputs=tuple(source.topic for source in channels.inputs.values()),

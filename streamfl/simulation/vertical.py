@@ -128,8 +128,8 @@ class VerticalFederation:
     def parameters(self) -> dict[str, NDArray[Any]]:
         """theta_m by the party's name, copied; of the head under the coordinator's kind."""
         roles = {party.name: party.role for party in self.parties}
-        found = {name: role._tasks[0].parameters.copy() for name, role in roles.items()}
-        return {**found, COORDINATOR: self.coordinator._tasks[0].parameters.copy()}
+        found = {name: role.parameters(0) for name, role in roles.items()}
+        return {**found, COORDINATOR: self.coordinator.parameters(0)}
 
     def replay(self, orders: Sequence[Sequence[int]]) -> None:
         """Let each party show its entities in this order, after those that were given before."""

@@ -20,16 +20,18 @@ PartyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=64)]
 LayerSizes = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST_LAYER)]], Field(max_length=8)]
 
 
-def _are_distinct(names: list[str]) -> list[str]:
+def _are_names(names: list[str]) -> list[str]:
     if len(set(names)) < len(names):
         raise ValueError("no party is expected twice")
+    if COORDINATOR in names:
+        raise ValueError(f"{COORDINATOR} is the coordinator's own name: another is expected")
     return names
 
 
 class VaflFederation(Federation):
     """Who learns together. Every member has to be given the same values."""
 
-    parties: Annotated[list[PartyName], Field(min_length=1, max_length=64), AfterValidator(_are_distinct)]
+    parties: Annotated[list[PartyName], Field(min_length=1, max_length=64), AfterValidator(_are_names)]
     """Everybody who sends embeddings, in the same order at every member."""
     embedding_size: int = Field(ge=1, le=LARGEST_LAYER)
     """How many numbers a party shows of an entity; with head.kind = "sum" as many as there are classes, or 1."""
@@ -127,8 +129,8 @@ class VerticalLearningSection(Section):
     """Of the coordinator: for numbers, for labels 0 and 1, for classes."""
     classes: int | None = Field(default=None, ge=2, le=LARGEST_LAYER)
     """Of the coordinator: how many classes; belongs to loss = "softmax"."""
-    optimiser: OptimiserName = "adagrad"
-    """sgd, sgd-decay (learning_rate / k at step k), adagrad or adam."""
+    optimiser: OptimiserName | None = None
+    """sgd, sgd-decay (learning_rate / k at step k), adagrad or adam; left out: adagrad, or sgd with privacy.gradient_noise."""
     learning_rate: float = Field(default=0.03, gt=0, le=1e6, allow_inf_nan=False)
     """eta."""
     batch_size: int = Field(default=16, ge=1, le=10_000)
@@ -182,7 +184,7 @@ class PrivacySection(Section):
     ledger_limit: int = Field(default=1_000_000, ge=1)
     """Of so many entities a partition it is remembered what was sent; of others nothing is."""
     reply_noise: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Of the coordinator: standard deviation of noise on gradients, which otherwise tell the label."""
+    """Of the coordinator: standard deviation of noise on the loss's derivative by each output, which otherwise tells the label."""
 
     @model_validator(mode="after")
     def _keys_that_need_each_other(self) -> PrivacySection:
@@ -233,6 +235,11 @@ class VaflSettings(RoleSettings):
         return f"{self.member}.dead-letters"
 
     @property
+    def optimiser(self) -> OptimiserName:
+        """``learning.optimiser``, or what stands for it: a scale learnt from noisy gradients would be mostly of noise."""
+        return self.learning.optimiser or ("adagrad" if self.privacy.gradient_noise is None else "sgd")
+
+    @property
     def outputs(self) -> int:
         """How many numbers the head gives."""
         return (self.learning.classes or 0) if self.learning.loss == "softmax" else 1
@@ -250,6 +257,12 @@ class VaflSettings(RoleSettings):
             raise ValueError(f"{'party' if self.party is None else 'samples'} is missing: a vafl-party needs this section")
         if self.party.name not in self.federation.parties:
             raise ValueError(f"party.name = {self.party.name!r}: one of federation.parties = {self.federation.parties} is expected")
+        learning = self.learning
+        if learning.in_flight is not None and learning.in_flight < learning.batch_size:
+            raise ValueError(
+                f"learning.in_flight = {learning.in_flight}: a step takes learning.batch_size = {learning.batch_size} gradients, "
+                "and so many have to be on their way; leave it out, or set at least that"
+            )
         self._check_topic("samples", self.samples.topic)
 
     def _check_coordinator(self) -> None:

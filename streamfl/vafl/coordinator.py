@@ -257,6 +257,10 @@ class VaflCoordinator:
             replies += self._work_off(partition, task)
         return replies
 
+    def parameters(self, partition: int) -> NDArray[Any]:
+        """theta_0 of a partition, (size,): a copy."""
+        return self._tasks[partition].parameters.copy()
+
     def evaluate(self, partition: int, embeddings: NDArray[Any]) -> NDArray[Any]:
         """What the head makes of (n, M, embedding size) at the partition's present parameters: (n, outputs)."""
         return self.head.forward(self._tasks[partition].parameters, embeddings)[0]
@@ -292,7 +296,7 @@ class VaflCoordinator:
         elif kind == b"party":
             number = int(name)
             if number >= len(self.parties):
-                raise PeerError("malformed", f"{number + 1} parties are remembered, vertical.parties has {len(self.parties)}")
+                raise PeerError("malformed", f"{number + 1} parties are remembered, federation.parties has {len(self.parties)}")
             party = task.parties[number] = msgspec.msgpack.decode(value, type=_Party)
             task.means[number] = decode_array(party.mean, np.float64, (self.embedding_size,), "mean")
         elif kind == b"entity":

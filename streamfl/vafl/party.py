@@ -182,6 +182,10 @@ class VaflParty:
             replies += self._show(partition, task)
         return replies
 
+    def parameters(self, partition: int) -> NDArray[Any]:
+        """theta_m of a partition, (size,): a copy."""
+        return self._tasks[partition].parameters.copy()
+
     def embed(self, partition: int, inputs: NDArray[Any]) -> NDArray[Any]:
         """h_m of ``inputs``, (n, inputs), at the partition's present parameters and without noise: (n, embedding size)."""
         outputs: NDArray[Any] = self.function.forward(self._tasks[partition].parameters, inputs).outputs

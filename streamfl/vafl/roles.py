@@ -123,7 +123,7 @@ def _build_party(settings: VaflSettings) -> VaflParty:
         inputs=inputs,
         embedding_size=settings.federation.embedding_size,
         steps=PartySteps(
-            learning.optimiser, learning.learning_rate, learning.batch_size, learning.in_flight, learning.regularisation
+            settings.optimiser, learning.learning_rate, learning.batch_size, learning.in_flight, learning.regularisation
         ),
         seed=settings.federation.seed,
         fingerprint=_fingerprint(settings),
@@ -142,7 +142,7 @@ def _build_coordinator(settings: VaflSettings) -> VaflCoordinator:
         embedding_size=settings.federation.embedding_size,
         head=head(settings),
         loss=output_loss(settings),
-        steps=HeadSteps(learning.optimiser, learning.learning_rate, learning.batch_size, learning.regularisation),
+        steps=HeadSteps(settings.optimiser, learning.learning_rate, learning.batch_size, learning.regularisation),
         alignment=Alignment(
             quorum=alignment.quorum,
             wait_for=learning.wait_for,
@@ -171,7 +171,7 @@ def _decode_embedding(record: Record) -> Embedding:
     return EMBEDDING.decode(record.value)
 
 
-def _party_channels(settings: VaflSettings, role: Any) -> Channels:
+def _party_channels(settings: VaflSettings) -> Channels:
     own = settings.member
     return Channels(
         inputs={
@@ -183,7 +183,7 @@ def _party_channels(settings: VaflSettings, role: Any) -> Channels:
     )
 
 
-def _coordinator_channels(settings: VaflSettings, role: Any) -> Channels:
+def _coordinator_channels(settings: VaflSettings) -> Channels:
     name, labels = settings.federation.name, _labels(settings)
     parties = settings.federation.parties
     return Channels(

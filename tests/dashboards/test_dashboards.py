@@ -57,7 +57,7 @@ def exported(configuration: Path, sections: dict[str, Any]) -> dict[str, str]:
     kind = find_kind(load_kind(configuration))
     settings = load_settings(configuration, kind.settings, {"bus": {"url": "memory://"}, **sections})
     role = kind.build(settings)
-    channels = kind.channels(settings, role)
+    channels = kind.channels(settings)
     topics = kind.topics(settings)
     bus = MemoryBus()
     bus.create([TopicSpec(spec.name, spec.partitions or 2, spec.compacted, spec.options) for spec in topics])

@@ -71,7 +71,7 @@ class Member:
         role = kind.build(chosen)
         for partition in PARTITIONS:
             role.open(partition)
-        return cls(role, kind.channels(chosen, role))
+        return cls(role, kind.channels(chosen))
 
     def decode(self, message: Message, offset: int = 0, timestamp: float = NOW) -> Received:
         """PeerError where the message cannot be decoded."""

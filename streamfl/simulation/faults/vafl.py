@@ -64,7 +64,7 @@ class VaflScenario:
         bound = "" if learning.max_staleness is None else f", at most {learning.max_staleness} steps old"
         faults = ", ".join(f"{name} {value:.3g}" for name, value in dataclasses.asdict(self.rates).items() if value)
         return (
-            f"vertical, {learning.loss}, head {self.settings.head.kind}, {learning.optimiser}, "
+            f"vertical, {learning.loss}, head {self.settings.head.kind}, {self.settings.optimiser}, "
             f"{self.settings.bus.processing_guarantee}, "
             f"{len(self.settings.federation.parties)} parties, quorum {alignment.quorum}, waits for {learning.wait_for}{bound}, "
             f"{self.partitions} partitions, {dict(self.workers)} processes, {len(self.seen)} entities, "
@@ -365,7 +365,7 @@ def check_model(
     state = _latest(bus, f"{settings.federation.name}.{party}.state")
     for partition in range(chosen.partitions):
         parameters = function.initial(settings.federation.seed, party)
-        optimiser = optimiser_named(learning.optimiser, learning.learning_rate, function.size)
+        optimiser = optimiser_named(settings.optimiser, learning.learning_rate, function.size)
         versions = [parameters.copy()]
         gathered: list[tuple[str, NDArray[Any]]] = []
         for place, reply in replies:
