@@ -5,10 +5,11 @@ Formats are found by name through the entry-point group ``streamfl.formats``.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoints, entry_points
 from operator import attrgetter
 from typing import Annotated, Any, Protocol, TypeVar, cast
 
@@ -380,12 +381,18 @@ def _scaled(label: float, field: str | None, label_range: tuple[float, float]) -
 
 def format_named(name: str, setting: str = "samples.format") -> Format:
     """The installed format called ``name``; ConfigurationError names ``setting`` and lists the known ones."""
-    found = entry_points(group="streamfl.formats")
+    found = _installed_formats()
     for point in found:
         if point.name == name:
             return cast(Format, point.load()())
     known = ", ".join(sorted({point.name for point in found})) or "none"
     raise ConfigurationError(f"{setting} = {name!r}: no such format is installed (known: {known})")
+
+
+@functools.cache
+def _installed_formats() -> EntryPoints:
+    # Every package's metadata is read for it.
+    return entry_points(group="streamfl.formats")
 
 
 def _name(content: str | int | bytes | None, field: str) -> str:

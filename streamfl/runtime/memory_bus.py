@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from streamfl.role import ConfigurationError, Record, TopicSpec
+from streamfl.runtime.assignment import deal
 from streamfl.runtime.bus import (
     CommitRefused,
     Outgoing,
@@ -289,23 +290,8 @@ class _Group:
         return {partition: since for partition, (owner, since) in self._owners.items() if owner is session}
 
     def _deal(self) -> None:
-        """Give every partition an owner, each member as many as the next, moving as few as that allows."""
         self.generation += 1
-        if not self.members:
-            self._owners = {}
-            return
-        share, extra = divmod(self._partitions, len(self.members))
-        room = {id(member): share + (number < extra) for number, member in enumerate(self.members)}
-        kept: dict[int, tuple[MemorySession, int]] = {}
-        for partition, (owner, since) in self._owners.items():
-            if room.get(id(owner), 0) > 0:
-                room[id(owner)] -= 1
-                kept[partition] = (owner, since)
-        free = (member for member in self.members for _ in range(room[id(member)]))
-        for partition in range(self._partitions):
-            if partition not in kept:
-                kept[partition] = (next(free), self.generation)
-        self._owners = kept
+        self._owners = deal(self._partitions, self.members, self._owners, self.generation)
 
 
 class _Topic:

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from streamfl.role import ConfigurationError, Record, TopicSpec
+from streamfl.runtime.assignment import deal
 from streamfl.runtime.bus import (
     BusUnavailable,
     CommitRefused,
@@ -565,23 +566,14 @@ class SqliteSession:
 
 
 def _deal(connection: sqlite3.Connection, name: str) -> None:
-    """Give every partition of a group an owner, each member as many as the next, moving as few as that allows."""
+    """Give every partition of a group an owner."""
     connection.execute("UPDATE groups SET generation = generation + 1 WHERE name = ?", (name,))
     generation, partitions = connection.execute("SELECT generation, partitions FROM groups WHERE name = ?", (name,)).fetchone()
     members = [member for (member,) in connection.execute("SELECT id FROM members WHERE group_name = ? ORDER BY id", (name,))]
-    share, extra = divmod(partitions, max(1, len(members)))
-    room = {member: share + (number < extra) for number, member in enumerate(members)}
-    kept: dict[int, tuple[int, int]] = {}
-    for partition, owner, since in connection.execute("SELECT partition, member, since FROM owners WHERE group_name = ?", (name,)):
-        if partition < partitions and room.get(owner, 0) > 0:
-            room[owner] -= 1
-            kept[partition] = (owner, since)
-    free = (member for member in members for _ in range(room[member]))
-    for partition in range(partitions if members else 0):
-        if partition not in kept:
-            kept[partition] = (next(free), generation)
+    rows = connection.execute("SELECT partition, member, since FROM owners WHERE group_name = ?", (name,))
+    owners = deal(partitions, members, {partition: (owner, since) for partition, owner, since in rows}, generation)
     connection.execute("DELETE FROM owners WHERE group_name = ?", (name,))
-    connection.executemany("INSERT INTO owners VALUES (?, ?, ?, ?)", [(name, p, *owner) for p, owner in kept.items()])
+    connection.executemany("INSERT INTO owners VALUES (?, ?, ?, ?)", [(name, p, *owner) for p, owner in owners.items()])
 
 
 class _Database:
