@@ -109,6 +109,15 @@ class EmbeddingSection(Section):
     """Of the hidden layers."""
     bias: bool = True
     """Whether layers have a constant term."""
+    model: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    """A model of your own, "package.module:function", in place of the built-in network."""
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> EmbeddingSection:
+        given = self.model_fields_set & {"hidden", "activation", "bias"}
+        if self.model is not None and given:
+            raise ValueError(f"{min(given)} has no meaning with embedding.model: leave one of them out")
+        return self
 
 
 class HeadSection(Section):

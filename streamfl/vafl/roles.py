@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,16 +31,42 @@ SHORTEST_SECRET = 32
 def embedding_function(settings: VaflSettings, inputs: int) -> Differentiable:
     """h_m of this party."""
     section, privacy = settings.embedding, settings.privacy
-    network = DenseNetwork(
-        [inputs, *section.hidden, settings.federation.embedding_size],
-        section.activation,
-        bias=section.bias,
-        dtype=_dtype(settings),
-        perturbation=privacy.hidden_noise,
-    )
+    function: Differentiable
+    if section.model is not None:
+        function = _own_model(section.model, inputs, settings)
+    else:
+        function = DenseNetwork(
+            [inputs, *section.hidden, settings.federation.embedding_size],
+            section.activation,
+            bias=section.bias,
+            dtype=_dtype(settings),
+            perturbation=privacy.hidden_noise,
+        )
     if privacy.embedding_norm is None:
-        return network
-    return BoundedOutput(network, privacy.embedding_norm, privacy.normalise)
+        return function
+    return BoundedOutput(function, privacy.embedding_norm, privacy.normalise)
+
+
+def _own_model(location: str, inputs: int, settings: VaflSettings) -> Differentiable:
+    module, _, attribute = location.partition(":")
+    try:
+        make = getattr(importlib.import_module(module), attribute)
+        function = make(inputs, settings.federation.embedding_size, settings.federation.precision)
+        parameters = function.initial(0)
+        found = function.forward(parameters, np.zeros((2, inputs), _dtype(settings))).outputs
+    except Exception as error:
+        # It is the operator's own code, and may fail in any way.
+        raise ConfigurationError(f"embedding.model = {location!r}: {type(error).__name__}: {error}") from None
+    expected = (2, settings.federation.embedding_size)
+    if found.shape != expected:
+        raise ConfigurationError(f"embedding.model = {location!r}: two rows give the shape {found.shape}, {expected} is expected")
+    if parameters.shape != (function.size,) or parameters.dtype != _dtype(settings):
+        raise ConfigurationError(
+            f"embedding.model = {location!r}: its first parameters are {parameters.dtype} of shape {parameters.shape}, "
+            f"{settings.federation.precision} of shape {(function.size,)} is expected"
+        )
+    own: Differentiable = function
+    return own
 
 
 def head(settings: VaflSettings) -> Head:

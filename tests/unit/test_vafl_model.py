@@ -1,0 +1,75 @@
+"""A party's own model, by its name in the configuration."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamfl.role import ConfigurationError
+from streamfl.vafl.config import VaflSettings
+from streamfl.vafl.networks import DenseNetwork
+from streamfl.vafl.roles import embedding_function
+
+PAGE = Path(__file__).parents[2] / "docs" / "vertical.md"
+
+
+@pytest.fixture(autouse=True)
+def module() -> Iterator[ModuleType]:
+    """The page's example, as a module that can be imported."""
+    (source,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    made = ModuleType("clinic_models")
+    exec(source, made.__dict__)
+    sys.modules["clinic_models"] = made
+    yield made
+    del sys.modules["clinic_models"]
+
+
+def settings(model: str, **embedding: Any) -> VaflSettings:
+    return VaflSettings(
+        federation={"name": "f", "parties": ["a"], "embedding_size": 2, "precision": "float64"},  # type: ignore[arg-type]
+        role={"kind": "simulation"},  # type: ignore[arg-type]
+        embedding={"model": model, **embedding},  # type: ignore[arg-type]
+    )
+
+
+def test_the_pages_example_is_the_built_in_linear_map() -> None:
+    """Protects whoever follows the page: it loads, and does what the built-in network without a constant does."""
+    own, built_in = embedding_function(settings("clinic_models:embedding"), 3), DenseNetwork([3, 2], bias=False, dtype=np.float64)
+    generator = np.random.default_rng(1)
+    inputs, cotangents, parameters = generator.normal(size=(5, 3)), generator.normal(size=(5, 2)), generator.normal(size=6)
+    one, other = (function.forward(parameters, inputs) for function in (own, built_in))
+    np.testing.assert_allclose(one.outputs, other.outputs)
+    np.testing.assert_allclose(own.backward(parameters, one, cotangents), built_in.backward(parameters, other, cotangents))
+    clipped = [function.backward_each(parameters, done, cotangents, 0.5) for function, done in ((own, one), (built_in, other))]
+    np.testing.assert_allclose(*clipped)
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        ("no_such_module:embedding", "ModuleNotFoundError"),
+        ("clinic_models:nothing", "AttributeError"),
+        ("clinic_models:Pass", "TypeError"),
+        ("clinic_models:wide", "shape"),
+        ("clinic_models:single", "float32"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_told_of_at_the_start(model: str, text: str, module: ModuleType) -> None:
+    """Protects operators from a party that fails at its first sample: what is wrong with the model is said before."""
+    module.__dict__["wide"] = lambda inputs, outputs, precision: module.Linear(inputs, outputs + 1, precision)
+    module.__dict__["single"] = lambda inputs, outputs, precision: module.Linear(inputs, outputs, "float32")
+    with pytest.raises(ConfigurationError, match=rf"embedding.model = '{model}'.*{text}"):
+        embedding_function(settings(model), 3)
+
+
+def test_layers_and_a_model_of_ones_own_exclude_one_another() -> None:
+    """Protects from settings without effect."""
+    with pytest.raises(ValueError, match="hidden has no meaning"):
+        settings("clinic_models:embedding", hidden=[3])
