@@ -28,13 +28,7 @@ KINDS = {
         '[party]\nname = "shop"\n[samples]\ntopic = "baskets"\nfeatures = ["x"]\n',
         "baskets",
     ),
-    "vafl-coordinator": (
-        'parties = ["bank", "shop"]\nembedding_size = 1',
-        '[labels]\ntopic = "outcomes"\nlabel = "paid"\n',
-        "outcomes",
-    ),
     "pofmkl-client": ("clients = 2", '[samples]\ntopic = "readings"\nfeatures = ["x"]\nlabel = "y"\n', "readings"),
-    "pofmkl-server": ("clients = 2", "", "{name}.updates"),
 }
 PASSWORDS = {"admin": "full-rights", **{kind: f"of-{kind}" for kind in KINDS}}
 LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
