@@ -48,6 +48,7 @@ from streamfl.runtime.bus import (
 )
 from streamfl_connectors.assignor import CoPartitionAssignor
 from streamfl_connectors.kafka_clients import (
+    PendingFetches,
     close_consumer,
     complete,
     discard,
@@ -405,6 +406,7 @@ class KafkaSession:
         self._origins: dict[TopicPartition, int] = {}
         self._last_lag: dict[TopicPartition, int] = {}
         self._alone_since: float | None = None
+        self._fetches = PendingFetches(bus.connect_timeout)
         self._readers: list[Any] = []
         try:
             with translated("joining the group", self._subscription):
@@ -471,6 +473,7 @@ class KafkaSession:
                         polled.tables += read_to_end(self._table_consumer, self._tables, self._bus.connect_timeout)
                 elif not self._tables:
                     time.sleep(turn)
+                self._fetches.check(one for one in (self._consumer, self._table_consumer) if one is not None)
                 if polled or time.monotonic() >= deadline:
                     return
 

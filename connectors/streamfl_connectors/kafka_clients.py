@@ -6,7 +6,7 @@ This module reaches into the library's private parts, so the library is pinned t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import count as counted
@@ -23,6 +23,7 @@ from streamfl.runtime.bus import BusUnavailable, Outgoing, TopicPartition
 from streamfl_connectors.kafka_failures import too_large
 
 __all__ = [
+    "PendingFetches",
     "close_consumer",
     "complete",
     "discard",
@@ -146,6 +147,27 @@ def read_to_end(consumer: Any, partitions: Sequence[Any], patience: float) -> It
             raise BusUnavailable(f"nothing could be read from {partitions[0].topic!r} for {patience:g} s")
         for batch in consumer.poll(timeout_ms=200, max_records=4000).values():
             yield from (record_of(found) for found in batch)
+
+
+class PendingFetches:
+    """Tells when a fetch is never answered.
+
+    The library keeps a request back while its connection is being made, and no timeout counts there. When the broker goes away
+    meanwhile the request may be forgotten: its partitions are not asked for again, and whoever polls waits for ever.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._since: dict[int, tuple[Any, float]] = {}
+
+    def check(self, consumers: Iterable[Any]) -> None:
+        """BusUnavailable if one of these consumers' fetches has been waiting for more than ``patience`` seconds."""
+        now = time.monotonic()
+        # Each is held while it is watched, so that no other gets its number.
+        pending = [fetch for consumer in consumers for fetch in tuple(consumer._fetcher._fetch_futures) if not fetch.is_done]
+        self._since = {id(fetch): self._since.get(id(fetch), (fetch, now)) for fetch in pending}
+        if any(now - since > self._patience for _, since in self._since.values()):
+            raise BusUnavailable(f"a broker was asked for records and has not answered for {self._patience:g} s")
 
 
 def discard(producer: Any) -> None:

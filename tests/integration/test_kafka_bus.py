@@ -16,6 +16,7 @@ import pytest
 from broker import Broker
 from kafka import KafkaProducer
 from kafka.consumer.fetcher import ConsumerRecord
+from kafka.future import Future
 from streamfl_connectors.kafka import KafkaBus
 from streamfl_connectors.kafka_clients import record_of
 
@@ -303,6 +304,36 @@ def test_two_inputs_are_assigned_together(bus: KafkaBus) -> None:
     finally:
         for session in sessions:
             session.close()
+
+
+@pytest.mark.parametrize("of", ["inputs", "tables"])
+def test_a_fetch_that_is_never_answered_is_noticed(broker: Broker, of: str) -> None:
+    """Protects a worker from standing still for ever: the library may forget a fetch whose broker died as it was connected to."""
+    bus = connect(broker.url, {"connect_timeout_seconds": 3})
+    assert isinstance(bus, KafkaBus)
+    samples, table = topic(bus), topic(bus, compacted=True)
+    subscription = Subscription(new("group"), (samples,), (table,))
+    session: Any = bus.session(subscription)
+    try:
+        poll_until(session, lambda seen: seen.assigned == [0])
+        fetcher = (session._consumer if of == "inputs" else session._table_consumer)._fetcher
+        deadline = time.monotonic() + 30
+        while not fetcher._fetch_futures:
+            assert time.monotonic() < deadline
+            session.poll(0.05, 100)
+        # What it leaves behind then: nodes that are asked no more, and a future that nobody will ever fulfil.
+        fetcher._clear_pending_fetch_request = lambda node, answer: None
+        fetcher._fetch_futures.append(Future())
+        with pytest.raises(BusUnavailable, match="has not answered for 3 s"):
+            session.poll(30, 100)
+        session.close()
+        bus.write([Outgoing(samples, None, b"a"), Outgoing(table, b"k", b"b")])
+        session = bus.session(subscription)
+        seen = poll_until(session, lambda seen: bool(seen.records))
+        assert (values(seen.records), values(seen.tables)) == ([b"a"], [b"b"])
+    finally:
+        session.close()
+        bus.close()
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
