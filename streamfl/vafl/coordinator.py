@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.role import Measurement, PeerError, Received, Rejection, Send, StateChange
-from streamfl.samples import Label
+from streamfl.samples import LONGEST_NAME, Label
 from streamfl.vafl.arrays import changed_chunks, restore_chunk
 from streamfl.vafl.heads import Head, OutputLoss
 from streamfl.vafl.messages import LARGEST_NUMBER, REPLY, Embedding, Prediction, Reply
@@ -605,6 +605,8 @@ class VaflCoordinator:
             raise PeerError("configuration", "another federation name, seed, list of parties, embedding size or precision was used")
         if min(embedding.epoch, embedding.sequence, embedding.parameters_version) < 0:
             raise PeerError("malformed", "epoch, sequence and parameters_version are numbers from 0")
+        if not 0 < len(embedding.entity) <= LONGEST_NAME:
+            raise PeerError("malformed", f"an entity's name has {len(embedding.entity)} characters, 1 to {LONGEST_NAME} are accepted")
 
     def _values(self, content: bytes) -> NDArray[Any]:
         values = decode_array(content, self.dtype, (self.embedding_size,), "embedding")
