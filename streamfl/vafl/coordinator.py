@@ -606,7 +606,8 @@ class VaflCoordinator:
         if min(embedding.epoch, embedding.sequence, embedding.parameters_version) < 0:
             raise PeerError("malformed", "epoch, sequence and parameters_version are numbers from 0")
         if not 0 < len(embedding.entity) <= LONGEST_NAME:
-            raise PeerError("malformed", f"an entity's name has {len(embedding.entity)} characters, 1 to {LONGEST_NAME} are accepted")
+            length = len(embedding.entity)
+            raise PeerError("malformed", f"an entity's name has {length} characters, 1 to {LONGEST_NAME} are accepted")
 
     def _values(self, content: bytes) -> NDArray[Any]:
         values = decode_array(content, self.dtype, (self.embedding_size,), "embedding")
