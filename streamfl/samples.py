@@ -321,9 +321,8 @@ class LabelReader:
     def __init__(self, section: LabelFields, label_range: tuple[float, float]) -> None:
         self._section = section
         self._range = label_range
-        names = {"label": section.label}
-        if section.sample_id is not None:
-            names["sample_id"] = section.sample_id
+        names = {} if section.sample_id is None else {"sample_id": section.sample_id}
+        names["label"] = section.label
         if section.client is not None:
             names["client"] = section.client
         if len(set(names.values())) < len(names):

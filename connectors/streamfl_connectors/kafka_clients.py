@@ -37,6 +37,7 @@ __all__ = [
 
 # A batch's header and the lengths and deltas of a record without headers take no more than this.
 LARGEST_FRAME = 100
+LONGEST_REBALANCE_SECONDS = 60
 
 _TURNS = counted()
 
@@ -214,7 +215,13 @@ def mend_joins(coordinator: Any) -> None:
     The library begins another join instead of taking the answer. With polls that are shorter than a rebalance that goes on for
     ever, and every new generation has the commits of all members refused. And a member that learns in the middle of a join that it
     was put out would go on with partitions that others have by now.
+
+    The others wait for a member that shows signs of life but does not join, and the library for an answer that got lost, as long as
+    a member may take between two polls, five minutes; here no longer than ``LONGEST_REBALANCE_SECONDS``, as Kafka Connect does.
     """
+    longest = LONGEST_REBALANCE_SECONDS * 1000
+    # Between polls the heartbeat counts, by a configuration of its own.
+    coordinator.config["max_poll_interval_ms"] = min(coordinator.config["max_poll_interval_ms"], longest)
     join, complete, reset = coordinator._do_join_and_sync_async, coordinator._on_join_complete_async, coordinator.reset_generation
     answers: list[bytes] = []
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 from broker import Broker
+from streamfl_connectors import kafka_clients
 
 from streamfl.role import TopicSpec
 from streamfl.runtime.bus import Bus, Guarantee, Outgoing, Polled, Session, Step, Subscription, connect
@@ -136,3 +138,19 @@ def test_who_is_put_out_in_the_middle_of_a_join_begins_anew(member: tuple[Bus, S
     bus.write([Outgoing(topic, b"key", b"value")])
     seen = told(session, 1)
     assert (seen.revoked, seen.assigned) == ([0], [0])
+
+
+def test_a_member_that_lives_but_does_not_join_is_not_waited_for(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects everybody else: the library would have the group wait for such a member for five minutes."""
+    monkeypatch.setattr(kafka_clients, "LONGEST_REBALANCE_SECONDS", 5)
+    topic = f"rejoin-{uuid.uuid4().hex[:8]}"
+    with closing(connect(broker.url)) as bus:
+        bus.create([TopicSpec(topic, 1, compacted=False)])
+        subscription = Subscription(group=f"{topic}.group", inputs=(topic,))
+        with closing(bus.session(subscription)) as silent, closing(bus.session(subscription)) as other:
+            deadline = time.monotonic() + 60
+            while 0 not in silent.poll(0.1, 10).assigned:
+                assert time.monotonic() < deadline, "never assigned"
+            # Its heartbeats go on by themselves.
+            while 0 not in other.poll(0.1, 10).assigned:
+                assert time.monotonic() < deadline, "the group waits for a member that does not poll"
