@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from streamfl.expiry import overdue
 from streamfl.role import Measurement, PeerError
 
 __all__ = ["JoinKey", "LabelJoin", "Pair"]
@@ -134,14 +135,7 @@ class LabelJoin:
     def expire(self, now: float) -> None:
         """Forget what has waited for too long."""
         for held in self._partitions.values():
-            while held.waiting:
-                key = next(iter(held.waiting))
-                if held.waiting[key].since > now:
-                    # Written by a clock that was ahead: nothing behind it may wait for that time to come.
-                    for entry in held.waiting.values():
-                        entry.since = min(entry.since, now)
-                if held.waiting[key].since + self.expiry > now:
-                    break
+            for key in overdue(held.waiting, self.expiry, now):
                 self._give_up(held, key, "expired")
 
     @property

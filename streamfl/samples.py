@@ -269,12 +269,9 @@ class SampleReader:
 
     def _reason(self, value: bytes, error: Exception) -> PeerError:
         """Why a record did not fit the struct: the first thing that is wrong with it."""
-        try:
-            content = self._diagnose(value)
-        except (msgspec.DecodeError, ValueError, RecursionError) as broken:
-            return PeerError("malformed", str(broken))
-        if not isinstance(content, dict):
-            return PeerError("malformed", f"an object with named fields is expected, not {type(content).__name__}")
+        content = _named_fields(self._diagnose, value)
+        if isinstance(content, PeerError):
+            return content
         section = self._section
         for name in (section.client, section.sample_id, *self._names):
             if name is not None and name not in content:
@@ -351,12 +348,9 @@ class LabelReader:
 
     def _reason(self, value: bytes, error: Exception) -> PeerError:
         """Why a record did not fit the struct: the first thing that is wrong with it."""
-        try:
-            content = self._diagnose(value)
-        except (msgspec.DecodeError, ValueError, RecursionError) as broken:
-            return PeerError("malformed", str(broken))
-        if not isinstance(content, dict):
-            return PeerError("malformed", f"an object with named fields is expected, not {type(content).__name__}")
+        content = _named_fields(self._diagnose, value)
+        if isinstance(content, PeerError):
+            return content
         for name in self._names:
             if name not in content:
                 return PeerError("missing_field", f"{name} is missing")
@@ -364,6 +358,17 @@ class LabelReader:
         if not (isinstance(label, (int, float)) and abs(label) < LARGEST_NUMBER):
             return PeerError("label", f"{self._section.label} is {_shown(label)}, a finite number is expected")
         return PeerError("malformed", str(error))
+
+
+def _named_fields(decode: Callable[[bytes], Any], value: bytes) -> dict[str, Any] | PeerError:
+    """The fields of an object by name, or why there are none."""
+    try:
+        content = decode(value)
+    except (msgspec.DecodeError, ValueError, RecursionError) as broken:
+        return PeerError("malformed", str(broken))
+    if not isinstance(content, dict):
+        return PeerError("malformed", f"an object with named fields is expected, not {type(content).__name__}")
+    return content
 
 
 def _scaled(label: float, field: str | None, label_range: tuple[float, float]) -> float:

@@ -5,7 +5,6 @@ VAFL, Algorithm 1, server: keeps the latest embedding of every entity and party,
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,12 +14,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.expiry import overdue
 from streamfl.role import Measurement, PeerError, Received, Rejection, Send, StateChange
 from streamfl.samples import LONGEST_NAME, Label
 from streamfl.vafl.arrays import changed_chunks, restore_chunk
 from streamfl.vafl.heads import Head, OutputLoss
-from streamfl.vafl.messages import LARGEST_NUMBER, REPLY, Embedding, Prediction, Reply
-from streamfl.vafl.optimisers import Optimiser, OptimiserName, optimiser_named
+from streamfl.vafl.messages import LARGEST_NUMBER, REPLY, Embedding, Prediction, Reply, bounded_array
+from streamfl.vafl.optimisers import Optimiser, OptimiserName, finite_step, optimiser_named
 from streamfl.vafl.privacy import secret_noise
 from streamfl.wire import VERSION, decode_array, encode_array
 
@@ -444,28 +444,19 @@ class VaflCoordinator:
             for number in silent:
                 del entity.held[number]
             self._silent += len(silent)
-            task.touched.pop(name, None)
-            task.touched[name] = None
+            self._touch(task, name)
             self._learn_if_ready(task, name, entity)
             sends += self._work_off_full(partition, task)
         return sends
 
     def _expire(self, task: _Task, now: float) -> None:
-        while task.entities:
-            name, oldest = next(iter(task.entities.items()))
-            if oldest.since > now:
-                # Written by a clock that was ahead: nothing behind it may wait for that time to come.
-                for entity in task.entities.values():
-                    entity.since = min(entity.since, now)
-            if oldest.since + self.alignment.expiry > now:
-                return
+        for name in overdue(task.entities, self.alignment.expiry, now):
             self._forget(task, name)
 
     def _forget(self, task: _Task, name: str, displaced: bool = False) -> None:
         entity = task.entities.pop(name)
         task.asked.pop(name, None)
-        task.touched.pop(name, None)
-        task.touched[name] = None
+        self._touch(task, name)
         if displaced:
             self._forgotten["displaced"] += 1
         elif entity.label is None:
@@ -487,9 +478,13 @@ class VaflCoordinator:
         if name in task.asked:
             del task.asked[name]
             task.asked[name] = None
+        self._touch(task, name)
+        return entity
+
+    def _touch(self, task: _Task, name: str) -> None:
+        # What is restored is in the order of the last writing, which is that of age.
         task.touched.pop(name, None)
         task.touched[name] = None
-        return entity
 
     # ---- what is computed together
 
@@ -501,14 +496,14 @@ class VaflCoordinator:
     def _work_off(self, partition: int, task: _Task) -> list[Send]:
         pending, task.pending, task.learning = task.pending, [], 0
         sends: list[Send] = []
-        rows = [item.row for item in pending if isinstance(item, (_Predicting, _Learning))]
+        rows = [item for item in pending if isinstance(item, (_Predicting, _Learning))]
         outputs = predictions = down = np.zeros((0, 0))
         if rows:
-            stacked = np.stack(rows)
+            stacked = np.stack([item.row for item in rows])
             with np.errstate(over="ignore", invalid="ignore"):
                 outputs, done = self.head.forward(task.parameters, stacked)
                 predictions = self.loss.prediction(outputs)
-                down = self._learn(task, pending, outputs, done)
+                down = self._learn(task, rows, outputs, done)
         index = 0
         for item in pending:
             if isinstance(item, _Asking):
@@ -528,21 +523,23 @@ class VaflCoordinator:
                 index += 1
         return sends
 
-    def _learn(self, task: _Task, pending: Sequence[Any], outputs: NDArray[Any], done: Any) -> NDArray[Any]:
+    def _learn(
+        self, task: _Task, rows: Sequence[_Predicting | _Learning], outputs: NDArray[Any], done: Any
+    ) -> NDArray[Any]:
         """d l / d h of all rows, (n, M, embedding size), 0 of those that are only predicted; theta_0 moves if its batch is full."""
-        rows = [item for item in pending if isinstance(item, (_Predicting, _Learning))]
         chosen = [index for index, item in enumerate(rows) if isinstance(item, _Learning)]
+        learning = [item for item in rows if isinstance(item, _Learning)]
         cotangents = np.zeros_like(outputs)
-        if chosen:
-            labels = np.array([item.label for item in rows if isinstance(item, _Learning)])
+        if learning:
+            labels = np.array([item.label for item in learning])
             cotangents[chosen] = self.loss.gradient(outputs[chosen], labels)
             if self.gradient_noise:
-                cotangents[chosen] += [self._label_noise(item) for item in rows if isinstance(item, _Learning)]
+                cotangents[chosen] += [self._label_noise(item) for item in learning]
         gradient, down = self.head.backward(task.parameters, done, np.nan_to_num(cotangents))
         down = np.clip(np.nan_to_num(down, nan=0.0), -LARGEST_NUMBER, LARGEST_NUMBER)
-        if chosen and self.head.size:
+        if learning and self.head.size:
             task.gradient += np.nan_to_num(gradient)
-            task.counters.gathered += len(chosen)
+            task.counters.gathered += len(learning)
             task.moved = True
             if task.counters.gathered >= self.steps.batch_size:
                 self._step(task)
@@ -550,13 +547,10 @@ class VaflCoordinator:
 
     def _step(self, task: _Task) -> None:
         gradient = task.gradient / task.counters.gathered + self.steps.regularisation * task.parameters
-        before = task.parameters.copy()
-        task.optimiser.step(task.parameters, gradient, task.counters.steps + 1)
-        if math.isfinite(float(np.abs(task.parameters).sum(dtype=np.float64))):
+        if finite_step(task.optimiser, task.parameters, gradient, task.counters.steps + 1):
             task.counters.steps += 1
             self._counts["steps"] += 1
         else:
-            task.parameters[:] = before
             self._counts["refused_steps"] += 1
         task.gradient[:] = 0.0
         task.counters.gathered = 0
@@ -610,7 +604,4 @@ class VaflCoordinator:
             raise PeerError("malformed", f"an entity's name has {length} characters, 1 to {LONGEST_NAME} are accepted")
 
     def _values(self, content: bytes) -> NDArray[Any]:
-        values = decode_array(content, self.dtype, (self.embedding_size,), "embedding")
-        if np.abs(values).max() > LARGEST_NUMBER:
-            raise PeerError("not_finite", f"an embedding holds a number above {LARGEST_NUMBER:g}")
-        return values
+        return bounded_array(content, self.dtype, self.embedding_size, "embedding")

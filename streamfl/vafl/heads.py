@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
+from streamfl.kernels import losses
+from streamfl.kernels.losses import Loss
 from streamfl.vafl.networks import DenseNetwork
 
 __all__ = ["LOGISTIC", "SQUARE", "Head", "NetworkHead", "OutputLoss", "SumHead", "softmax_loss"]
@@ -78,7 +80,7 @@ class NetworkHead:
 class OutputLoss:
     """A loss of the head's outputs. ``gradient``: d l / d outputs of outputs (n, o) and labels (n,), (n, o). ``values``: l, (n,).
 
-    ``prediction``: outputs (n, o) as a user reads them. ``classes``: o of a classifier over labels 0 .. o - 1, None otherwise.
+    ``prediction``: outputs (n, o) as a user reads them.
     """
 
     name: str
@@ -92,22 +94,20 @@ class OutputLoss:
         return self.name == "square" or (label.is_integer() and 0 <= label < max(self.outputs, 2))
 
 
-SQUARE = OutputLoss(
-    "square",
-    1,
-    lambda outputs, labels: 2 * (outputs - labels[:, np.newaxis]),
-    lambda outputs, labels: np.square(outputs[:, 0] - labels),
-    lambda outputs: outputs[:, 0],
-)
+def _of_one_output(loss: Loss, prediction: Callable[[NDArray[Any]], NDArray[Any]]) -> OutputLoss:
+    return OutputLoss(
+        loss.name,
+        1,
+        lambda outputs, labels: loss.gradient(outputs, labels[:, np.newaxis]),
+        lambda outputs, labels: loss.value(outputs[:, 0], labels),
+        lambda outputs: prediction(outputs[:, 0]),
+    )
+
+
+SQUARE = _of_one_output(losses.SQUARE, np.asarray)
 """(z - y)^2, y in units of the label's range."""
 
-LOGISTIC = OutputLoss(
-    "logistic",
-    1,
-    lambda outputs, labels: expit(outputs) - labels[:, np.newaxis],
-    lambda outputs, labels: np.logaddexp(0, outputs[:, 0]) - labels * outputs[:, 0],
-    lambda outputs: expit(outputs[:, 0]),
-)
+LOGISTIC = _of_one_output(losses.LOGISTIC, expit)
 """log(1 + exp(z)) - y z, y 0 or 1, in nats."""
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from streamfl.wire import Codec
+from streamfl.role import PeerError
+from streamfl.wire import Codec, Number, decode_array
 
-__all__ = ["EMBEDDING", "LARGEST_NUMBER", "REPLY", "Embedding", "Prediction", "Reply"]
+__all__ = ["EMBEDDING", "LARGEST_NUMBER", "REPLY", "Embedding", "Prediction", "Reply", "bounded_array"]
 
 # Far above any embedding or gradient that means something, and sums of squares of such numbers stay finite in single precision.
 LARGEST_NUMBER = 1e9
@@ -58,3 +61,11 @@ class Prediction(msgspec.Struct, gc=False, omit_defaults=True):
 
 EMBEDDING = Codec(Embedding)
 REPLY = Codec(Reply)
+
+
+def bounded_array(content: bytes, dtype: type[Number], size: int, name: str) -> NDArray[Number]:
+    """The numbers of an embedding or a gradient, (size,); PeerError with reason shape or not_finite."""
+    array = decode_array(content, dtype, (size,), name)
+    if np.abs(array).max() > LARGEST_NUMBER:
+        raise PeerError("not_finite", f"{name} holds a number above {LARGEST_NUMBER:g}")
+    return array

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Optimiser", "OptimiserName", "optimiser_named"]
+__all__ = ["Optimiser", "OptimiserName", "finite_step", "optimiser_named"]
 
 OptimiserName = Literal["sgd", "sgd-decay", "adagrad", "adam"]
 
@@ -65,6 +66,17 @@ class Adam:
         mean = self._mean / (1 - 0.9**number)
         root = np.sqrt(self._square / (1 - 0.999**number))
         parameters -= (self._learning_rate * mean / (root + 1e-8)).astype(parameters.dtype)
+
+
+def finite_step(optimiser: Optimiser, parameters: NDArray[Any], gradient: NDArray[Any], number: int) -> bool:
+    """A step in place, undone where a parameter would become infinite. Whether it was taken."""
+    before = parameters.copy()
+    with np.errstate(over="ignore", invalid="ignore"):
+        optimiser.step(parameters, gradient, number)
+    if math.isfinite(float(np.abs(parameters).sum(dtype=np.float64))):
+        return True
+    parameters[:] = before
+    return False
 
 
 def optimiser_named(name: OptimiserName, learning_rate: float, size: int) -> Optimiser:

@@ -6,7 +6,6 @@ VAFL, Algorithm 1, party m: theta_m <- theta_m - eta_m (J_m' g + grad r(theta_m)
 from __future__ import annotations
 
 import hashlib
-import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,13 +15,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.expiry import overdue
 from streamfl.role import Measurement, PeerError, Received, Rejection, Send, StateChange
 from streamfl.samples import Sample
 from streamfl.seeding import uniform
 from streamfl.vafl.arrays import changed_chunks, restore_chunk
-from streamfl.vafl.messages import EMBEDDING, LARGEST_NUMBER, Embedding, Reply
+from streamfl.vafl.messages import EMBEDDING, Embedding, Reply, bounded_array
 from streamfl.vafl.networks import Differentiable
-from streamfl.vafl.optimisers import Optimiser, OptimiserName, optimiser_named
+from streamfl.vafl.optimisers import Optimiser, OptimiserName, finite_step, optimiser_named
 from streamfl.vafl.privacy import ROUNDING, Mechanism, epsilon_of, secret_noise
 from streamfl.wire import VERSION, decode_array, encode_array
 
@@ -166,7 +166,7 @@ class VaflParty:
         if not batch:
             for partition, task in self._tasks.items():
                 self._expire(partition, task, now)
-                replies += self._go_on(partition, task, now)
+                self._go_on(partition, task, now)
         for received in batch:
             task = self._tasks[received.partition]
             if isinstance(received.message, Sample):
@@ -293,25 +293,28 @@ class VaflParty:
                 return []
             # No gradient will come, and nobody is to wait for it.
             self._forget(partition, task, reply.entity)
-            return self._go_on(partition, task, now)
+            self._go_on(partition, task, now)
+            return []
         self._forget(partition, task, reply.entity)
         if self.mechanism is not None:
             before = sum(task.answered[index].entity == reply.entity for index in range(len(task.answered)))
             # (m + 1)^2 - m^2: gradients of one entity add up in a step.
             if not self._spend(partition, task, reply.entity, steps=2 * before + 1):
-                return self._go_on(partition, task, now)
+                self._go_on(partition, task, now)
+                return []
         self._counts["gradients"] += 1
         answered = _Answered(reply.entity, shown.sequence, shown.features, reply.gradient)
         self._remember(partition, b"answered/%d" % len(task.answered), answered)
         task.answered[len(task.answered)] = answered
-        if len(task.answered) < self.steps.batch_size:
-            return self._go_on(partition, task, now)
-        # What came before this step is shown as it was then.
-        sends = self._show(partition, task)
-        self._step(partition, task)
-        return sends + self._go_on(partition, task, now)
+        sends: list[Send] = []
+        if len(task.answered) >= self.steps.batch_size:
+            # What came before this step is shown as it was then.
+            sends = self._show(partition, task)
+            self._step(partition, task)
+        self._go_on(partition, task, now)
+        return sends
 
-    def _go_on(self, partition: int, task: _Task, now: float) -> list[Send]:
+    def _go_on(self, partition: int, task: _Task, now: float) -> None:
         """Samples that waited are shown as far as they may be."""
         while task.waiting and not self._busy(task):
             assert task.counters is not None
@@ -320,21 +323,13 @@ class VaflParty:
             task.counters.first_waiting += 1
             self._remember(partition, b"task", task.counters)
             self._upload(partition, task, entity, features, now)
-        return []
 
     def _busy(self, task: _Task) -> bool:
         limit = self.steps.in_flight
         return limit is not None and len(task.shown) + len(task.answered) >= limit
 
     def _expire(self, partition: int, task: _Task, now: float) -> None:
-        while task.shown:
-            entity, oldest = next(iter(task.shown.items()))
-            if oldest.since > now:
-                # Written by a clock that was ahead: nothing behind it may wait for that time to come.
-                for shown in task.shown.values():
-                    shown.since = min(shown.since, now)
-            if oldest.since + self.expiry > now:
-                return
+        for entity in overdue(task.shown, self.expiry, now):
             self._forget(partition, task, entity)
             self._forgotten["expired"] += 1
 
@@ -410,14 +405,10 @@ class VaflParty:
         else:
             total = self.function.backward(task.parameters, done, gradients)
         gradient = total / len(answered) + self.steps.regularisation * task.parameters
-        before = task.parameters.copy()
-        with np.errstate(over="ignore", invalid="ignore"):
-            task.optimiser.step(task.parameters, gradient, counters.steps + 1)
-        if math.isfinite(float(np.abs(task.parameters).sum(dtype=np.float64))):
+        if finite_step(task.optimiser, task.parameters, gradient, counters.steps + 1):
             counters.steps += 1
             self._counts["steps"] += 1
         else:
-            task.parameters[:] = before
             self._counts["refused_steps"] += 1
         task.changed_parameters = True
         self._remember(partition, b"task", counters)
@@ -477,9 +468,7 @@ class VaflParty:
         if reply.fingerprint != self.fingerprint:
             raise PeerError("configuration", "another federation name, seed, list of parties, embedding size or precision was used")
         if reply.gradient:
-            gradient = decode_array(reply.gradient, self.function.dtype, (self.embedding_size,), "gradient")
-            if np.abs(gradient).max() > LARGEST_NUMBER:
-                raise PeerError("not_finite", f"a gradient holds a number above {LARGEST_NUMBER:g}")
+            bounded_array(reply.gradient, self.function.dtype, self.embedding_size, "gradient")
 
     def _forget(self, partition: int, task: _Task, entity: str) -> None:
         del task.shown[entity]
