@@ -21,7 +21,7 @@ import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,7 +41,7 @@ from streamfl.runtime.bus import (
     TopicState,
 )
 
-__all__ = ["SqliteBus", "SqliteSession", "connect"]
+__all__ = ["Database", "SqliteBus", "SqliteSession", "connect"]
 
 SCHEME = "sqlite://"
 APPLICATION = int.from_bytes(b"sfl1")
@@ -120,10 +120,21 @@ class _Topic(NamedTuple):
 
 
 class SqliteBus:
-    """A cluster in a file; see :func:`connect`. It may be used from several threads."""
+    """A cluster in a file; see :func:`connect`. It may be used from several threads.
 
-    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+    clock: the time of its records. monotonic: by what members watch each other.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        options: Mapping[str, Any] | None = None,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         chosen = _options(options or {})
+        self.clock = clock
+        self.monotonic = monotonic
         self.path = _path(url)
         self.session_timeout = chosen["session_timeout_seconds"]
         self._retention = chosen["retention_hours"] * 3600
@@ -139,9 +150,14 @@ class SqliteBus:
             self.database.close()
             raise
 
-    def open(self) -> _Database:
+    @property
+    def session_type(self) -> type[SqliteSession]:
+        """The class of this bus's sessions."""
+        return SqliteSession
+
+    def open(self) -> Database:
         """A connection of its own to the file."""
-        return _Database(self.path, self._patience)
+        return Database(self.path, self._patience)
 
     def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
         """The topics that exist, by name."""
@@ -169,7 +185,7 @@ class SqliteBus:
 
     def session(self, subscription: Subscription) -> SqliteSession:
         """Join a group; ConfigurationError names a topic that is missing."""
-        return SqliteSession(self, subscription)
+        return self.session_type(self, subscription)
 
     def write(self, records: Sequence[Outgoing]) -> None:
         """Write records in one transaction; they are on the disk when this returns."""
@@ -212,7 +228,7 @@ class SqliteBus:
             topic = self._require(connection, record.topic)
             log = topic.log(self._partition_for(record, topic))
             by_log.setdefault(log, (topic, []))[1].append(record)
-        now = time.time()
+        now = self.clock()
         for log, (topic, mine) in by_log.items():
             end, tidy = connection.execute("SELECT end, tidy FROM logs WHERE id = ?", (log,)).fetchone()
             first = (log << OFFSET_BITS) + end
@@ -265,7 +281,7 @@ class SqliteBus:
             if tidy + SLICE > end - (RECENT if topic.compacted else 0):
                 break
             (written,) = connection.execute("SELECT timestamp FROM records WHERE id = ?", (stop - 1,)).fetchone()
-            if written > time.time() - kept:
+            if written > self.clock() - kept:
                 break
             if topic.compacted:
                 _compact(connection, log, first, stop)
@@ -331,14 +347,14 @@ class SqliteSession:
     def poll(self, timeout: float, max_records: int) -> Polled:
         """Wait at most ``timeout`` seconds for anything; never more than ``max_records`` input records."""
         self._check_open()
-        deadline = time.monotonic() + timeout
+        deadline = self._bus.monotonic() + timeout
         try:
             while True:
                 # Looked at first: what is committed while the rest is read shows as a change afterwards.
                 version = self._database.version()
                 self._attend()
                 polled = self._take(max_records)
-                if polled or time.monotonic() >= deadline:
+                if polled or self._bus.monotonic() >= deadline:
                     return polled
                 self._wait(deadline, version)
         except BaseException:
@@ -434,11 +450,11 @@ class SqliteSession:
 
     def _count_up(self, connection: sqlite3.Connection) -> bool:
         """Show that the member lives; False if it is none any more."""
-        self._next_beat = time.monotonic() + self._bus.session_timeout / BEATS_PER_TIMEOUT
+        self._next_beat = self._bus.monotonic() + self._bus.session_timeout / BEATS_PER_TIMEOUT
         return connection.execute("UPDATE members SET beat = beat + 1 WHERE id = ?", (self._member,)).rowcount > 0
 
     def _beat(self) -> None:
-        if time.monotonic() >= self._next_beat:
+        if self._bus.monotonic() >= self._next_beat:
             with self._database.writing() as connection:
                 self._count_up(connection)
 
@@ -447,7 +463,7 @@ class SqliteSession:
         self._beat()
         with self._database.reading() as connection:
             members = connection.execute("SELECT id, beat, timeout FROM members WHERE group_name = ?", (self._group,)).fetchall()
-        now = time.monotonic()
+        now = self._bus.monotonic()
         watched = self._watched
         self._watched = {
             member: watched[member] if member in watched and watched[member][0] == beat else (beat, now)
@@ -473,7 +489,7 @@ class SqliteSession:
         """Until another connection has committed something, or the deadline or the time for a beat has come."""
         until = min(deadline, self._next_beat)
         pause = SHORTEST_LOOK_SECONDS
-        while (remaining := until - time.monotonic()) > 0:
+        while (remaining := until - self._bus.monotonic()) > 0:
             time.sleep(min(pause, remaining))
             if self._database.version() != version:
                 return
@@ -576,7 +592,7 @@ def _deal(connection: sqlite3.Connection, name: str) -> None:
     connection.executemany("INSERT INTO owners VALUES (?, ?, ?, ?)", [(name, p, *owner) for p, owner in owners.items()])
 
 
-class _Database:
+class Database:
     """A connection to the file, one transaction at a time, with SQLite's failures as the bus's."""
 
     def __init__(self, path: Path, patience: float) -> None:
@@ -682,7 +698,7 @@ def _create_file(path: Path) -> None:
         raise ConfigurationError(f"bus.url: {path} cannot be created: {error.strerror}") from error
 
 
-def _prepare(database: _Database, patience: float) -> None:
+def _prepare(database: Database, patience: float) -> None:
     """Bring an empty file into shape; ConfigurationError if the file is somebody else's or of a newer version."""
     if _is_new(database):
         _turn_on_log(database, patience)
@@ -695,7 +711,7 @@ def _prepare(database: _Database, patience: float) -> None:
                 connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
-def _is_new(database: _Database) -> bool:
+def _is_new(database: Database) -> bool:
     with database.reading() as connection:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -712,7 +728,7 @@ def _is_new(database: _Database) -> bool:
     return True
 
 
-def _turn_on_log(database: _Database, patience: float) -> None:
+def _turn_on_log(database: Database, patience: float) -> None:
     deadline = time.monotonic() + patience
     while True:
         try:

@@ -12,7 +12,7 @@ import pytest
 from streamfl.pofmkl.client_role import PofmklClient
 from streamfl.simulation.faults import scenario, simulate
 from streamfl.simulation.faults.__main__ import FAILED, main
-from streamfl.simulation.faults.cluster import FAULTS
+from streamfl.simulation.faults.chances import FAULTS
 from streamfl.simulation.faults.schedule import Killed, Scheduler
 
 SEEDS = range(150)

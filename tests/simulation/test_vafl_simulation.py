@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streamfl.simulation.faults.cluster import FAULTS
+from streamfl.simulation.faults.chances import FAULTS
 from streamfl.simulation.faults.vafl import scenario, simulate
 from streamfl.vafl.coordinator import VaflCoordinator
 from streamfl.vafl.optimisers import AdaGrad

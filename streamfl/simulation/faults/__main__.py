@@ -11,13 +11,14 @@ from collections.abc import Callable
 from threadpoolctl import threadpool_limits
 
 from streamfl.runtime.log import configure
-from streamfl.simulation.faults.cluster import FAULTS
+from streamfl.simulation.faults.buses import CLUSTERS
+from streamfl.simulation.faults.chances import FAULTS
 from streamfl.simulation.faults.federation import Verdict
 from streamfl.simulation.faults.pofmkl import simulate
 from streamfl.simulation.faults.vafl import simulate as simulate_vafl
 
 FAILED = 4
-SYSTEMS: dict[str, Callable[[int], Verdict]] = {"pofmkl": simulate, "vafl": simulate_vafl}
+SYSTEMS: dict[str, Callable[[int, str], Verdict]] = {"pofmkl": simulate, "vafl": simulate_vafl}
 
 
 def main() -> int:
@@ -26,6 +27,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the scenario to run, or the first of --seeds")
     parser.add_argument("--seeds", type=int, default=1, help="so many, one after another")
     parser.add_argument("--system", choices=SYSTEMS, help="of this system only; left out: of each")
+    parser.add_argument("--bus", choices=CLUSTERS, default="memory", help="that misbehaves (memory)")
     parser.add_argument("--transcript", action="store_true", help="print what happened, line by line")
     chosen = parser.parse_args()
     configure("error")
@@ -35,7 +37,7 @@ def main() -> int:
     systems = [chosen.system] if chosen.system else list(SYSTEMS)
     runs = [(seed, system) for seed in range(chosen.seed, chosen.seed + chosen.seeds) for system in systems]
     for seed, system in runs:
-        verdict = SYSTEMS[system](seed)
+        verdict = SYSTEMS[system](seed, chosen.bus)
         faults += verdict.faults
         if chosen.transcript:
             print("\n".join(verdict.lines))
@@ -44,7 +46,8 @@ def main() -> int:
             print(f"history of {len(verdict.lines)} lines and {verdict.seconds:.1f} virtual seconds, hash {verdict.hash}")
         if verdict.failure is not None:
             failed += 1
-            print(f"FAILED  make simulate SYSTEM={system} SEED={seed}  # {verdict.failure}", flush=True)
+            on = "" if chosen.bus == "memory" else f" BUS={chosen.bus}"
+            print(f"FAILED  make simulate SYSTEM={system} SEED={seed}{on}  # {verdict.failure}", flush=True)
         elif chosen.seeds == 1:
             print("all checks hold")
     print(", ".join(f"{kind}: {faults[kind]}" for kind in FAULTS if faults[kind] or chosen.seeds > 1))

@@ -18,7 +18,7 @@ from streamfl.pofmkl.messages import MARKER_KEY, UPDATE, KernelParameters, Shard
 from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.pofmkl.roles import server_step
 from streamfl.role import Record
-from streamfl.runtime.memory_bus import MemoryBus
+from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import POSITION_KEY, Worker
 from streamfl.simulation.faults.cluster import FaultyBus
 from streamfl.simulation.faults.federation import CheckFailed
@@ -93,7 +93,7 @@ def check_outcome(bus: FaultyBus, scenario: Scenario) -> None:
             check_replay(scenario, predictions, models)
 
 
-def check_predictions(bus: MemoryBus, scenario: Scenario) -> dict[str, list[Prediction]]:
+def check_predictions(bus: Bus, scenario: Scenario) -> dict[str, list[Prediction]]:
     """Every sample predicted once (at least once if no more is promised), in order, on versions that never go back."""
     by_client: dict[str, list[Prediction]] = defaultdict(list)
     for record in bus.read(f"{scenario.settings.federation.name}.predictions"):
@@ -176,7 +176,7 @@ def check_budget(bus: FaultyBus, scenario: Scenario) -> None:
             _require(level <= depth + 1e-6, f"{client}: {level:g} bytes beyond {rate:g} a second at {at:.3f}, {depth:g} may be")
 
 
-def check_model(bus: MemoryBus, scenario: Scenario, heard: list[list[Update]]) -> list[dict[int, NDArray[Any]]]:
+def check_model(bus: Bus, scenario: Scenario, heard: list[list[Update]]) -> list[dict[int, NDArray[Any]]]:
     """Each shard's version counts what was applied, and the model is what these updates make of it.
 
     Returns, for each shard, the parameters of all kernels (others' rows are 0) by version.
@@ -255,7 +255,7 @@ def check_replay(scenario: Scenario, predictions: dict[str, list[Prediction]], m
             )
 
 
-def check_join(bus: MemoryBus, scenario: Scenario) -> None:
+def check_join(bus: Bus, scenario: Scenario) -> None:
     """Of every sample it is remembered that its label was learnt, or it waits for one that never came; no label waits."""
     found: dict[tuple[str, str], int] = {}
     for key, value in _latest(bus.read(f"{scenario.settings.federation.name}.pofmkl-client.state")).items():
@@ -271,7 +271,7 @@ def check_join(bus: MemoryBus, scenario: Scenario) -> None:
     _require(not differing, f"labels of these samples were not learnt, or came from nowhere: {differing[:3]}")
 
 
-def check_taught(bus: MemoryBus, scenario: Scenario, predictions: dict[str, list[Prediction]]) -> None:
+def check_taught(bus: Bus, scenario: Scenario, predictions: dict[str, list[Prediction]]) -> None:
     """Labels learnt and their squared errors, as each client remembers them, are of each sample with its own first label, once."""
     settings = scenario.settings
     assert settings.samples is not None
@@ -300,13 +300,13 @@ def check_taught(bus: MemoryBus, scenario: Scenario, predictions: dict[str, list
         )
 
 
-def check_alike(bus: MemoryBus, calm: MemoryBus, scenario: Scenario) -> None:
+def check_alike(bus: Bus, calm: Bus, scenario: Scenario) -> None:
     """Lockstep: predictions of labelled samples, model, clients' and server's state as without faults, bit for bit."""
     name = scenario.settings.federation.name
     labelled = {(one.client, one.content["id"]) for readings in scenario.samples.values() for one in readings if one.labelled}
     all_labelled = all(one.labelled for readings in scenario.samples.values() for one in readings)
 
-    def parts(one: MemoryBus) -> Iterator[tuple[str, dict[Any, Any]]]:
+    def parts(one: Bus) -> Iterator[tuple[str, dict[Any, Any]]]:
         predictions = {identity(record): record.value for record in one.read(f"{name}.predictions")}
         yield "a prediction", {key: value for key, value in predictions.items() if key in labelled}
         yield "the model", _latest(one.read(f"{name}.model"))

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 
 from streamfl.role import TopicSpec
-from streamfl.runtime.bus import BusUnavailable, Outgoing
+from streamfl.runtime.bus import Bus, BusUnavailable, Outgoing
 from streamfl.runtime.kinds import build_worker
-from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
 from streamfl.settings import RoleSettings
-from streamfl.simulation.faults.cluster import FaultyBus, Rates
+from streamfl.simulation.faults.chances import Rates
+from streamfl.simulation.faults.cluster import FaultyBus
 from streamfl.simulation.faults.history import History
 from streamfl.simulation.faults.schedule import BEGIN, Killed, Scheduler
 
@@ -55,14 +56,15 @@ class Verdict:
     seconds: float
 
 
-def run(shape: Shape, check: Callable[[FaultyBus], None]) -> Verdict:
-    """Run a scenario and check whatever must hold of it."""
+def run(shape: Shape, check: Callable[[FaultyBus], None], bus: str) -> Verdict:
+    """Run a scenario on a bus, memory or sqlite, and check whatever must hold of it."""
     history = History()
-    federation = Federation(shape, history)
+    federation = Federation(shape, history, bus)
     failure = None
     try:
-        federation.run()
-        check(federation.bus)
+        with closing(federation.bus):
+            federation.run()
+            check(federation.bus)
     except CheckFailed as failed:
         failure = str(failed)
     except Exception as error:
@@ -115,18 +117,19 @@ class Shape(Protocol):
     def check_bounds(self, worker: Worker) -> None:
         """CheckFailed if a worker holds more than it may."""
 
-    def standing(self, bus: MemoryBus, last: bool) -> str:
+    def standing(self, bus: Bus, last: bool) -> str:
         """What has not come out yet of what was written, but for ``last``; empty: nothing."""
 
 
 class Federation:
     """The processes of one scenario on one cluster."""
 
-    def __init__(self, chosen: Shape, history: History) -> None:
+    def __init__(self, chosen: Shape, history: History, bus: str = "memory") -> None:
         self.scenario = chosen
         self.scheduler = Scheduler(chosen.seed)
         self.history = history
-        self.bus = FaultyBus(self.scheduler, history, chosen.rates, chosen.seed, chosen.repeatable)
+        rates = chosen.rates if bus == "memory" else chosen.rates.in_a_file
+        self.bus = FaultyBus(bus, self.scheduler, history, rates, chosen.seed, chosen.repeatable)
         self._workers: dict[str, Worker] = {}
         self._encode = msgspec.msgpack.Encoder().encode
 
@@ -144,9 +147,9 @@ class Federation:
                 for number in range(count):
                     who = f"{member}-{number}"
                     self.scheduler.spawn(who, lambda who=who, settings=settings: self._live(who, settings))  # type: ignore[misc]
-            self.bus.faulty = True
+            self.bus.chances.faulty = True
             self.scheduler.run(begin + self.scenario.faulty_seconds)
-            self.bus.faulty = False
+            self.bus.chances.faulty = False
             self.history.note(self.scheduler.now, "cluster", "nothing fails any more")
             self._finish(last=False)
             self.history.note(self.scheduler.now, "cluster", "every process is killed and started again")
@@ -191,12 +194,12 @@ class Federation:
 
     def _live(self, who: str, settings: RoleSettings) -> None:
         """One process after another under this name."""
-        draws, rates = self.bus.draws, self.bus.rates
+        chances, rates = self.bus.chances, self.bus.rates
         while True:
             try:
                 worker = self._workers[who] = self._start(who, settings)
                 try:
-                    while not self.bus.happens(rates.leave):
+                    while not chances.happens(rates.leave):
                         if worker.step(0.5):
                             self.scenario.check_bounds(worker)
                     self.history.fault(self.scheduler.now, who, "leaves")
@@ -206,10 +209,10 @@ class Federation:
             except Killed:
                 if self.scheduler.ending:
                     raise
-                self.bus.abandon(who)
+                self.bus.fall_silent(who, for_ever=True)
             finally:
                 self._workers.pop(who, None)
-            self.scheduler.sleep(float(draws.exponential(2.0)) if self.bus.faulty else 0.1)
+            self.scheduler.sleep(float(chances.draws.exponential(2.0)) if chances.faulty else 0.1)
 
     def _start(self, who: str, settings: RoleSettings) -> Worker:
         def clock() -> float:

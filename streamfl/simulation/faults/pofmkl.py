@@ -10,12 +10,13 @@ import numpy as np
 
 from streamfl.pofmkl.client_role import PofmklClient
 from streamfl.role import TopicSpec
+from streamfl.runtime.bus import Bus
 from streamfl.runtime.kinds import find_kind
-from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
 from streamfl.settings import RoleSection, RoleSettings
+from streamfl.simulation.faults.chances import Rates
 from streamfl.simulation.faults.checkers import check_alike, check_bounds, check_outcome, identity
-from streamfl.simulation.faults.cluster import FaultyBus, Rates
+from streamfl.simulation.faults.cluster import FaultyBus
 from streamfl.simulation.faults.federation import Federation, Reading, Verdict, run
 from streamfl.simulation.faults.history import History
 from streamfl.simulation.faults.scenario import Scenario, scenario
@@ -23,18 +24,18 @@ from streamfl.simulation.faults.scenario import Scenario, scenario
 __all__ = ["simulate"]
 
 
-def simulate(seed: int) -> Verdict:
-    """Run the POF-MKL scenario of this seed and check whatever must hold of it."""
+def simulate(seed: int, bus: str = "memory") -> Verdict:
+    """Run the POF-MKL scenario of this seed on a bus, memory or sqlite, and check whatever must hold of it."""
     chosen = scenario(seed)
 
-    def check(bus: FaultyBus) -> None:
-        check_outcome(bus, chosen)
+    def check(faulty: FaultyBus) -> None:
+        check_outcome(faulty, chosen)
         if chosen.exact:
             calm = Federation(PofmklShape(chosen.calm), History())
             calm.run()
-            check_alike(bus, calm.bus, chosen)
+            check_alike(faulty, calm.bus, chosen)
 
-    return run(PofmklShape(chosen), check)
+    return run(PofmklShape(chosen), check, bus)
 
 
 class PofmklShape:
@@ -100,7 +101,7 @@ class PofmklShape:
     def check_bounds(self, worker: Worker) -> None:
         check_bounds(worker, self._scenario)
 
-    def standing(self, bus: MemoryBus, last: bool) -> str:
+    def standing(self, bus: Bus, last: bool) -> str:
         expected = self._scenario.samples_written[last]
         predicted = len({identity(record) for record in bus.read(f"{self._scenario.settings.federation.name}.predictions")})
         return "" if predicted == expected else f"{predicted} of {expected} samples predicted"

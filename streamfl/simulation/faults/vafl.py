@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.role import Record, TopicSpec
+from streamfl.runtime.bus import Bus
 from streamfl.runtime.kinds import find_kind
-from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection, RoleSettings
-from streamfl.simulation.faults.cluster import FaultyBus, Rates, drawn_rates
+from streamfl.simulation.faults.chances import Rates, drawn_rates
+from streamfl.simulation.faults.cluster import FaultyBus
 from streamfl.simulation.faults.federation import CheckFailed, Federation, Reading, Verdict, run
 from streamfl.simulation.faults.history import History
 from streamfl.vafl.config import COORDINATOR, PARTY, EntityLabelsSection, EntitySamplesSection, PartySection, VaflSettings
@@ -129,7 +130,7 @@ class VaflScenario:
             for held in role._tasks.values():
                 _require(set(held.asked) <= set(held.entities), "an answer is awaited of an entity that is forgotten")
 
-    def standing(self, bus: MemoryBus, last: bool) -> str:
+    def standing(self, bus: Bus, last: bool) -> str:
         late = {reading.client for reading in self.last}
         before = {entity for entity in self._to_be_predicted() if last or entity not in late}
         predicted = {_prediction(record)["entity"] for record in bus.read(f"{self.settings.federation.name}.predictions")}
@@ -274,18 +275,18 @@ def scenario(seed: int) -> VaflScenario:
     )
 
 
-def simulate(seed: int) -> Verdict:
-    """Run the vertical scenario of this seed and check whatever must hold of it."""
+def simulate(seed: int, bus: str = "memory") -> Verdict:
+    """Run the vertical scenario of this seed on a bus, memory or sqlite, and check whatever must hold of it."""
     chosen = scenario(seed)
 
-    def check(bus: FaultyBus) -> None:
-        check_outcome(bus, chosen)
+    def check(faulty: FaultyBus) -> None:
+        check_outcome(faulty, chosen)
         if chosen.synchronous:
             calm = Federation(chosen.calm, History())
             calm.run()
-            check_alike(bus, calm.bus, chosen)
+            check_alike(faulty, calm.bus, chosen)
 
-    return run(chosen, check)
+    return run(chosen, check, bus)
 
 
 def check_outcome(bus: FaultyBus, chosen: VaflScenario) -> None:
@@ -305,7 +306,7 @@ def check_outcome(bus: FaultyBus, chosen: VaflScenario) -> None:
         check_sums(bus, chosen)
 
 
-def check_predictions(bus: MemoryBus, chosen: VaflScenario) -> None:
+def check_predictions(bus: Bus, chosen: VaflScenario) -> None:
     """Each entity that met its quorum, and no other, has its predictions in order, each of more parties than the one before."""
     quorum = chosen.settings.alignment.quorum
     found: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -351,7 +352,7 @@ def check_counts(
 
 
 def check_model(
-    bus: MemoryBus, chosen: VaflScenario, party: str, embeddings: list[tuple[int, Embedding]], replies: list[tuple[int, Reply]]
+    bus: Bus, chosen: VaflScenario, party: str, embeddings: list[tuple[int, Embedding]], replies: list[tuple[int, Reply]]
 ) -> None:
     """A party's parameters are what its gradients, in their order, make of its features, and each embedding is of its version."""
     settings = chosen.settings
@@ -398,7 +399,7 @@ def check_model(
             _require(apart <= ROUNDING, f"{party}, partition {partition}: the model is {apart:g} from what its gradients make")
 
 
-def check_sums(bus: MemoryBus, chosen: VaflScenario) -> None:
+def check_sums(bus: Bus, chosen: VaflScenario) -> None:
     """Under a sum all parties of one answer get the same gradient; where nobody comes later, all of an entity's are one answer."""
     if chosen.settings.learning.wait_for != len(chosen.settings.federation.parties):
         return
@@ -411,7 +412,7 @@ def check_sums(bus: MemoryBus, chosen: VaflScenario) -> None:
         _require(len(values) == 1, f"{entity}: parties got {len(values)} different gradients of one sum")
 
 
-def check_alike(bus: MemoryBus, calm: MemoryBus, chosen: VaflScenario) -> None:
+def check_alike(bus: Bus, calm: Bus, chosen: VaflScenario) -> None:
     """Synchronous: every member's parameters are, but for rounding, those of a run without faults."""
     name = chosen.settings.federation.name
     for member in chosen.members:
@@ -423,7 +424,7 @@ def check_alike(bus: MemoryBus, calm: MemoryBus, chosen: VaflScenario) -> None:
             _require(apart <= ROUNDING, f"{member}: the model is {apart:g} from that of a run without faults")
 
 
-def _sent(bus: MemoryBus, topic: str, decode: Any) -> list[tuple[int, Any]]:
+def _sent(bus: Bus, topic: str, decode: Any) -> list[tuple[int, Any]]:
     """Partition and message of each record that was not written again by a producer that was not sure."""
     repeated = bus.repeated if isinstance(bus, FaultyBus) else set()
     return [
@@ -433,7 +434,7 @@ def _sent(bus: MemoryBus, topic: str, decode: Any) -> list[tuple[int, Any]]:
     ]
 
 
-def _latest(bus: MemoryBus, topic: str) -> dict[tuple[int, bytes], bytes]:
+def _latest(bus: Bus, topic: str) -> dict[tuple[int, bytes], bytes]:
     latest: dict[tuple[int, bytes], bytes | None] = {}
     for record in bus.read(topic):
         latest[record.partition, record.key or b""] = record.value

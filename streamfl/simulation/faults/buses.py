@@ -1,0 +1,178 @@
+"""The buses of this package in virtual time, with what only the bus itself can do wrong."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+from streamfl.role import Record
+from streamfl.runtime.bus import Outgoing, Session, Subscription, TopicPartition
+from streamfl.runtime.memory_bus import MemoryBus, MemorySession
+from streamfl.runtime.sqlite_bus import Database, SqliteBus, SqliteSession
+from streamfl.simulation.faults.chances import Chances
+from streamfl.simulation.faults.schedule import Changed, Scheduler
+
+__all__ = ["CLUSTERS", "Member", "MemoryCluster", "SqliteCluster"]
+
+CLUSTERS = ("memory", "sqlite")
+
+
+class Member(Session, Protocol):
+    """A session that something can happen to."""
+
+    def refuse(self) -> None:
+        """The next commit is refused."""
+
+    @property
+    def settled(self) -> bool:
+        """No partition has moved, as far as the group knows."""
+
+    def fall_silent(self, for_ever: bool) -> None:
+        """Its process stands still, or has ended."""
+
+
+class MemoryCluster(MemoryBus):
+    """A memory bus that takes a silent member's partitions after ``rates.session_timeout``, and polls as Kafka may."""
+
+    def __init__(self, scheduler: Scheduler, chances: Chances, note: Callable[[str], None]) -> None:
+        super().__init__(clock=scheduler.clock, monotonic=scheduler.clock, changed=Changed(scheduler))
+        self.scheduler = scheduler
+        self.chances = chances
+        self.note = note
+
+    @property
+    def session_type(self) -> type[MemorySession]:
+        return MemoryMember
+
+    def session(self, subscription: Subscription) -> MemoryMember:
+        session = super().session(subscription)
+        assert isinstance(session, MemoryMember)
+        return session
+
+    def end(self, topic: str, partition: int) -> int:
+        return self._log(topic, partition).end
+
+    def forget_offsets(self) -> None:
+        """Groups' offsets expire; what is in the changelogs does not."""
+        for group in self._groups.values():
+            group.committed.clear()
+
+
+class MemoryMember(MemorySession):
+    """A membership on a :class:`MemoryCluster`."""
+
+    _bus: MemoryCluster
+
+    def refuse(self) -> None:
+        self._refused = True
+
+    @property
+    def settled(self) -> bool:
+        return self._settled
+
+    def fall_silent(self, for_ever: bool) -> None:
+        if not self._closed:
+            scheduler = self._bus.scheduler
+            scheduler.at(scheduler.now + self._bus.chances.rates.session_timeout, self._expel)
+
+    def _expel(self) -> None:
+        if self in self._group.members:
+            self._bus.note(f"expels a member of {self._subscription.group}")
+            self._bus.expel(self)
+
+    def _take_records(self, taken: list[Record], max_records: int) -> None:
+        # What one producer wrote comes in order; what several wrote comes in any portions.
+        chances = self._bus.chances
+        if chances.happens(chances.rates.withhold):
+            max_records = int(chances.draws.integers(1, max_records + 1))
+        super()._take_records(taken, max_records)
+
+    def _take_tables(self) -> list[Record]:
+        chances = self._bus.chances
+        taken = super()._take_tables()
+        # A poll that reports an assignment brings the tables up to date; every other one may lag behind, anywhere.
+        if not taken or not self._settled or not chances.happens(chances.rates.withhold):
+            return taken
+        by_place: dict[TopicPartition, list[Record]] = {}
+        for record in taken:
+            by_place.setdefault((record.topic, record.partition), []).append(record)
+        held: list[Record] = []
+        for place, records in by_place.items():
+            count = int(chances.draws.integers(0, len(records) + 1))
+            held += records[:count]
+            if count < len(records):
+                self._table_positions[place] = records[count].offset
+        return held
+
+
+class SqliteCluster(SqliteBus):
+    """A bus in a file that is gone when it is closed. Its members watch each other, so that nobody has to expel the silent."""
+
+    def __init__(self, scheduler: Scheduler, chances: Chances) -> None:
+        self.scheduler = scheduler
+        self._members: list[SqliteMember] = []
+        self._folder = Path(tempfile.mkdtemp(prefix="streamfl-simulation-"))
+        timeout = {"session_timeout_seconds": chances.rates.session_timeout}
+        super().__init__(f"sqlite://{self._folder}/bus.db", timeout, clock=scheduler.clock, monotonic=scheduler.clock)
+        # Not the process's number, which is another at every run.
+        self._keyless = 0
+
+    @property
+    def session_type(self) -> type[SqliteSession]:
+        return SqliteMember
+
+    def open(self) -> Database:
+        database = super().open()
+        # Nobody cuts the power here.
+        database.connection.execute("PRAGMA synchronous = OFF")
+        return database
+
+    def session(self, subscription: Subscription) -> SqliteMember:
+        session = super().session(subscription)
+        assert isinstance(session, SqliteMember)
+        self._members.append(session)
+        return session
+
+    def close(self) -> None:
+        for member in self._members:
+            member.fall_silent(for_ever=True)
+        super().close()
+        shutil.rmtree(self._folder)
+
+    def end(self, topic: str, partition: int) -> int:
+        log = self.topic(topic).log(partition)
+        with self.database.reading() as connection:
+            (end,) = connection.execute("SELECT end FROM logs WHERE id = ?", (log,)).fetchone()
+        return int(end)
+
+    def append(self, connection: sqlite3.Connection, records: Iterable[Outgoing]) -> None:
+        super().append(connection, records)
+        self.scheduler.wake()
+
+
+class SqliteMember(SqliteSession):
+    """A membership on a :class:`SqliteCluster`."""
+
+    _bus: SqliteCluster
+
+    def refuse(self) -> None:
+        self._refused = True
+
+    @property
+    def settled(self) -> bool:
+        return not self._refused
+
+    def fall_silent(self, for_ever: bool) -> None:
+        if for_ever and not self._closed:
+            # What the operating system does with the files of a process that has ended.
+            self._closed = True
+            self._database.close()
+
+    def _wait(self, deadline: float, version: int) -> None:
+        scheduler = self._bus.scheduler
+        assert scheduler.current is not None
+        scheduler.current.wait(max(min(deadline, self._next_beat) - scheduler.now, 1e-6), wakes=True)

@@ -1,0 +1,96 @@
+"""What can go wrong, how likely it is, and whether it happens now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from streamfl.seeding import rng_for
+
+__all__ = ["FAULTS", "Chances", "Rates", "drawn_rates"]
+
+FAULTS = (
+    "crash before poll",
+    "crash after poll",
+    "crash before commit",
+    "crash after commit",
+    "crash while restoring",
+    "slow",
+    "stopped",
+    "leaves",
+    "call failed",
+    "commit refused",
+    "commit failed",
+    "answer lost",
+    "broker pause",
+    "updates repeated",
+    "offsets forgotten",
+    "half a commit",
+    "changelog late",
+)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How likely each fault is whenever there is a chance for it; 0: never.
+
+    session_timeout: seconds of silence after which the cluster gives a member's partitions to others.
+    """
+
+    crash: float = 0.0
+    slow: float = 0.0
+    stop: float = 0.0
+    leave: float = 0.0
+    fail: float = 0.0
+    refuse: float = 0.0
+    lose_answer: float = 0.0
+    pause: float = 0.0
+    repeat: float = 0.0
+    forget_offsets: float = 0.0
+    half: float = 0.0
+    late: float = 0.0
+    withhold: float = 0.0
+    session_timeout: float = 6.0
+
+    @property
+    def in_a_file(self) -> Rates:
+        """Without what a bus cannot do whose every commit is one transaction of one file."""
+        return replace(self, half=0.0, late=0.0, forget_offsets=0.0, withhold=0.0)
+
+
+class Chances:
+    """Draws whether a fault happens; none does unless ``faulty``."""
+
+    def __init__(self, rates: Rates, seed: int) -> None:
+        self.rates = rates
+        self.faulty = False
+        self.draws = rng_for(seed, "simulation", "faults")
+
+    def happens(self, probability: float) -> bool:
+        return self.faulty and probability > 0 and bool(self.draws.random() < probability)
+
+
+def drawn_rates(draws: np.random.Generator, exactly_once: bool) -> Rates:
+    """Each fault is left out of half of the scenarios, so that what one hides another shows."""
+
+    def rate(most: float) -> float:
+        chosen, size = draws.random(2)
+        return most * float(size) if chosen < 0.5 else 0.0
+
+    return Rates(
+        crash=rate(0.03),
+        slow=rate(0.03),
+        stop=rate(0.02),
+        leave=rate(0.03),
+        fail=rate(0.03),
+        refuse=rate(0.1),
+        lose_answer=rate(0.1),
+        pause=rate(0.005),
+        repeat=rate(0.3),
+        forget_offsets=rate(0.1) if exactly_once else 0.0,
+        half=rate(0.4),
+        late=rate(0.3),
+        withhold=rate(1.0),
+        session_timeout=float(draws.choice([1.0, 3.0, 6.0])),
+    )

@@ -1,0 +1,69 @@
+"""The bus in a file under the same faults as the one in memory, and mistakes put into it on purpose."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import pytest
+from simulation.test_mutations import Mutation, check_caught, instead
+
+from streamfl.runtime.bus import Step
+from streamfl.runtime.sqlite_bus import SqliteSession
+from streamfl.simulation.faults import simulate
+from streamfl.simulation.faults.chances import FAULTS
+from streamfl.simulation.faults.vafl import simulate as simulate_vafl
+
+KAFKA_ONLY = {"half a commit", "changelog late", "offsets forgotten"}
+
+
+def test_every_check_holds_and_every_fault_is_met() -> None:
+    """Protects sites without Kafka: exactly once, the lockstep theorem and progress are the file's as they are the cluster's."""
+    verdicts = [simulate(seed, "sqlite") for seed in range(50)] + [simulate_vafl(seed, "sqlite") for seed in range(20)]
+    assert [f"SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
+    met = sum((verdict.faults for verdict in verdicts), Counter())
+    assert set(met) == set(FAULTS) - KAFKA_ONLY
+
+
+def test_a_seed_is_one_history() -> None:
+    """Protects whoever reproduces a failure: neither the process's number nor the machine's clock is in it."""
+    here = [simulate(seed, "sqlite").hash for seed in range(4)]
+    program = "from streamfl.simulation.faults import simulate; print(*(simulate(seed, 'sqlite').hash for seed in range(4)))"
+    environment = os.environ | {"PYTHONHASHSEED": "1", "OPENBLAS_NUM_THREADS": "1"}
+    found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout.split() == here
+
+
+def takes_commits_of_whoever_lost_its_partitions(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SqliteSession, "_check_ownership", lambda self, connection, step: None)
+
+
+def leaves_silent_members_in_the_group(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SqliteSession, "_attend", lambda self: self._beat())
+
+
+def commits_what_is_remembered_without_what_is_sent(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: SqliteSession, step: Step) -> None:
+        self._bus.write(step.outputs)
+        step.outputs = []
+        real(self, step)
+
+    instead(patch, SqliteSession, "commit", change)
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "takes commits of whoever lost its partitions": takes_commits_of_whoever_lost_its_partitions,
+    "leaves silent members in the group": leaves_silent_members_in_the_group,
+    "outputs in a transaction of their own": commits_what_is_remembered_without_what_is_sent,
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_mutation_of_the_bus_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the worth of the simulation for the file: what it does wrong fails within 200 seeds."""
+    MUTATIONS[name](monkeypatch)
+    check_caught(f"sqlite: {name}", partial(simulate, bus="sqlite"))
