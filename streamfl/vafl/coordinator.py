@@ -19,10 +19,10 @@ from streamfl.role import Measurement, PeerError, Received, Rejection, Send, Sta
 from streamfl.samples import LONGEST_NAME, Label
 from streamfl.vafl.arrays import changed_chunks, restore_chunk
 from streamfl.vafl.heads import Head, OutputLoss
-from streamfl.vafl.messages import LARGEST_NUMBER, REPLY, Embedding, Prediction, Reply, bounded_array
+from streamfl.vafl.messages import REPLY, Count, Embedding, Prediction, Reply, bounded_array, within_bounds
 from streamfl.vafl.optimisers import Optimiser, OptimiserName, finite_step, optimiser_named
 from streamfl.vafl.privacy import secret_noise
-from streamfl.wire import VERSION, decode_array, encode_array
+from streamfl.wire import VERSION, encode_array
 
 __all__ = ["Alignment", "HeadSteps", "VaflCoordinator"]
 
@@ -69,7 +69,7 @@ class _Party(msgspec.Struct, array_like=True):
     epoch: int = -1
     sequence: int = 0
     parameters_version: int = 0
-    count: int = 0
+    count: Count = 0
     mean: bytes = b""
 
 
@@ -91,14 +91,14 @@ class _Entity(msgspec.Struct, array_like=True):
     since: float
     label: float | None = None
     held: dict[int, _Held] = {}
-    shown: int = 0
-    revision: int = 0
+    shown: Count = 0
+    revision: Count = 0
     outputs: tuple[float, ...] | None = None
 
 
 class _Counters(msgspec.Struct, array_like=True):
-    steps: int = 0
-    gathered: int = 0
+    steps: Count = 0
+    gathered: Count = 0
 
 
 class _Asking(NamedTuple):
@@ -287,6 +287,12 @@ class VaflCoordinator:
             task.touched = {}
 
     def restore(self, change: StateChange) -> None:
+        try:
+            self._restore(change)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise PeerError("malformed", f"the coordinator's state: {error}") from None
+
+    def _restore(self, change: StateChange) -> None:
         task, key, value = self._tasks[change.partition], change.key, change.value
         if value is None:
             return
@@ -295,19 +301,29 @@ class VaflCoordinator:
             task.counters = msgspec.msgpack.decode(value, type=_Counters)
         elif kind == b"party":
             number = int(name)
-            if number >= len(self.parties):
-                raise PeerError("malformed", f"{number + 1} parties are remembered, federation.parties has {len(self.parties)}")
-            party = task.parties[number] = msgspec.msgpack.decode(value, type=_Party)
-            task.means[number] = decode_array(party.mean, np.float64, (self.embedding_size,), "mean")
+            self._check_numbers([number])
+            party = msgspec.msgpack.decode(value, type=_Party)
+            task.means[number] = bounded_array(party.mean, np.float64, self.embedding_size, "mean")
+            task.parties[number] = party
         elif kind == b"entity":
             entity = msgspec.msgpack.decode(value, type=_Entity)
+            self._check_numbers(entity.held)
             for held in entity.held.values():
                 self._values(held.values)
+            if entity.label is not None and not self.loss.accepts(entity.label):
+                raise PeerError("label", f"of the entity {name!r} the label {entity.label:g} is remembered")
+            if len(entity.outputs or ()) != (self.loss.outputs if entity.shown else 0):
+                raise PeerError("shape", f"of the entity {name!r} {len(entity.outputs or ())} outputs are remembered")
             task.entities[name.decode()] = entity
             if any(held.asked for held in entity.held.values()):
                 task.asked[name.decode()] = None
         else:
             restore_chunk({"parameters": task.parameters, "gradient": task.gradient, **task.optimiser.arrays}, key, value)
+
+    def _check_numbers(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            if not 0 <= number < len(self.parties):
+                raise PeerError("malformed", f"party {number} is remembered, federation.parties has {len(self.parties)}, from 0")
 
     def measure(self) -> Iterable[Measurement]:
         texts = {
@@ -536,14 +552,13 @@ class VaflCoordinator:
             if self.gradient_noise:
                 cotangents[chosen] += [self._label_noise(item) for item in learning]
         gradient, down = self.head.backward(task.parameters, done, np.nan_to_num(cotangents))
-        down = np.clip(np.nan_to_num(down, nan=0.0), -LARGEST_NUMBER, LARGEST_NUMBER)
         if learning and self.head.size:
             task.gradient += np.nan_to_num(gradient)
             task.counters.gathered += len(learning)
             task.moved = True
             if task.counters.gathered >= self.steps.batch_size:
                 self._step(task)
-        return np.asarray(down, dtype=self.dtype)
+        return within_bounds(down, self.dtype)
 
     def _step(self, task: _Task) -> None:
         gradient = task.gradient / task.counters.gathered + self.steps.regularisation * task.parameters

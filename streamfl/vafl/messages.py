@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -9,10 +11,13 @@ from numpy.typing import NDArray
 from streamfl.role import PeerError
 from streamfl.wire import Codec, Number, decode_array
 
-__all__ = ["EMBEDDING", "LARGEST_NUMBER", "REPLY", "Embedding", "Prediction", "Reply", "bounded_array"]
+__all__ = ["EMBEDDING", "LARGEST_NUMBER", "REPLY", "Count", "Embedding", "Prediction", "Reply", "bounded_array", "within_bounds"]
 
 # Far above any embedding or gradient that means something, and sums of squares of such numbers stay finite in single precision.
 LARGEST_NUMBER = 1e9
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""What a member counted itself, as it is remembered."""
 
 
 class Embedding(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
@@ -69,3 +74,8 @@ def bounded_array(content: bytes, dtype: type[Number], size: int, name: str) -> 
     if np.abs(array).max() > LARGEST_NUMBER:
         raise PeerError("not_finite", f"{name} holds a number above {LARGEST_NUMBER:g}")
     return array
+
+
+def within_bounds(array: NDArray[Any], dtype: Any) -> NDArray[Any]:
+    """Numbers that :func:`bounded_array` takes, as near as there are; 0 for NaN."""
+    return np.asarray(np.clip(np.nan_to_num(array, nan=0.0), -LARGEST_NUMBER, LARGEST_NUMBER), dtype=dtype)

@@ -20,7 +20,7 @@ from streamfl.role import Measurement, PeerError, Received, Rejection, Send, Sta
 from streamfl.samples import Sample
 from streamfl.seeding import uniform
 from streamfl.vafl.arrays import changed_chunks, restore_chunk
-from streamfl.vafl.messages import EMBEDDING, Embedding, Reply, bounded_array
+from streamfl.vafl.messages import EMBEDDING, Count, Embedding, Reply, bounded_array, within_bounds
 from streamfl.vafl.networks import Differentiable
 from streamfl.vafl.optimisers import Optimiser, OptimiserName, finite_step, optimiser_named
 from streamfl.vafl.privacy import ROUNDING, Mechanism, epsilon_of, secret_noise
@@ -66,17 +66,17 @@ class _Answered(msgspec.Struct, array_like=True):
 class _Spent(msgspec.Struct, array_like=True):
     """What was released of an entity. ``steps``: m^2 for m gradients in one step."""
 
-    embeddings: int = 0
-    steps: int = 0
+    embeddings: Count = 0
+    steps: Count = 0
 
 
 class _Counters(msgspec.Struct, array_like=True):
     """``learnt``: a digest of all that the parameters were learnt from, kept where noise depends on it."""
 
-    epoch: int
-    sequence: int = 0
-    steps: int = 0
-    first_waiting: int = 0
+    epoch: Count
+    sequence: Count = 0
+    steps: Count = 0
+    first_waiting: Count = 0
     learnt: bytes = b""
 
 
@@ -202,6 +202,12 @@ class VaflParty:
         self._changed = {}
 
     def restore(self, change: StateChange) -> None:
+        try:
+            self._restore(change)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise PeerError("malformed", f"a party's state: {error}") from None
+
+    def _restore(self, change: StateChange) -> None:
         task, key, value = self._tasks[change.partition], change.key, change.value
         if value is None:
             return
@@ -216,6 +222,8 @@ class VaflParty:
             answered = msgspec.msgpack.decode(value, type=_Answered)
             self._check_features(answered.features)
             decode_array(answered.gradient, self.function.dtype, (self.embedding_size,), "gradient")
+            if int(name) != len(task.answered):
+                raise PeerError("malformed", f"{key!r} is remembered after {len(task.answered)} others")
             task.answered[int(name)] = answered
         elif kind == b"waiting":
             entity, features = msgspec.msgpack.decode(value, type=tuple[str, bytes])
@@ -363,7 +371,9 @@ class VaflParty:
         assert counters is not None
         sequences = [shown.sequence for _, shown in task.showing]
         inputs = self._table([shown.features for _, shown in task.showing], self.inputs)
-        values = self.function.forward(task.parameters, inputs, self._hidden_noise(partition, counters.epoch, sequences)).outputs
+        hidden = self._hidden_noise(partition, counters.epoch, sequences)
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = self.function.forward(task.parameters, inputs, hidden).outputs
         if self.mechanism is not None:
             noise = np.stack(
                 [
@@ -371,9 +381,9 @@ class VaflParty:
                     for entity, shown in task.showing
                 ]
             )
-            values = (values + self.mechanism.embedding_noise * noise).astype(self.function.dtype)
+            values = values + self.mechanism.embedding_noise * noise
         sends = []
-        for (entity, shown), row in zip(task.showing, values, strict=True):
+        for (entity, shown), row in zip(task.showing, within_bounds(values, self.function.dtype), strict=True):
             message = Embedding(
                 VERSION, self.fingerprint, entity, counters.epoch, shown.sequence, counters.steps, encode_array(row)
             )
@@ -390,21 +400,11 @@ class VaflParty:
         for index in range(len(answered)):
             self._changed[partition, b"answered/%d" % index] = None
         task.answered = {}
-        inputs = self._table([one.features for one in answered], self.inputs)
-        gradients = self._table([one.gradient for one in answered], self.embedding_size)
-        noise = self._hidden_noise(partition, counters.epoch, [one.sequence for one in answered])
-        done = self.function.forward(task.parameters, inputs, noise)
-        mechanism = self.mechanism
-        if mechanism is not None:
+        if self.mechanism is not None:
             counters.learnt = hashlib.blake2b(msgspec.msgpack.encode((counters.learnt, answered)), digest_size=32).digest()
-        if mechanism is not None and mechanism.gradient_norm is not None and mechanism.gradient_noise is not None:
-            norm = mechanism.gradient_norm * (1 - ROUNDING)
-            total = self.function.backward_each(task.parameters, done, gradients, norm).astype(np.float64)
-            drawn = self._noise(self.function.size, partition, counters, "gradient")
-            total += mechanism.gradient_noise * mechanism.gradient_norm * drawn
-        else:
-            total = self.function.backward(task.parameters, done, gradients)
-        gradient = total / len(answered) + self.steps.regularisation * task.parameters
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = self._total(partition, task, counters, answered)
+            gradient = total / len(answered) + self.steps.regularisation * task.parameters
         if finite_step(task.optimiser, task.parameters, gradient, counters.steps + 1):
             counters.steps += 1
             self._counts["steps"] += 1
@@ -412,6 +412,20 @@ class VaflParty:
             self._counts["refused_steps"] += 1
         task.changed_parameters = True
         self._remember(partition, b"task", counters)
+
+    def _total(self, partition: int, task: _Task, counters: _Counters, answered: Sequence[_Answered]) -> NDArray[Any]:
+        """The sum of J' g, (size,), with the noise that goes onto it."""
+        inputs = self._table([one.features for one in answered], self.inputs)
+        gradients = self._table([one.gradient for one in answered], self.embedding_size)
+        noise = self._hidden_noise(partition, counters.epoch, [one.sequence for one in answered])
+        done = self.function.forward(task.parameters, inputs, noise)
+        mechanism = self.mechanism
+        if mechanism is None or mechanism.gradient_norm is None or mechanism.gradient_noise is None:
+            return self.function.backward(task.parameters, done, gradients)
+        norm = mechanism.gradient_norm * (1 - ROUNDING)
+        total = self.function.backward_each(task.parameters, done, gradients, norm).astype(np.float64)
+        drawn = self._noise(self.function.size, partition, counters, "gradient")
+        return total + mechanism.gradient_noise * mechanism.gradient_norm * drawn
 
     def _noise(
         self, count: int, partition: int, counters: _Counters, kind: str, *content: str | int | bytes

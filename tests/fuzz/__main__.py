@@ -7,6 +7,7 @@ import sys
 
 from fuzz.campaign import print_report, run
 from fuzz.federations import write_corpus
+from fuzz.systems import SYSTEMS
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
@@ -16,7 +17,8 @@ if __name__ == "__main__":
     parser.add_argument("--record", action="store_true", help="record the corpus anew and end")
     chosen = parser.parse_args()
     if chosen.record:
-        write_corpus()
+        for system in SYSTEMS:
+            write_corpus(system)
         sys.exit(0)
     report = run(chosen.messages, chosen.seed, chosen.only)
     print_report(report, chosen.seed)

@@ -16,7 +16,7 @@ from random import Random
 from types import FrameType
 
 from fuzz.mutations import Message, Mutator
-from fuzz.targets import targets
+from fuzz.systems import targets
 
 __all__ = ["Defect", "Report", "run"]
 

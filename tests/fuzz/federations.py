@@ -1,61 +1,43 @@
-"""The federations whose messages are made wrong, and their corpus: real messages, recorded once and kept as files."""
+"""Systems of roles whose messages are made wrong, and their corpus: real messages, recorded once and kept as files."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import TYPE_CHECKING
 
 from fuzz.mutations import Message
 
-from streamfl.pofmkl.config import PofmklSettings
-from streamfl.role import Channels, Received, Record, Role, Send
+from streamfl.role import Channels, Received, Record, Role
 from streamfl.runtime.kinds import find_kind
-from streamfl.samples import format_named
+from streamfl.settings import RoleSettings
 
-__all__ = ["FEDERATIONS", "Member", "corpus", "record", "write_corpus"]
+if TYPE_CHECKING:
+    from fuzz.targets import Target
+
+__all__ = ["CORPUS", "NOW", "PARTITIONS", "Member", "System", "corpus", "some_of_each", "write_corpus"]
 
 CORPUS = Path(__file__).parent / "corpus"
 PARTITIONS = (0, 1)
-CLIENTS = ("press-1", "press-2", "pümpe")
-ROUNDS = 12
 KEPT = 12
 NOW = 1_700_000_000.0
 
-NAMED = {"client": "device", "sample_id": "id", "features": ["t1", "t2", "t3"], "label": "y", "label_range": [-1.0, 1.0]}
-LISTED = {"features": "x", "dimension": 3, "label": "y"}
 
-# Both presets, every staleness, every step of the server, both losses, both precisions, and labels of both kinds.
-FEDERATIONS: dict[str, dict[str, Any]] = {
-    "paper-lockstep": {
-        "samples": {"format": "json", **NAMED},
-        "learning": {"preset": "paper"},
-        "uplink": {"kernels_per_upload": 2},
-    },
-    "paper-async-logistic": {
-        "samples": {"format": "msgpack", **LISTED},
-        "learning": {"preset": "paper", "staleness": "async", "loss": "logistic", "precision": "float64"},
-    },
-    "default-lockstep": {"samples": {"format": "json", **LISTED, "input_norm": 2.0}, "learning": {}},
-    "default-async": {"samples": {"format": "msgpack", **NAMED}, "learning": {"staleness": "async"}},
-    "default-bounded-adagrad": {
-        "samples": {"format": "json", **NAMED},
-        "learning": {"staleness": "bounded", "max_staleness": 3, "server_step": "adagrad"},
-    },
-    "default-async-gradient": {
-        "samples": {"format": "json", **LISTED},
-        "learning": {"staleness": "async", "server_step": "gradient", "loss": "logistic"},
-    },
-    "default-late-labels": {
-        "samples": {"format": "json", **NAMED, "label": None},
-        "labels": {"topic": "truths", "client": "device", "sample_id": "id", "label": "y"},
-        "learning": {"staleness": "async"},
-    },
-}
+@dataclass(frozen=True)
+class System:
+    """What a system of roles gives to be made wrong.
+
+    federations: their names, each with a file of the corpus. record: real messages of one of them. targets: by name, what makes
+    one.
+    """
+
+    federations: Sequence[str]
+    record: Callable[[str], Sequence[Message]]
+    targets: Callable[[Random], Mapping[str, Callable[[str], Target]]]
 
 
 @dataclass
@@ -66,12 +48,12 @@ class Member:
     channels: Channels
 
     @classmethod
-    def of(cls, federation: str, kind_name: str) -> Member:
-        kind, chosen = find_kind(kind_name), settings(federation, kind_name)
-        role = kind.build(chosen)
+    def of(cls, settings: RoleSettings) -> Member:
+        kind = find_kind(settings.role.kind)
+        role = kind.build(settings)
         for partition in PARTITIONS:
             role.open(partition)
-        return cls(role, kind.channels(chosen))
+        return cls(role, kind.channels(settings))
 
     def decode(self, message: Message, offset: int = 0, timestamp: float = NOW) -> Received:
         """PeerError where the message cannot be decoded."""
@@ -80,68 +62,10 @@ class Member:
         return Received(message.channel, source.decode(record), record)
 
 
-@cache
-def settings(federation: str, kind: str) -> PofmklSettings:
-    content = FEDERATIONS[federation]
-    return PofmklSettings(
-        **{
-            **content,
-            "federation": {"name": "plant", "seed": 3, "clients": 6, "shards": len(PARTITIONS)},
-            "role": {"kind": kind},
-            "samples": {"topic": "readings", **content["samples"]},
-            "learning": {"features_per_kernel": 2, "learning_rate": 0.1, **content["learning"]},
-        }
-    )
-
-
-def sample(federation: str, client: str, number: int, label: bool = True) -> Message:
-    """A sample as the federation's users would write it."""
-    section = settings(federation, "pofmkl-client").samples
-    assert section is not None
-    inputs = [math.sin(number), math.cos(number / 3), number % 5 / 5]
-    content: dict[str, Any] = {"y": float(number % 2) if section.label_range[0] == 0 else math.sin(number)} if label else {}
-    if isinstance(section.features, list):
-        content |= {"device": client, "id": number, **dict(zip(section.features, inputs, strict=True))}
-    else:
-        content |= {"x": inputs}
-    partition = sum(client.encode()) % len(PARTITIONS)
-    return Message("samples", client.encode(), format_named(section.format).encode(content), partition)
-
-
-def label(federation: str, client: str, number: int) -> Message:
-    """The label of such a sample, where labels have a topic of their own."""
-    section = settings(federation, "pofmkl-client").labels
-    assert section is not None
-    content = {"device": client, "id": number, "y": math.sin(number)}
-    partition = sum(client.encode()) % len(PARTITIONS)
-    return Message("labels", client.encode(), format_named(section.format).encode(content), partition)
-
-
-def record(federation: str) -> list[Message]:
-    """Some messages of every kind, as a small run of the federation's roles makes them."""
-    client, server = Member.of(federation, "pofmkl-client"), Member.of(federation, "pofmkl-server")
-    found: list[Message] = []
-    for number in range(ROUNDS):
-        now = NOW + 2.0 * number
-        samples = [sample(federation, name, number) for name in CLIENTS]
-        if "labels" in FEDERATIONS[federation]:
-            samples += [label(federation, name, number - 1) for name in CLIENTS]
-        sent: list[Any] = [*client.role.receive([client.decode(one) for one in samples], now), *client.role.receive([], now + 1)]
-        updates = [
-            Message("updates", send.key, send.value, send.partition or 0)
-            for send in sent
-            if isinstance(send, Send) and send.channel == "updates"
-        ]
-        server.role.receive([server.decode(one) for one in updates], now)
-        # A round has fewer clients than the federation: it closes by its time.
-        server.role.receive([], now + 100)
-        state = list(server.role.changed_state())
-        model = [Message("model", one.key, one.value, one.partition) for one in state if one.channel == "model"]
-        client.role.receive([client.decode(one) for one in model], now + 1)
-        found += [*samples, *updates, *model]
-        found += [Message("server", one.key, one.value, one.partition) for one in state if one.channel == "state" and one.value]
-        found += [Message("client", one.key, one.value, one.partition) for one in client.role.changed_state() if one.value]
-    return [message for channel in dict.fromkeys(one.channel for one in found) for message in _some(found, channel)]
+def some_of_each(found: Iterable[Message]) -> list[Message]:
+    """A few of each channel and kind of key, the last ones, in their order."""
+    messages = list(found)
+    return [message for channel in dict.fromkeys(one.channel for one in messages) for message in _some(messages, channel)]
 
 
 def _some(found: Iterable[Message], channel: str) -> Iterator[Message]:
@@ -154,12 +78,12 @@ def _some(found: Iterable[Message], channel: str) -> Iterator[Message]:
         yield from messages[-KEPT // len(kinds) - 1 :]
 
 
-def write_corpus() -> None:
-    """Record every federation anew."""
-    for federation in FEDERATIONS:
+def write_corpus(system: System) -> None:
+    """Record every federation of a system anew."""
+    for federation in system.federations:
         lines = [
             json.dumps({"channel": one.channel, "partition": one.partition, "key": _hex(one.key), "value": _hex(one.value)})
-            for one in record(federation)
+            for one in system.record(federation)
         ]
         (CORPUS / f"{federation}.jsonl").write_text("\n".join(lines) + "\n")
 

@@ -5,34 +5,27 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from functools import partial
-from importlib.metadata import entry_points
+from collections.abc import Callable, Mapping, Sequence, Set
 from random import Random
 from typing import Any
 
-import msgspec
 import numpy as np
-from fuzz.federations import FEDERATIONS, NOW, PARTITIONS, Member, corpus, sample
+from fuzz.federations import NOW, PARTITIONS, Member
 from fuzz.mutations import Message
 
-from streamfl.pofmkl.messages import UPDATE, KernelParameters, decode_model
 from streamfl.role import PeerError, Received, Record, Rejection, Send, StateChange
 from streamfl.samples import LARGEST_LABEL, LARGEST_NUMBER, LONGEST_NAME, Sample, SampleReader, SamplesSection
+from streamfl.settings import RoleSettings
 from streamfl.wire import decode_array
 
-__all__ = ["Target", "targets"]
+__all__ = ["Arrays", "Decoder", "Restored", "RoleTarget", "Samples", "Target", "fingerprint"]
 
-GOOD_CLIENT = "the-good-one"
-# Of a role in these federations: 6 clients, two partitions, a few kernels.
+# Of a role in these federations: a handful of members, two partitions, small models.
 LARGEST_STATE = 20_000_000
 # One in so many messages has all that a role holds compared before and after.
 COMPARED = 50
 TICK, GOOD = 97, 23
-SECTIONS: dict[str, dict[str, Any]] = {
-    "named": {"features": ["t1", "t2", "t3"], "client": "device", "sample_id": "id"},
-    "listed": {"features": "x", "dimension": 3, "label_range": (-5.0, 1e6)},
-}
+AFRESH = 200
 
 
 class Target:
@@ -50,23 +43,18 @@ class Target:
         """What has to hold after many messages."""
 
 
-class Updates(Target):
-    """The decoder of updates."""
+class Decoder(Target):
+    """A decoder: ``decode`` raises PeerError, whatever it is given, or nothing."""
+
+    def __init__(
+        self, name: str, messages: Sequence[Message], random: Random, decode: Callable[[Message], object]
+    ) -> None:
+        super().__init__(name, messages, random)
+        self._decode = decode
 
     def take(self, message: Message) -> str | None:
         try:
-            UPDATE.decode(message.value)
-        except PeerError as error:
-            return error.reason
-        return None
-
-
-class Model(Target):
-    """The decoder of the model's records."""
-
-    def take(self, message: Message) -> str | None:
-        try:
-            decode_model(message.key, message.value)
+            self._decode(message)
         except PeerError as error:
             return error.reason
         return None
@@ -114,16 +102,12 @@ def check_sample(found: Sample, dimension: int) -> None:
     json.dumps([found.client, found.id]).encode()
 
 
-AFRESH = 200
-
-
 class RoleTarget(Target):
     """A role, as a worker runs it: decode, receive, remember."""
 
-    def __init__(self, name: str, messages: Sequence[Message], random: Random, federation: str, kind: str) -> None:
+    def __init__(self, name: str, messages: Sequence[Message], random: Random, settings: RoleSettings) -> None:
         super().__init__(name, messages, random)
-        self.federation = federation
-        self._member = Member.of(federation, kind)
+        self._member = Member.of(settings)
         self.role = self._member.role
         self.state: dict[tuple[str, int, bytes], bytes] = {}
         self.now = NOW
@@ -203,79 +187,17 @@ class RoleTarget(Target):
         """What a role says is right, whatever it was told."""
 
 
-class ClientTarget(RoleTarget):
-    """A client's role, told by its users and by the model's topic."""
-
-    _heard = 0
-
-    def greet(self) -> None:
-        assert self.feed(sample(self.federation, GOOD_CLIENT, 0, label=False)) is None
-
-    def take(self, message: Message) -> str | None:
-        if message.channel == "samples" and message.partition % len(PARTITIONS) in self.role.full:
-            return "held back"
-        return super().take(message)
-
-    def goes_on(self) -> None:
-        before = self._heard
-        number = self.random.randrange(1000)
-        assert self.feed(sample(self.federation, GOOD_CLIENT, number, label=False)) is None
-        assert self._heard == before + 1, "a good sample was not predicted"
-        waiting = [measured.value for measured in self.role.measure() if measured.name == "waiting_samples"]
-        assert waiting[0] <= len(PARTITIONS) * 10_000 + 1
-
-    def sent(self, send: Send) -> None:
-        if send.channel == "updates":
-            update = UPDATE.decode(send.value)
-            dtype = np.float64 if "logistic" in self.federation and "paper" in self.federation else np.float32
-            decode_array(update.steps, dtype, (len(update.steps) // np.dtype(dtype).itemsize,), "steps")
-            return
-        prediction = json.loads(send.value)
-        assert isinstance(prediction["prediction"], float), f"{prediction['prediction']} is no prediction"
-        self._heard += prediction["client"] == GOOD_CLIENT
-
-
-class ServerTarget(RoleTarget):
-    """A server's role, told by its clients."""
-
-    _sequence = 0
-
-    def begin(self) -> None:
-        # Updates name the version that they were made with: one that the model has not reached is refused.
-        for message in corpus(self.federation, "model"):
-            self.role.restore(StateChange("model", message.partition, message.key or b"", message.value))
-
-    def goes_on(self) -> None:
-        self._sequence += 1
-        template = UPDATE.decode(self.messages[-1].value)
-        version = next(measured.value for measured in self.role.measure() if measured.name == "model_version")
-        assert version >= 0
-        update = msgspec.structs.replace(template, client=GOOD_CLIENT, epoch=1, sequence=self._sequence, model_version=0)
-        reason = self.feed(Message("updates", GOOD_CLIENT.encode(), UPDATE.encode(update), self.messages[-1].partition))
-        assert reason is None, f"a good update was refused: {reason}"
-        assert any(key[2] == b"client/" + GOOD_CLIENT.encode() for key in self.state)
-
-    def greet(self) -> None:
-        self.goes_on()
-
-    def remember(self, change: StateChange) -> None:
-        super().remember(change)
-        if change.channel == "model":
-            record = decode_model(change.key, change.value)
-            if isinstance(record, KernelParameters):
-                dtype = np.float64 if "logistic" in self.federation and "paper" in self.federation else np.float32
-                decode_array(record.parameters, dtype, (4,), "parameters")
-
-
 class Restored(Target):
     """A role that takes back a changelog that was damaged: whatever it is, PeerError says so."""
 
-    def __init__(self, name: str, messages: Sequence[Message], random: Random, federation: str, kind: str) -> None:
+    def __init__(self, name: str, messages: Sequence[Message], random: Random, settings: RoleSettings) -> None:
         super().__init__(name, messages, random)
-        self._role = Member.of(federation, kind).role
+        member = Member.of(settings)
+        self._role = member.role
+        self._channels = member.channels.changelogs
 
     def take(self, message: Message) -> str | None:
-        channel, partition = "model" if message.channel == "model" else "state", message.partition % len(PARTITIONS)
+        channel, partition = message.channel if message.channel in self._channels else "state", message.partition % len(PARTITIONS)
         if self.random.randrange(AFRESH) == 0:
             # A changelog is of bounded length; what is restored only once is not bounded otherwise.
             self._role.close(partition)
@@ -286,32 +208,6 @@ class Restored(Target):
         except PeerError as error:
             return error.reason
         return None
-
-
-def targets(random: Random, only: str = "") -> Iterator[Target]:
-    """All of them whose names contain ``only``, new, each made when it is asked for."""
-    everything = [message for name in FEDERATIONS for message in corpus(name, "updates", "model", "samples")]
-    by_channel = {channel: [m for m in everything if m.channel == channel] for channel in ("updates", "model", "samples")}
-    make: dict[str, Callable[[str], Target]] = {
-        "decode updates": lambda name: Updates(name, by_channel["updates"], random),
-        "decode model": lambda name: Model(name, by_channel["model"], random),
-        "decode arrays": lambda name: Arrays(name, [m for m in everything if m.channel != "samples"], random),
-    }
-    for format in sorted(point.name for point in entry_points(group="streamfl.formats")):
-        for fields, section in SECTIONS.items():
-            chosen = SamplesSection(topic="t", format=format, label="y", **section)
-            make[f"samples {format} {fields}"] = partial(Samples, messages=by_channel["samples"], random=random, section=chosen)
-    for federation in FEDERATIONS:
-        common: dict[str, Any] = {"random": random, "federation": federation}
-        samples, updates = corpus(federation, "samples", "labels", "model"), corpus(federation, "updates")
-        of_server, of_client = corpus(federation, "server", "model"), corpus(federation, "client")
-        make[f"client {federation}"] = partial(ClientTarget, messages=samples, kind="pofmkl-client", **common)
-        make[f"server {federation}"] = partial(ServerTarget, messages=updates, kind="pofmkl-server", **common)
-        make[f"restore server {federation}"] = partial(Restored, messages=of_server, kind="pofmkl-server", **common)
-        make[f"restore client {federation}"] = partial(Restored, messages=of_client, kind="pofmkl-client", **common)
-    for name, made in make.items():
-        if only in name:
-            yield made(name)
 
 
 # Parameters that a refused marker of the model discards: they belong to no version.

@@ -8,16 +8,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fuzz import pofmkl, vafl
 from fuzz import targets as targets_module
 from fuzz.campaign import run
-from fuzz.federations import FEDERATIONS, Member, corpus
+from fuzz.federations import Member, corpus
 from fuzz.mutations import Message, Mutator
+from fuzz.systems import SYSTEMS
 from msgspec import structs
 
 from streamfl import wire
 from streamfl.pofmkl.messages import KERNEL_PARAMETERS, MARKER_KEY, SHARD_VERSION, KernelParameters
 from streamfl.pofmkl.server import PofmklServer
 from streamfl.role import PeerError, Rejection, StateChange
+from streamfl.vafl import party as party_module
+from streamfl.vafl.config import COORDINATOR, PARTY
+from streamfl.vafl.coordinator import VaflCoordinator
+from streamfl.vafl.party import VaflParty
 
 MESSAGES = 50_000
 
@@ -35,16 +41,25 @@ def test_malformed_messages_are_refused_and_change_nothing() -> None:
     assert report.growth() < 50
 
 
-@pytest.mark.parametrize("federation", FEDERATIONS)
+def recorded_for(member: Member, federation: str) -> list[Any]:
+    """What a member answers to the real messages on its inputs and tables."""
+    channels = (*member.channels.inputs, *member.channels.tables)
+    return [reply for one in corpus(federation, *channels) for reply in member.role.receive([member.decode(one)], 1e9)]
+
+
+@pytest.mark.parametrize("federation", [name for system in SYSTEMS for name in system.federations])
 def test_the_corpus_is_of_this_release(federation: str) -> None:
     """Protects the run from an outdated corpus, of which everything would be refused at the first look: record it anew."""
-    client, server = Member.of(federation, "pofmkl-client"), Member.of(federation, "pofmkl-server")
-    for message in corpus(federation, "samples", "labels", "model"):
-        assert not [reply for reply in client.role.receive([client.decode(message)], 1e9) if hasattr(reply, "error")]
-    for message in corpus(federation, "updates"):
-        for reply in server.role.receive([server.decode(message)], 1e9):
-            # Only those of a model that this server does not have yet.
-            assert "names version" in reply.error.text  # type: ignore[union-attr]
+    of_vafl = federation in vafl.FEDERATIONS
+    members = (
+        [vafl.member(federation, name) for name in (vafl.WRONG[0], COORDINATOR)]
+        if of_vafl
+        else [pofmkl.member(federation, kind) for kind in ("pofmkl-client", "pofmkl-server")]
+    )
+    for member in members:
+        refused = [reply for reply in recorded_for(member, federation) if isinstance(reply, Rejection)]
+        # Only those of a model that this server does not have yet.
+        assert all("names version" in reply.error.text for reply in refused)
 
 
 def test_the_same_seed_makes_the_same_messages() -> None:
@@ -69,14 +84,33 @@ def _remembers_before_it_checks(self: PofmklServer, shard: Any, received: Any) -
         raise PeerError("forged", "too late")
 
 
-def _trusts_the_sender(self: PofmklServer, shard: Any, received: Any) -> None:
+def _trusts_the_sender(self: Any, *received: Any) -> None:
     return
+
+
+def _forgets_before_it_checks(self: VaflParty, received: Any, reply: Any) -> None:
+    for task in self._tasks.values():
+        task.shown.pop(reply.entity, None)
+    raise PeerError("forged", "too late")
+
+
+def _takes_any_values(self: VaflCoordinator, content: bytes) -> Any:
+    return np.frombuffer(content, self.dtype)[: self.embedding_size]
+
+
+def _shows_what_it_computed(array: Any, dtype: Any) -> Any:
+    return np.asarray(array, dtype=dtype)
 
 
 MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
     "arrays are not checked": (targets_module, "decode_array", _takes_any_number, "decode arrays"),
     "a server remembers before it checks": (PofmklServer, "_check", _remembers_before_it_checks, "server default-async"),
     "a server trusts its clients": (PofmklServer, "_check", _trusts_the_sender, "server paper"),
+    "a party trusts the coordinator": (VaflParty, "_check", _trusts_the_sender, "vafl-party"),
+    "a party forgets before it checks": (VaflParty, "_check", _forgets_before_it_checks, "vafl-party vafl-sum"),
+    "a party shows what nobody takes": (party_module, "within_bounds", _shows_what_it_computed, "vafl-party"),
+    "a coordinator trusts its parties": (VaflCoordinator, "_values", _takes_any_values, "vafl-coordinator"),
+    "a coordinator's state is not checked": (VaflCoordinator, "restore", VaflCoordinator._restore, "restore vafl"),
     "what a decoder raises gets out": (wire.Codec, "decode", lambda self, value: self._decoder.decode(value), "decode"),
 }
 
@@ -91,7 +125,7 @@ def test_a_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_role_that_keeps_a_refused_message_is_found() -> None:
     """Protects the comparison of all that a role holds: a change that is in no changelog counts too."""
-    member = Member.of("default-async", "pofmkl-client")
+    member = pofmkl.member("default-async", "pofmkl-client")
     before = targets_module.fingerprint(member.role)
     assert targets_module.fingerprint(member.role) == before
     member.role._recent.append((0.0, 1.0))  # type: ignore[attr-defined]
@@ -114,7 +148,7 @@ def test_wrong_messages_differ_from_the_real_ones() -> None:
 @pytest.mark.parametrize("number", [1.1e18, -3e38, float("inf")])
 def test_a_model_whose_squares_overflow_is_refused(number: float) -> None:
     """Protects predictions: parameters that are finite, but whose products are not, would make them infinite."""
-    member = Member.of("default-async", "pofmkl-client")
+    member = pofmkl.member("default-async", "pofmkl-client")
     record = KernelParameters(wire.VERSION, 0, wire.encode_array(np.array([0.5, 1.0, number, 0.0], np.float32)))
     (reply,) = member.role.receive([member.decode(Message("model", b"kernel/0", KERNEL_PARAMETERS.encode(record)))], 1.0)
     assert isinstance(reply, Rejection)
@@ -123,7 +157,7 @@ def test_a_model_whose_squares_overflow_is_refused(number: float) -> None:
 
 def test_a_model_of_a_version_below_zero_is_refused() -> None:
     """Protects a client's updates: those that name such a version would all be refused."""
-    member = Member.of("default-async", "pofmkl-client")
+    member = pofmkl.member("default-async", "pofmkl-client")
     marker = next(message for message in corpus("default-async", "model") if message.key == MARKER_KEY)
     wrong = structs.replace(SHARD_VERSION.decode(marker.value), model_version=-1)
     received = member.decode(Message("model", MARKER_KEY, SHARD_VERSION.encode(wrong), marker.partition))
@@ -135,7 +169,7 @@ def test_a_model_of_a_version_below_zero_is_refused() -> None:
 @pytest.mark.parametrize("key", [b"client/press-1", b"client/\xff", b"waiting/\x00\x00\x00\x00\x00\x00\x00\x01press-1"])
 def test_a_damaged_state_of_the_client_is_refused(key: bytes) -> None:
     """Protects the operator from a traceback: a changelog of another layout has to be named, with what to do."""
-    role = Member.of("default-async", "pofmkl-client").role
+    role = pofmkl.member("default-async", "pofmkl-client").role
     with pytest.raises(PeerError):
         role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0"))
 
@@ -143,6 +177,35 @@ def test_a_damaged_state_of_the_client_is_refused(key: bytes) -> None:
 @pytest.mark.parametrize("key", [b"round", b"client/press-1", b"client/\xff", b"pending/\xff", b"pending/a", b"step/slot/0/1"])
 def test_a_damaged_state_of_the_server_is_refused(key: bytes) -> None:
     """Protects the operator from a traceback: a changelog of another layout has to be named, with what to do."""
-    role = Member.of("default-async", "pofmkl-server").role
+    role = pofmkl.member("default-async", "pofmkl-server").role
     with pytest.raises(PeerError):
         role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0"))
+
+
+@pytest.mark.parametrize(
+    "key", [b"task", b"party/0", b"party/-1", b"party/4", b"party/x", b"entity/e-1", b"entity/\xff", b"array/mean/0", b"\xff"]
+)
+def test_a_damaged_state_of_the_coordinator_is_refused(key: bytes) -> None:
+    """Protects the operator from a traceback: a changelog of another layout has to be named, with what to do."""
+    role = vafl.member("vafl-sum-logistic", COORDINATOR).role
+    with pytest.raises(PeerError):
+        role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0"))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [b"task", b"entity/e-1", b"entity/\xff", b"answered/0", b"answered/x", b"waiting/0", b"spent/e-1", b"array/mean/0", b"\xff"],
+)
+def test_a_damaged_state_of_a_party_is_refused(key: bytes) -> None:
+    """Protects the operator from a traceback: a changelog of another layout has to be named, with what to do."""
+    role = vafl.member("vafl-private", vafl.WRONG[0]).role
+    with pytest.raises(PeerError):
+        role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0"))
+
+
+def test_answers_that_were_remembered_with_a_gap_are_refused() -> None:
+    """Protects a party from failing at a later step: what is missing among the gradients that wait for it is said at the start."""
+    (first, *_) = [one for one in corpus("vafl-sum-logistic", PARTY) if one.key == b"answered/0"]
+    role = vafl.member("vafl-sum-logistic", vafl.WRONG[0]).role
+    with pytest.raises(PeerError, match="after 0 others"):
+        role.restore(StateChange("state", 0, b"answered/1", first.value))
