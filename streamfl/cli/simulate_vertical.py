@@ -38,6 +38,7 @@ __all__ = [
     "VerticalOptions",
     "run_with_bar",
     "simulate_vertical",
+    "split_columns",
     "vertical_rows",
 ]
 
@@ -205,7 +206,7 @@ def _table(
     """The table as the parties have it; DataError if it cannot be learnt from."""
     table = read_data(location)
     offered = input_names(table, None, (label,), location)
-    own = _split(split, settings.federation.parties, offered, list(table.columns), label)
+    own = split_columns(split, settings.federation.parties, offered, list(table.columns), label)
     used = list(dict.fromkeys(name for names in own for name in names))
     if label not in table.columns:
         raise DataError(f"{location}: no column {label} (there are: {', '.join(table.columns)})")
@@ -245,7 +246,7 @@ def _norm(inputs: NDArray[np.float64]) -> float:
     return norm if norm and math.isfinite(norm) else 1.0
 
 
-def _split(
+def split_columns(
     text: str, parties: Sequence[str], offered: Sequence[str], columns: Sequence[str], label: str
 ) -> list[list[str]]:
     """By party, in the order of ``parties``, the names of its columns."""

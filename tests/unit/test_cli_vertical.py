@@ -11,8 +11,11 @@ import pytest
 from command_line import run_command
 
 from streamfl.cli import demo_vertical
+from streamfl.role import TopicSpec
 from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.memory_bus import MemoryBus
+from streamfl.settings import load_kind, load_settings
 
 SHARED = """
 [federation]
@@ -172,10 +175,111 @@ def test_the_vertical_demo_shows_who_learns_what(line: Line, monkeypatch: pytest
     assert (code, "vafl" in error) == (2, True)
 
 
-@pytest.mark.parametrize("command", ["compare", "replay", "features"])
+@pytest.mark.parametrize("command", ["compare", "features"])
 def test_commands_of_the_other_system_say_so(line: Line, command: str) -> None:
     """Protects whoever tries a command that is for clients alone: a message and exit code 2, not a traceback."""
     given = ("--out", line.folder / "f.npz") if command == "features" else ("--data", "river:Phishing")
     code, out, error = line(command, line.member("vafl-coordinator"), *given)
     assert (code, out) == (2, "")
     assert "role.kind = 'vafl-coordinator'" in error
+
+
+CUSTOMERS = """\
+customer,age,income,visits,paid
+ann,30,1.5,4,1
+bob,,2.5,5,0
+,50,3.5,6,1
+dan,60,4.5,,0
+eve,70,5.5,8,
+fay,80,6.5,9,0
+"""
+
+
+def replayed(line: Line, config: Path, topic: str, *options: object) -> dict[str, dict[str, Any]]:
+    """What a replay writes: by key, the record's content. The role itself reads each."""
+    code, out, error = line("replay", config, "--data", line.folder / "customers.csv", *options, "--format", "json")
+    assert code == 0, error
+    records = list(line.bus.read(topic))
+    assert (json.loads(out)["topic"], json.loads(out)["records"]) == (topic, len(records))
+    kind = find_kind(load_kind(config))
+    (source,) = [one for one in kind.channels(load_settings(config, kind.settings)).inputs.values() if one.topic == topic]
+    for record in records:
+        assert source.decode(record).client == (record.key or b"").decode()
+    return {(record.key or b"").decode(): json.loads(record.value or b"") for record in records}
+
+
+@pytest.fixture
+def customers(line: Line) -> Line:
+    (line.folder / "customers.csv").write_text(CUSTOMERS)
+    for topic in ("baskets", "outcomes"):
+        line.bus.create([TopicSpec(topic, 3, compacted=False)])
+    return line
+
+
+def test_replay_writes_a_partys_own_columns_and_the_coordinators_labels(customers: Line) -> None:
+    """Protects the join: each member writes its own and nothing else, under names and in partitions that are the same at all."""
+    line = customers
+    party, coordinator = line.member("vafl-party"), line.member("vafl-coordinator")
+    split = ("--split", "bank=0:2,shop=visits", "--label", "paid", "--entity-column", "customer")
+    shown = replayed(line, party, "baskets", *split, "--rate", 100_000)
+    # Without the third, who has no name, and the fourth, who has no visits.
+    assert shown == {"ann": {"x": 4}, "bob": {"x": 5}, "eve": {"x": 8}, "fay": {"x": 9}}
+    labels = replayed(line, coordinator, "outcomes", "--entity-column", "customer")
+    assert labels == {"ann": {"paid": 1}, "bob": {"paid": 0}, "dan": {"paid": 0}, "fay": {"paid": 0}}
+    places = {topic: {one.key: one.partition for one in line.bus.read(topic)} for topic in ("baskets", "outcomes")}
+    both = places["baskets"].keys() & places["outcomes"].keys()
+    assert {places["baskets"][key] for key in both} == {places["outcomes"][key] for key in both}
+    assert all(places["baskets"][key] == places["outcomes"][key] for key in both)
+
+
+def test_replay_names_entities_by_their_row_and_as_the_settings_say(customers: Line) -> None:
+    """Protects data without names: the row's number is the same at every member, whatever rows another one lacks."""
+    line = customers
+    party, coordinator = line.member("vafl-party"), line.member("vafl-coordinator")
+    party.write_text(party.read_text().replace('features = ["x"]', 'features = "v"\ndimension = 2\nentity = "who"'))
+    shown = replayed(line, party, "baskets", "--split", "bank=age,shop=income+visits", "--label", "paid", "--limit", 4)
+    assert shown == {str(row): {"v": [row + 1.5, row + 4.0], "who": str(row)} for row in (0, 1, 2, 4)}
+    coordinator.write_text(coordinator.read_text().replace('label = "paid"', 'label = "y"\nentity = "customer"'))
+    labels = replayed(line, coordinator, "outcomes", "--label", "paid", "--limit", 2)
+    assert labels == {"ann": {"y": 1.0, "customer": "ann"}, "bob": {"y": 0.0, "customer": "bob"}}
+
+
+def test_replay_takes_the_columns_that_are_called_as_the_fields(customers: Line) -> None:
+    """Protects an organisation that has its own table only: no word on the others' columns is asked for."""
+    party = customers.member("vafl-party")
+    party.write_text(party.read_text().replace('["x"]', '["income", "visits"]'))
+    shown = replayed(customers, party, "baskets", "--entity-column", "customer", "--limit", 1)
+    assert shown == {"ann": {"income": 1.5, "visits": 4.0}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "code", "expected"),
+    [
+        ("vafl-party", ("--label-delay", 3), 2, "--label-delay has no meaning with role.kind = 'vafl-party'"),
+        ("vafl-party", ("--label", "paid"), 2, "--label has no meaning without --split"),
+        ("vafl-party", (), 5, "no column x"),
+        ("vafl-party", ("--split", "bank=age,shop=income+visits", "--label", "paid"), 2, "shop has 2 columns (income, visits)"),
+        ("vafl-party", ("--split", "bank=age,shop=paid", "--label", "paid"), 2, "paid is the label"),
+        ("vafl-party", ("--split", "shop=visits", "--label", "paid"), 2, "nothing is said of bank"),
+        ("vafl-coordinator", ("--split", "bank=age,shop=visits"), 2, "--split has no meaning"),
+        ("vafl-coordinator", ("--client-column", "customer"), 2, "--client-column has no meaning"),
+        ("vafl-coordinator", ("--entity-column", "who"), 5, "no column who"),
+        ("vafl-coordinator", ("--label", "customer"), 5, "customer does not hold numbers"),
+        ("pofmkl-client", ("--split", "a=0:2"), 2, "--split has no meaning with role.kind = 'pofmkl-client'"),
+        ("pofmkl-server", (), 2, "the section [samples] is missing"),
+    ],
+)
+def test_replay_refuses_what_makes_no_sense(
+    customers: Line, kind: str, options: tuple[object, ...], code: int, expected: str
+) -> None:
+    """Protects whoever mistypes: an option without effect, or columns that do not fit, end in a message and write nothing."""
+    found, _, error = customers("replay", customers.member(kind), "--data", customers.folder / "customers.csv", *options)
+    assert (found, expected in " ".join(error.split())) == (code, True), error
+    assert [*customers.bus.read("baskets"), *customers.bus.read("outcomes")] == []
+
+
+def test_replay_asks_for_the_topic(line: Line) -> None:
+    """Protects the first try: a topic that is not there is named, with the command that makes it."""
+    (line.folder / "customers.csv").write_text(CUSTOMERS)
+    code, _, error = line("replay", line.member("vafl-coordinator"), "--data", line.folder / "customers.csv")
+    assert (code, "topic outcomes does not exist" in error) == (2, True)
