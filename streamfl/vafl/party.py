@@ -261,6 +261,8 @@ class VaflParty:
             for reason, count in self._withheld.items():
                 text = "Not sent or not learnt from: the entity's privacy budget is spent, or no room to remember what is"
                 yield Measurement("withheld_embeddings", "counter", text, count, (("reason", reason),))
+            if self.mechanism.budget is not None:
+                yield Measurement("privacy_budget_mu", "gauge", "mu that no entity may exceed", self.mechanism.budget)
             mu = max((task.largest_mu for task in tasks), default=0.0)
             text = "mu of the entity of which most was released (Gaussian differential privacy)"
             if self.mechanism.guarantees:

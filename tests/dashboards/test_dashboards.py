@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from streamfl.role import TopicSpec
-from streamfl.runtime.bus import Subscription
-from streamfl.runtime.kinds import find_kind
+from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
 from streamfl.settings import load_kind, load_settings
@@ -21,24 +22,34 @@ ROOT = Path(__file__).parents[2]
 DASHBOARDS = sorted((ROOT / "dashboards").glob("*.json"))
 DOCUMENTED = re.compile(r"^\| `(streamfl_[a-z_]+)` \| (counter|gauge|histogram) \|(.*?)\|", re.MULTILINE)
 USED = re.compile(r"\bstreamfl_[a-z_]+\b")
+# What Prometheus itself says of everything that it scrapes.
+PROMETHEUS_OWN = re.compile(r"\bup\{")
 HISTOGRAM_SERIES = ("_bucket", "_sum", "_count")
 GRID_COLUMNS = 24
 
 
-def documented() -> dict[str, tuple[str, set[str]]]:
-    """Type and labels of every metric in docs/metrics.md, by name."""
+Metrics = dict[str, tuple[str, set[str]]]
+
+
+def documented(vertical: bool = False) -> Metrics:
+    """Type and labels of every metric in docs/metrics.md, by name, of POF-MKL's roles or of a vertical federation's."""
     text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-    # What vertical federations measure is compared with their roles in tests/documentation.
-    before, _, vertical = text.partition("\n## Vertical federations\n")
-    text = before + vertical.partition("\n## ")[2]
+    before, _, own = text.partition("\n## Vertical federations\n")
+    own, _, workers = own.partition("\n## ")
+    text = (own if vertical else before) + workers
     return {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in DOCUMENTED.findall(text)}
 
 
-def metric_of(series: str) -> str:
+def metrics_of(dashboard: dict[str, Any]) -> Metrics:
+    """The metrics that a dashboard may show."""
+    return documented(vertical=dashboard["uid"] == "streamfl-vertical")
+
+
+def metric_of(series: str, names: Metrics) -> str:
     """The metric that a series belongs to: a histogram is queried by its three series."""
     for suffix in HISTOGRAM_SERIES:
         base = series.removesuffix(suffix)
-        if base != series and documented().get(base, ("", set()))[0] == "histogram":
+        if base != series and names.get(base, ("", set()))[0] == "histogram":
             return base
     return series
 
@@ -55,33 +66,42 @@ def dashboard(request: pytest.FixtureRequest) -> dict[str, Any]:
     return loaded
 
 
-def exported(configuration: Path, sections: dict[str, Any]) -> dict[str, str]:
-    """Type of every metric, by name, that a worker with this configuration serves once it has joined its group."""
+def joined(configuration: Path, sections: dict[str, Any], bus: MemoryBus) -> Worker:
+    """A worker with this configuration that has joined its group, its topics made."""
     kind = find_kind(load_kind(configuration))
     settings = load_settings(configuration, kind.settings, {"bus": {"url": "memory://"}, **sections})
-    role = kind.build(settings)
-    channels = kind.channels(settings)
-    topics = kind.topics(settings)
-    bus = MemoryBus()
-    bus.create([TopicSpec(spec.name, spec.partitions or 2, spec.compacted, spec.options) for spec in topics])
-    subscription = Subscription(
-        settings.group,
-        inputs=tuple(item.topic for item in channels.inputs.values()),
-        tables=tuple(item.topic for item in channels.tables.values()),
+    there = bus.describe([spec.name for spec in kind.topics(settings)])
+    bus.create(
+        [
+            TopicSpec(spec.name, spec.partitions or 2, spec.compacted, spec.options)
+            for spec in kind.topics(settings)
+            if spec.name not in there
+        ]
     )
-    worker = Worker(role, channels, bus, subscription, dead_letter_topic=f"{settings.federation.name}.dead-letters")
-    try:
-        while not worker.step(0.01):
-            pass
-        families = list(text_string_to_metric_families(worker.metrics.render().decode()))
-    finally:
-        worker.close()
+    worker = build_worker(settings, bus)
+    while not worker.step(0.01):
+        pass
+    return worker
+
+
+def served_by(worker: Worker) -> Metrics:
+    """Type and labels of every metric that a worker serves, by name."""
+    families = list(text_string_to_metric_families(worker.metrics.render().decode()))
     # The parser takes the suffix off a counter's name, and the library tells when each counter was made.
     return {
-        f"{family.name}_total" if family.type == "counter" else family.name: family.type
+        f"{family.name}_total" if family.type == "counter" else family.name: (
+            family.type,
+            {label for sample in family.samples for label in sample.labels} - {"le"},
+        )
         for family in families
         if not family.name.endswith("_created")
     }
+
+
+def exported(configuration: Path, sections: dict[str, Any]) -> dict[str, str]:
+    """Type of every metric, by name, that a worker with this configuration serves once it has joined its group."""
+    with closing(joined(configuration, sections, MemoryBus())) as worker:
+        return {name: kind for name, (kind, _) in served_by(worker).items()}
 
 
 def test_documented_metrics_are_the_exported_ones() -> None:
@@ -97,9 +117,9 @@ def test_documented_metrics_are_the_exported_ones() -> None:
     assert {name: kind for name, (kind, _) in documented().items()} == served
 
 
-def test_there_is_an_overview() -> None:
-    """Protects the promise of a federation overview: without a file the tests below would pass on nothing."""
-    assert "federation" in [path.stem for path in DASHBOARDS]
+def test_there_is_an_overview_of_each_system() -> None:
+    """Protects the promise of an overview of federations of both kinds: without a file the tests below would pass on nothing."""
+    assert {"federation", "vertical"} <= {path.stem for path in DASHBOARDS}
 
 
 def test_dashboards_have_ids_of_their_own() -> None:
@@ -147,23 +167,23 @@ def test_variables_exist(dashboard: dict[str, Any]) -> None:
 
 def test_queries_name_metrics_that_exist(dashboard: dict[str, Any]) -> None:
     """Protects panels from staying empty: a misspelt or renamed metric is no error to Prometheus."""
-    names = documented()
+    names = metrics_of(dashboard)
     for expression in expressions(dashboard):
         found = USED.findall(expression)
-        assert found, expression
+        assert found or PROMETHEUS_OWN.search(expression), expression
         for series in found:
-            assert metric_of(series) in names, f"{series} in {expression}"
+            assert metric_of(series, names) in names, f"{series} in {expression}"
 
 
 def test_queries_are_well_formed(dashboard: dict[str, Any]) -> None:
     """Protects panels from an error in place of a graph: brackets pair up, counters are read as rates, labels exist."""
-    names = documented()
+    names = metrics_of(dashboard)
     for expression in expressions(dashboard):
-        for opening, closing in ("()", "[]", "{}"):
-            assert expression.count(opening) == expression.count(closing), expression
+        for opening, closed in ("()", "[]", "{}"):
+            assert expression.count(opening) == expression.count(closed), expression
         for series in re.findall(r"rate\((\w+)", expression):
-            assert names[metric_of(series)][0] in {"counter", "histogram"}, f"{series} is no counter in {expression}"
-        allowed = {"job", "instance"}.union(*(names[metric_of(series)][1] for series in USED.findall(expression)))
+            assert names[metric_of(series, names)][0] in {"counter", "histogram"}, f"{series} is no counter in {expression}"
+        allowed = {"job", "instance"}.union(*(names[metric_of(series, names)][1] for series in USED.findall(expression)))
         allowed |= {"le"} if "_bucket" in expression else set()
         for grouping in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression):
             assert {label.strip() for label in grouping.split(",")} <= allowed, expression
@@ -172,7 +192,7 @@ def test_queries_are_well_formed(dashboard: dict[str, Any]) -> None:
 def test_overview_shows_what_it_promises() -> None:
     """Protects the overview's purpose: error and the challengers', regret, throughput, lag and upload against budget are there."""
     overview = json.loads((ROOT / "dashboards" / "federation.json").read_text(encoding="utf-8"))
-    shown = {metric_of(series) for expression in expressions(overview) for series in USED.findall(expression)}
+    shown = {metric_of(series, documented()) for expression in expressions(overview) for series in USED.findall(expression)}
     assert shown >= {
         "streamfl_mse",
         "streamfl_challenger_mse_windowed",
@@ -184,7 +204,68 @@ def test_overview_shows_what_it_promises() -> None:
     }
 
 
+def test_vertical_overview_shows_what_it_promises() -> None:
+    """Protects its purpose: what comes of learning, who is behind, what is forgotten, what privacy is left, and what is broken."""
+    overview = json.loads((ROOT / "dashboards" / "vertical.json").read_text(encoding="utf-8"))
+    assert {series for expression in expressions(overview) for series in USED.findall(expression)} >= {
+        "streamfl_loss_windowed",
+        "streamfl_accuracy",
+        "streamfl_predictions_total",
+        "streamfl_embeddings_total",
+        "streamfl_staleness_mean",
+        "streamfl_staleness_largest",
+        "streamfl_requests_total",
+        "streamfl_entities",
+        "streamfl_waiting_samples",
+        "streamfl_forgotten_entities_total",
+        "streamfl_privacy_mu",
+        "streamfl_privacy_epsilon",
+        "streamfl_privacy_budget_mu",
+        "streamfl_dead_letters_total",
+        "streamfl_consumer_lag_records",
+        "streamfl_refused_steps_total",
+    }
+
+
+def test_vertical_queries_find_what_members_serve(tmp_path: Path) -> None:
+    """Protects the vertical overview from staying empty: members of the tutorial, with noise and without, serve each series.
+
+    They learn from one entity: accuracy and loss are there only after a label of one that was predicted.
+    """
+    blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "vertical.md").read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "secret").write_bytes(bytes(32))
+    noise = {"embedding_norm": 1.0, "embedding_noise": 1.0, "secret_file": str(tmp_path / "secret")}
+    privacy = [noise, {**noise, "gradient_norm": 1.0, "gradient_noise": 1.0, "budget_mu": 9.0}, {}]
+    bus, workers = MemoryBus(), []
+    for number, (block, section) in enumerate(zip(blocks, privacy, strict=True)):
+        (tmp_path / f"{number}.toml").write_text(block, encoding="utf-8")
+        workers.append(joined(tmp_path / f"{number}.toml", {"privacy": section}, bus))
+    for topic, content in (
+        ("accounts", {"age": 1.0, "income": 1.0, "debts": 1.0}),
+        ("baskets", {"visits": 1.0, "returns": 1.0}),
+        ("outcomes", {"defaulted": 1}),
+    ):
+        bus.write([Outgoing(topic, b"ann", json.dumps(content).encode()), Outgoing(topic, b"ann", b"no record")])
+        for worker in workers * 3:
+            worker.step(0.0)
+    served: Metrics = {}
+    for worker in workers:
+        for name, (kind, labels) in served_by(worker).items():
+            served[name] = kind, labels | served.get(name, ("", set()))[1]
+        worker.close()
+    names = documented(vertical=True)
+    # The square loss alone has it.
+    assert names.keys() - served.keys() == {"streamfl_mse_windowed"}
+    assert {name: names[name][0] for name in served} == {name: kind for name, (kind, _) in served.items()}
+    # Of a table, which these roles have none of, nothing is served but the name.
+    assert {name for name, (_, labels) in served.items() if names[name][1] != labels} == {"streamfl_table_rejections_total"}
+    overview = json.loads((ROOT / "dashboards" / "vertical.json").read_text(encoding="utf-8"))
+    for expression in expressions(overview):
+        for series in USED.findall(expression):
+            assert series in served, expression
+
+
 def test_documented_metrics_have_no_label_per_client() -> None:
-    """Protects Prometheus' memory: a label per client grows without bound."""
-    used = {label for _, labels in documented().values() for label in labels}
+    """Protects Prometheus' memory: a label per client, or per entity, grows without bound."""
+    used = {label for names in (documented(), documented(vertical=True)) for _, labels in names.values() for label in labels}
     assert used == {"reason", "topic", "partition", "model"}

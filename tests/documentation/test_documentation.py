@@ -151,7 +151,7 @@ def test_metrics_of_vertical_federations_are_documented(tmp_path: Path) -> None:
     noise = {"embedding_norm": 1.0, "embedding_noise": 1.0, "secret_file": str(secret)}
     measured: dict[str, str] = {}
     for block in re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "vertical.md").read_text(encoding="utf-8"), re.DOTALL):
-        for privacy in ({}, noise, {**noise, "gradient_norm": 1.0, "gradient_noise": 1.0}):
+        for privacy in ({}, noise, {**noise, "gradient_norm": 1.0, "gradient_noise": 1.0, "budget_mu": 1.0}):
             settings = VaflSettings(**{**tomllib.loads(block), "privacy": privacy})
             role = find_kind(settings.role.kind).build(settings)
             measured.update({f"{one.name}{'_total' * (one.kind == 'counter')}": one.kind for one in role.measure()})
