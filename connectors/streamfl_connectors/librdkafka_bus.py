@@ -45,6 +45,8 @@ MOVED = {
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.UNKNOWN_LEADER_EPOCH,
+    # What it says of partitions that had no leader when it last asked, for as long as it does not ask again by itself: minutes.
+    KafkaError._NOENT,
 }
 LARGEST_BATCH = 1_000_000
 CREATE_HINT = "create it, for instance with 'streamfl topics CONFIG --create'"
@@ -279,31 +281,39 @@ class LibrdkafkaBus:
                     raise
         return writer
 
-    def ends(self, places: Iterable[Place]) -> dict[Place, int]:
-        """Offset after the last committed record of each partition."""
-        return self._offsets(places, OffsetSpec.latest())
+    def ends(self, places: Iterable[Place], patience: float | None = None) -> dict[Place, int]:
+        """Offset after the last committed record of each partition; BusUnavailable after ``patience`` seconds."""
+        return self._offsets(places, OffsetSpec.latest(), self.connect_timeout if patience is None else patience)
 
     def beginnings(self, places: Iterable[Place]) -> dict[Place, int]:
         """Offset of the first record that is still there."""
-        return self._offsets(places, OffsetSpec.earliest())
+        return self._offsets(places, OffsetSpec.earliest(), self.connect_timeout)
 
-    def _offsets(self, places: Iterable[Place], which: OffsetSpec) -> dict[Place, int]:
+    def _offsets(self, places: Iterable[Place], which: OffsetSpec, patience: float) -> dict[Place, int]:
         wanted = {TopicPartition(*place): which for place in places}
         if not wanted:
             return {}
-        deadline = time.monotonic() + self.connect_timeout
+        deadline = time.monotonic() + patience
         while True:
-            futures = self._admin.list_offsets(
-                wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self.connect_timeout
-            )
+            left = max(0.1, deadline - time.monotonic())
+            futures = self._admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=left)
             try:
-                return {(part.topic, part.partition): int(future.result().offset) for part, future in futures.items()}
+                found = {(part.topic, part.partition): int(future.result().offset) for part, future in futures.items()}
             except KafkaException as error:
                 if error.args[0].code() not in MOVED or time.monotonic() > deadline:
                     raise told("reading the ends of partitions", error.args[0]) from error
+            else:
+                # Of a partition without a leader it says nothing but a number below 0.
+                without = [place for place, offset in found.items() if offset < 0]
+                if not without:
+                    return found
+                if time.monotonic() > deadline:
+                    topic, partition = without[0]
+                    raise BusUnavailable(f"reading the ends of partitions: {topic!r} partition {partition} has no leader")
             # The library asks with what it knew before the leader changed until it hears of the new one.
-            with suppress(KafkaException):
-                self._admin.list_topics(next(iter(wanted)).topic, timeout=1)
+            for topic in {one.topic for one in wanted}:
+                with suppress(KafkaException):
+                    self._admin.list_topics(topic, timeout=1)
             time.sleep(0.1)
 
     def _look_up(self, topics: Iterable[str]) -> dict[str, int | KafkaError]:

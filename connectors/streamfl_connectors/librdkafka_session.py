@@ -30,6 +30,9 @@ __all__ = ["LibrdkafkaSession"]
 # Bounds how long a table's record, or a change of assignment, waits behind an empty poll of the inputs.
 TURN_SECONDS, LONGEST_TURN_SECONDS = 0.01, 0.1
 
+# Whoever asks for the lag is not to wait for a cluster that is away.
+LAG_SECONDS = 2.0
+
 # Offsets of topics that the group does not subscribe to expire (offsets.retention.minutes, a week), if nobody commits them anew.
 REFRESH_SECONDS = 3600.0
 
@@ -170,7 +173,7 @@ class LibrdkafkaSession:
         """
         positions = dict(self._positions)
         with suppress(BusUnavailable, ConfigurationError):
-            ends = self._bus.ends(positions)
+            ends = self._bus.ends(positions, LAG_SECONDS)
             self._last_lag = {one: ends[one] - position for one, position in positions.items() if one in ends}
         return self._last_lag
 
