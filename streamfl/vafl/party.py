@@ -277,12 +277,10 @@ class VaflParty:
 
     def _take_sample(self, partition: int, task: _Task, sample: Sample, now: float) -> None:
         self._counts["samples"] += 1
-        if task.counters is None:
-            task.counters = _Counters(epoch=int(now * 1e6))
-            self._remember(partition, b"task", task.counters)
+        counters = self._begun(partition, task, now)
         features = encode_array(np.array(sample.features, self.function.dtype))
         if task.waiting or self._busy(task):
-            self._changed[partition, self._waiting_key(task.counters.first_waiting + len(task.waiting))] = msgspec.msgpack.encode(
+            self._changed[partition, self._waiting_key(counters.first_waiting + len(task.waiting))] = msgspec.msgpack.encode(
                 (sample.client, features)
             )
             task.waiting.append((sample.client, features))
@@ -327,12 +325,19 @@ class VaflParty:
     def _go_on(self, partition: int, task: _Task, now: float) -> None:
         """Samples that waited are shown as far as they may be."""
         while task.waiting and not self._busy(task):
-            assert task.counters is not None
+            counters = self._begun(partition, task, now)
             entity, features = task.waiting.popleft()
-            self._changed[partition, self._waiting_key(task.counters.first_waiting)] = None
-            task.counters.first_waiting += 1
-            self._remember(partition, b"task", task.counters)
+            self._changed[partition, self._waiting_key(counters.first_waiting)] = None
+            counters.first_waiting += 1
+            self._remember(partition, b"task", counters)
             self._upload(partition, task, entity, features, now)
+
+    def _begun(self, partition: int, task: _Task, now: float) -> _Counters:
+        """The counters of this life of the partition's state, which begins where there are none."""
+        if task.counters is None:
+            task.counters = _Counters(epoch=int(now * 1e6))
+            self._remember(partition, b"task", task.counters)
+        return task.counters
 
     def _busy(self, task: _Task) -> bool:
         limit = self.steps.in_flight

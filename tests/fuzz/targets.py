@@ -193,18 +193,18 @@ class Restored(Target):
     def __init__(self, name: str, messages: Sequence[Message], random: Random, settings: RoleSettings) -> None:
         super().__init__(name, messages, random)
         member = Member.of(settings)
-        self._role = member.role
+        self.role = member.role
         self._channels = member.channels.changelogs
 
     def take(self, message: Message) -> str | None:
         channel, partition = message.channel if message.channel in self._channels else "state", message.partition % len(PARTITIONS)
         if self.random.randrange(AFRESH) == 0:
             # A changelog is of bounded length; what is restored only once is not bounded otherwise.
-            self._role.close(partition)
-            self._role.open(partition)
+            self.role.close(partition)
+            self.role.open(partition)
         try:
             change = StateChange(channel, partition, message.key or b"", message.value)
-            self._role.restore(change)
+            self.role.restore(change)
         except PeerError as error:
             return error.reason
         return None

@@ -31,6 +31,8 @@ ENTITIES = ("e-1", "e-2", "ü-3")
 ROUNDS = 30
 # Of the messages that could be decoded: the share that stays what has been said before.
 STALE = 0.2
+# One in so many messages has a member go on with what it has taken back.
+GOES_ON = 10
 _encoder = msgspec.msgpack.Encoder()
 
 # Both heads, every loss, every optimiser, both precisions, every delay rule, and noise.
@@ -303,6 +305,21 @@ class CoordinatorTarget(VaflTarget):
         return next(one for one in self.messages if one.channel.startswith("embeddings/"))
 
 
+class RestoredMember(Restored):
+    """A member that goes on with what it took back of a damaged changelog."""
+
+    def take(self, message: Message) -> str | None:
+        reason = super().take(message)
+        if self.random.randrange(GOES_ON) == 0:
+            self.finish()
+        return reason
+
+    def finish(self) -> None:
+        self.role.receive([], NOW + 100)
+        list(self.role.changed_state())
+        list(self.role.measure())
+
+
 def _decode_embedding(message: Message) -> None:
     bounded_array(EMBEDDING.decode(message.value).values, np.float32, 2, "embedding")
 
@@ -328,7 +345,7 @@ def targets(random: Random) -> Mapping[str, Callable[[str], Target]]:
             messages, remembered = corpus(federation, *heard[name]), corpus(federation, kind)
             make[f"{kind} {federation}"] = partial(target, messages=messages, member=name, **common)
             make[f"restore {kind} {federation}"] = partial(
-                Restored, messages=remembered, random=random, settings=settings(federation, name)
+                RestoredMember, messages=remembered, random=random, settings=settings(federation, name)
             )
     return make
 
