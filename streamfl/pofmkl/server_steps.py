@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from scipy.linalg import get_lapack_funcs
 from scipy.sparse import csr_array
 
+from streamfl import optimisers
+from streamfl.optimisers import Optimiser
 from streamfl.pofmkl.messages import LARGEST_TARGET
 from streamfl.role import PeerError
 from streamfl.wire import decode_array, encode_array
@@ -31,8 +33,6 @@ __all__ = ["AdaGrad", "AveragedStep", "RecursiveLeastSquares", "ServerStep", "St
 # A row's norm is |y| only up to the rounding of its features.
 LARGEST_TARGET_NORM = LARGEST_TARGET * 1.001
 SMALLEST_TARGET_NORM = 1e-12
-# In front of AdaGrad's accumulators, so that a coordinate that no gradient ever had is not 0 / 0.
-ADAGRAD_DELTA = 1e-8
 
 Remembered = TypeVar("Remembered")
 
@@ -81,44 +81,16 @@ class AveragedStep:
         raise PeerError("malformed", f"step state {key!r}: the averaged step has none")
 
 
-class StochasticGradient:
-    """A gradient step of the squared error a row, on target rows: theta <- theta - rate (z (z' theta) - h).
+class _GradientStep:
+    """Target rows one by one, each along the gradient g = z (z' theta) - h of its squared error by an optimiser.
 
-    As |z| = 1 this is normalised least mean squares (Widrow and Hoff 1960): stable for rates below 2.
+    What the optimiser remembers, (2 D,) a kernel and array, is remembered once a commit for each kernel that changed.
     """
 
     largest_norm: float | None = LARGEST_TARGET_NORM
 
-    def __init__(self, learning_rate: float) -> None:
-        self._learning_rate = learning_rate
-
-    def apply(self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[np.float64]:
-        theta = parameters.astype(np.float64)
-        kernels, rows, units, targets = _samples(kernels, rows)
-        for turn in _turns(kernels):
-            chosen = kernels[turn]
-            theta[chosen] -= self._learning_rate * _gradients(theta[chosen], units[turn], targets[turn])
-        return theta
-
-    def changed_state(self) -> Iterable[tuple[bytes, bytes | None]]:
-        return ()
-
-    def restore(self, key: bytes, value: bytes) -> None:
-        raise PeerError("malformed", f"step state {key!r}: the gradient step has none")
-
-
-class AdaGrad:
-    """The gradient of a target row, g = z (z' theta) - h, each coordinate divided by the root of its sum of squares so far:
-
-    s <- s + g^2;  theta <- theta - rate g / (delta + sqrt(s))    (Duchi, Hazan and Singer 2011, diagonal form, figure 1).
-    The sums s, (2 D,) a kernel, are remembered once a commit for each kernel that changed.
-    """
-
-    largest_norm: float | None = LARGEST_TARGET_NORM
-
-    def __init__(self, kernels: int, row_length: int, learning_rate: float) -> None:
-        self._learning_rate = learning_rate
-        self._squares = np.zeros((kernels, row_length))
+    def __init__(self, optimiser: Optimiser) -> None:
+        self._optimiser = optimiser
         self._changed: set[int] = set()
 
     def apply(self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[np.float64]:
@@ -126,23 +98,46 @@ class AdaGrad:
         kernels, rows, units, targets = _samples(kernels, rows)
         for turn in _turns(kernels):
             chosen = kernels[turn]
-            gradients = _gradients(theta[chosen], units[turn], targets[turn])
-            self._squares[chosen] += np.square(gradients)
-            theta[chosen] -= self._learning_rate * gradients / (ADAGRAD_DELTA + np.sqrt(self._squares[chosen]))
-        self._changed.update(kernels.tolist())
+            # No rate here depends on the step's number.
+            self._optimiser.step(theta, _gradients(theta[chosen], units[turn], targets[turn]), 1, chosen)
+        if self._optimiser.arrays:
+            self._changed.update(kernels.tolist())
         return theta
 
     def changed_state(self) -> Iterable[tuple[bytes, bytes | None]]:
         for kernel in sorted(self._changed):
-            yield b"squares/%d" % kernel, msgspec.msgpack.encode(_Squares(kernel, encode_array(self._squares[kernel])))
+            for name, array in self._optimiser.arrays.items():
+                remembered = _Remembered(kernel, encode_array(array[kernel]))
+                yield b"%s/%d" % (name.encode(), kernel), msgspec.msgpack.encode(remembered)
         self._changed = set()
 
     def restore(self, key: bytes, value: bytes) -> None:
-        squares = _decoded(key, value, _Squares)
-        kernels, row_length = self._squares.shape
-        if not (key.startswith(b"squares/") and 0 <= squares.kernel < kernels):
+        name = key.partition(b"/")[0].decode(errors="replace")
+        array = self._optimiser.arrays.get(name)
+        if array is None:
+            raise PeerError("malformed", f"step state {key!r}: {type(self).__name__} has none of this name")
+        remembered = _decoded(key, value, _Remembered)
+        kernels, row_length = array.shape
+        if not 0 <= remembered.kernel < kernels:
             raise PeerError("malformed", f"step state {key!r} is not of a kernel from 0 to {kernels - 1}")
-        self._squares[squares.kernel] = decode_array(squares.numbers, np.float64, (row_length,), "squares")
+        array[remembered.kernel] = decode_array(remembered.numbers, np.float64, (row_length,), name)
+
+
+class StochasticGradient(_GradientStep):
+    """A gradient step of the squared error a row, on target rows: theta <- theta - rate (z (z' theta) - h).
+
+    As |z| = 1 this is normalised least mean squares (Widrow and Hoff 1960): stable for rates below 2.
+    """
+
+    def __init__(self, learning_rate: float) -> None:
+        super().__init__(optimisers.StochasticGradient(learning_rate))
+
+
+class AdaGrad(_GradientStep):
+    """The same gradients, each coordinate divided by the root of its sum of squares so far; see the optimiser."""
+
+    def __init__(self, kernels: int, row_length: int, learning_rate: float) -> None:
+        super().__init__(optimisers.AdaGrad(learning_rate, (kernels, row_length)))
 
 
 class RecursiveLeastSquares:
@@ -291,7 +286,9 @@ class RecursiveLeastSquares:
             self._learn(kernel, units, targets)
 
 
-class _Squares(msgspec.Struct, array_like=True):
+class _Remembered(msgspec.Struct, array_like=True):
+    """One kernel's part of an array that an optimiser keeps."""
+
     kernel: int
     numbers: bytes
 

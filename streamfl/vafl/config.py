@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from streamfl.optimisers import OptimiserName
 from streamfl.samples import SamplesSection, TopicName
 from streamfl.settings import Federation, RoleSettings, Section
 from streamfl.vafl.networks import Activation
-from streamfl.vafl.optimisers import OptimiserName
 
 __all__ = ["VaflSettings"]
 

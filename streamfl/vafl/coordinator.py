@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.expiry import overdue
+from streamfl.optimisers import Optimiser, OptimiserName, finite_step, optimiser_named
 from streamfl.role import Measurement, PeerError, Received, Rejection, Send, StateChange
 from streamfl.samples import LONGEST_NAME, Label
 from streamfl.vafl.arrays import changed_chunks, restore_chunk
 from streamfl.vafl.heads import Head, OutputLoss
 from streamfl.vafl.messages import REPLY, Count, Embedding, Prediction, Reply, bounded_array, within_bounds
-from streamfl.vafl.optimisers import Optimiser, OptimiserName, finite_step, optimiser_named
 from streamfl.vafl.privacy import secret_noise
 from streamfl.wire import VERSION, encode_array
 

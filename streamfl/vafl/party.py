@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.expiry import overdue
+from streamfl.optimisers import Optimiser, OptimiserName, finite_step, optimiser_named
 from streamfl.role import Measurement, PeerError, Received, Rejection, Send, StateChange
 from streamfl.samples import Sample
 from streamfl.seeding import uniform
 from streamfl.vafl.arrays import changed_chunks, restore_chunk
 from streamfl.vafl.messages import EMBEDDING, Count, Embedding, Reply, bounded_array, within_bounds
 from streamfl.vafl.networks import Differentiable
-from streamfl.vafl.optimisers import Optimiser, OptimiserName, finite_step, optimiser_named
 from streamfl.vafl.privacy import ROUNDING, Mechanism, epsilon_of, secret_noise
 from streamfl.wire import VERSION, decode_array, encode_array
 

@@ -9,13 +9,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from streamfl.optimisers import optimiser_named
 from streamfl.role import Received, Record, Rejection, Role, Send
 from streamfl.samples import Label, Sample
 from streamfl.vafl.coordinator import Alignment, HeadSteps, VaflCoordinator
 from streamfl.vafl.heads import LOGISTIC, SQUARE, SumHead, softmax_loss
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Prediction, Reply
 from streamfl.vafl.networks import DenseNetwork
-from streamfl.vafl.optimisers import optimiser_named
 from streamfl.vafl.party import PartySteps, VaflParty
 from streamfl.vafl.privacy import BoundedOutput, Mechanism, delta_of, epsilon_of
 from streamfl.wire import VERSION, encode_array

@@ -1,0 +1,98 @@
+"""First-order optimisers of an array of parameters, each with what has to be remembered of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["AdaGrad", "Adam", "Optimiser", "OptimiserName", "Rows", "StochasticGradient", "finite_step", "optimiser_named"]
+
+OptimiserName = Literal["sgd", "sgd-decay", "adagrad", "adam"]
+Rows = slice | NDArray[np.intp]
+ALL = slice(None)
+
+
+class Optimiser(Protocol):
+    """How parameters move along a gradient."""
+
+    @property
+    def arrays(self) -> Mapping[str, NDArray[np.float64]]:
+        """What it remembers beside the parameters, by name, each of their shape. Restored in place."""
+
+    def step(self, parameters: NDArray[Any], gradient: NDArray[Any], number: int, rows: Rows = ALL) -> None:
+        """Move ``parameters`` in place, of any shape, at ``rows``: indices of their first axis, each at most once.
+
+        gradient: of these rows. number: of this step, from 1.
+        """
+
+
+class StochasticGradient:
+    """theta <- theta - eta g, or with ``decay`` theta <- theta - (eta / k) g at step k (VAFL, theorem 3)."""
+
+    arrays: Mapping[str, NDArray[np.float64]] = {}
+
+    def __init__(self, learning_rate: float, decay: bool = False) -> None:
+        self._learning_rate = learning_rate
+        self._decay = decay
+
+    def step(self, parameters: NDArray[Any], gradient: NDArray[Any], number: int, rows: Rows = ALL) -> None:
+        rate = self._learning_rate / number if self._decay else self._learning_rate
+        parameters[rows] -= (rate * gradient).astype(parameters.dtype, copy=False)
+
+
+class AdaGrad:
+    """s <- s + g^2;  theta <- theta - eta g / (1e-8 + sqrt(s))   (Duchi, Hazan and Singer 2011, diagonal form, figure 1).
+
+    shape: of the parameters.
+    """
+
+    def __init__(self, learning_rate: float, shape: int | tuple[int, ...]) -> None:
+        self._learning_rate = learning_rate
+        self._squares = np.zeros(shape)
+        self.arrays = {"squares": self._squares}
+
+    def step(self, parameters: NDArray[Any], gradient: NDArray[Any], number: int, rows: Rows = ALL) -> None:
+        self._squares[rows] += np.square(gradient, dtype=np.float64)
+        # A coordinate that no gradient ever had would be 0 / 0.
+        moved = self._learning_rate * gradient / (1e-8 + np.sqrt(self._squares[rows]))
+        parameters[rows] -= moved.astype(parameters.dtype, copy=False)
+
+
+class Adam:
+    """Kingma and Ba 2015, algorithm 1, with its own constants .9, .999 and 1e-8. shape: of the parameters."""
+
+    def __init__(self, learning_rate: float, shape: int | tuple[int, ...]) -> None:
+        self._learning_rate = learning_rate
+        self._mean, self._square = np.zeros(shape), np.zeros(shape)
+        self.arrays = {"mean": self._mean, "square": self._square}
+
+    def step(self, parameters: NDArray[Any], gradient: NDArray[Any], number: int, rows: Rows = ALL) -> None:
+        self._mean[rows] += 0.1 * (gradient - self._mean[rows])
+        self._square[rows] += 0.001 * (np.square(gradient, dtype=np.float64) - self._square[rows])
+        mean = self._mean[rows] / (1 - 0.9**number)
+        root = np.sqrt(self._square[rows] / (1 - 0.999**number))
+        parameters[rows] -= (self._learning_rate * mean / (root + 1e-8)).astype(parameters.dtype, copy=False)
+
+
+def finite_step(optimiser: Optimiser, parameters: NDArray[Any], gradient: NDArray[Any], number: int) -> bool:
+    """A step in place, undone where a parameter would become infinite. Whether it was taken."""
+    before = parameters.copy()
+    with np.errstate(over="ignore", invalid="ignore"):
+        optimiser.step(parameters, gradient, number)
+    if math.isfinite(float(np.abs(parameters).sum(dtype=np.float64))):
+        return True
+    parameters[:] = before
+    return False
+
+
+def optimiser_named(name: OptimiserName, learning_rate: float, shape: int | tuple[int, ...]) -> Optimiser:
+    """The optimiser that the configuration calls ``name``, for parameters of this shape."""
+    if name == "adagrad":
+        return AdaGrad(learning_rate, shape)
+    if name == "adam":
+        return Adam(learning_rate, shape)
+    return StochasticGradient(learning_rate, decay=name == "sgd-decay")
