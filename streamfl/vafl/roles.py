@@ -20,6 +20,7 @@ from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
 from streamfl.vafl.networks import DenseNetwork, Differentiable
 from streamfl.vafl.party import PartySteps, VaflParty
 from streamfl.vafl.privacy import BoundedOutput, Mechanism
+from streamfl.vafl.torch_model import NOT_INSTALLED
 from streamfl.wire import fingerprint
 
 __all__ = ["ROLES", "embedding_function", "head", "output_loss"]
@@ -56,7 +57,10 @@ def _own_model(location: str, inputs: int, settings: VaflSettings) -> Differenti
         found = function.forward(parameters, np.zeros((2, inputs), _dtype(settings))).outputs
     except Exception as error:
         # It is the operator's own code, and may fail in any way.
-        raise ConfigurationError(f"embedding.model = {location!r}: {type(error).__name__}: {error}") from None
+        text = str(error) if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+            text = NOT_INSTALLED
+        raise ConfigurationError(f"embedding.model = {location!r}: {text}") from None
     expected = (2, settings.federation.embedding_size)
     if found.shape != expected:
         raise ConfigurationError(f"embedding.model = {location!r}: two rows give the shape {found.shape}, {expected} is expected")

@@ -23,7 +23,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "vertical.md"
 @pytest.fixture(autouse=True)
 def module() -> Iterator[ModuleType]:
     """The page's example, as a module that can be imported."""
-    (source,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    source, _ = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     made = ModuleType("clinic_models")
     exec(source, made.__dict__)
     sys.modules["clinic_models"] = made
@@ -73,3 +73,17 @@ def test_layers_and_a_model_of_ones_own_exclude_one_another() -> None:
     """Protects from settings without effect."""
     with pytest.raises(ValueError, match="hidden has no meaning"):
         settings("clinic_models:embedding", hidden=[3])
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["import torch", "from streamfl.vafl.torch_model import TorchModel\nembedding = lambda *sizes: TorchModel(None)"],
+)
+def test_without_pytorch_it_is_said_what_to_install(source: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Protects operators from a bare import error, whether their own module asks for PyTorch first or streamfl does."""
+    (tmp_path / "torch_models.py").write_text(source, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "torch_models", raising=False)
+    with pytest.raises(ConfigurationError, match=r"torch_models:embedding'.*pip install 'streamfl\[torch\]'"):
+        embedding_function(settings("torch_models:embedding"), 3)
