@@ -61,7 +61,7 @@ def line(name: str, seed: int, folder: Path) -> str:
     data, sections, epochs, late, goal = RUNS[name]
     began = time.perf_counter()
     table = read(folder / f"{data}.npz", PARTIES[data])
-    outcome = run_vertical(settings(data, sections, seed), table, epochs=epochs, label_delay=late)
+    outcome = run_vertical(settings(data, sections, seed, online=epochs is None), table, epochs=epochs, label_delay=late)
     reached = f"{goal:g}" if goal else ""
     seconds = time.perf_counter() - began
     return (
@@ -70,8 +70,11 @@ def line(name: str, seed: int, folder: Path) -> str:
     )
 
 
-def settings(data: str, sections: dict[str, Any], seed: int) -> VaflSettings:
-    """AdaGrad with .03 in batches of 16 at every member, as where nothing is said."""
+def settings(data: str, sections: dict[str, Any], seed: int, online: bool = False) -> VaflSettings:
+    """AdaGrad with .03 in batches of 16 at every member, as where nothing is said.
+
+    online: an entity that is shown once only is learnt from when all parties have shown it.
+    """
     images = data != "a9a"
     network = "head" in sections
     learning = {"loss": "softmax" if images else "logistic", "classes": 10 if images else None, **sections.get("learning", {})}
@@ -84,16 +87,11 @@ def settings(data: str, sections: dict[str, Any], seed: int) -> VaflSettings:
                 "embedding_size": 16 if network else 10 if images else 1,
             },
             "role": {"kind": "simulation"},
-            "alignment": {"quorum": PARTIES[data] if late(sections) else 1, "revise": False},
+            "alignment": {"quorum": PARTIES[data] if online else 1, "revise": False},
             **{key: value for key, value in sections.items() if key != "learning"},
             "learning": learning,
         }
     )
-
-
-def late(sections: dict[str, Any]) -> bool:
-    """Whether embeddings are asked for anew."""
-    return "max_staleness" in sections.get("learning", {})
 
 
 def read(path: Path, parties: int) -> VerticalTable:

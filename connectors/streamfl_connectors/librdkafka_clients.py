@@ -17,7 +17,7 @@ from streamfl.runtime.bus import BusUnavailable, Outgoing
 from streamfl.runtime.bus import TopicPartition as Place
 from streamfl_connectors.librdkafka_failures import told
 
-__all__ = ["Cluster", "Reader", "Writer", "record_of"]
+__all__ = ["END_SECONDS", "Cluster", "Reader", "Silence", "Writer", "record_of"]
 
 READER: dict[str, Any] = {
     # The library wants one; without a subscription it is never joined.
@@ -35,6 +35,12 @@ READER: dict[str, Any] = {
 # A batch's header and the lengths and deltas of a record, at most; a header's lengths, at most.
 LARGEST_FRAME, LARGEST_HEADER_FRAME = 100, 10
 
+# Whoever asks how far behind it is is not to wait for a cluster that is away.
+END_SECONDS = 2.0
+
+# Beyond the time that a call of the library was given.
+GRACE_SECONDS = 2.0
+
 # For the answer of a cluster that is there to an abort.
 CLOSE_SECONDS = 5.0
 
@@ -47,8 +53,38 @@ class Cluster(Protocol):
     def make(self, client: Callable[[dict[str, Any]], Any], **settings: Any) -> Any:
         """A client of the library with this bus's options."""
 
-    def ends(self, places: Iterable[Place]) -> dict[Place, int]:
-        """Offset after the last committed record of each partition."""
+    def ends(self, places: Iterable[Place], patience: float | None = None) -> dict[Place, int]:
+        """Offset after the last committed record of each partition; BusUnavailable after ``patience`` seconds."""
+
+
+class Silence:
+    """Tells when nothing comes from a partition in which records lie.
+
+    After an outage of the whole cluster the library may never ask for a partition again, and say nothing.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._behind: dict[Place, int] = {}
+        self._next = time.monotonic() + cluster.connect_timeout
+
+    def check(self, positions: Mapping[Place, int]) -> None:
+        """Called when nothing is left of what the library had brought. BusUnavailable if one of the partitions was behind its end
+        ``connect_timeout`` seconds ago, and stands where it stood.
+        """
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self._cluster.connect_timeout
+        before, self._behind = self._behind, {}
+        with suppress(BusUnavailable, ConfigurationError):
+            ends = self._cluster.ends(positions, END_SECONDS)
+            self._behind = {place: position for place, position in positions.items() if position < ends[place]}
+        for (topic, partition), position in self._behind.items():
+            if before.get((topic, partition)) == position:
+                raise BusUnavailable(
+                    f"nothing came from {topic!r} partition {partition} after offset {position} for "
+                    f"{self._cluster.connect_timeout:g} s, though records are there"
+                )
 
 
 class Reader:
@@ -58,6 +94,7 @@ class Reader:
         self._cluster = cluster
         self._client: LibraryConsumer = cluster.make(LibraryConsumer, **READER)
         self._positions: dict[Place, int] = {}
+        self._silence = Silence(cluster)
 
     def read_whole(self, places: Sequence[Place]) -> Iterator[Record]:
         """All committed records of the partitions up to their ends as of now; the reader then stands there.
@@ -85,6 +122,7 @@ class Reader:
         records: list[Record] = []
         first = self._client.poll(timeout)
         if first is None:
+            self._silence.check(self._positions)
             return records
         for message in (first, *self._client.consume(most - 1, 0)):
             error, place = message.error(), (message.topic(), message.partition())
@@ -148,6 +186,29 @@ class Writer:
         self.blame()
         if left:
             raise BusUnavailable(f"writing: {left} records were not acknowledged within {timeout:g} s")
+
+    def send_offsets(self, offsets: list[TopicPartition], group: Any, timeout: float) -> None:
+        """Make offsets part of the transaction; BusUnavailable if that takes longer.
+
+        When a broker goes away in it the library's own call may not come back at all, whatever time it was given. It is left
+        behind then, with its thread; the writer has to be replaced.
+        """
+        raised: list[BaseException | None] = []
+
+        def send() -> None:
+            try:
+                self.client.send_offsets_to_transaction(offsets, group, timeout)
+                raised.append(None)
+            except BaseException as error:
+                raised.append(error)
+
+        sending = threading.Thread(target=send, name="sending offsets", daemon=True)
+        sending.start()
+        sending.join(timeout + GRACE_SECONDS)
+        if not raised:
+            raise BusUnavailable(f"committing: the offsets were not taken within {timeout:g} s")
+        if raised[0] is not None:
+            raise raised[0]
 
     def blame(self) -> None:
         """Raise what the record failed with that was to blame, if one was."""

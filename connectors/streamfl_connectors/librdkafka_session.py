@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Polled, Step, Subscription
 from streamfl.runtime.bus import TopicPartition as Place
-from streamfl_connectors.librdkafka_clients import Reader, Writer, record_of
+from streamfl_connectors.librdkafka_clients import END_SECONDS, Reader, Silence, Writer, record_of
 from streamfl_connectors.librdkafka_failures import told, translated
 
 if TYPE_CHECKING:
@@ -29,9 +29,6 @@ __all__ = ["LibrdkafkaSession"]
 
 # Bounds how long a table's record, or a change of assignment, waits behind an empty poll of the inputs.
 TURN_SECONDS, LONGEST_TURN_SECONDS = 0.01, 0.1
-
-# Whoever asks for the lag is not to wait for a cluster that is away.
-LAG_SECONDS = 2.0
 
 # Offsets of topics that the group does not subscribe to expire (offsets.retention.minutes, a week), if nobody commits them anew.
 REFRESH_SECONDS = 3600.0
@@ -74,7 +71,7 @@ class LibrdkafkaSession:
         self._refused = False
         self._held_tables: list[Record] = []
         self._refreshed = float("-inf")
-        self._heard = time.monotonic()
+        self._silence = Silence(bus)
         try:
             # Made now, so that a missing right on the transactional id stops the start and not the first commit.
             self._ready_writer({})
@@ -173,7 +170,7 @@ class LibrdkafkaSession:
         """
         positions = dict(self._positions)
         with suppress(BusUnavailable, ConfigurationError):
-            ends = self._bus.ends(positions, LAG_SECONDS)
+            ends = self._bus.ends(positions, END_SECONDS)
             self._last_lag = {one: ends[one] - position for one, position in positions.items() if one in ends}
         return self._last_lag
 
@@ -260,7 +257,10 @@ class LibrdkafkaSession:
     def _poll_inputs(self, consumer: Consumer, polled: Polled, timeout: float, max_records: int) -> None:
         self._flow(consumer)
         first = consumer.poll(timeout)
-        if first is not None:
+        if first is None:
+            flowing = self._active - self._halted
+            self._silence.check({place: position for place, position in self._positions.items() if place in flowing})
+        else:
             messages = (first, *consumer.consume(max_records - 1, 0)) if max_records > 1 else (first,)
             self._take(messages, polled)
         # Every change of this member's partitions is noted by now: the generation vouches for no other than the caller is told.
@@ -282,7 +282,6 @@ class LibrdkafkaSession:
             self._opening |= {(topic, p): None for topic in self._subscription.inputs for p in added}
 
     def _take(self, messages: Iterable[Message], polled: Polled) -> None:
-        self._heard = time.monotonic()
         flowing = self._active - self._halted
         for message in messages:
             error, place = message.error(), (message.topic(), message.partition())
@@ -409,7 +408,7 @@ class LibrdkafkaSession:
             if positions:
                 offsets = [TopicPartition(*place, offset) for place, offset in positions.items()]
                 # While the records are on their way.
-                writer.client.send_offsets_to_transaction(offsets, self._group, left())
+                writer.send_offsets(offsets, self._group, left())
             writer.settle(left())
             writer.client.commit_transaction(left())
         except BaseException:
