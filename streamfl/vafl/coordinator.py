@@ -20,7 +20,17 @@ from streamfl.role import Measurement, PeerError, Received, Rejection, Send, Sta
 from streamfl.samples import LONGEST_NAME, Label
 from streamfl.vafl.arrays import changed_chunks, restore_chunk
 from streamfl.vafl.heads import Head, OutputLoss
-from streamfl.vafl.messages import REPLY, Count, Embedding, Prediction, Reply, bounded_array, within_bounds
+from streamfl.vafl.messages import (
+    REPLY,
+    Count,
+    Embedding,
+    Prediction,
+    Reply,
+    bounded_array,
+    bounded_rows,
+    encode_rows,
+    within_bounds,
+)
 from streamfl.vafl.privacy import secret_noise
 from streamfl.wire import VERSION, encode_array
 
@@ -73,7 +83,7 @@ class _Party(msgspec.Struct, array_like=True):
     mean: bytes = b""
 
 
-class _Held(msgspec.Struct, array_like=True):
+class _Held(msgspec.Struct, array_like=True, gc=False):
     """An embedding. fresh: no gradient went to it. asked: a newer one was asked for. again: it came because of that."""
 
     epoch: int
@@ -110,7 +120,7 @@ class _Asking(NamedTuple):
 class _Predicting(NamedTuple):
     name: str
     entity: _Entity
-    row: NDArray[Any]
+    row: bytes
     embeddings: int
     revision: int
 
@@ -123,7 +133,7 @@ class _Scoring(NamedTuple):
 class _Learning(NamedTuple):
     name: str
     label: float
-    row: NDArray[Any]
+    row: bytes
     answers: list[tuple[int, _Held]]
 
 
@@ -187,6 +197,7 @@ class VaflCoordinator:
         self.original = original
         self.gradient_noise = gradient_noise
         self.noise_secret = noise_secret
+        self._wire_dtype = np.dtype(dtype).newbyteorder("<")
         self._numbers = {f"embeddings/{name}": number for number, name in enumerate(self.parties)}
         self._replies = [f"gradients/{name}" for name in self.parties]
         self._tasks: dict[int, _Task] = {}
@@ -239,6 +250,8 @@ class VaflCoordinator:
             for partition, task in self._tasks.items():
                 replies += self._give_up_asking(partition, task, now)
                 self._expire(task, now)
+        embeddings = [one.message.values for one in batch if isinstance(one.message, Embedding)]
+        values = iter(bounded_rows(embeddings, self.dtype, self.embedding_size))
         for received in batch:
             task = self._tasks[received.partition]
             message = received.message
@@ -249,7 +262,7 @@ class VaflCoordinator:
                         raise PeerError("label", f"the label {message.label:g} is not one of {classes} classes from 0")
                     self._take_label(task, message, now)
                 else:
-                    self._take_embedding(task, received, message, now)
+                    self._take_embedding(task, received, message, next(values), now)
             except PeerError as error:
                 replies.append(Rejection(received, error))
             replies += self._work_off_full(received.partition, task)
@@ -378,9 +391,13 @@ class VaflCoordinator:
             task.pending.append(_Scoring(entity, label.label))
         self._learn_if_ready(task, label.client, entity)
 
-    def _take_embedding(self, task: _Task, received: Received, embedding: Embedding, now: float) -> None:
+    def _take_embedding(
+        self, task: _Task, received: Received, embedding: Embedding, values: NDArray[Any] | None, now: float
+    ) -> None:
+        """values: of the embedding, None where something is wrong with them."""
         self._check(received, embedding)
-        values = self._values(embedding.values)
+        if values is None:
+            values = self._values(embedding.values)
         number = self._numbers[received.channel]
         party = task.parties[number]
         if embedding.epoch < party.epoch:
@@ -513,52 +530,62 @@ class VaflCoordinator:
         pending, task.pending, task.learning = task.pending, [], 0
         sends: list[Send] = []
         rows = [item for item in pending if isinstance(item, (_Predicting, _Learning))]
-        outputs = predictions = down = np.zeros((0, 0))
+        outputs: Sequence[Any] = ()
+        predictions: Sequence[Any] = ()
+        gradients: Sequence[bytes] = ()
+        scored: list[_Scoring] = []
         if rows:
-            stacked = np.stack([item.row for item in rows])
+            numbers = np.frombuffer(b"".join([item.row for item in rows]), self._wire_dtype).astype(self.dtype, copy=False)
+            stacked = numbers.reshape(len(rows), *task.means.shape)
             with np.errstate(over="ignore", invalid="ignore"):
-                outputs, done = self.head.forward(task.parameters, stacked)
-                predictions = self.loss.prediction(outputs)
-                down = self._learn(task, rows, outputs, done)
-        index = 0
+                made, done = self.head.forward(task.parameters, stacked)
+                outputs, predictions = made.tolist(), self.loss.prediction(made).tolist()
+                gradients = self._learn(task, rows, made, done)
+        index, count = 0, len(self.parties)
         for item in pending:
             if isinstance(item, _Asking):
                 self._counts["requests"] += 1
                 sends.append(self._reply(partition, item.party, item.entity, item.held, b""))
             elif isinstance(item, _Scoring):
-                self._score(item)
+                scored.append(item)
             elif isinstance(item, _Predicting):
-                item.entity.outputs = tuple(outputs[index].tolist())
+                item.entity.outputs = tuple(outputs[index])
                 sends.append(self._prediction(item, predictions[index]))
                 index += 1
             else:
                 for number, held in item.answers:
-                    sends.append(self._reply(partition, number, item.name, held, encode_array(down[index, number])))
+                    sends.append(self._reply(partition, number, item.name, held, gradients[index * count + number]))
                 self._counts["gradients"] += len(item.answers)
                 self._counts["learnt"] += 1
                 index += 1
+        if scored:
+            self._score(scored)
         return sends
 
     def _learn(
         self, task: _Task, rows: Sequence[_Predicting | _Learning], outputs: NDArray[Any], done: Any
-    ) -> NDArray[Any]:
-        """d l / d h of all rows, (n, M, embedding size), 0 of those that are only predicted; theta_0 moves if its batch is full."""
+    ) -> list[bytes]:
+        """d l / d h of all rows as bytes, M a row, 0 of those that are only predicted; theta_0 moves if its batch is full.
+
+        Nothing where none is learnt from.
+        """
         chosen = [index for index, item in enumerate(rows) if isinstance(item, _Learning)]
         learning = [item for item in rows if isinstance(item, _Learning)]
+        if not learning:
+            return []
         cotangents = np.zeros_like(outputs)
-        if learning:
-            labels = np.array([item.label for item in learning])
-            cotangents[chosen] = self.loss.gradient(outputs[chosen], labels)
-            if self.gradient_noise:
-                cotangents[chosen] += [self._label_noise(item) for item in learning]
+        labels = np.array([item.label for item in learning])
+        cotangents[chosen] = self.loss.gradient(outputs[chosen], labels)
+        if self.gradient_noise:
+            cotangents[chosen] += [self._label_noise(item) for item in learning]
         gradient, down = self.head.backward(task.parameters, done, np.nan_to_num(cotangents))
-        if learning and self.head.size:
+        if self.head.size:
             task.gradient += np.nan_to_num(gradient)
             task.counters.gathered += len(learning)
             task.moved = True
             if task.counters.gathered >= self.steps.batch_size:
                 self._step(task)
-        return within_bounds(down, self.dtype)
+        return encode_rows(within_bounds(down, self.dtype).reshape(-1, self.embedding_size))
 
     def _step(self, task: _Task) -> None:
         gradient = task.gradient / task.counters.gathered + self.steps.regularisation * task.parameters
@@ -571,29 +598,27 @@ class VaflCoordinator:
         task.counters.gathered = 0
         task.stepped = True
 
-    def _score(self, item: _Scoring) -> None:
-        assert item.entity.outputs is not None
-        outputs = np.array([item.entity.outputs])
-        loss = float(self.loss.values(outputs, np.array([item.label]))[0])
-        likeliest = float(outputs[0].argmax()) if self.loss.name == "softmax" else float(outputs[0, 0] > 0)
-        self._recent.append((loss, float(likeliest == item.label)))
+    def _score(self, items: Sequence[_Scoring]) -> None:
+        outputs, labels = np.array([item.entity.outputs for item in items]), np.array([item.label for item in items])
+        likeliest = outputs.argmax(axis=1) if self.loss.name == "softmax" else outputs[:, 0] > 0
+        losses = self.loss.values(outputs, labels).tolist()
+        self._recent.extend(zip(losses, (likeliest == labels).astype(float).tolist(), strict=True))
 
-    def _row(self, task: _Task, entity: _Entity) -> NDArray[Any]:
-        """(M, embedding size): what is there, and each absent party's mean."""
-        dtype = np.dtype(self.dtype).newbyteorder("<")
-        if len(entity.held) == len(self.parties):
-            values = b"".join([entity.held[number].values for number in range(len(self.parties))])
-            return np.frombuffer(values, dtype).astype(self.dtype, copy=False).reshape(task.means.shape)
-        row = task.means.astype(self.dtype)
-        for number, held in entity.held.items():
-            row[number] = np.frombuffer(held.values, dtype)
-        return row
+    def _row(self, task: _Task, entity: _Entity) -> bytes:
+        """(M, embedding size) as bytes: what is there, and each absent party's mean."""
+        held = entity.held
+        if len(held) == len(self.parties):
+            return b"".join([held[number].values for number in range(len(self.parties))])
+        return b"".join(
+            [
+                held[number].values if number in held else mean.astype(self._wire_dtype).tobytes()
+                for number, mean in enumerate(task.means)
+            ]
+        )
 
-    def _prediction(self, item: _Predicting, prediction: NDArray[Any]) -> Send:
+    def _prediction(self, item: _Predicting, prediction: Any) -> Send:
         self._counts["revised_predictions" if item.revision else "predictions"] += 1
-        value = prediction.tolist()
-        if self.loss.name == "square":
-            value = self.original(value)
+        value = self.original(prediction) if self.loss.name == "square" else prediction
         message = Prediction(item.name, value, item.embeddings, item.revision)
         return Send("predictions", item.name.encode(), self.encode_prediction(message))
 

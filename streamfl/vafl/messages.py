@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -9,9 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.role import PeerError
-from streamfl.wire import Codec, Number, decode_array
+from streamfl.wire import Codec, Number, decode_array, encode_array
 
-__all__ = ["EMBEDDING", "LARGEST_NUMBER", "REPLY", "Count", "Embedding", "Prediction", "Reply", "bounded_array", "within_bounds"]
+__all__ = [
+    "EMBEDDING",
+    "LARGEST_NUMBER",
+    "REPLY",
+    "Count",
+    "Embedding",
+    "Prediction",
+    "Reply",
+    "bounded_array",
+    "bounded_rows",
+    "encode_rows",
+    "within_bounds",
+]
 
 # Far above any embedding or gradient that means something, and sums of squares of such numbers stay finite in single precision.
 LARGEST_NUMBER = 1e9
@@ -74,6 +87,24 @@ def bounded_array(content: bytes, dtype: type[Number], size: int, name: str) -> 
     if np.abs(array).max() > LARGEST_NUMBER:
         raise PeerError("not_finite", f"{name} holds a number above {LARGEST_NUMBER:g}")
     return array
+
+
+def bounded_rows(contents: Sequence[bytes], dtype: type[Number], size: int) -> list[NDArray[Number] | None]:
+    """The numbers of many embeddings or gradients, checked at once; None of what :func:`bounded_array` refuses, and says why."""
+    width = size * np.dtype(dtype).itemsize
+    joined = b"".join([content if len(content) == width else bytes(width) for content in contents])
+    rows = np.frombuffer(joined, np.dtype(dtype).newbyteorder("<")).astype(dtype, copy=False).reshape(len(contents), size)
+    # False of a NaN too.
+    bounded = (np.abs(rows).max(axis=1, initial=0) <= LARGEST_NUMBER).tolist()
+    return [
+        row if within and len(content) == width else None for row, within, content in zip(rows, bounded, contents, strict=True)
+    ]
+
+
+def encode_rows(array: NDArray[Any]) -> list[bytes]:
+    """The bytes of each row of (n, k), as :func:`~streamfl.wire.encode_array` gives them."""
+    content, width = encode_array(array), array[0].nbytes if len(array) else 0
+    return [content[place * width : (place + 1) * width] for place in range(len(array))]
 
 
 def within_bounds(array: NDArray[Any], dtype: Any) -> NDArray[Any]:

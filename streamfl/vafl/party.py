@@ -21,10 +21,10 @@ from streamfl.role import Measurement, PeerError, Received, Rejection, Send, Sta
 from streamfl.samples import Sample
 from streamfl.seeding import uniform
 from streamfl.vafl.arrays import changed_chunks, restore_chunk
-from streamfl.vafl.messages import EMBEDDING, Count, Embedding, Reply, bounded_array, within_bounds
+from streamfl.vafl.messages import EMBEDDING, Count, Embedding, Reply, bounded_array, bounded_rows, encode_rows, within_bounds
 from streamfl.vafl.networks import Differentiable
 from streamfl.vafl.privacy import ROUNDING, Mechanism, epsilon_of, secret_noise
-from streamfl.wire import VERSION, decode_array, encode_array
+from streamfl.wire import VERSION, decode_array
 
 __all__ = ["PartySteps", "VaflParty"]
 
@@ -46,7 +46,7 @@ class PartySteps:
     regularisation: float = 0.0
 
 
-class _Shown(msgspec.Struct, array_like=True):
+class _Shown(msgspec.Struct, array_like=True, gc=False):
     """An entity whose gradient has not come yet. ``features``: raw numbers."""
 
     since: float
@@ -54,7 +54,7 @@ class _Shown(msgspec.Struct, array_like=True):
     features: bytes
 
 
-class _Answered(msgspec.Struct, array_like=True):
+class _Answered(msgspec.Struct, array_like=True, gc=False):
     """A gradient that waits for its step."""
 
     entity: str
@@ -63,7 +63,7 @@ class _Answered(msgspec.Struct, array_like=True):
     gradient: bytes
 
 
-class _Spent(msgspec.Struct, array_like=True):
+class _Spent(msgspec.Struct, array_like=True, gc=False):
     """What was released of an entity. ``steps``: m^2 for m gradients in one step."""
 
     embeddings: Count = 0
@@ -136,8 +136,10 @@ class VaflParty:
         self.waiting_limit = waiting_limit
         self.mechanism = mechanism
         self.ledger_limit = ledger_limit
+        self._wire_dtype = np.dtype(function.dtype).newbyteorder("<")
         self._tasks: dict[int, _Task] = {}
-        self._changed: dict[tuple[int, bytes], bytes | None] = {}
+        # Encoded when it is asked for: most is forgotten, or changed again, before that.
+        self._changed: dict[tuple[int, bytes], Any] = {}
         self._counts = dict.fromkeys(("samples", "embeddings", "embeddings_again", "gradients", "steps", "refused_steps"), 0)
         self._ignored = dict.fromkeys(("unknown", "superseded"), 0)
         self._forgotten = dict.fromkeys(("expired", "displaced"), 0)
@@ -167,13 +169,15 @@ class VaflParty:
             for partition, task in self._tasks.items():
                 self._expire(partition, task, now)
                 self._go_on(partition, task, now)
+        gradients = [one.message.gradient for one in batch if isinstance(one.message, Reply)]
+        checked = iter(bounded_rows(gradients, self.function.dtype, self.embedding_size))
         for received in batch:
             task = self._tasks[received.partition]
             if isinstance(received.message, Sample):
                 self._take_sample(received.partition, task, received.message, now)
                 continue
             try:
-                self._check(received, received.message)
+                self._check(received, received.message, next(checked) is not None)
             except PeerError as error:
                 replies.append(Rejection(received, error))
             else:
@@ -198,7 +202,8 @@ class VaflParty:
                 self._changed.update({(partition, key): value for key, value in changed_chunks(arrays)})
                 task.changed_parameters = False
         for (partition, key), value in self._changed.items():
-            yield StateChange("state", partition, key, value)
+            content = value if value is None or isinstance(value, bytes) else msgspec.msgpack.encode(value)
+            yield StateChange("state", partition, key, content)
         self._changed = {}
 
     def restore(self, change: StateChange) -> None:
@@ -278,11 +283,9 @@ class VaflParty:
     def _take_sample(self, partition: int, task: _Task, sample: Sample, now: float) -> None:
         self._counts["samples"] += 1
         counters = self._begun(partition, task, now)
-        features = encode_array(np.array(sample.features, self.function.dtype))
+        features = np.array(sample.features, self._wire_dtype).tobytes()
         if task.waiting or self._busy(task):
-            self._changed[partition, self._waiting_key(counters.first_waiting + len(task.waiting))] = msgspec.msgpack.encode(
-                (sample.client, features)
-            )
+            self._remember(partition, self._waiting_key(counters.first_waiting + len(task.waiting)), (sample.client, features))
             task.waiting.append((sample.client, features))
         else:
             self._upload(partition, task, sample.client, features, now)
@@ -390,9 +393,10 @@ class VaflParty:
             )
             values = values + self.mechanism.embedding_noise * noise
         sends = []
-        for (entity, shown), row in zip(task.showing, within_bounds(values, self.function.dtype), strict=True):
+        rows = encode_rows(within_bounds(values, self.function.dtype))
+        for (entity, shown), content in zip(task.showing, rows, strict=True):
             message = Embedding(
-                VERSION, self.fingerprint, entity, counters.epoch, shown.sequence, counters.steps, encode_array(row)
+                VERSION, self.fingerprint, entity, counters.epoch, shown.sequence, counters.steps, content
             )
             sends.append(Send("embeddings", entity.encode(), EMBEDDING.encode(message), partition))
         task.showing = []
@@ -453,7 +457,7 @@ class VaflParty:
 
     def _table(self, rows: Sequence[bytes], width: int) -> NDArray[Any]:
         """Rows that were checked when they came, (rows, width)."""
-        numbers = np.frombuffer(b"".join(rows), np.dtype(self.function.dtype).newbyteorder("<"))
+        numbers = np.frombuffer(b"".join(rows), self._wire_dtype)
         return numbers.astype(self.function.dtype, copy=False).reshape(len(rows), width)
 
     def _check_features(self, content: bytes) -> None:
@@ -483,12 +487,12 @@ class VaflParty:
 
     # ---- state
 
-    def _check(self, received: Received, reply: Reply) -> None:
+    def _check(self, received: Received, reply: Reply, bounded: bool) -> None:
         if received.record.key != reply.entity.encode():
             raise PeerError("forged", f"reply for entity {reply.entity!r} under the key {received.record.key!r}")
         if reply.fingerprint != self.fingerprint:
             raise PeerError("configuration", "another federation name, seed, list of parties, embedding size or precision was used")
-        if reply.gradient:
+        if reply.gradient and not bounded:
             bounded_array(reply.gradient, self.function.dtype, self.embedding_size, "gradient")
 
     def _forget(self, partition: int, task: _Task, entity: str) -> None:
@@ -496,7 +500,7 @@ class VaflParty:
         self._changed[partition, b"entity/" + entity.encode()] = None
 
     def _remember(self, partition: int, key: bytes, value: Any) -> None:
-        self._changed[partition, key] = msgspec.msgpack.encode(value)
+        self._changed[partition, key] = value
 
     def _waiting_key(self, number: int) -> bytes:
         return b"waiting/%d" % number
