@@ -385,6 +385,39 @@ def test_optimisers_are_what_their_papers_say() -> None:
         assert parameters[0] == pytest.approx(value, rel=1e-12), name
 
 
+@pytest.mark.parametrize("name", ["sgd", "sgd-decay", "adagrad", "adam"])
+def test_an_optimiser_steps_rows_as_if_each_were_alone(name: Any) -> None:
+    """Protects whoever steps some rows of a table: the others, and what is remembered of them, stay as they are."""
+    generator = np.random.default_rng(2)
+    together, alone = optimiser_named(name, 0.1, (3, 4)), [optimiser_named(name, 0.1, 4) for _ in range(3)]
+    table, rows = np.zeros((3, 4)), [np.zeros(4) for _ in range(3)]
+    for number in range(1, 8):
+        chosen = generator.permutation(3)[: 1 + number % 3]
+        gradients = generator.normal(size=(len(chosen), 4))
+        together.step(table, gradients, number, chosen)
+        for row, gradient in zip(chosen.tolist(), gradients, strict=True):
+            alone[row].step(rows[row], gradient, number)
+        np.testing.assert_array_equal(table, rows)
+
+
+def test_wrong_numbers_are_refused_and_those_beside_them_taken() -> None:
+    """Protects a poll from one malformed message in it: numbers of all are checked together, and each is judged by itself."""
+    coordinator, party = Coordinator(), Party()
+    contents = [encode_array(np.array([value])) for value in (1.0, np.nan, 1e300, -np.inf, 2.0)]
+    contents[1:1] = [b"", bytes(4), bytes(16)]
+    embeddings, replies = [], []
+    for number, content in enumerate(contents, 1):
+        name = f"e{number}"
+        party.sees(name)
+        embeddings.append(received("embeddings/bank", Embedding(VERSION, 0, name, 1, number, 0, content), name))
+        replies.append(received("gradients", Reply(VERSION, 0, name, 0, number, content or bytes(9)), name))
+    for role, batch in ((coordinator.role, embeddings), (party.role, replies)):
+        refused = [one for one in role.receive(batch, 0.0) if isinstance(one, Rejection)]
+        assert [one.error.reason for one in refused] == ["shape"] * 3 + ["not_finite"] * 3
+        assert [one.received for one in refused] == batch[1:7]
+    assert figures(coordinator.role)["embeddings"] == figures(party.role)["gradients"] == 2
+
+
 def test_rejections_name_the_sender() -> None:
     """Protects everybody from a forged reply: an entity is its key's alone."""
     party = Party()
