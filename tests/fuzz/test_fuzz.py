@@ -88,7 +88,7 @@ def _trusts_the_sender(self: Any, *received: Any) -> None:
     return
 
 
-def _forgets_before_it_checks(self: VaflParty, received: Any, reply: Any) -> None:
+def _forgets_before_it_checks(self: VaflParty, received: Any, reply: Any, bounded: bool) -> None:
     for task in self._tasks.values():
         task.shown.pop(reply.entity, None)
     raise PeerError("forged", "too late")
