@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,7 +19,7 @@ from benchmarks.figures import Figure
 from streamfl.role import TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing, connect
 
-__all__ = ["measure"]
+__all__ = ["PARTITIONS", "SAMPLES", "bare_rate", "measure", "streamfl_rate"]
 
 CLIENTS, SAMPLES, PARTITIONS = 1_000, 100_000, 4
 COMMIT_SECONDS, WAIT_SECONDS = 0.1, 180.0
@@ -56,9 +56,9 @@ def measure() -> Iterator[Figure]:
         records = _samples()
         for start in range(0, SAMPLES, 10_000):
             bus.write(records[start : start + 10_000])
-        bare = _bare_rate(broker.address, bus)
-        streamfl = _streamfl_rate("bench", broker.url, bus)
-        on_librdkafka = _streamfl_rate("librdkafka", f"kafka+librdkafka://{broker.address}", bus)
+        bare = bare_rate(broker.address, bus)
+        streamfl = _client_rate("bench", broker.url, bus)
+        on_librdkafka = _client_rate("librdkafka", f"kafka+librdkafka://{broker.address}", bus)
         bus.close()
     yield Figure("end to end: samples/s of a bare transactional loop", bare, "1/s")
     yield Figure("end to end: samples/s of streamfl run", streamfl, "1/s")
@@ -80,8 +80,8 @@ def _samples() -> list[Outgoing]:
     ]
 
 
-def _bare_rate(address: str, bus: Bus) -> float:
-    """Each record is sent on as it came; offsets go with the transaction, one each 100 ms."""
+def bare_rate(address: str, bus: Bus) -> float:
+    """The records of ``samples`` are sent on to ``bare`` as they came; offsets go with the transaction, one each 100 ms."""
     producer = KafkaProducer(bootstrap_servers=address, transactional_id="bare", linger_ms=5)
     producer.init_transactions()
     consumer = KafkaConsumer(
@@ -106,26 +106,33 @@ def _bare_rate(address: str, bus: Bus) -> float:
     return _rate(bus, "bare")
 
 
-def _streamfl_rate(name: str, url: str, bus: Bus) -> float:
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "client.toml"
-        features = ", ".join(f'"x{i}"' for i in range(DIMENSION))
-        path.write_text(CONFIGURATION.format(name=name, clients=CLIENTS, url=url, features=features), encoding="utf-8")
-        command = [sys.executable, "-m", "streamfl"]
-        subprocess.run([*command, "topics", str(path), "--create"], check=True, stdout=subprocess.DEVNULL)
-        with (Path(directory) / "log").open("w+", encoding="utf-8") as log:
-            worker = subprocess.Popen([*command, "run", str(path)], stdout=log, stderr=log)
-            try:
-                deadline = time.monotonic() + WAIT_SECONDS
-                while _count(bus, f"{name}.predictions") < SAMPLES:
-                    if worker.poll() is not None or time.monotonic() > deadline:
-                        log.seek(0)
-                        raise RuntimeError(f"streamfl run did not take every sample:\n{log.read()[-2000:]}")
-                    time.sleep(2.0)
-            finally:
+def _client_rate(name: str, url: str, bus: Bus) -> float:
+    features = ", ".join(f'"x{i}"' for i in range(DIMENSION))
+    return streamfl_rate(f"{name}.predictions", [CONFIGURATION.format(name=name, clients=CLIENTS, url=url, features=features)], bus)
+
+
+def streamfl_rate(topic: str, configurations: Sequence[str], bus: Bus) -> float:
+    """Records a second on ``topic``, one for each sample, of a process of ``streamfl run`` for each configuration."""
+    command, workers = [sys.executable, "-m", "streamfl"], []
+    with tempfile.TemporaryDirectory() as directory, (Path(directory) / "log").open("w+", encoding="utf-8") as log:
+        paths = [Path(directory) / f"{number}.toml" for number in range(len(configurations))]
+        for path, configuration in zip(paths, configurations, strict=True):
+            path.write_text(configuration, encoding="utf-8")
+            subprocess.run([*command, "topics", str(path), "--create"], check=True, stdout=subprocess.DEVNULL)
+        try:
+            workers += [subprocess.Popen([*command, "run", str(path)], stdout=log, stderr=log) for path in paths]
+            deadline = time.monotonic() + WAIT_SECONDS
+            while _count(bus, topic) < SAMPLES:
+                if any(worker.poll() is not None for worker in workers) or time.monotonic() > deadline:
+                    log.seek(0)
+                    raise RuntimeError(f"streamfl run did not take every sample:\n{log.read()[-2000:]}")
+                time.sleep(2.0)
+        finally:
+            for worker in workers:
                 worker.terminate()
+            for worker in workers:
                 worker.wait(20)
-    return _rate(bus, f"{name}.predictions")
+    return _rate(bus, topic)
 
 
 def _count(bus: Bus, topic: str) -> int:

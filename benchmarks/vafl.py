@@ -1,20 +1,23 @@
-"""VAFL: a vertical federation on the memory bus against a bare loop there, and each role against its array work alone."""
+"""VAFL: a vertical federation against a bare loop, on the memory bus and on a real broker, and each role against its array work."""
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import numpy as np
 
+from benchmarks import end_to_end
 from benchmarks.federation import Clock, new_worker
 from benchmarks.figures import Figure, best_seconds
 from streamfl.optimisers import optimiser_named
 from streamfl.role import Received, Record, Role, TopicSpec
-from streamfl.runtime.bus import Outgoing, Step, Subscription
+from streamfl.runtime.bus import Outgoing, Step, Subscription, connect
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.samples import Label, Sample
 from streamfl.vafl.config import VaflSettings
@@ -38,10 +41,42 @@ HEADS: dict[str, dict[str, Any]] = {
     },
 }
 
+_SHARED = """
+[federation]
+name = "bench"
+parties = ["bank"]
+embedding_size = 1
+[bus]
+url = "{url}"
+processing_guarantee = "exactly_once"
+"""
+CONFIGURATIONS = (
+    _SHARED
+    + f"""
+[role]
+kind = "vafl-party"
+[party]
+name = "bank"
+[samples]
+topic = "samples"
+features = "x"
+dimension = {FEATURES}
+""",
+    _SHARED
+    + """
+[role]
+kind = "vafl-coordinator"
+[labels]
+topic = "labels"
+label = "y"
+""",
+)
+
 
 def measure() -> Iterator[Figure]:
     for kind in HEADS:
         yield from _end_to_end(kind)
+    yield from _on_a_broker()
     for kind in HEADS:
         yield from _coordinator(kind)
     for kind in HEADS:
@@ -160,6 +195,28 @@ def _end_to_end(kind: str) -> Iterator[Figure]:
         raise RuntimeError(f"not all of {embeddings} embeddings were answered and learnt from")
     yield Figure(f"vafl, {kind} head, all roles in one process: embeddings/s", embeddings / own, "1/s")
     yield Figure(f"vafl, {kind} head, all roles in one process: against the bare loop", bare / own, "x")
+
+
+def _on_a_broker() -> Iterator[Figure]:
+    """A party and the coordinator as processes, from a sample to the gradient that answers its embedding."""
+    # The broker lives with the tests that also need it; neither is installed.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+    from broker import Broker  # type: ignore[import-not-found]
+
+    encode = msgspec.json.Encoder().encode
+    inputs = np.random.default_rng(0).normal(size=(end_to_end.SAMPLES, FEATURES)).round(6)
+    named = [(f"entity-{number}".encode(), row) for number, row in enumerate(inputs.tolist())]
+    with Broker() as broker, closing(connect(broker.url)) as bus:
+        for topic in ("samples", "labels", "bare"):
+            bus.create([TopicSpec(topic, end_to_end.PARTITIONS, False)])
+        for start in range(0, len(named), 10_000):
+            part = named[start : start + 10_000]
+            bus.write([Outgoing("samples", name, encode({"x": row})) for name, row in part])
+            bus.write([Outgoing("labels", name, encode({"y": float(row[0] > 0)})) for name, row in part])
+        bare = end_to_end.bare_rate(broker.address, bus)
+        own = end_to_end.streamfl_rate("bench.bank.gradients", [text.format(url=broker.url) for text in CONFIGURATIONS], bus)
+    yield Figure("vafl, sum head, on a broker: embeddings/s answered with a gradient", own, "1/s")
+    yield Figure("vafl, sum head, on a broker: against the bare loop", own / bare, "x")
 
 
 def _coordinator(kind: str) -> Iterator[Figure]:
