@@ -160,6 +160,7 @@ def vertical_rows(outcome: VerticalOutcome) -> list[tuple[str, str]]:
         ("test entities", summary),
         ("test entities, embeddings with noise", summary["noisy"]),
         ("before each label", summary["progressive"]),
+        *((f"test entities, {name} absent", figures) for name, figures in summary["absent"].items()),
     ):
         for text, name in (("Accuracy", "accuracy"), ("AUC", "auc"), ("MSE", "mse")):
             if figures is not None and figures[name] is not None:

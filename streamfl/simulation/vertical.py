@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -167,10 +167,18 @@ class VerticalFederation:
         if seconds != float("inf"):
             self.now = until
 
-    def evaluate(self, inputs: Sequence[NDArray[Any]], labels: NDArray[Any], noisy: bool = False) -> VerticalFigures:
-        """The present model on other entities; ``noisy``: with the noise that their embeddings would be sent with."""
+    def evaluate(
+        self, inputs: Sequence[NDArray[Any]], labels: NDArray[Any], noisy: bool = False, absent: Collection[str] = ()
+    ) -> VerticalFigures:
+        """The present model on other entities; ``noisy``: with the noise that their embeddings would be sent with. absent: names of
+        parties that do not show them, so that the coordinator takes their running means.
+        """
         columns = []
-        for party, own in zip(self.parties, inputs, strict=True):
+        means = self.coordinator.mean_embeddings(0)
+        for party, own, mean in zip(self.parties, inputs, means, strict=True):
+            if party.name in absent:
+                columns.append(np.tile(mean.astype(party.role.function.dtype), (len(own), 1)))
+                continue
             embeddings = party.role.embed(0, own.astype(party.role.function.dtype))
             if noisy and party.role.mechanism is not None:
                 draws = rng_for(self.settings.federation.seed, "vertical", "test noise", party.name)

@@ -49,9 +49,12 @@ class VerticalTable:
 
 @dataclass(frozen=True)
 class VerticalOutcome:
-    """How a federation ended. final: on the test entities, with embeddings as they are. noisy: with the noise of [privacy], None
-    without. progressive: of the last prediction of each entity that came before it was learnt from, None in epochs. history: on the
-    test entities, over virtual time. parties: by name, its figures. trace: arrays by name, if they were asked for.
+    """How a federation ended.
+
+    final: on the test entities, with embeddings as they are. noisy: with the noise of [privacy], None without. absent: as final,
+    when the party of this name shows none of them. progressive: of the last prediction of each entity that came before it was
+    learnt from, None in epochs. history: on the test entities, over virtual time. parties: by name, its figures. trace: arrays by
+    name, if they were asked for.
     """
 
     settings: VaflSettings
@@ -60,6 +63,7 @@ class VerticalOutcome:
     seconds: float
     final: VerticalFigures
     noisy: VerticalFigures | None
+    absent: dict[str, VerticalFigures]
     progressive: VerticalFigures | None
     history: list[VerticalFigures]
     parties: dict[str, dict[str, float]]
@@ -79,6 +83,7 @@ class VerticalOutcome:
             "test_entities": self.test_entities,
             **_measures(self.final),
             "noisy": None if self.noisy is None else _measures(self.noisy),
+            "absent": {name: _measures(figures) for name, figures in self.absent.items()},
             "progressive": None if self.progressive is None else _measures(self.progressive),
             "virtual_seconds": self.seconds,
             "uploads": self.traffic["uploads"],
@@ -166,6 +171,7 @@ def run_vertical(
             seconds=federation.settled,
             final=final,
             noisy=federation.evaluate(test_inputs, test_labels, noisy=True) if private else None,
+            absent={one.name: federation.evaluate(test_inputs, test_labels, absent=[one.name]) for one in federation.parties},
             progressive=_progressive(federation, labels) if epochs is None else None,
             history=history,
             parties=parties,

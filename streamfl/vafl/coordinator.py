@@ -274,6 +274,10 @@ class VaflCoordinator:
         """theta_0 of a partition, (size,): a copy."""
         return self._tasks[partition].parameters.copy()
 
+    def mean_embeddings(self, partition: int) -> NDArray[np.float64]:
+        """What stands for a party that has not shown an entity, (M, embedding size): the running mean of what it showed. A copy."""
+        return self._tasks[partition].means.copy()
+
     def evaluate(self, partition: int, embeddings: NDArray[Any]) -> NDArray[Any]:
         """What the head makes of (n, M, embedding size) at the partition's present parameters: (n, outputs)."""
         return self.head.forward(self._tasks[partition].parameters, embeddings)[0]

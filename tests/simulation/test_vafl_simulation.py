@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from streamfl.optimisers import AdaGrad
 from streamfl.simulation.faults.chances import FAULTS
 from streamfl.simulation.faults.vafl import scenario, simulate
 from streamfl.vafl.coordinator import VaflCoordinator
-from streamfl.vafl.optimisers import AdaGrad
 from streamfl.vafl.party import VaflParty
 from tests.simulation.test_mutations import Mutation, after, check_caught, instead
 

@@ -106,6 +106,22 @@ def test_a_synchronous_run_is_computed_again_from_its_trace(line: Line) -> None:
     assert found["history"][-1]["accuracy"] == found["accuracy"]
 
 
+def test_a_party_that_is_absent_is_stood_for_by_its_mean(line: Line) -> None:
+    """Protects what is said of missing parties: the mean of all embeddings that were sent takes the place of an absent party's, and
+    the figures say what is lost by that.
+    """
+    found = line.json("--online", "--label-delay", 5, "--trace", line.folder)
+    trace = line.trace()
+    scores = [np.hstack([trace[f"inputs/{party}"], np.ones((ROWS, 1))]) @ trace[f"final/{party}"] for party in ("bank", "shop")]
+    means = [trace["upload_values"][trace["upload_party"] == number].mean() for number in (0, 1)]
+    truth = trace["labels"][LEARNT:]
+    for absent, name in enumerate(("bank", "shop")):
+        outputs = scores[1 - absent][LEARNT:] + means[absent]
+        assert found["absent"][name]["accuracy"] == pytest.approx(np.mean((outputs > 0) == truth))
+        assert found["absent"][name]["loss"] == pytest.approx(np.mean(np.logaddexp(0, outputs) - truth * outputs))
+        assert found["absent"][name]["loss"] > found["loss"]
+
+
 def test_an_asynchronous_run_is_computed_again_from_its_trace(line: Line) -> None:
     """Protects the trace where order decides: uploads, labels and replies are there in the order in which they had effect, so that
     every gradient follows from the embeddings that the coordinator held.

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.optimisers import optimiser_named
 from streamfl.role import Record, TopicSpec
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.kinds import find_kind
@@ -26,7 +27,6 @@ from streamfl.simulation.faults.history import History
 from streamfl.vafl.config import COORDINATOR, PARTY, EntityLabelsSection, EntitySamplesSection, PartySection, VaflSettings
 from streamfl.vafl.coordinator import VaflCoordinator
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
-from streamfl.vafl.optimisers import optimiser_named
 from streamfl.vafl.party import VaflParty
 from streamfl.vafl.roles import embedding_function
 
