@@ -14,6 +14,8 @@ from streamfl.vafl.networks import Activation
 __all__ = ["VaflSettings"]
 
 LARGEST_LAYER = 65_536
+# Of noise, in multiples of what it is to hide. With less nothing is hidden, and the square of mu might be infinite.
+LEAST_NOISE = 1e-6
 PARTY, COORDINATOR = "vafl-party", "vafl-coordinator"
 
 PartyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=64)]
@@ -208,6 +210,14 @@ class PrivacySection(Section):
             raise missing(key, "a gradient's norm and the noise on it protect only together")
         if self.embedding_norm is None and (self.gradient_norm or self.budget_mu or self.hidden_noise):
             raise missing("embedding_norm", "an embedding has to be bounded and noisy before anything can be said of it")
+        least = {
+            "embedding_noise": LEAST_NOISE * (self.embedding_norm or 0.0),
+            "gradient_noise": LEAST_NOISE,
+            "reply_noise": LEAST_NOISE,
+        }
+        for key, bound in least.items():
+            if 0 < (getattr(self, key) or 0.0) < bound:
+                raise ValueError(f"{key} = {getattr(self, key):g}: at least {bound:g} is expected: less hides nothing")
         if (self.embedding_norm or self.reply_noise) and self.secret_file is None:
             raise missing("secret_file", "noise that others can compute protects nothing")
         if self.budget_mu is not None and self.gradient_noise is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from streamfl.role import Channels, ConfigurationError, Input, Record, TopicSpec
+from streamfl.role import Channels, ConfigurationError, Input, PeerError, Record, TopicSpec
 from streamfl.role_kind import RoleKind
-from streamfl.samples import LabelReader, SampleReader
+from streamfl.samples import Label, LabelReader, SampleReader
 from streamfl.vafl.config import COORDINATOR, PARTY, EntityLabelsSection, EntitySamplesSection, VaflSettings
 from streamfl.vafl.coordinator import Alignment, HeadSteps, VaflCoordinator
 from streamfl.vafl.heads import LOGISTIC, SQUARE, Head, NetworkHead, OutputLoss, SumHead, softmax_loss
@@ -27,6 +28,8 @@ __all__ = ["ROLES", "embedding_function", "head", "output_loss"]
 
 _SMALL_SEGMENTS = {"segment.bytes": "67108864"}
 SHORTEST_SECRET = 32
+# Of a party's network or a head: with what an optimiser keeps, some gigabytes.
+MOST_PARAMETERS = 2**27
 
 
 def embedding_function(settings: VaflSettings, inputs: int) -> Differentiable:
@@ -36,12 +39,15 @@ def embedding_function(settings: VaflSettings, inputs: int) -> Differentiable:
     if section.model is not None:
         function = _own_model(section.model, inputs, settings)
     else:
-        function = DenseNetwork(
-            [inputs, *section.hidden, settings.federation.embedding_size],
-            section.activation,
-            bias=section.bias,
-            dtype=_dtype(settings),
-            perturbation=privacy.hidden_noise,
+        function = _affordable(
+            DenseNetwork(
+                [inputs, *section.hidden, settings.federation.embedding_size],
+                section.activation,
+                bias=section.bias,
+                dtype=_dtype(settings),
+                perturbation=privacy.hidden_noise,
+            ),
+            "samples.features, embedding.hidden and federation.embedding_size",
         )
     if privacy.embedding_norm is None:
         return function
@@ -52,25 +58,43 @@ def _own_model(location: str, inputs: int, settings: VaflSettings) -> Differenti
     module, _, attribute = location.partition(":")
     try:
         make = getattr(importlib.import_module(module), attribute)
-        function = make(inputs, settings.federation.embedding_size, settings.federation.precision)
-        parameters = function.initial(0)
-        found = function.forward(parameters, np.zeros((2, inputs), _dtype(settings))).outputs
+        function: Differentiable = make(inputs, settings.federation.embedding_size, settings.federation.precision)
+        _try(function, inputs, settings)
     except Exception as error:
         # It is the operator's own code, and may fail in any way.
         text = str(error) if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
             text = NOT_INSTALLED
         raise ConfigurationError(f"embedding.model = {location!r}: {text}") from None
-    expected = (2, settings.federation.embedding_size)
-    if found.shape != expected:
-        raise ConfigurationError(f"embedding.model = {location!r}: two rows give the shape {found.shape}, {expected} is expected")
-    if parameters.shape != (function.size,) or parameters.dtype != _dtype(settings):
+    return function
+
+
+def _try(function: Differentiable, inputs: int, settings: VaflSettings) -> None:
+    """Call all of an operator's model that a party will call; ConfigurationError says what does not fit."""
+
+    def fits(name: str, found: Any, expected: tuple[int, ...]) -> None:
+        if found.shape != expected:
+            raise ConfigurationError(f"{name} of the shape {found.shape}, {expected} is expected")
+
+    size, dtype, units = settings.federation.embedding_size, _dtype(settings), function.noise_units
+    parameters = function.initial(0)
+    if parameters.shape != (function.size,) or parameters.dtype != dtype:
         raise ConfigurationError(
-            f"embedding.model = {location!r}: its first parameters are {parameters.dtype} of shape {parameters.shape}, "
+            f"its first parameters are {parameters.dtype} of shape {parameters.shape}, "
             f"{settings.federation.precision} of shape {(function.size,)} is expected"
         )
-    own: Differentiable = function
-    return own
+    done = function.forward(parameters, np.zeros((2, inputs), dtype), np.zeros((2, units)) if units else None)
+    fits("forward of two rows gives outputs", done.outputs, (2, size))
+    cotangents = np.zeros((2, size), dtype)
+    fits("backward gives a gradient", function.backward(parameters, done, cotangents), parameters.shape)
+    if settings.privacy.gradient_noise is not None:
+        fits("backward_each gives a gradient", function.backward_each(parameters, done, cotangents, 1.0), parameters.shape)
+
+
+def _affordable(network: DenseNetwork, keys: str) -> DenseNetwork:
+    if network.size > MOST_PARAMETERS:
+        raise ConfigurationError(f"{keys}: they make {network.size:,} parameters, at most {MOST_PARAMETERS:,} are possible")
+    return network
 
 
 def head(settings: VaflSettings) -> Head:
@@ -79,7 +103,8 @@ def head(settings: VaflSettings) -> Head:
     if section.kind == "sum":
         return SumHead(_dtype(settings))
     sizes = [len(federation.parties) * federation.embedding_size, *section.hidden, settings.outputs]
-    return NetworkHead(DenseNetwork(sizes, section.activation, dtype=_dtype(settings)))
+    network = DenseNetwork(sizes, section.activation, dtype=_dtype(settings))
+    return NetworkHead(_affordable(network, "federation.parties, federation.embedding_size, head.hidden and learning.classes"))
 
 
 def output_loss(settings: VaflSettings) -> OutputLoss:
@@ -202,12 +227,31 @@ def _decode_embedding(record: Record) -> Embedding:
     return EMBEDDING.decode(record.value)
 
 
+def _decode_label(settings: VaflSettings) -> Callable[[Record], Label]:
+    labels = _labels(settings)
+    decode = LabelReader(labels, labels.label_range).decode
+    if not settings.privacy.reply_noise or settings.learning.loss != "square":
+        return decode
+
+    def decode_within_range(record: Record) -> Label:
+        label = decode(record)
+        if not 0 <= label.label <= 1:
+            raise PeerError(
+                "label",
+                f"{labels.label} is outside labels.label_range = {list(labels.label_range)}, and privacy.reply_noise hides labels "
+                "only within it: give the range of all that can come",
+            )
+        return label
+
+    return decode_within_range
+
+
 def _party_channels(settings: VaflSettings) -> Channels:
     own = settings.member
     return Channels(
         inputs={
             "samples": Input(_samples(settings).topic, SampleReader(_samples(settings).samples).decode),
-            "gradients": Input(f"{own}.gradients", _decode_reply),
+            "gradients": Input(f"{own}.gradients", _decode_reply, makes_room=True),
         },
         outputs={"embeddings": f"{own}.embeddings"},
         changelogs={"state": f"{own}.state"},
@@ -219,7 +263,7 @@ def _coordinator_channels(settings: VaflSettings) -> Channels:
     parties = settings.federation.parties
     return Channels(
         inputs={
-            "labels": Input(labels.topic, LabelReader(labels, labels.label_range).decode),
+            "labels": Input(labels.topic, _decode_label(settings)),
             **{f"embeddings/{party}": Input(f"{name}.{party}.embeddings", _decode_embedding) for party in parties},
         },
         outputs={

@@ -17,12 +17,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import kstest
 
-from streamfl.role import Received, Record, Send, StateChange
+from streamfl.role import PeerError, Received, Record, Send, StateChange
 from streamfl.samples import Sample
-from streamfl.vafl.messages import EMBEDDING, Embedding, Reply
+from streamfl.vafl.config import PrivacySection, VaflSettings
+from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
 from streamfl.vafl.networks import DenseNetwork
 from streamfl.vafl.party import PartySteps, VaflParty
 from streamfl.vafl.privacy import BoundedOutput, Mechanism, epsilon_of
+from streamfl.vafl.roles import ROLES
 from streamfl.wire import VERSION, encode_array
 
 SECRET = "5e" * 32
@@ -483,3 +485,56 @@ def test_an_entity_whose_budget_is_spent_holds_nobody_up() -> None:
     party.answered(party.sent[0], None)
     assert [one.entity for one in party.sent] == ["a", "b"]
     assert (party.figure("withheld_embeddings"), party.figure("embeddings_again")) == (1, 0)
+
+
+@pytest.mark.parametrize("noise", ["embedding_noise", "gradient_noise", "reply_noise"])
+def test_noise_that_hides_nothing_is_refused(noise: str) -> None:
+    """Protects the figure of mu: noise so small that its square would overflow is a mistake that is told of at the start."""
+    whole = {"embedding_norm": 100.0, "embedding_noise": 1.0, "gradient_norm": 1.0, "gradient_noise": 1.0, "secret_file": "secret"}
+    least = 1e-4 if noise == "embedding_noise" else 1e-6
+    for value in (1e-300, 0.99 * least):
+        with pytest.raises(ValueError, match=f"{noise} = .*: at least {least:g} is expected"):
+            PrivacySection(**{**whole, noise: value})
+    smallest = PrivacySection(**{**whole, noise: least})
+    assert smallest.embedding_norm is not None
+    assert smallest.embedding_noise is not None
+    mechanism = Mechanism(smallest.embedding_norm, smallest.embedding_noise, 1.0, smallest.gradient_noise, None, SECRET)
+    assert np.isfinite(mechanism.mu(2**53, 2**53))
+
+
+def test_reply_noise_hides_only_labels_within_their_range(tmp_path: Path) -> None:
+    """Protects labels of the square loss: what tells more than 2 / reply_noise goes to the dead letters, with what to do."""
+    (tmp_path / "secret").write_bytes(bytes(range(32)))
+
+    def coordinator(**privacy: Any) -> tuple[Any, Any]:
+        made = VaflSettings.model_validate(
+            {
+                "federation": {"name": "f", "parties": ["a"], "embedding_size": 1},
+                "role": {"kind": "vafl-coordinator"},
+                "labels": {"topic": "outcomes", "label": "y", "label_range": (10.0, 20.0)},
+                "learning": {"loss": "square"},
+                "privacy": privacy,
+            }
+        )
+        kind = ROLES["vafl-coordinator"]
+        role = kind.build(made)
+        role.open(0)
+        return role, kind.channels(made).inputs["labels"].decode
+
+    def gradient(role: Any, decode: Any, label: float) -> float:
+        record = Record("outcomes", 0, 0, b"e", b'{"y": %a}' % label)
+        embedding = Embedding(VERSION, role.fingerprint, "e", 1, 1, 0, encode_array(np.zeros(1, np.float32)))
+        shown = Received("embeddings/a", embedding, Record("x", 0, 0, b"e", b""))
+        sent = role.receive([Received("labels", decode(record), record), shown], 1.0)
+        (value,) = [REPLY.decode(one.value).gradient for one in sent if one.channel == "gradients/a"]
+        return float(np.frombuffer(value, np.float32)[0])
+
+    private = {"reply_noise": 1.0, "secret_file": str(tmp_path / "secret")}
+    for label in (9.999, 20.001, 1000.0):
+        with pytest.raises(PeerError, match=r"labels.label_range = \[10.0, 20.0\].*privacy.reply_noise") as caught:
+            gradient(*coordinator(**private), label)
+        assert caught.value.reason == "label"
+    for label in (10.0, 20.0):
+        assert abs(gradient(*coordinator(**private), label)) < 10
+    # Without noise nothing is promised, and a label may surprise.
+    assert gradient(*coordinator(), 1000.0) == pytest.approx(-2 * 99)

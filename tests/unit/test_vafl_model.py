@@ -15,7 +15,7 @@ import pytest
 from streamfl.role import ConfigurationError
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.networks import DenseNetwork
-from streamfl.vafl.roles import embedding_function
+from streamfl.vafl.roles import embedding_function, head
 
 PAGE = Path(__file__).parents[2] / "docs" / "vertical.md"
 
@@ -31,11 +31,12 @@ def module() -> Iterator[ModuleType]:
     del sys.modules["clinic_models"]
 
 
-def settings(model: str, **embedding: Any) -> VaflSettings:
+def settings(model: str, privacy: dict[str, Any] | None = None, **embedding: Any) -> VaflSettings:
     return VaflSettings(
         federation={"name": "f", "parties": ["a"], "embedding_size": 2, "precision": "float64"},  # type: ignore[arg-type]
         role={"kind": "simulation"},  # type: ignore[arg-type]
         embedding={"model": model, **embedding},  # type: ignore[arg-type]
+        privacy=privacy or {},  # type: ignore[arg-type]
     )
 
 
@@ -59,14 +60,73 @@ def test_the_pages_example_is_the_built_in_linear_map() -> None:
         ("clinic_models:Pass", "TypeError"),
         ("clinic_models:wide", "shape"),
         ("clinic_models:single", "float32"),
+        ("clinic_models:Backless", r"backward gives a gradient of the shape \(3,\), \(6,\) is expected"),
+        ("clinic_models:Raising", "ValueError: boom"),
+        ("clinic_models:Unitless", "noise_units"),
+        ("clinic_models:Listing", "AttributeError"),
     ],
 )
 def test_a_model_that_does_not_fit_is_told_of_at_the_start(model: str, text: str, module: ModuleType) -> None:
     """Protects operators from a party that fails at its first sample: what is wrong with the model is said before."""
     module.__dict__["wide"] = lambda inputs, outputs, precision: module.Linear(inputs, outputs + 1, precision)
     module.__dict__["single"] = lambda inputs, outputs, precision: module.Linear(inputs, outputs, "float32")
+
+    class Backless(module.Linear):  # type: ignore[name-defined]
+        def backward(self, *arguments: Any) -> Any:
+            return np.zeros(3)
+
+    class Raising(module.Linear):  # type: ignore[name-defined]
+        def backward(self, *arguments: Any) -> Any:
+            raise ValueError("boom")
+
+    class Unitless(module.Linear):  # type: ignore[name-defined]
+        @property
+        def noise_units(self) -> int:
+            raise AttributeError("noise_units")
+
+    class Listing(module.Linear):  # type: ignore[name-defined]
+        def initial(self, *arguments: Any) -> Any:
+            return [0.0] * self.size
+
+    module.__dict__.update({made.__name__: made for made in (Backless, Raising, Unitless, Listing)})
     with pytest.raises(ConfigurationError, match=rf"embedding.model = '{model}'.*{text}"):
         embedding_function(settings(model), 3)
+
+
+@pytest.mark.parametrize(("result", "text"), [(None, "backward_each"), (np.zeros(2), r"backward_each .* \(2,\)")])
+def test_private_steps_need_the_sum_of_shortened_gradients(result: Any, text: str, module: ModuleType) -> None:
+    """Protects a party with noise on its steps from a traceback at the first: what that alone needs is tried at the start, and
+    asked of nobody else.
+    """
+
+    class Whole(module.Linear):  # type: ignore[name-defined]
+        @property
+        def backward_each(self) -> Any:
+            if result is None:
+                raise AttributeError("backward_each")
+            return lambda *arguments: result
+
+    module.__dict__["Whole"] = Whole
+    privacy = {"embedding_norm": 1.0, "embedding_noise": 4.0, "secret_file": "secret"}
+    noisy = {"gradient_norm": 1.0, "gradient_noise": 4.0}
+    embedding_function(settings("clinic_models:Whole", privacy=privacy), 3)
+    with pytest.raises(ConfigurationError, match=rf"embedding.model = 'clinic_models:Whole'.*{text}"):
+        embedding_function(settings("clinic_models:Whole", privacy={**privacy, **noisy}), 3)
+
+
+def test_a_network_that_no_memory_holds_is_refused_by_its_keys() -> None:
+    """Protects whoever mistypes a size from running out of memory: party and coordinator say which keys make too many numbers."""
+    shape = {"embedding_size": 65_536, "parties": ["a", "b"], "name": "f"}
+    made = VaflSettings(
+        federation=shape,  # type: ignore[arg-type]
+        role={"kind": "simulation"},  # type: ignore[arg-type]
+        embedding={"hidden": [65_536]},  # type: ignore[arg-type]
+        head={"kind": "network", "hidden": [65_536]},  # type: ignore[arg-type]
+    )
+    with pytest.raises(ConfigurationError, match=r"embedding.hidden and federation.embedding_size: they make 4,295,"):
+        embedding_function(made, 3)
+    with pytest.raises(ConfigurationError, match=r"head.hidden.*: they make 8,590,"):
+        head(made)
 
 
 def test_layers_and_a_model_of_ones_own_exclude_one_another() -> None:
