@@ -123,10 +123,14 @@ Decode = Callable[[Record], Any]
 
 @dataclass(frozen=True)
 class Input:
-    """A topic that a role reads and how its records become messages. ``decode`` raises PeerError."""
+    """A topic that a role reads and how its records become messages. ``decode`` raises PeerError.
+
+    makes_room: what waits in the role waits for these messages, so they are read while a partition is full.
+    """
 
     topic: str
     decode: Decode
+    makes_room: bool = False
 
 
 @dataclass(frozen=True)
@@ -170,7 +174,7 @@ class Role(Protocol):
 
     @property
     def full(self) -> Collection[int]:
-        """Partitions whose waiting messages have reached their bound: nothing more of their inputs, please."""
+        """Partitions whose waiting messages have reached their bound: nothing more of their inputs, please, but what makes room."""
 
     @property
     def prompt(self) -> bool:

@@ -398,7 +398,7 @@ class KafkaSession:
         self._reported: set[int] = set()
         self._opening: set[int] = set()
         self._sought: set[int] = set()
-        self._paused: set[int] = set()
+        self._paused: set[TopicPartition] = set()
         self._refused = False
         self._held_tables: list[Record] = []
         self._positions: dict[TopicPartition, int] = {}
@@ -537,9 +537,9 @@ class KafkaSession:
             raise
         self._base.update(step.positions)
 
-    def pause(self, partitions: Iterable[int]) -> None:
-        """Bring no more input records of exactly these partitions until told otherwise."""
-        self._paused = set(partitions)
+    def pause(self, places: Iterable[TopicPartition]) -> None:
+        """Bring no more records of exactly these input partitions until told otherwise."""
+        self._paused = set(places)
 
     def lag(self) -> Mapping[TopicPartition, int]:
         """Records between the position and the end of each assigned input partition; control records count.
@@ -720,9 +720,12 @@ class KafkaSession:
         return True
 
     def _apply_pauses(self) -> None:
-        still = self._opening | self._paused
         owned = self._consumer.assignment()
-        wanted = {partition for partition in owned if partition.partition in still}
+        wanted = {
+            partition
+            for partition in owned
+            if partition.partition in self._opening or (partition.topic, partition.partition) in self._paused
+        }
         paused = self._consumer.paused()
         if wanted - paused:
             self._consumer.pause(*(wanted - paused))

@@ -58,7 +58,7 @@ class LibrdkafkaSession:
         self._owned: set[int] = set()
         self._lost: set[int] = set()
         self._reported: set[int] = set()
-        self._paused: set[int] = set()
+        self._paused: set[Place] = set()
         # To be begun by the next poll, where the caller sought or else where the group left off.
         self._opening: dict[Place, int | None] = {}
         # What the library reads, and what of that stands still.
@@ -159,9 +159,9 @@ class LibrdkafkaSession:
             raise
         self._base.update(step.positions)
 
-    def pause(self, partitions: Iterable[int]) -> None:
-        """Bring no more input records of exactly these partitions until told otherwise."""
-        self._paused = set(partitions)
+    def pause(self, places: Iterable[Place]) -> None:
+        """Bring no more records of exactly these input partitions until told otherwise."""
+        self._paused = set(places)
 
     def lag(self) -> Mapping[Place, int]:
         """Records between the position and the end of each assigned input partition; control records count.
@@ -359,8 +359,8 @@ class LibrdkafkaSession:
         wanted = {
             (topic, p)
             for topic in self._subscription.inputs
-            for p in self._reported - self._paused
-            if (topic, p) in self._positions and (topic, p) not in self._opening
+            for p in self._reported
+            if (topic, p) in self._positions and (topic, p) not in self._opening and (topic, p) not in self._paused
         }
         self._halt(self._active - wanted)
         if fresh := wanted - self._active:

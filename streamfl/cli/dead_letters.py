@@ -289,7 +289,7 @@ class _Replay:
         """Replay the partitions that the group gives us. BusUnavailable: what was not committed is not seen; run it again."""
         with closing(self._bus.session(self._subscription)) as session:
             # Letters are read from the beginning of each partition, not from the group's offset.
-            session.pause(range(self._own_partitions))
+            session.pause([(self._topic, partition) for partition in range(self._own_partitions)])
             deadline = time.monotonic() + self._patience
             while self._to_do or (not self._joined and time.monotonic() < deadline):
                 self._heed(session.poll(0.0 if self._to_do else TURN_SECONDS, 1))

@@ -143,8 +143,8 @@ class Session(Protocol):
     def commit(self, step: Step) -> None:
         """Make the step visible. CommitRefused, BusUnavailable or ConfigurationError mean that it is not and never will be."""
 
-    def pause(self, partitions: Iterable[int]) -> None:
-        """Bring no more input records of exactly these partitions until told otherwise."""
+    def pause(self, places: Iterable[TopicPartition]) -> None:
+        """Bring no more records of exactly these input partitions until told otherwise."""
 
     def lag(self) -> Mapping[TopicPartition, int]:
         """Records between the position and the end of each assigned input partition (control records may count).

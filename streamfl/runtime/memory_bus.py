@@ -144,7 +144,7 @@ class MemorySession:
         self._owned: set[int] = set()
         self._positions: dict[TopicPartition, int] = {}
         self._origins: dict[TopicPartition, int] = {}
-        self._paused: frozenset[int] = frozenset()
+        self._paused: frozenset[TopicPartition] = frozenset()
         self._table_positions: dict[TopicPartition, int] = {}
         self._refused = False
         self._closed = False
@@ -184,9 +184,9 @@ class MemorySession:
             self._bus._append([*step.outputs, *step.changelog])
             self._group.committed.update(step.positions)
 
-    def pause(self, partitions: Iterable[int]) -> None:
+    def pause(self, places: Iterable[TopicPartition]) -> None:
         with self._bus._changed:
-            self._paused = frozenset(partitions)
+            self._paused = frozenset(places)
 
     def lag(self) -> Mapping[TopicPartition, int]:
         with self._bus._changed:
@@ -256,7 +256,7 @@ class MemorySession:
         return self._origins.setdefault((topic, partition), begin)
 
     def _take_records(self, taken: list[Record], max_records: int) -> None:
-        places = [place for place in self._positions if place[1] not in self._paused]
+        places = [place for place in self._positions if place not in self._paused]
         # Another partition goes first each time, or a busy one would starve the rest.
         self._turn += 1
         start = self._turn % len(places) if places else 0

@@ -328,7 +328,7 @@ class SqliteSession:
         self._owned: set[int] = set()
         self._positions: dict[TopicPartition, int] = {}
         self._origins: dict[TopicPartition, int] = {}
-        self._paused: frozenset[int] = frozenset()
+        self._paused: frozenset[TopicPartition] = frozenset()
         self._table_positions: dict[TopicPartition, int] = {}
         self._watched: dict[int, tuple[int, float]] = {}
         self._next_beat = 0.0
@@ -398,9 +398,9 @@ class SqliteSession:
             self._refused = True
             raise
 
-    def pause(self, partitions: Iterable[int]) -> None:
-        """Bring no more input records of exactly these partitions until told otherwise."""
-        self._paused = frozenset(partitions)
+    def pause(self, places: Iterable[TopicPartition]) -> None:
+        """Bring no more records of exactly these input partitions until told otherwise."""
+        self._paused = frozenset(places)
 
     def lag(self) -> Mapping[TopicPartition, int]:
         """Records between the position and the end of each assigned input partition; the last known while the file is locked."""
@@ -555,7 +555,7 @@ class SqliteSession:
         return self._origins.setdefault((topic, partition), end if reset == "latest" else 0)
 
     def _take_records(self, connection: sqlite3.Connection, taken: list[Record], max_records: int) -> None:
-        places = [place for place in self._positions if place[1] not in self._paused]
+        places = [place for place in self._positions if place not in self._paused]
         # Another partition goes first each time, or a busy one would starve the rest.
         self._turn += 1
         start = self._turn % len(places) if places else 0

@@ -187,7 +187,7 @@ class Worker:
 
     def _gather(self, session: Session, timeout: float) -> Polled:
         """Polls until the commit interval is over, the batch is full or, if peers wait for this role, nothing more is there."""
-        session.pause(self.role.full)
+        session.pause(self._paused())
         gathered = session.poll(self._until_tick(timeout), self._max_records)
         # Not the role's time: that may stand still in here.
         deadline = self._monotonic() + self._commit_interval
@@ -220,8 +220,12 @@ class Worker:
         return not self._withholds_ticks()
 
     def _withholds_ticks(self) -> bool:
+        return not self._draining.keys() <= self._paused()
+
+    def _paused(self) -> set[TopicPartition]:
+        """What is not read while partitions are full."""
         full = self.role.full
-        return any(partition not in full for _, partition in self._draining)
+        return {(topic, partition) for topic, (_, source) in self._inputs.items() if not source.makes_room for partition in full}
 
     # ---- tasks: a task is the role on one partition
 

@@ -183,19 +183,31 @@ class BusLaws:
         samples = _topic(bus, partitions=2)
         with _member(bus, samples) as (session, _):
             _until(session, lambda seen: sorted(seen.assigned) == [0, 1])
-            session.pause([0])
+            session.pause([(samples, 0)])
             bus.write([Outgoing(samples, None, b"left", 0), Outgoing(samples, None, b"right", 1)])
             assert _values(_records(session, 1)) == [b"right"]
             assert session.poll(QUIET, 100).records == []
             session.pause([])
             assert _values(_records(session, 1)) == [b"left"]
 
+    def test_a_paused_input_leaves_others_of_its_partition_alone(self, bus: Bus) -> None:
+        """Protects a role that waits for one of its inputs to make room for another: what is paused is a place, not a number."""
+        samples, answers = _topic(bus), _topic(bus)
+        with _member(bus, samples, answers) as (session, _):
+            _until(session, lambda seen: seen.assigned == [0])
+            session.pause([(samples, 0)])
+            bus.write([Outgoing(samples, None, b"sample", 0), Outgoing(answers, None, b"answer", 0)])
+            assert _values(_records(session, 1)) == [b"answer"]
+            assert session.poll(QUIET, 100).records == []
+            session.pause([(answers, 0)])
+            assert _values(_records(session, 1)) == [b"sample"]
+
     def test_lag_counts_what_is_not_taken(self, bus: Bus) -> None:
         """Protects the operator's main alarm: lag grows with what waits and falls when it is taken."""
         samples = _topic(bus)
         with _member(bus, samples) as (session, _):
             _until(session, lambda seen: seen.assigned == [0])
-            session.pause([0])
+            session.pause([(samples, 0)])
             bus.write([Outgoing(samples, None, b"x", 0) for _ in range(10)])
             _wait(session, lambda: session.lag().get((samples, 0)) == 10)
             session.pause([])

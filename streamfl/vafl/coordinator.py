@@ -21,6 +21,7 @@ from streamfl.samples import LONGEST_NAME, Label
 from streamfl.vafl.arrays import changed_chunks, restore_chunk
 from streamfl.vafl.heads import Head, OutputLoss
 from streamfl.vafl.messages import (
+    ANOTHER,
     REPLY,
     Count,
     Embedding,
@@ -46,11 +47,11 @@ class Alignment:
     """When an entity's embeddings and label make something.
 
     quorum: so many parties have to have shown it before it is predicted or learnt from. wait_for t: it is learnt from when so many
-    embeddings that no gradient went to are there; 1: at once, all parties: synchronously. max_staleness D: an embedding made more
-    than so many steps of its party ago is asked for anew first. reply_seconds: after so long without an answer the party counts as
-    absent. revise: predict again with every further embedding before the label. expiry: seconds after its last message that an
-    entity is forgotten. limit: so many entities a partition at most are; the oldest gives way. keep: remember what was learnt from,
-    for parties that show it again.
+    parties have shown it anew; 1: at once, all parties: synchronously. Who comes after them is answered at once. max_staleness D:
+    an embedding made more than so many steps of its party ago is asked for anew first. reply_seconds: after so long without an answer
+    the party counts as absent. revise: predict again with every further embedding before the label. expiry: seconds after its last
+    message that an entity is forgotten. limit: so many entities a partition at most are; the oldest gives way. keep: remember what
+    was learnt from, for parties that show it again.
     """
 
     quorum: int = 1
@@ -84,7 +85,11 @@ class _Party(msgspec.Struct, array_like=True):
 
 
 class _Held(msgspec.Struct, array_like=True, gc=False):
-    """An embedding. fresh: no gradient went to it. asked: a newer one was asked for. again: it came because of that."""
+    """An embedding.
+
+    fresh: no gradient went to it. asked: a newer one was asked for. again: it came because of that, and nothing was learnt since.
+    answers: gradients that went to earlier ones of this party and entity.
+    """
 
     epoch: int
     sequence: int
@@ -93,10 +98,14 @@ class _Held(msgspec.Struct, array_like=True, gc=False):
     fresh: bool = True
     asked: bool = False
     again: bool = False
+    answers: Count = 0
 
 
 class _Entity(msgspec.Struct, array_like=True):
-    """``held``: by the number of the party. ``shown``: how many embeddings its last prediction was made of, and its outputs."""
+    """``held``: by the number of the party. ``shown``: how many embeddings its last prediction was made of, and its outputs.
+
+    asked_at: since when a newer embedding is awaited. rounds: how often ``wait_for`` parties were learnt from together.
+    """
 
     since: float
     label: float | None = None
@@ -104,11 +113,14 @@ class _Entity(msgspec.Struct, array_like=True):
     shown: Count = 0
     revision: Count = 0
     outputs: tuple[float, ...] | None = None
+    asked_at: float | None = None
+    rounds: Count = 0
 
 
 class _Counters(msgspec.Struct, array_like=True):
     steps: Count = 0
     gathered: Count = 0
+    fingerprint: int = 0
 
 
 class _Asking(NamedTuple):
@@ -145,13 +157,15 @@ class _Task:
     means: NDArray[np.float64]
     parties: list[_Party]
     entities: dict[str, _Entity] = field(default_factory=dict)
-    asked: dict[str, None] = field(default_factory=dict)
+    # Since when.
+    asked: dict[str, float] = field(default_factory=dict)
     counters: _Counters = field(default_factory=_Counters)
     # Of this batch, in order: what is computed together at the present parameters.
     pending: list[_Asking | _Predicting | _Scoring | _Learning] = field(default_factory=list)
     learning: int = 0
     touched: dict[str, None] = field(default_factory=dict)
     touched_parties: set[int] = field(default_factory=set)
+    begun: bool = False
     moved: bool = False
     stepped: bool = False
 
@@ -227,7 +241,7 @@ class VaflCoordinator:
         times = [next(iter(task.entities.values())).since + self.alignment.expiry for task in self._tasks.values() if task.entities]
         for task in self._tasks.values():
             if task.asked:
-                times.append(task.entities[next(iter(task.asked))].since + self.alignment.reply_seconds)
+                times.append(min(task.asked.values()) + self.alignment.reply_seconds)
         return min(times, default=None)
 
     def open(self, partition: int) -> None:
@@ -239,6 +253,7 @@ class VaflCoordinator:
             np.zeros(size),
             np.zeros((count, self.embedding_size)),
             [_Party() for _ in self.parties],
+            counters=_Counters(fingerprint=self.fingerprint),
         )
 
     def close(self, partition: int) -> None:
@@ -291,6 +306,8 @@ class VaflCoordinator:
                 # The gradient so far and how many entities it is of belong together.
                 for key, chunk in changed_chunks({"gradient": task.gradient}):
                     yield StateChange("state", partition, key, chunk)
+            if task.moved or (not task.begun and (task.touched or task.touched_parties)):
+                task.begun = True
                 yield StateChange("state", partition, b"task", msgspec.msgpack.encode(task.counters))
             task.moved = task.stepped = False
             for number in sorted(task.touched_parties):
@@ -316,6 +333,9 @@ class VaflCoordinator:
         kind, _, name = key.partition(b"/")
         if kind == b"task":
             task.counters = msgspec.msgpack.decode(value, type=_Counters)
+            task.begun = True
+            if task.counters.fingerprint != self.fingerprint:
+                raise PeerError("configuration", ANOTHER)
         elif kind == b"party":
             number = int(name)
             self._check_numbers([number])
@@ -332,8 +352,8 @@ class VaflCoordinator:
             if len(entity.outputs or ()) != (self.loss.outputs if entity.shown else 0):
                 raise PeerError("shape", f"of the entity {name!r} {len(entity.outputs or ())} outputs are remembered")
             task.entities[name.decode()] = entity
-            if any(held.asked for held in entity.held.values()):
-                task.asked[name.decode()] = None
+            if entity.asked_at is not None:
+                task.asked[name.decode()] = entity.asked_at
         else:
             restore_chunk({"parameters": task.parameters, "gradient": task.gradient, **task.optimiser.arrays}, key, value)
 
@@ -393,7 +413,7 @@ class VaflCoordinator:
         entity.label = label.label
         if entity.shown:
             task.pending.append(_Scoring(entity, label.label))
-        self._learn_if_ready(task, label.client, entity)
+        self._learn_if_ready(task, label.client, entity, now)
 
     def _take_embedding(
         self, task: _Task, received: Received, embedding: Embedding, values: NDArray[Any] | None, now: float
@@ -420,37 +440,52 @@ class VaflCoordinator:
         before = entity.held.get(number)
         again = before is not None and before.asked
         entity.held[number] = _Held(
-            embedding.epoch, embedding.sequence, embedding.parameters_version, embedding.values, again=again
+            embedding.epoch,
+            embedding.sequence,
+            embedding.parameters_version,
+            embedding.values,
+            again=again,
+            answers=0 if before is None else before.answers,
         )
         if again and not any(held.asked for held in entity.held.values()):
             task.asked.pop(embedding.entity, None)
+            entity.asked_at = None
         present = len(entity.held)
         better = entity.label is None and self.alignment.revise and present > entity.shown
         if present >= self.alignment.quorum and (not entity.shown or better):
             task.pending.append(_Predicting(embedding.entity, entity, self._row(task, entity), present, entity.revision))
             entity.shown = present
             entity.revision += 1
-        self._learn_if_ready(task, embedding.entity, entity)
+        self._learn_if_ready(task, embedding.entity, entity, now)
 
-    def _learn_if_ready(self, task: _Task, name: str, entity: _Entity) -> None:
+    def _learn_if_ready(self, task: _Task, name: str, entity: _Entity, now: float) -> None:
         if entity.label is None or len(entity.held) < self.alignment.quorum or name in task.asked:
             return
         fresh = [(number, held) for number, held in sorted(entity.held.items()) if held.fresh]
-        if len(fresh) < self.alignment.wait_for or not fresh:
+        # Who was not there when enough were, once or several times, waits for nobody.
+        late = [(number, held) for number, held in fresh if held.answers < entity.rounds]
+        together = len(fresh) - len(late) >= self.alignment.wait_for
+        fresh = fresh if together else late
+        if not fresh:
             return
         if stale := self._too_stale(task, entity):
             for number, held in stale:
                 held.asked = True
                 task.pending.append(_Asking(name, number, held))
-            task.asked[name] = None
+            task.asked[name] = entity.asked_at = now
+            self._touch(task, name)
             return
+        entity.rounds += together
         task.pending.append(_Learning(name, entity.label, self._row(task, entity), fresh))
         task.learning += 1
         for number, held in fresh:
             held.fresh = False
+            held.answers += 1
             staleness = max(0, task.parties[number].parameters_version - held.parameters_version)
             self._staleness_sum += staleness
             self._staleness_largest = max(self._staleness_largest, staleness)
+        for held in entity.held.values():
+            held.again = False
         if len(entity.held) == len(self.parties) and not self.alignment.keep:
             del task.entities[name]
 
@@ -458,7 +493,7 @@ class VaflCoordinator:
         bound = self.alignment.max_staleness
         if bound is None:
             return []
-        # What was asked for once is as new as can be had.
+        # What was just asked for is as new as can be had.
         return [
             (number, held)
             for number, held in sorted(entity.held.items())
@@ -471,18 +506,16 @@ class VaflCoordinator:
 
     def _give_up_asking(self, partition: int, task: _Task, now: float) -> list[Send]:
         sends: list[Send] = []
-        while task.asked:
-            name = next(iter(task.asked))
+        for name in [name for name, at in task.asked.items() if min(at, now) + self.alignment.reply_seconds <= now]:
             entity = task.entities[name]
-            if min(entity.since, now) + self.alignment.reply_seconds > now:
-                break
             del task.asked[name]
+            entity.asked_at = None
             silent = [number for number, held in entity.held.items() if held.asked]
             for number in silent:
                 del entity.held[number]
             self._silent += len(silent)
             self._touch(task, name)
-            self._learn_if_ready(task, name, entity)
+            self._learn_if_ready(task, name, entity, now)
             sends += self._work_off_full(partition, task)
         return sends
 
@@ -512,9 +545,6 @@ class VaflCoordinator:
                 self._forget(task, next(iter(task.entities)), displaced=True)
         entity.since = now
         task.entities[name] = entity
-        if name in task.asked:
-            del task.asked[name]
-            task.asked[name] = None
         self._touch(task, name)
         return entity
 
@@ -640,7 +670,7 @@ class VaflCoordinator:
         if received.record.key != embedding.entity.encode():
             raise PeerError("forged", f"embedding of {embedding.entity!r} under the key {received.record.key!r}")
         if embedding.fingerprint != self.fingerprint:
-            raise PeerError("configuration", "another federation name, seed, list of parties, embedding size or precision was used")
+            raise PeerError("configuration", ANOTHER)
         if min(embedding.epoch, embedding.sequence, embedding.parameters_version) < 0:
             raise PeerError("malformed", "epoch, sequence and parameters_version are numbers from 0")
         if not 0 < len(embedding.entity) <= LONGEST_NAME:

@@ -13,6 +13,7 @@ from streamfl.role import PeerError
 from streamfl.wire import Codec, Number, decode_array, encode_array
 
 __all__ = [
+    "ANOTHER",
     "EMBEDDING",
     "LARGEST_NUMBER",
     "REPLY",
@@ -25,6 +26,9 @@ __all__ = [
     "encode_rows",
     "within_bounds",
 ]
+
+# Why what another member, or this one in an earlier life, said is not for this federation.
+ANOTHER = "another federation name, seed, list of parties, embedding size or precision was used"
 
 # Far above any embedding or gradient that means something, and sums of squares of such numbers stay finite in single precision.
 LARGEST_NUMBER = 1e9

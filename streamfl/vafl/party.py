@@ -21,7 +21,17 @@ from streamfl.role import Measurement, PeerError, Received, Rejection, Send, Sta
 from streamfl.samples import Sample
 from streamfl.seeding import uniform
 from streamfl.vafl.arrays import changed_chunks, restore_chunk
-from streamfl.vafl.messages import EMBEDDING, Count, Embedding, Reply, bounded_array, bounded_rows, encode_rows, within_bounds
+from streamfl.vafl.messages import (
+    ANOTHER,
+    EMBEDDING,
+    Count,
+    Embedding,
+    Reply,
+    bounded_array,
+    bounded_rows,
+    encode_rows,
+    within_bounds,
+)
 from streamfl.vafl.networks import Differentiable
 from streamfl.vafl.privacy import ROUNDING, Mechanism, epsilon_of, secret_noise
 from streamfl.wire import VERSION, decode_array
@@ -78,6 +88,7 @@ class _Counters(msgspec.Struct, array_like=True):
     steps: Count = 0
     first_waiting: Count = 0
     learnt: bytes = b""
+    fingerprint: int = 0
 
 
 @dataclass(slots=True)
@@ -219,6 +230,8 @@ class VaflParty:
         kind, _, name = key.partition(b"/")
         if kind == b"task":
             task.counters = msgspec.msgpack.decode(value, type=_Counters)
+            if task.counters.fingerprint != self.fingerprint:
+                raise PeerError("configuration", ANOTHER)
         elif kind == b"entity":
             shown = msgspec.msgpack.decode(value, type=_Shown)
             self._check_features(shown.features)
@@ -338,7 +351,7 @@ class VaflParty:
     def _begun(self, partition: int, task: _Task, now: float) -> _Counters:
         """The counters of this life of the partition's state, which begins where there are none."""
         if task.counters is None:
-            task.counters = _Counters(epoch=int(now * 1e6))
+            task.counters = _Counters(epoch=int(now * 1e6), fingerprint=self.fingerprint)
             self._remember(partition, b"task", task.counters)
         return task.counters
 
@@ -364,7 +377,6 @@ class VaflParty:
         # At the end, for the table is in the order of age.
         task.shown.pop(entity, None)
         task.shown[entity] = shown
-        self._changed.pop((partition, b"entity/" + entity.encode()), None)
         self._remember(partition, b"entity/" + entity.encode(), shown)
         task.showing.append((entity, shown))
         self._counts["embeddings"] += 1
@@ -491,7 +503,7 @@ class VaflParty:
         if received.record.key != reply.entity.encode():
             raise PeerError("forged", f"reply for entity {reply.entity!r} under the key {received.record.key!r}")
         if reply.fingerprint != self.fingerprint:
-            raise PeerError("configuration", "another federation name, seed, list of parties, embedding size or precision was used")
+            raise PeerError("configuration", ANOTHER)
         if reply.gradient and not bounded:
             bounded_array(reply.gradient, self.function.dtype, self.embedding_size, "gradient")
 
@@ -500,6 +512,8 @@ class VaflParty:
         self._changed[partition, b"entity/" + entity.encode()] = None
 
     def _remember(self, partition: int, key: bytes, value: Any) -> None:
+        # At the end: what is restored is in the order of the last writing.
+        self._changed.pop((partition, key), None)
         self._changed[partition, key] = value
 
     def _waiting_key(self, number: int) -> bytes:

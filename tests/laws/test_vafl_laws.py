@@ -46,7 +46,7 @@ def party(kind: str) -> VaflParty:
         function=function,
         inputs=INPUTS,
         embedding_size=SIZE,
-        steps=PartySteps("adam" if kind == "private" else "adagrad", 0.1, 2, 3 if kind == "paced" else None, 1e-3),
+        steps=PartySteps("adam" if kind == "private" else "adagrad", 0.1, 3, 4 if kind == "paced" else None, 1e-3),
         seed=1,
         fingerprint=FINGERPRINT,
         expiry=2.5,

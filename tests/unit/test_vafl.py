@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from streamfl.optimisers import optimiser_named
-from streamfl.role import Received, Record, Rejection, Role, Send
+from streamfl.role import PeerError, Received, Record, Rejection, Role, Send, StateChange
+from streamfl.runtime.kinds import find_kind
 from streamfl.samples import Label, Sample
+from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator import Alignment, HeadSteps, VaflCoordinator
 from streamfl.vafl.heads import LOGISTIC, SQUARE, SumHead, softmax_loss
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Prediction, Reply
@@ -108,14 +110,19 @@ def test_who_comes_after_the_label_gets_its_gradient_alone() -> None:
 
 
 def test_it_learns_once_so_many_are_new() -> None:
-    """Protects the t-synchronous rule (algorithm 2): nobody is answered before t parties have shown the entity anew."""
+    """Protects the t-synchronous rule (algorithm 2): nobody is answered before t parties have shown the entity anew, and whoever
+    comes after them, or was not there the last times, waits for nobody.
+    """
     coordinator = Coordinator(quorum=1, wait_for=2, keep=True)
     coordinator.labelled("e", 0.0)
     assert coordinator.hears("bank", "e", 1.0) == ["e is 1, of 1, revision 0"]
     assert coordinator.hears("bank", "e", 2.0) == []
     assert coordinator.hears("shop", "e", 1.0) == ["bank: e 2 6", "shop: e 1 6"]
-    assert coordinator.hears("phone", "e", 1.0) == []
-    assert coordinator.hears("shop", "e", 3.0) == ["shop: e 2 12", "phone: e 1 12"]
+    assert coordinator.hears("phone", "e", 1.0) == ["phone: e 1 8"]
+    assert coordinator.hears("shop", "e", 3.0) == []
+    assert coordinator.hears("bank", "e", 5.0) == ["bank: e 3 18", "shop: e 2 18"]
+    assert coordinator.hears("phone", "e", 0.0) == ["phone: e 2 16"]
+    assert coordinator.hears("phone", "e", 0.0) == []
 
 
 def test_an_embedding_that_is_too_old_is_asked_for_anew() -> None:
@@ -143,10 +150,64 @@ def test_who_does_not_answer_counts_as_absent() -> None:
     assert coordinator.labelled("e", 0.0, now=10.0) == ["bank: e 1 again", "shop: e 1 again"]
     assert coordinator.role.wake_at == 15.0
     assert coordinator.hears("shop", "e", 2.5, version=1, now=12.0) == []
-    assert coordinator.tick(16.9) == []
+    assert coordinator.tick(14.9) == []
     # bank's mean so far is 4.
-    assert coordinator.tick(17.0) == ["shop: e 3 19", "phone: e 1 19"]
+    assert coordinator.tick(15.0) == ["shop: e 3 19", "phone: e 1 19"]
     assert figures(coordinator.role)["silent_parties"] == 1
+
+
+def test_one_partys_repeats_do_not_put_off_what_another_owes() -> None:
+    """Protects the others from a party that is silent while somebody shows the entity again and again."""
+    coordinator = Coordinator(quorum=2, max_staleness=0, reply_seconds=10.0)
+    coordinator.hears("bank", "e", 1.0, version=0)
+    coordinator.hears("shop", "e", 2.0, version=0)
+    coordinator.hears("bank", "other", 1.0, version=1)
+    assert coordinator.labelled("e", 0.0, now=0.0) == ["bank: e 1 again"]
+    assert coordinator.hears("shop", "e", 3.0, now=9.0) == []
+    assert coordinator.role.wake_at == 10.0
+    assert coordinator.hears("phone", "e", 1.0, now=9.5) == []
+    # bank's mean is 1.
+    assert coordinator.tick(10.0) == ["shop: e 2 10", "phone: e 1 10"]
+    assert figures(coordinator.role)["silent_parties"] == 1
+
+
+def test_whoever_is_asked_has_the_whole_time_to_answer() -> None:
+    """Protects parties from being taken for silent at the moment in which they are asked, and what they showed from being lost."""
+    coordinator = Coordinator(quorum=2, max_staleness=2, reply_seconds=10.0)
+    coordinator.hears("bank", "e", 1.0, version=0)
+    coordinator.hears("shop", "e", 2.0, version=0)
+    coordinator.hears("phone", "e", 4.0, version=0)
+    coordinator.hears("bank", "other", 1.0, version=5)
+    assert coordinator.labelled("e", 0.0, now=0.0) == ["bank: e 1 again"]
+    coordinator.hears("shop", "other", 2.0, version=5, now=1.0)
+    assert coordinator.tick(10.0) == ["shop: e 1 again"]
+    assert coordinator.role.wake_at == 20.0
+    assert coordinator.hears("shop", "e", 2.0, version=5, now=11.0) == ["shop: e 3 14", "phone: e 1 14"]
+    assert figures(coordinator.role)["silent_parties"] == 1
+
+
+def test_an_embedding_that_was_renewed_grows_old_again() -> None:
+    """Protects the bound on staleness: having been asked for once does not make an embedding new for ever."""
+    coordinator = Coordinator(quorum=1, max_staleness=2, keep=True)
+    coordinator.hears("bank", "e", 1.0, version=0)
+    coordinator.hears("bank", "other", 1.0, version=5)
+    assert coordinator.labelled("e", 0.0) == ["bank: e 1 again"]
+    assert coordinator.hears("bank", "e", 2.0, version=5) == ["bank: e 3 4"]
+    coordinator.hears("bank", "other", 1.0, version=9)
+    assert coordinator.hears("shop", "e", 1.0) == ["bank: e 3 again"]
+
+
+def test_state_of_another_federation_is_refused() -> None:
+    """Protects models from being taken for somebody else's: parties in another order have other numbers."""
+    coordinator = Coordinator(quorum=1)
+    coordinator.hears("bank", "e", 1.0)
+    party = Party()
+    party.sees("e")
+    for role in (coordinator.role, party.role):
+        (own,) = [change for change in role.changed_state() if change.key == b"task"]
+        role.fingerprint += 1
+        with pytest.raises(PeerError, match="list of parties"):
+            role.restore(own)
 
 
 def test_what_never_comes_is_forgotten_and_counted() -> None:
@@ -286,6 +347,41 @@ def test_no_more_are_on_their_way_than_may_be() -> None:
     assert [one[:2] for one in party.answered("b", 2, 1.0)] == [("c", 3), ("d", 4)]
     assert list(party.role.full) == []
     assert figures(party.role)["steps"] == 1
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 4), (2, 5), (1, 7)])
+def test_gradients_that_wait_are_taken_back_whatever_commit_they_fell_into(first: int, second: int) -> None:
+    """Protects restarts: a commit that empties the waiting gradients and leaves more than there were writes them in their order."""
+    party = Party(steps=PartySteps("sgd", 0.1, 3))
+    kept: dict[bytes, StateChange] = {}
+    for number in range(first + second):
+        party.sees(f"e{number}")
+    for count in (first, second):
+        for _ in range(count):
+            entity = next(iter(party.role._tasks[0].shown))
+            party.answered(entity, party.role._tasks[0].shown[entity].sequence, 1.0)
+        for change in party.role.changed_state():
+            kept.pop(change.key, None)
+            kept[change.key] = change
+    again = Party(steps=PartySteps("sgd", 0.1, 3))
+    for change in kept.values():
+        again.role.restore(change)
+    assert list(again.role._tasks[0].answered.values()) == list(party.role._tasks[0].answered.values())
+    assert len(again.role._tasks[0].answered) == (first + second) % 3 > 0
+
+
+def test_a_full_party_goes_on_reading_gradients() -> None:
+    """Protects a party with a history to learn from: only gradients make room for the samples that wait."""
+    settings = VaflSettings.model_validate(
+        {
+            "federation": {"name": "f", "seed": 1, "parties": ["bank", "shop"], "embedding_size": 1},
+            "role": {"kind": "vafl-party"},
+            "party": {"name": "bank"},
+            "samples": {"topic": "accounts", "features": ["x"]},
+        }
+    )
+    inputs = find_kind("vafl-party").channels(settings).inputs
+    assert {channel: source.makes_room for channel, source in inputs.items()} == {"samples": False, "gradients": True}
 
 
 def test_a_party_forgets_by_age_and_by_number() -> None:

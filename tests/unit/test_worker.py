@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from counting import CHANNELS, TOPICS, CountingRole, decode_number, number
@@ -26,10 +27,16 @@ def prepared(bus: MemoryBus) -> MemoryBus:
     return bus
 
 
-def worker(bus: MemoryBus, role: CountingRole, guarantee: Guarantee = "exactly_once", max_records: int = 4000) -> Worker:
-    subscription = Subscription("counters", ("numbers",), ("factor",), guarantee)
+def worker(
+    bus: MemoryBus,
+    role: CountingRole,
+    guarantee: Guarantee = "exactly_once",
+    max_records: int = 4000,
+    channels: Channels = CHANNELS,
+) -> Worker:
+    subscription = Subscription("counters", tuple(source.topic for source in channels.inputs.values()), ("factor",), guarantee)
     return Worker(
-        role, CHANNELS, bus, subscription, "dead-letters", clock=lambda: 100.0, max_records=max_records, restore_seconds=0.0
+        role, channels, bus, subscription, "dead-letters", clock=lambda: 100.0, max_records=max_records, restore_seconds=0.0
     )
 
 
@@ -261,6 +268,23 @@ def test_a_full_partition_waits(bus: MemoryBus) -> None:
     role.full = [0]
     send(bus, number(1, 5), partition=0)
     send(bus, number(1, 9), partition=1, key=b"valve")
+    drain(counting)
+    assert totals(bus) == [number(1, 9)]
+    role.full = []
+    drain(counting)
+    assert totals(bus) == [number(1, 9), number(1, 5)]
+
+
+def test_what_makes_room_is_read_while_a_partition_is_full(bus: MemoryBus) -> None:
+    """Protects a role that waits for one of its inputs: were it not read either, the partition would be full for ever."""
+    bus.create([TopicSpec("answers", 2, compacted=False)])
+    role = CountingRole()
+    inputs = {**CHANNELS.inputs, "answers": Input("answers", decode_number, makes_room=True)}
+    counting = worker(bus, role, channels=replace(CHANNELS, inputs=inputs))
+    drain(counting)
+    role.full = [0]
+    send(bus, number(1, 5), partition=0)
+    bus.write([Outgoing("answers", b"valve", number(1, 9), 0)])
     drain(counting)
     assert totals(bus) == [number(1, 9)]
     role.full = []

@@ -205,8 +205,8 @@ class FaultySession:
             bus.history.fault(now.now, bus.who, "answer lost")
             raise BusUnavailable("the commit's answer was lost")
 
-    def pause(self, partitions: Iterable[int]) -> None:
-        self._member.pause(partitions)
+    def pause(self, places: Iterable[TopicPartition]) -> None:
+        self._member.pause(places)
 
     def lag(self) -> Mapping[TopicPartition, int]:
         return self._member.lag()

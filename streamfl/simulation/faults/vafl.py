@@ -150,12 +150,12 @@ class VaflScenario:
         return {entity for entity, parties in self.seen.items() if len(parties) >= self.settings.alignment.quorum}
 
     def _to_be_answered(self) -> set[tuple[str, str]]:
-        """Party and entity: whoever comes while fewer than wait_for are new waits for ever."""
+        """Party and entity: whoever comes while fewer than wait_for have shown it waits for ever."""
         needed = max(self.settings.alignment.quorum, self.settings.learning.wait_for)
         return {
             (party, entity)
             for entity, parties in self.seen.items()
-            if entity in self.labels and len(parties) >= needed and (self.settings.learning.wait_for == 1 or len(parties) == needed)
+            if entity in self.labels and len(parties) >= needed
             for party in parties
         }
 
