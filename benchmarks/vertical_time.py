@@ -33,8 +33,14 @@ DELAYS = {
     "spread": (1, 1.5, 2, 3, 4, 6, 10),
     "equal": (1, 1, 1, 1, 1, 1, 1),
 }
-# New embeddings of an entity before it is learnt from.
-WAITS = {"synchronous": 7, "asynchronous": 1, "3 of 7": 3}
+# New embeddings of an entity before it is learnt from, and how many parties have to have shown it at all.
+RULES = {
+    "synchronous": (7, 7),
+    "asynchronous": (1, 1),
+    "asynchronous from 5 on": (1, 5),
+    "asynchronous from 3 on": (1, 3),
+    "3 of 7": (3, 3),
+}
 
 
 def main() -> None:
@@ -48,7 +54,7 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- |", flush=True)
     reached: dict[tuple[str, str], float | None] = {}
     for delays in DELAYS:
-        for rule in WAITS:
+        for rule in RULES:
             if any(fnmatchcase(f"{delays}, {rule}", pattern) for pattern in chosen.only or ["*"]):
                 began = time.perf_counter()
                 reached[delays, rule], uploads = seconds_to_target(delays, rule, chosen.seed)
@@ -63,9 +69,9 @@ def main() -> None:
 def seconds_to_target(delays: str, rule: str, seed: int) -> tuple[float | None, int]:
     """Virtual seconds, None if it is not reached, and how many embeddings were sent until then."""
     table = read(Path(os.environ["STREAMFL_DATA"]) / "mnist.npz", PARTIES["mnist"])
-    wait = WAITS[rule]
+    wait, quorum = RULES[rule]
     chosen = settings("mnist", {**NETWORK, "learning": {"wait_for": wait}}, seed)
-    kept = {"keep": True, "limit": table.learnt, "expiry_seconds": 1e12, "quorum": wait, "revise": False}
+    kept = {"keep": True, "limit": table.learnt, "expiry_seconds": 1e12, "quorum": quorum, "revise": False}
     chosen = chosen.model_copy(
         update={
             "learning": chosen.learning.model_copy(update={"in_flight": chosen.learning.batch_size}),

@@ -44,6 +44,7 @@ __all__ = [
 
 TEST_FRACTION = 0.2
 FEWEST_SHARES = 2
+LONGEST_DELAY = 1_000_000
 
 
 class DelayDistribution(StrEnum):
@@ -284,8 +285,8 @@ def _delays(text: str | None, distribution: DelayDistribution, parties: Sequence
             means[party] = float(value)
         except ValueError:
             means[party] = math.nan
-        if not 0 < means[party] < math.inf:
-            raise ConfigurationError(f"--delays {party}={value}: a positive number of seconds is expected")
+        if not 0 < means[party] <= LONGEST_DELAY:
+            raise ConfigurationError(f"--delays {party}={value}: a positive number of seconds up to {LONGEST_DELAY:,} is expected")
     return [Delay(mean, distribution.value) for mean in means.values()]
 
 

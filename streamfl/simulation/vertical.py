@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -28,6 +29,8 @@ LABELS = "labels"
 # Of a party's samples that lie unread, in multiples of what it takes at once.
 AHEAD = 4
 _LARGEST_BATCH = 4000
+# After so many turns in which nothing came of it, a party is next heard when something can.
+IDLE_TURNS = 100
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,7 @@ class VerticalFederation:
                 idle.clear()
             else:
                 idle[number] = idle.get(number, 0) + 1
-            heapq.heappush(self._events, (self.now + party.delay.draw(party.generator), number))
+            heapq.heappush(self._events, (self._next_turn(number, idle, until), number))
             if watch is not None and watch():
                 return
             if len(idle) == len(self.parties) and min(idle.values()) >= 2 and self.now > self._moved + patience:
@@ -224,6 +227,25 @@ class VerticalFederation:
         worker.step(0.0)
         worker.step(0.0)
         return worker
+
+    def _next_turn(self, number: int, idle: Mapping[int, int], until: float) -> float:
+        """When a party has its next turn: the first one that something can come of, if nothing has for long."""
+        party = self.parties[number]
+        wait = party.delay.draw(party.generator)
+        # Later, however little that is.
+        usual = max(self.now + wait, math.nextafter(self.now, math.inf))
+        if idle.get(number, 0) < IDLE_TURNS:
+            return usual
+        wakes = [role.wake_at for role in (self.coordinator, *(one.role for one in self.parties))]
+        busy = [when for when, other in self._events if idle.get(other, 0) < IDLE_TURNS]
+        end = self._moved + self.settings.alignment.reply_seconds
+        horizon = min([until, *busy, *(when for when in wakes if when is not None), *([end] if end > self.now else [])])
+        if not usual < horizon < math.inf:
+            return usual
+        if party.delay.distribution == "constant":
+            return self.now + math.ceil((horizon - self.now) / wait) * wait
+        # An exponential wait has no memory: from any moment on it is as long.
+        return horizon + wait
 
     def _turn(self, party: _Party) -> bool:
         """What has come for the party, what it sends because of that, and what the coordinator says to it at once."""

@@ -24,6 +24,8 @@ __all__ = ["LOOKS", "VerticalOutcome", "VerticalTable", "run_vertical"]
 
 # So many times the test set is looked at during a run.
 LOOKS = 20
+# Entities shown in all passes: what each party says of each of them is kept to the end.
+MOST_SHOWN = 50_000_000
 # Virtual time in which nothing that is replayed expires.
 FOR_EVER = 1e12
 
@@ -116,11 +118,20 @@ def run_vertical(
     one pass in the table's order, an entity's label coming once the party that is farthest has shown ``label_delay`` more.
     In epochs a party without learning.in_flight shows learning.batch_size entities at a time; in one pass so many reach it from one
     upload to the next. watch: told the share that is done.
-    DataError if the federation diverged.
+    ConfigurationError if there are more passes than memory is for. DataError if the federation diverged.
     """
     count = table.learnt
+    if epochs is not None and epochs * count > MOST_SHOWN:
+        raise ConfigurationError(
+            f"--epochs {epochs}: with {count:,} entities to learn from at most {MOST_SHOWN // count:,} passes can be simulated"
+        )
     settings = _adapted(settings, count, epochs, label_delay)
     inputs, labels = table.part(slice(count))
+    if settings.privacy.reply_noise and settings.learning.loss == "square" and not ((labels >= 0) & (labels <= 1)).all():
+        raise DataError(
+            f"a label is outside labels.label_range, which privacy.reply_noise hides labels only within: in units of it they are "
+            f"{labels.min():g} to {labels.max():g}, 0 to 1 is expected"
+        )
     test_inputs, test_labels = table.part(slice(count, None))
     arrivals = settings.learning.batch_size if epochs is None else None
     federation = VerticalFederation(settings, inputs, labels, delays=delays, arrivals=arrivals)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -28,6 +29,13 @@ def _are_names(names: list[str]) -> list[str]:
     if COORDINATOR in names:
         raise ValueError(f"{COORDINATOR} is the coordinator's own name: another is expected")
     return names
+
+
+def _is_a_range(value: tuple[float, float]) -> tuple[float, float]:
+    low, high = value
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ValueError("two finite numbers are expected, the smaller one first")
+    return value
 
 
 class VaflFederation(Federation):
@@ -88,7 +96,7 @@ class EntityLabelsSection(Section):
     """The field that names the entity; left out: the record's key."""
     label: str
     """The field with the label: a number, 0 or 1, or a class from 0."""
-    label_range: tuple[float, float] = (0.0, 1.0)
+    label_range: Annotated[tuple[float, float], AfterValidator(_is_a_range)] = (0.0, 1.0)
     """With loss = "square": the label's values that become 0 and 1."""
 
     @property

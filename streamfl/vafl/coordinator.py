@@ -46,12 +46,12 @@ MEAN_OF = 1000
 class Alignment:
     """When an entity's embeddings and label make something.
 
-    quorum: so many parties have to have shown it before it is predicted or learnt from. wait_for t: it is learnt from when so many
-    parties have shown it anew; 1: at once, all parties: synchronously. Who comes after them is answered at once. max_staleness D:
-    an embedding made more than so many steps of its party ago is asked for anew first. reply_seconds: after so long without an answer
-    the party counts as absent. revise: predict again with every further embedding before the label. expiry: seconds after its last
-    message that an entity is forgotten. limit: so many entities a partition at most are; the oldest gives way. keep: remember what
-    was learnt from, for parties that show it again.
+    quorum: so many parties have to have shown it before it is predicted or learnt from. wait_for t: it is learnt from when so
+    many parties have shown it anew; 1: at once, all parties: synchronously. Who comes after them is answered at once.
+    max_staleness D: an embedding made more than so many steps of its party ago is asked for anew first. reply_seconds: after so
+    long without an answer the party counts as absent. revise: predict again with every further embedding before the label.
+    expiry: seconds after its last message that an entity is forgotten. limit: so many entities a partition at most are; the
+    oldest gives way. keep: remember what was learnt from, for parties that show it again.
     """
 
     quorum: int = 1

@@ -12,6 +12,11 @@ import pytest
 from command_line import run_command
 from numpy.typing import NDArray
 
+from streamfl.samples import DataError
+from streamfl.simulation.vertical import VerticalFederation
+from streamfl.simulation.vertical_run import VerticalTable, run_vertical
+from streamfl.vafl.config import VaflSettings
+
 CONFIG = """
 [federation]
 name = "loans"
@@ -194,6 +199,48 @@ def test_delays_are_the_virtual_time(line: Line) -> None:
     assert found["downlink_bytes"] > found["uploads"] * 8
 
 
+def test_a_far_slower_party_costs_no_idle_turns(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects whoever simulates a party that is very slow: turns in which nothing can happen are not gone through one by one, and
+    what is learnt is what comes at a lesser delay.
+    """
+    turns = 0
+    turn = VerticalFederation._turn
+
+    def counted(federation: VerticalFederation, party: Any) -> bool:
+        nonlocal turns
+        turns += 1
+        assert turns < 10_000
+        return turn(federation, party)
+
+    monkeypatch.setattr(VerticalFederation, "_turn", counted)
+    for distribution in ("constant", "exponential"):
+        turns = 0
+        slow, less = (
+            line.json("--delays", f"bank=1,shop={delay}", "--delay-distribution", distribution, more=SYNCHRONOUS)
+            for delay in (1_000_000, 50)
+        )
+        # The parameters depend on the entities' order only.
+        assert (slow["loss"], slow["uploads"]) == (less["loss"], less["uploads"])
+        if distribution == "constant":
+            assert slow["virtual_seconds"] == pytest.approx(15e6)
+
+
+@pytest.mark.parametrize("late", ["max_staleness = 0\n[alignment]\nreply_seconds = 7.5", 'loss = "square"\nin_flight = 40', ""])
+def test_skipping_idle_turns_changes_nothing_that_is_said(line: Line, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
+    """Protects the results of simulations: with idle turns passed over as soon as can be, or none at all, the same is sent at the
+    same times, requests that nobody answers in time included.
+    """
+    found = []
+    for idle in (2, 10**9):
+        monkeypatch.setattr("streamfl.simulation.vertical.IDLE_TURNS", idle)
+        line.json("--online", "--label-delay", 12, "--delays", "bank=0.5,shop=37", "--trace", line.folder, more=late)
+        found.append(line.trace())
+    skipped, whole = found
+    assert skipped.keys() == whole.keys()
+    for name, values in whole.items():
+        np.testing.assert_array_equal(skipped[name], values, err_msg=name)
+
+
 def test_names_and_ranges_mean_the_same_columns(line: Line) -> None:
     """Protects a split by names: both ways give the same run, to the last bit, whichever member's file is read."""
     ranges = line.json("--split", "shop=2:5,bank=0:2")
@@ -246,6 +293,8 @@ MISTAKES = {
     "bank is there twice": (("--split", "bank=0:2,bank=2:5"), "", ""),
     "PARTY=… is expected": (("--split", "bank"), "", ""),
     "a positive number of seconds": (("--delays", "bank=0"), "", ""),
+    "seconds up to 1,000,000 is expected": (("--delays", "bank=1e7"), "", ""),
+    "with 120 entities to learn from at most 416,666 passes": (("--epochs", 99999999999), "", ""),
     "--delays shop=soon": (("--delays", "shop=soon"), "", ""),
     "--epochs has no meaning with --online": (("--epochs", 2, "--online"), "", ""),
     "--label-delay has no meaning without --online": (("--label-delay", 2), "", ""),
@@ -284,6 +333,21 @@ def test_labels_that_the_loss_does_not_have_are_refused(line: Line) -> None:
     assert (code, "no column colour" in error) == (5, True)
     code, _, error = line("--test-fraction", 0.999)
     assert (code, "leave 0 to learn from" in error) == (5, True)
+
+
+def test_labels_that_noise_does_not_hide_are_refused() -> None:
+    """Protects the mu of labels in a simulation too: one outside the range is told of, and not quietly left out."""
+    settings = VaflSettings.model_validate(
+        {
+            "federation": {"name": "f", "parties": ["bank"], "embedding_size": 1},
+            "role": {"kind": "simulation"},
+            "learning": {"loss": "square"},
+            "privacy": {"reply_noise": 1.0, "secret_file": "secret"},
+        }
+    )
+    table = VerticalTable([np.ones((4, 1))], np.array([0.0, 1.5, 1.0, 0.5]), test=1)
+    with pytest.raises(DataError, match=r"outside labels.label_range.* 0 to 1.5, 0 to 1 is expected"):
+        run_vertical(settings, table)
 
 
 def test_rows_with_gaps_are_left_out_and_counted(line: Line) -> None:
