@@ -87,8 +87,8 @@ class _Party(msgspec.Struct, array_like=True):
 class _Held(msgspec.Struct, array_like=True, gc=False):
     """An embedding.
 
-    fresh: no gradient went to it. asked: a newer one was asked for. again: it came because of that, and nothing was learnt since.
-    answers: gradients that went to earlier ones of this party and entity.
+    fresh: no gradient went to it. asked: a newer one was asked for. again: it came because of that. answers:
+    gradients that went to earlier ones of this party and entity.
     """
 
     epoch: int
@@ -484,8 +484,6 @@ class VaflCoordinator:
             staleness = max(0, task.parties[number].parameters_version - held.parameters_version)
             self._staleness_sum += staleness
             self._staleness_largest = max(self._staleness_largest, staleness)
-        for held in entity.held.values():
-            held.again = False
         if len(entity.held) == len(self.parties) and not self.alignment.keep:
             del task.entities[name]
 
@@ -493,11 +491,12 @@ class VaflCoordinator:
         bound = self.alignment.max_staleness
         if bound is None:
             return []
-        # What was just asked for is as new as can be had.
+        # What was asked for once is as new as can be had, and who has its gradient has forgotten the entity.
         return [
             (number, held)
             for number, held in sorted(entity.held.items())
-            if not held.again
+            if held.fresh
+            and not held.again
             and (
                 held.epoch != task.parties[number].epoch
                 or task.parties[number].parameters_version - held.parameters_version > bound

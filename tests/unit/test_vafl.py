@@ -186,15 +186,13 @@ def test_whoever_is_asked_has_the_whole_time_to_answer() -> None:
     assert figures(coordinator.role)["silent_parties"] == 1
 
 
-def test_an_embedding_that_was_renewed_grows_old_again() -> None:
-    """Protects the bound on staleness: having been asked for once does not make an embedding new for ever."""
-    coordinator = Coordinator(quorum=1, max_staleness=2, keep=True)
+def test_who_has_its_gradient_is_not_asked_again() -> None:
+    """Protects late parties from waiting for an answer that cannot come: a party forgets an entity with its gradient."""
+    coordinator = Coordinator(quorum=1, max_staleness=2)
     coordinator.hears("bank", "e", 1.0, version=0)
-    coordinator.hears("bank", "other", 1.0, version=5)
-    assert coordinator.labelled("e", 0.0) == ["bank: e 1 again"]
-    assert coordinator.hears("bank", "e", 2.0, version=5) == ["bank: e 3 4"]
+    assert coordinator.labelled("e", 0.0) == ["bank: e 1 2"]
     coordinator.hears("bank", "other", 1.0, version=9)
-    assert coordinator.hears("shop", "e", 1.0) == ["bank: e 3 again"]
+    assert coordinator.hears("shop", "e", 1.0) == ["shop: e 1 4"]
 
 
 def test_state_of_another_federation_is_refused() -> None:
