@@ -44,7 +44,7 @@ __all__ = [
 
 TEST_FRACTION = 0.2
 FEWEST_SHARES = 2
-LONGEST_DELAY = 1_000_000
+SHORTEST_DELAY, LONGEST_DELAY = 1e-6, 1_000_000
 
 
 class DelayDistribution(StrEnum):
@@ -285,8 +285,10 @@ def _delays(text: str | None, distribution: DelayDistribution, parties: Sequence
             means[party] = float(value)
         except ValueError:
             means[party] = math.nan
-        if not 0 < means[party] <= LONGEST_DELAY:
-            raise ConfigurationError(f"--delays {party}={value}: a positive number of seconds up to {LONGEST_DELAY:,} is expected")
+        if not SHORTEST_DELAY <= means[party] <= LONGEST_DELAY:
+            raise ConfigurationError(
+                f"--delays {party}={value}: a positive number of seconds, {SHORTEST_DELAY:g} to {LONGEST_DELAY:,}, is expected"
+            )
     return [Delay(mean, distribution.value) for mean in means.values()]
 
 

@@ -236,10 +236,16 @@ class VerticalFederation:
         usual = max(self.now + wait, math.nextafter(self.now, math.inf))
         if idle.get(number, 0) < IDLE_TURNS:
             return usual
-        wakes = [role.wake_at for role in (self.coordinator, *(one.role for one in self.parties))]
-        busy = [when for when, other in self._events if idle.get(other, 0) < IDLE_TURNS]
+        moments = [until, self.coordinator.wake_at, party.role.wake_at]
+        for when, other in self._events:
+            if idle.get(other, 0) < IDLE_TURNS:
+                moments.append(when)
+            elif (wake := self.parties[other].role.wake_at) is not None:
+                moments.append(max(when, wake))
         end = self._moved + self.settings.alignment.reply_seconds
-        horizon = min([until, *busy, *(when for when in wakes if when is not None), *([end] if end > self.now else [])])
+        if end > self.now:
+            moments.append(end)
+        horizon = min(moment for moment in moments if moment is not None)
         if not usual < horizon < math.inf:
             return usual
         if party.delay.distribution == "constant":

@@ -19,7 +19,7 @@ from scipy.stats import kstest
 
 from streamfl.role import PeerError, Received, Record, Send, StateChange
 from streamfl.samples import Sample
-from streamfl.vafl.config import PrivacySection, VaflSettings
+from streamfl.vafl.config import EntityLabelsSection, PrivacySection, VaflSettings
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
 from streamfl.vafl.networks import DenseNetwork
 from streamfl.vafl.party import PartySteps, VaflParty
@@ -538,3 +538,10 @@ def test_reply_noise_hides_only_labels_within_their_range(tmp_path: Path) -> Non
         assert abs(gradient(*coordinator(**private), label)) < 10
     # Without noise nothing is promised, and a label may surprise.
     assert gradient(*coordinator(), 1000.0) == pytest.approx(-2 * 99)
+
+
+@pytest.mark.parametrize("values", [(1.0, 1.0), (2.0, 1.0), (0.0, np.inf), (np.nan, 1.0)])
+def test_a_range_of_labels_is_one(values: tuple[float, float]) -> None:
+    """Protects the coordinator from dividing by a range that is none: it is told of when the settings are read."""
+    with pytest.raises(ValueError, match="two finite numbers are expected, the smaller one first"):
+        EntityLabelsSection(topic="outcomes", label="y", label_range=values)

@@ -223,6 +223,9 @@ def test_a_far_slower_party_costs_no_idle_turns(line: Line, monkeypatch: pytest.
         assert (slow["loss"], slow["uploads"]) == (less["loss"], less["uploads"])
         if distribution == "constant":
             assert slow["virtual_seconds"] == pytest.approx(15e6)
+        turns = 0
+        # Entities expire meanwhile, at the slow party too.
+        line.json("--online", "--delays", "bank=1,shop=1000000", "--delay-distribution", distribution)
 
 
 @pytest.mark.parametrize("late", ["max_staleness = 0\n[alignment]\nreply_seconds = 7.5", 'loss = "square"\nin_flight = 40', ""])
@@ -293,7 +296,8 @@ MISTAKES = {
     "bank is there twice": (("--split", "bank=0:2,bank=2:5"), "", ""),
     "PARTY=… is expected": (("--split", "bank"), "", ""),
     "a positive number of seconds": (("--delays", "bank=0"), "", ""),
-    "seconds up to 1,000,000 is expected": (("--delays", "bank=1e7"), "", ""),
+    "number of seconds, 1e-06 to 1,000,000, is expected": (("--delays", "bank=1e7"), "", ""),
+    "--delays shop=1e-300": (("--delays", "shop=1e-300"), "", ""),
     "with 120 entities to learn from at most 416,666 passes": (("--epochs", 99999999999), "", ""),
     "--delays shop=soon": (("--delays", "shop=soon"), "", ""),
     "--epochs has no meaning with --online": (("--epochs", 2, "--online"), "", ""),
