@@ -45,6 +45,7 @@ from streamfl.runtime.bus import (
     TopicPartition,
     TopicSpec,
     TopicState,
+    transactional_prefix,
 )
 from streamfl_connectors.assignor import CoPartitionAssignor
 from streamfl_connectors.kafka_clients import (
@@ -382,7 +383,7 @@ class KafkaSession:
         self._bus = bus
         self._subscription = subscription
         self._transactional = subscription.guarantee == "exactly_once"
-        self._transactional_id = subscription.transactional_id or f"{subscription.group}-{uuid.uuid4()}"
+        self._transactional_id = subscription.transactional_id or f"{transactional_prefix(subscription.group)}{uuid.uuid4()}"
         counts = bus.require([*subscription.inputs, *subscription.tables])
         if len({counts[topic] for topic in subscription.inputs}) > 1:
             found = ", ".join(f"{topic}: {counts[topic]}" for topic in subscription.inputs)

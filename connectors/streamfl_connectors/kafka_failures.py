@@ -14,7 +14,7 @@ from kafka import errors as kafka_errors
 from kafka.errors import KafkaError
 
 from streamfl.role import ConfigurationError
-from streamfl.runtime.bus import BusUnavailable, CommitRefused, Subscription
+from streamfl.runtime.bus import BusUnavailable, CommitRefused, Subscription, transactional_prefix
 
 __all__ = ["FAILURES", "NOT_LET_IN", "Failure", "causes_logged", "needed", "quieten", "too_large", "translated"]
 
@@ -27,7 +27,8 @@ class Failure:
 
     retry: BusUnavailable; health turns red, and the worker tries again with a new session for as long as it takes. restore:
     CommitRefused; the step is not made, and the partitions are taken back from the changelog. stop: ConfigurationError.
-    ``told`` may name the group, {group!r}, and the topics that the error names, {topics}.
+    ``told`` may name the group, {group!r}, what its transactional ids begin with, {prefix!r}, and the topics that the error names,
+    {topics}.
     """
 
     errors: tuple[type[KafkaError], ...]
@@ -44,7 +45,7 @@ FAILURES = (
     Failure(
         (kafka_errors.TransactionalIdAuthorizationFailedError,),
         "stop",
-        "not authorised: an ACL must allow Write on transactional ids with the prefix {group!r}",
+        "not authorised: an ACL must allow Write on transactional ids with the prefix {prefix!r}",
     ),
     Failure((kafka_errors.GroupAuthorizationFailedError,), "stop", "not authorised: an ACL must allow Read on group {group!r}"),
     Failure((kafka_errors.TopicAuthorizationFailedError,), "stop", "not authorised: {topics}"),
@@ -115,8 +116,9 @@ def translated(doing: str, subscription: Subscription | None = None) -> Iterator
             raise BusUnavailable(f"{doing}: {error}") from error
         named = error.args[0] if error.args and kind is type(error) else ()
         topics = [named] if isinstance(named, str) else sorted(named) if isinstance(named, Iterable) else []
+        group = subscription.group if subscription else ""
         told = failure.told.format(
-            group=subscription.group if subscription else "", topics="; ".join(map(needed, topics)), error=error
+            group=group, prefix=transactional_prefix(group), topics="; ".join(map(needed, topics)), error=error
         )
         raise ConfigurationError(f"{doing}: {told}") from error
 

@@ -273,7 +273,7 @@ class LibrdkafkaBus:
             present.discard()
         writer = Writer(self, batch_bytes, settings)
         if "transactional.id" in settings:
-            with translated("joining the cluster's transactions", settings["transactional.id"].rpartition("-")[0]):
+            with translated("joining the cluster's transactions", settings["transactional.id"].rpartition(":")[0]):
                 try:
                     writer.client.init_transactions(self.connect_timeout)
                 except BaseException:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from confluent_kafka import KafkaError, KafkaException
 
 from streamfl.role import ConfigurationError
-from streamfl.runtime.bus import BusUnavailable, CommitRefused
+from streamfl.runtime.bus import BusUnavailable, CommitRefused, transactional_prefix
 
 __all__ = ["NOT_LET_IN", "needed", "told", "translated"]
 
@@ -50,7 +50,7 @@ MISTAKES = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "not authorised: an ACL must allow Read (for inputs, tables and state) and Write "
     "(for outputs and state) on topic {topic!r}",
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "not authorised: an ACL must allow Write on transactional ids with the "
-    "prefix {group!r}",
+    "prefix {prefix!r}",
     KafkaError.FENCED_INSTANCE_ID: "another worker uses the same bus.options 'group.instance.id': give each worker one of its own",
     KafkaError.INCONSISTENT_GROUP_PROTOCOL: "the group {group!r} has members with another connector: all of a group's "
     "workers need the same bus.url scheme",
@@ -67,7 +67,8 @@ def told(doing: str, error: KafkaError, group: str = "", topic: str = "") -> Exc
     if code in NOT_LET_IN:
         return ConfigurationError(f"{doing}: bus.options: no way into the Kafka cluster: {error.str()}")
     if code in MISTAKES:
-        return ConfigurationError(f"{doing}: {MISTAKES[code].format(topic=topic, group=group)} ({error.str()})")
+        mistake = MISTAKES[code].format(topic=topic, group=group, prefix=transactional_prefix(group))
+        return ConfigurationError(f"{doing}: {mistake} ({error.str()})")
     if code in REFUSED:
         return CommitRefused(f"{doing}: {error.str()}")
     return BusUnavailable(f"{doing}: {error.str()}")

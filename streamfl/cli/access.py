@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 
 from streamfl.cli.preflight import Configured
+from streamfl.runtime.bus import transactional_prefix
 
 __all__ = ["Right", "rights"]
 
@@ -55,5 +56,5 @@ def rights(configured: Configured, principal: str | None = None) -> list[Right]:
         found.append(Right(principal, "topic", topic, "literal", operations))
     found.append(Right(principal, "group", settings.group, "literal", ("Read",)))
     if settings.bus.processing_guarantee == "exactly_once":
-        found.append(Right(principal, "transactional-id", f"{settings.group}-", "prefixed", ("Write",)))
+        found.append(Right(principal, "transactional-id", transactional_prefix(settings.group), "prefixed", ("Write",)))
     return found

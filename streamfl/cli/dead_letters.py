@@ -29,7 +29,17 @@ import typer
 from streamfl.cli.output import FormatOption, OutputFormat, print_json, print_table, say
 from streamfl.cli.preflight import ConfigArgument, Configured, counted, read_configuration
 from streamfl.role import ConfigurationError, Record
-from streamfl.runtime.bus import Bus, BusUnavailable, CommitRefused, Outgoing, Polled, Session, Step, Subscription
+from streamfl.runtime.bus import (
+    Bus,
+    BusUnavailable,
+    CommitRefused,
+    Outgoing,
+    Polled,
+    Session,
+    Step,
+    Subscription,
+    transactional_prefix,
+)
 from streamfl.wire import record_size
 
 __all__ = ["dead_letters"]
@@ -279,7 +289,7 @@ class _Replay:
         self._partitions = {name: described[name].partitions for name in inputs if name in described}
         self._own_partitions = described[self._topic].partitions
         group = f"{settings.federation.name}.dead-letters-replay"
-        self._subscription = Subscription(group, (self._topic,), transactional_id=f"{group}-{uuid.uuid4()}")
+        self._subscription = Subscription(group, (self._topic,), transactional_id=f"{transactional_prefix(group)}{uuid.uuid4()}")
         self._outcome = _Outcome()
         self._to_do: set[int] = set()
         self._done: set[int] = set()

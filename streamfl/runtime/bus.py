@@ -32,6 +32,7 @@ __all__ = [
     "TopicSpec",
     "TopicState",
     "connect",
+    "transactional_prefix",
 ]
 
 TopicPartition = tuple[str, int]
@@ -70,11 +71,20 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     headers: tuple[tuple[str, bytes], ...] = ()
 
 
+def transactional_prefix(group: str) -> str:
+    """What the transactional ids of this group's workers begin with, and of no other: names of federations and parties have no colon.
+
+    After a hyphen the right of a party p would hold for a party p-x too, and p could have its workers fenced.
+    """
+    return f"{group}:"
+
+
 @dataclass(frozen=True)
 class Subscription:
     """What a worker joins: co-partitioned inputs in a group, tables read whole, and how commits are guaranteed.
 
-    ``transactional_id`` may differ at every start. ``auto_offset_reset`` says where a group without offsets begins.
+    ``transactional_id`` begins with :func:`transactional_prefix` and may differ at every start. ``auto_offset_reset`` says where a
+    group without offsets begins.
     """
 
     group: str

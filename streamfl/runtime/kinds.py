@@ -14,7 +14,7 @@ from typing import Any
 import streamfl
 from streamfl.role import ConfigurationError
 from streamfl.role_kind import RoleKind
-from streamfl.runtime.bus import Bus, Subscription
+from streamfl.runtime.bus import Bus, Subscription, transactional_prefix
 from streamfl.runtime.worker import Worker
 from streamfl.settings import RoleSettings
 
@@ -62,7 +62,7 @@ def build_worker(
         guarantee=settings.bus.processing_guarantee,
         auto_offset_reset=settings.bus.auto_offset_reset,
         # A name of its own at every start; the group in front lets one prefixed right cover all of them.
-        transactional_id=f"{settings.group}-{uuid.uuid4()}",
+        transactional_id=f"{transactional_prefix(settings.group)}{uuid.uuid4()}",
     )
     return Worker(
         role,

@@ -89,9 +89,9 @@ def test_every_missing_right_is_named_and_with_all_of_them_a_session_works(secur
         with pytest.raises(ConfigurationError, match=rf"Read .* on topic '{samples}'"):
             worker.session(subscription)
         allow(secured, ResourceType.TOPIC, samples, ACLOperation.READ)
-        with pytest.raises(ConfigurationError, match=rf"Write on transactional ids with the prefix '{group}'"):
+        with pytest.raises(ConfigurationError, match=rf"Write on transactional ids with the prefix '{group}:'"):
             worker.session(subscription)
-        allow(secured, ResourceType.TRANSACTIONAL_ID, group, ACLOperation.WRITE)
+        allow(secured, ResourceType.TRANSACTIONAL_ID, f"{group}:", ACLOperation.WRITE)
         session = worker.session(subscription)
         with pytest.raises(ConfigurationError, match=rf"Read on group '{group}'"):
             _poll_record(session)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,11 @@ import pytest
 from command_line import run_command
 
 from streamfl.cli import demo_vertical
+from streamfl.cli.access import rights
+from streamfl.cli.preflight import read_configuration
 from streamfl.role import TopicSpec
-from streamfl.runtime.bus import Outgoing
-from streamfl.runtime.kinds import find_kind
+from streamfl.runtime.bus import Outgoing, Subscription
+from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.settings import load_kind, load_settings
 
@@ -123,8 +127,37 @@ def test_rights_are_those_that_the_role_needs_and_no_more(line: Line, kind: str)
     (group,) = [one for one in lines if "--group" in one]
     assert (group["--group"], group["--operation"]) == ([GROUPS[kind]], ["Read"])
     (transactions,) = [one for one in lines if "--transactional-id" in one]
-    assert transactions["--transactional-id"] == [f"{GROUPS[kind]}-"]
+    assert transactions["--transactional-id"] == [f"{GROUPS[kind]}:"]
     assert (transactions["--operation"], transactions["--resource-pattern-type"]) == (["Write"], ["prefixed"])
+
+
+def test_a_worker_writes_under_its_own_right_and_no_other(tmp_path: Path) -> None:
+    """Protects parties from being fenced by each other: each worker's transactional id begins as its own printed right says, and as
+    nobody else's does, though one's name begin with the other's.
+    """
+    joined: list[str] = []
+
+    class Noted(MemoryBus):
+        def session(self, subscription: Subscription) -> Any:
+            joined.append(subscription.transactional_id)
+            return super().session(subscription)
+
+    members = [("f", "p"), ("f", "p-x"), ("f", "p_x"), ("f.p", "q"), ("f-p", "p"), ("f", "p-x-y")]
+    allowed: list[str] = []
+    for federation, party in members:
+        path = tmp_path / "party.toml"
+        path.write_text(
+            f'[federation]\nname = "{federation}"\nparties = ["{party}"]\nembedding_size = 1\n[role]\nkind = "vafl-party"\n'
+            f'[party]\nname = "{party}"\n[samples]\ntopic = "baskets"\nfeatures = ["x"]\n'
+        )
+        configured = read_configuration(path)
+        allowed += [right.name for right in rights(configured) if right.resource == "transactional-id"]
+        bus = Noted()
+        bus.create([replace(topic, partitions=1) for topic in configured.kind.topics(configured.settings)])
+        with closing(build_worker(configured.settings, bus)) as worker:
+            worker.step(0.0)
+    fits = [[identifier.startswith(prefix) for prefix in allowed] for identifier in joined]
+    assert fits == [[one == other for other in members] for one in members]
 
 
 def test_rights_are_the_same_in_json_and_of_whom_they_are_asked_for(line: Line) -> None:
