@@ -72,7 +72,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
 
 
 def transactional_prefix(group: str) -> str:
-    """What the transactional ids of this group's workers begin with, and of no other: names of federations and parties have no colon.
+    """What the transactional ids of this group's workers begin with, and of no other: no name of a federation or party has a colon.
 
     After a hyphen the right of a party p would hold for a party p-x too, and p could have its workers fenced.
     """
