@@ -15,7 +15,7 @@ from streamfl.runtime.kinds import find_kind
 from streamfl.samples import Label, Sample
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.coordinator import Alignment, HeadSteps, VaflCoordinator
-from streamfl.vafl.heads import LOGISTIC, SQUARE, SumHead, softmax_loss
+from streamfl.vafl.heads import LOGISTIC, SQUARE, NetworkHead, SumHead, softmax_loss
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Prediction, Reply
 from streamfl.vafl.networks import DenseNetwork
 from streamfl.vafl.party import PartySteps, VaflParty
@@ -96,6 +96,50 @@ def test_an_absent_party_is_replaced_by_its_mean() -> None:
     coordinator.hears("bank", "e", 1.0)
     assert coordinator.hears("phone", "e", 1.0) == ["e is 6, of 2, revision 0"]
     assert coordinator.hears("shop", "e", 9.0) == []
+
+
+def test_a_mean_follows_a_party_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects predictions without a party from what its model said long ago: of very many embeddings only the newest count."""
+    monkeypatch.setattr("streamfl.vafl.coordinator.MEAN_OF", 2)
+    coordinator = Coordinator(quorum=2, revise=False)
+    for number, value in enumerate((0.0, 0.0, 0.0, 8.0, 8.0)):
+        coordinator.hears("shop", f"old-{number}", value)
+    coordinator.hears("bank", "e", 0.0)
+    assert coordinator.hears("phone", "e", 0.0) == ["e is 6, of 2, revision 0"]
+
+
+def test_an_embedding_of_an_earlier_life_is_asked_for_anew() -> None:
+    """Protects learning from a party whose state was lost: its model began anew, whatever the number of its steps."""
+    coordinator = Coordinator(quorum=1, max_staleness=100)
+    coordinator.hears("bank", "e", 1.0)
+    message = Embedding(VERSION, 0, "other", 2, 1, 0, encode_array(np.array([1.0])))
+    coordinator.role.receive([received("embeddings/bank", message, "other")], 0.0)
+    assert coordinator.labelled("e", 0.0) == ["bank: e 1 again"]
+
+
+def test_a_head_learns_from_the_noisy_label_that_parties_are_told_of() -> None:
+    """Protects labels from the head's own parameters, which everybody's gradients go through: they move along the same noise."""
+    head = NetworkHead(DenseNetwork([1, 1], bias=False, dtype=np.float64))
+    role = VaflCoordinator(
+        parties=("bank",),
+        embedding_size=1,
+        head=head,
+        loss=LOGISTIC,
+        steps=HeadSteps("sgd", 0.5, 1),
+        alignment=Alignment(),
+        seed=0,
+        dtype=np.float64,
+        gradient_noise=3.0,
+        noise_secret="5e" * 32,
+    )
+    role.open(0)
+    (before,) = role.parameters(0)
+    role.receive([received("labels", Label("e", "e", 1.0), "e")], 0.0)
+    message = Embedding(VERSION, 0, "e", 1, 1, 0, encode_array(np.array([2.0])))
+    said = [one for one in role.receive([received("embeddings/bank", message, "e")], 0.0) if isinstance(one, Send)]
+    told = np.frombuffer(REPLY.decode(said[-1].value).gradient)[0] / before
+    assert abs(told - (1 / (1 + np.exp(-2.0 * before)) - 1)) > 1e-3
+    assert role.parameters(0)[0] == pytest.approx(before - 0.5 * told * 2.0)
 
 
 def test_who_comes_after_the_label_gets_its_gradient_alone() -> None:
@@ -345,6 +389,30 @@ def test_no_more_are_on_their_way_than_may_be() -> None:
     assert [one[:2] for one in party.answered("b", 2, 1.0)] == [("c", 3), ("d", 4)]
     assert list(party.role.full) == []
     assert figures(party.role)["steps"] == 1
+
+
+def test_a_gradient_goes_through_the_noise_that_its_embedding_had() -> None:
+    """Protects learning with noise inside hidden layers: other noise would be the gradient of another embedding."""
+    party = VaflParty(
+        name="bank",
+        function=DenseNetwork([1, 1, 1], "tanh", dtype=np.float64, perturbation=0.5),
+        inputs=1,
+        embedding_size=1,
+        steps=PartySteps("sgd", 1.0, 1),
+        seed=0,
+        mechanism=Mechanism(1e6, 1e-9, None, None, None, "5e" * 32),
+    )
+    party.open(0)
+    first, _, last, constant = party.parameters(0)
+    (shown,) = party.receive([received("samples", Sample("e", "s", (2.0,), None), "e")], 0.0)
+    assert isinstance(shown, Send)
+    embedding = EMBEDDING.decode(shown.value)
+    hidden = (np.frombuffer(embedding.values)[0] - constant) / last
+    assert abs(hidden - np.tanh(2.0 * first)) > 1e-3
+    reply = Reply(VERSION, 0, "e", embedding.epoch, embedding.sequence, encode_array(np.array([0.25])))
+    party.receive([received("gradients", reply, "e")], 0.0)
+    assert party.parameters(0)[2] == pytest.approx(last - 0.25 * hidden, abs=1e-6)
+    assert party.parameters(0)[0] == pytest.approx(first - 0.25 * last * (1 - hidden**2) * 2.0, abs=1e-6)
 
 
 @pytest.mark.parametrize(("first", "second"), [(1, 4), (2, 5), (1, 7)])
