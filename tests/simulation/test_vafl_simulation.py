@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from simulation.test_mutations import Mutation, after, check_caught, instead
 
 from streamfl.optimisers import AdaGrad
 from streamfl.simulation.faults.chances import FAULTS
 from streamfl.simulation.faults.vafl import scenario, simulate
 from streamfl.vafl.coordinator import VaflCoordinator
 from streamfl.vafl.party import VaflParty
-from tests.simulation.test_mutations import Mutation, after, check_caught, instead
 
 SEEDS = range(60)
 
@@ -65,16 +65,15 @@ def takes_replies_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def learns_before_the_quorum(patch: pytest.MonkeyPatch) -> None:
-    def change(real: Any, self: Any, task: Any, name: str, entity: Any) -> Any:
-        alignment = self.alignment
-        object.__setattr__(alignment, "quorum", 1)
-        return real(self, task, name, entity)
+    def change(real: Any, self: Any, *arguments: Any) -> Any:
+        object.__setattr__(self.alignment, "quorum", 1)
+        return real(self, *arguments)
 
     instead(patch, VaflCoordinator, "_learn_if_ready", change)
 
 
 def answers_twice(patch: pytest.MonkeyPatch) -> None:
-    def change(result: Any, self: Any, task: Any, name: str, entity: Any) -> Any:
+    def change(result: Any, self: Any, task: Any, name: str, entity: Any, now: float) -> Any:
         for held in entity.held.values():
             held.fresh = True
         return result
@@ -92,10 +91,15 @@ def steps_on_whatever_came_together(patch: pytest.MonkeyPatch) -> None:
     after(patch, VaflParty, "receive", change)
 
 
-def shows_by_the_next_version(patch: pytest.MonkeyPatch) -> None:
-    # What came before a step is shown after it.
+def names_the_version_before(patch: pytest.MonkeyPatch) -> None:
     def change(real: Any, self: Any, partition: int, task: Any) -> Any:
-        return [] if task.answered and len(task.answered) >= self.steps.batch_size else real(self, partition, task)
+        back = int(task.counters is not None and task.counters.steps > 0)
+        if not back:
+            return real(self, partition, task)
+        task.counters.steps -= back
+        sends = real(self, partition, task)
+        task.counters.steps += back
+        return sends
 
     instead(patch, VaflParty, "_show", change)
 
@@ -104,14 +108,12 @@ def forgets_the_squares(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AdaGrad, "arrays", property(lambda self: {}, lambda self, value: None), raising=False)
 
 
-def asks_for_ever(patch: pytest.MonkeyPatch) -> None:
-    def change(result: Any, self: Any, task: Any, *rest: Any) -> Any:
-        for entity in task.entities.values():
-            for held in entity.held.values():
-                held.again = False
+def leaves_late_parties_waiting(patch: pytest.MonkeyPatch) -> None:
+    def change(result: Any, self: Any, task: Any, name: str, entity: Any, now: float) -> Any:
+        entity.rounds = 0
         return result
 
-    after(patch, VaflCoordinator, "_take_embedding", change)
+    after(patch, VaflCoordinator, "_learn_if_ready", change)
 
 
 def of(role: type, *prefixes: bytes) -> Mutation:
@@ -133,7 +135,7 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "party: optimiser's state not restored": forgets_the_squares,
     "party: takes a reply twice": takes_replies_again,
     "party: steps on whatever came together": steps_on_whatever_came_together,
-    "party: shows by the next version": shows_by_the_next_version,
+    "party: names the version before": names_the_version_before,
     "coordinator: entities not restored": of(VaflCoordinator, b"entity/"),
     "coordinator: parties not restored": of(VaflCoordinator, b"party/"),
     "coordinator: parameters not restored": of(VaflCoordinator, b"array/"),
@@ -141,7 +143,7 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "coordinator: takes an embedding twice": takes_embeddings_again,
     "coordinator: learns before the quorum": learns_before_the_quorum,
     "coordinator: answers twice": answers_twice,
-    "coordinator: asks for ever": asks_for_ever,
+    "coordinator: leaves late parties waiting": leaves_late_parties_waiting,
 }
 
 
