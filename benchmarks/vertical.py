@@ -37,7 +37,6 @@ def private(mu: float, share: float, norm: float, batch: int, rate: float) -> di
     return {"head": {"kind": "network"}, "privacy": noise | steps, "learning": learning}
 
 
-
 # Name: data, settings, passes (None: one, online), entities that labels come later, and what is to be reached.
 RUNS: dict[str, tuple[str, dict[str, Any], int | None, int, float]] = {
     "mnist, linear, 3 epochs": ("mnist", LINEAR, 3, 0, 0.92),

@@ -17,11 +17,9 @@ from contextlib import closing
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.vertical import NETWORK, PARTIES, read, settings
-from streamfl.seeding import rng_for
 from streamfl.simulation.vertical import Delay, VerticalFederation
+from streamfl.simulation.vertical_run import adapted, epoch_orders
 
 TARGET = 0.97
 LOOKS_A_PASS = 20
@@ -71,13 +69,8 @@ def seconds_to_target(delays: str, rule: str, seed: int) -> tuple[float | None, 
     table = read(Path(os.environ["STREAMFL_DATA"]) / "mnist.npz", PARTIES["mnist"])
     wait, quorum = RULES[rule]
     chosen = settings("mnist", {**NETWORK, "learning": {"wait_for": wait}}, seed)
-    kept = {"keep": True, "limit": table.learnt, "expiry_seconds": 1e12, "quorum": quorum, "revise": False}
-    chosen = chosen.model_copy(
-        update={
-            "learning": chosen.learning.model_copy(update={"in_flight": chosen.learning.batch_size}),
-            "alignment": chosen.alignment.model_copy(update=kept),
-        }
-    )
+    chosen = chosen.model_copy(update={"alignment": chosen.alignment.model_copy(update={"quorum": quorum})})
+    chosen = adapted(chosen, table.learnt, MOST_PASSES, 0)
     inputs, labels = table.part(slice(table.learnt))
     tests = table.part(slice(table.learnt, None))
     federation = VerticalFederation(chosen, inputs, labels, delays=[Delay(mean) for mean in DELAYS[delays]])
@@ -88,8 +81,7 @@ def seconds_to_target(delays: str, rule: str, seed: int) -> tuple[float | None, 
         federation.write_labels(range(table.learnt))
         # The fastest party's share of all embeddings is the largest.
         fastest = math.ceil(MOST_PASSES * len(inputs) / sum(min(DELAYS[delays]) / delay for delay in DELAYS[delays]))
-        orders = [rng_for(seed, "simulate", "epoch", epoch).permutation(table.learnt) for epoch in range(fastest)]
-        order = np.concatenate(orders).tolist()
+        order = epoch_orders(chosen, table.learnt, fastest).ravel().tolist()
 
         def there() -> bool:
             nonlocal looked, found

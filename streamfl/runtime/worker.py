@@ -220,7 +220,7 @@ class Worker:
         return not self._withholds_ticks()
 
     def _withholds_ticks(self) -> bool:
-        return not self._draining.keys() <= self._paused()
+        return bool(self._draining) and not self._draining.keys() <= self._paused()
 
     def _paused(self) -> set[TopicPartition]:
         """What is not read while partitions are full."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -170,25 +170,34 @@ class VerticalFederation:
         if seconds != float("inf"):
             self.now = until
 
-    def evaluate(
-        self, inputs: Sequence[NDArray[Any]], labels: NDArray[Any], noisy: bool = False, absent: Collection[str] = ()
-    ) -> VerticalFigures:
-        """The present model on other entities; ``noisy``: with the noise that their embeddings would be sent with. absent: names of
-        parties that do not show them, so that the coordinator takes their running means.
-        """
+    def evaluate(self, inputs: Sequence[NDArray[Any]], labels: NDArray[Any], noisy: bool = False) -> VerticalFigures:
+        """The present model on other entities; ``noisy``: with the noise that their embeddings would be sent with."""
+        return self._figures(self._embeddings(inputs, noisy), labels)
+
+    def evaluate_absent(self, inputs: Sequence[NDArray[Any]], labels: NDArray[Any]) -> dict[str, VerticalFigures]:
+        """The same, by its name, when one party does not show them, so that the coordinator takes its running mean."""
+        embeddings = self._embeddings(inputs, noisy=False)
+        found = {}
+        for number, (party, mean) in enumerate(zip(self.parties, self.coordinator.mean_embeddings(0), strict=True)):
+            without = embeddings.copy()
+            without[:, number] = mean
+            found[party.name] = self._figures(without, labels)
+        return found
+
+    def _embeddings(self, inputs: Sequence[NDArray[Any]], noisy: bool) -> NDArray[Any]:
+        """(entities, M, embedding size)."""
         columns = []
-        means = self.coordinator.mean_embeddings(0)
-        for party, own, mean in zip(self.parties, inputs, means, strict=True):
-            if party.name in absent:
-                columns.append(np.tile(mean.astype(party.role.function.dtype), (len(own), 1)))
-                continue
+        for party, own in zip(self.parties, inputs, strict=True):
             embeddings = party.role.embed(0, own.astype(party.role.function.dtype))
             if noisy and party.role.mechanism is not None:
                 draws = rng_for(self.settings.federation.seed, "vertical", "test noise", party.name)
                 noise = draws.normal(0.0, party.role.mechanism.embedding_noise, embeddings.shape)
                 embeddings = (embeddings + noise).astype(embeddings.dtype)
             columns.append(embeddings)
-        outputs = self.coordinator.evaluate(0, np.stack(columns, axis=1))
+        return np.stack(columns, axis=1)
+
+    def _figures(self, embeddings: NDArray[Any], labels: NDArray[Any]) -> VerticalFigures:
+        outputs = self.coordinator.evaluate(0, embeddings)
         loss = self.coordinator.loss
         value = float(loss.values(outputs, labels).mean())
         if loss.name == "square":

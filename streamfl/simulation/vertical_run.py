@@ -20,7 +20,7 @@ from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.messages import EMBEDDING, REPLY, Prediction
 from streamfl.wire import decode_array
 
-__all__ = ["LOOKS", "VerticalOutcome", "VerticalTable", "run_vertical"]
+__all__ = ["LOOKS", "VerticalOutcome", "VerticalTable", "adapted", "epoch_orders", "run_vertical"]
 
 # So many times the test set is looked at during a run.
 LOOKS = 20
@@ -125,7 +125,7 @@ def run_vertical(
         raise ConfigurationError(
             f"--epochs {epochs}: with {count:,} entities to learn from at most {MOST_SHOWN // count:,} passes can be simulated"
         )
-    settings = _adapted(settings, count, epochs, label_delay)
+    settings = adapted(settings, count, epochs, label_delay)
     inputs, labels = table.part(slice(count))
     if settings.privacy.reply_noise and settings.learning.loss == "square" and not ((labels >= 0) & (labels <= 1)).all():
         raise DataError(
@@ -137,7 +137,7 @@ def run_vertical(
     federation = VerticalFederation(settings, inputs, labels, delays=delays, arrivals=arrivals)
     with closing(federation):
         initial = federation.parameters if trace else {}
-        orders = _orders(settings, count, epochs)
+        orders = epoch_orders(settings, count, epochs)
         history = [federation.evaluate(test_inputs, test_labels)]
         known = 0 if epochs is None else count
         federation.write_labels(range(known))
@@ -182,7 +182,7 @@ def run_vertical(
             seconds=federation.settled,
             final=final,
             noisy=federation.evaluate(test_inputs, test_labels, noisy=True) if private else None,
-            absent={one.name: federation.evaluate(test_inputs, test_labels, absent=[one.name]) for one in federation.parties},
+            absent=federation.evaluate_absent(test_inputs, test_labels),
             progressive=_progressive(federation, labels) if epochs is None else None,
             history=history,
             parties=parties,
@@ -196,7 +196,7 @@ def run_vertical(
         )
 
 
-def _adapted(settings: VaflSettings, entities: int, epochs: int | None, label_delay: int) -> VaflSettings:
+def adapted(settings: VaflSettings, entities: int, epochs: int | None, label_delay: int) -> VaflSettings:
     """For epochs all entities are remembered throughout, and a party without learning.in_flight shows a mini-batch at a time."""
     learning, alignment = settings.learning, settings.alignment
     if learning.in_flight is not None and learning.in_flight < learning.batch_size:
@@ -216,7 +216,7 @@ def _adapted(settings: VaflSettings, entities: int, epochs: int | None, label_de
     return settings.model_copy(update={"learning": learning, "alignment": alignment.model_copy(update=kept)})
 
 
-def _orders(settings: VaflSettings, entities: int, epochs: int | None) -> NDArray[np.int64]:
+def epoch_orders(settings: VaflSettings, entities: int, epochs: int | None) -> NDArray[np.int64]:
     """(passes, entities)."""
     if epochs is None:
         return np.arange(entities)[np.newaxis]
