@@ -11,7 +11,6 @@ import difflib
 import ssl
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -45,7 +44,7 @@ from streamfl.runtime.bus import (
     TopicPartition,
     TopicSpec,
     TopicState,
-    transactional_prefix,
+    new_transactional_id,
 )
 from streamfl_connectors.assignor import CoPartitionAssignor
 from streamfl_connectors.kafka_clients import (
@@ -383,7 +382,7 @@ class KafkaSession:
         self._bus = bus
         self._subscription = subscription
         self._transactional = subscription.guarantee == "exactly_once"
-        self._transactional_id = subscription.transactional_id or f"{transactional_prefix(subscription.group)}{uuid.uuid4()}"
+        self._transactional_id = subscription.transactional_id or new_transactional_id(subscription.group)
         counts = bus.require([*subscription.inputs, *subscription.tables])
         if len({counts[topic] for topic in subscription.inputs}) > 1:
             found = ", ".join(f"{topic}: {counts[topic]}" for topic in subscription.inputs)

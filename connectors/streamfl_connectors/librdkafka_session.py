@@ -9,7 +9,6 @@ anybody else's before the poll that reports it as revoked.
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from streamfl.role import ConfigurationError, Record
-from streamfl.runtime.bus import BusUnavailable, CommitRefused, Polled, Step, Subscription, transactional_prefix
+from streamfl.runtime.bus import BusUnavailable, CommitRefused, Polled, Step, Subscription, new_transactional_id
 from streamfl.runtime.bus import TopicPartition as Place
 from streamfl_connectors.librdkafka_clients import END_SECONDS, Reader, Silence, Writer, record_of
 from streamfl_connectors.librdkafka_failures import told, translated
@@ -43,8 +42,7 @@ class LibrdkafkaSession:
         self._transactional = subscription.guarantee == "exactly_once"
         self._settings: dict[str, Any] = {}
         if self._transactional:
-            own = f"{transactional_prefix(subscription.group)}{uuid.uuid4()}"
-            self._settings["transactional.id"] = subscription.transactional_id or own
+            self._settings["transactional.id"] = subscription.transactional_id or new_transactional_id(subscription.group)
         counts = bus.require([*subscription.inputs, *subscription.tables])
         if len({counts[topic] for topic in subscription.inputs}) > 1:
             found = ", ".join(f"{topic}: {counts[topic]}" for topic in subscription.inputs)

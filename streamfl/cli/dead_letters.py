@@ -38,7 +38,7 @@ from streamfl.runtime.bus import (
     Session,
     Step,
     Subscription,
-    transactional_prefix,
+    new_transactional_id,
 )
 from streamfl.wire import record_size
 
@@ -289,7 +289,7 @@ class _Replay:
         self._partitions = {name: described[name].partitions for name in inputs if name in described}
         self._own_partitions = described[self._topic].partitions
         group = f"{settings.federation.name}.dead-letters-replay"
-        self._subscription = Subscription(group, (self._topic,), transactional_id=f"{transactional_prefix(group)}{uuid.uuid4()}")
+        self._subscription = Subscription(group, (self._topic,), transactional_id=new_transactional_id(group))
         self._outcome = _Outcome()
         self._to_do: set[int] = set()
         self._done: set[int] = set()

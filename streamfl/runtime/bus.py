@@ -10,6 +10,7 @@ Connectors are found by the scheme of the URL through the entry-point group ``st
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -32,6 +33,7 @@ __all__ = [
     "TopicSpec",
     "TopicState",
     "connect",
+    "new_transactional_id",
     "transactional_prefix",
 ]
 
@@ -77,6 +79,11 @@ def transactional_prefix(group: str) -> str:
     After a hyphen the right of a party p would hold for a party p-x too, and p could have its workers fenced.
     """
     return f"{group}:"
+
+
+def new_transactional_id(group: str) -> str:
+    """A name that no other start of a worker of this group has; the prefix lets one right cover all of them."""
+    return f"{transactional_prefix(group)}{uuid.uuid4()}"
 
 
 @dataclass(frozen=True)

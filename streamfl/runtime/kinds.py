@@ -7,14 +7,13 @@ import importlib
 import importlib.util
 import pkgutil
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any
 
 import streamfl
 from streamfl.role import ConfigurationError
 from streamfl.role_kind import RoleKind
-from streamfl.runtime.bus import Bus, Subscription, transactional_prefix
+from streamfl.runtime.bus import Bus, Subscription, new_transactional_id
 from streamfl.runtime.worker import Worker
 from streamfl.settings import RoleSettings
 
@@ -61,8 +60,7 @@ def build_worker(
         tables=tuple(table.topic for table in channels.tables.values()),
         guarantee=settings.bus.processing_guarantee,
         auto_offset_reset=settings.bus.auto_offset_reset,
-        # A name of its own at every start; the group in front lets one prefixed right cover all of them.
-        transactional_id=f"{transactional_prefix(settings.group)}{uuid.uuid4()}",
+        transactional_id=new_transactional_id(settings.group),
     )
     return Worker(
         role,
