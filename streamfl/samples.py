@@ -34,9 +34,10 @@ __all__ = [
 
 # Frequencies multiply the inputs in single precision and labels are squared: beyond this a product could be infinite.
 LARGEST_NUMBER = 1e18
-# In units of samples.label_range. One label of a million would undo what a whole federation has learnt.
+# In units of the labels' range. One label of a million would undo what a whole federation has learnt.
 LARGEST_LABEL = 1000.0
 LONGEST_NAME = 256
+LABEL_RANGE = "samples.label_range"
 
 Decoded = TypeVar("Decoded")
 
@@ -126,7 +127,7 @@ class LabelsSection(Section):
 
 
 class Label(msgspec.Struct, frozen=True, gc=False):
-    """The label of one sample, 0 to 1 over ``label_range``."""
+    """The label of one sample, 0 to 1 over ``label_range``, or a class."""
 
     client: str
     sample: str
@@ -194,7 +195,7 @@ class SampleReader:
         if len(features) != self.dimension or not sum(map(abs, features)) < LARGEST_NUMBER:
             self._check_features(given, features)
         section = self._section
-        label = None if content.label is None else _scaled(content.label, section.label, section.label_range)
+        label = None if content.label is None else _scaled(content.label, section.label, section.label_range, LABEL_RANGE)
         client = _name(record.key, "the record key") if section.client is None else _name(content.client, section.client)
         if section.sample_id is None:
             identity = f"{record.topic}-{record.partition}-{record.offset}"
@@ -310,14 +311,20 @@ class LabelFields(Protocol):
 
 
 class LabelReader:
-    """Decodes the records of a labels' topic; ``label_range`` is that of the samples.
+    """Decodes the records of a labels' topic.
+
+    label_range: the label's values that become 0 and 1, as the setting ``range_key`` says. None: labels are classes, which stay as
+    they are; how many there are is for whoever takes them to check.
 
     Raises ConfigurationError if a field has two meanings.
     """
 
-    def __init__(self, section: LabelFields, label_range: tuple[float, float]) -> None:
+    def __init__(
+        self, section: LabelFields, label_range: tuple[float, float] | None, range_key: str = LABEL_RANGE
+    ) -> None:
         self._section = section
         self._range = label_range
+        self._range_key = range_key
         names = {} if section.sample_id is None else {"sample_id": section.sample_id}
         names["label"] = section.label
         if section.client is not None:
@@ -344,7 +351,8 @@ class LabelReader:
             raise self._reason(value, error) from None
         client = _name(record.key, "the record key") if section.client is None else _name(content.client, section.client)
         sample = client if section.sample_id is None else _name(content.sample_id, section.sample_id)
-        return Label(client, sample, _scaled(content.label, section.label, self._range))
+        label = float(content.label)
+        return Label(client, sample, label if self._range is None else _scaled(label, section.label, self._range, self._range_key))
 
     def _reason(self, value: bytes, error: Exception) -> PeerError:
         """Why a record did not fit the struct: the first thing that is wrong with it."""
@@ -371,14 +379,13 @@ def _named_fields(decode: Callable[[bytes], Any], value: bytes) -> dict[str, Any
     return content
 
 
-def _scaled(label: float, field: str | None, label_range: tuple[float, float]) -> float:
+def _scaled(label: float, field: str | None, label_range: tuple[float, float], key: str) -> float:
     low, high = label_range
     scaled = (label - low) / (high - low)
     if not abs(scaled) <= LARGEST_LABEL:
         raise PeerError(
             "label",
-            f"{field} is {label}, a number not {LARGEST_LABEL:g} times as large as "
-            f"samples.label_range = {list(label_range)} is expected",
+            f"{field} is {label}, a number not {LARGEST_LABEL:g} times as large as {key} = {list(label_range)} is expected",
         )
     return scaled
 

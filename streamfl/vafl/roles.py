@@ -229,8 +229,10 @@ def _decode_embedding(record: Record) -> Embedding:
 
 def _decode_label(settings: VaflSettings) -> Callable[[Record], Label]:
     labels = _labels(settings)
-    decode = LabelReader(labels, labels.label_range).decode
-    if not settings.privacy.reply_noise or settings.learning.loss != "square":
+    # A class is not a number within a range: the coordinator knows how many there are.
+    square = settings.learning.loss == "square"
+    decode = LabelReader(labels, labels.label_range if square else None, "labels.label_range").decode
+    if not (square and settings.privacy.reply_noise):
         return decode
 
     def decode_within_range(record: Record) -> Label:
