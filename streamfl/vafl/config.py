@@ -11,10 +11,15 @@ from streamfl.optimisers import OptimiserName
 from streamfl.samples import SamplesSection, TopicName
 from streamfl.settings import Federation, RoleSettings, Section
 from streamfl.vafl.networks import Activation
+from streamfl.wire import MAXIMUM_BYTES
 
-__all__ = ["VaflSettings"]
+__all__ = ["ROOM", "VaflSettings"]
 
 LARGEST_LAYER = 65_536
+# Bytes of a record for its arrays. The rest is for the entity's name, in the key and in the value, and what is counted of it.
+ROOM = MAXIMUM_BYTES - 4_096
+# Bytes: counters that are remembered with an embedding; an output as MessagePack; a probability as JSON, with its comma.
+WITH_EMBEDDING, OUTPUT, PROBABILITY = 64, 9, 24
 # Of noise, in multiples of what it is to hide. With less nothing is hidden, and the square of mu might be infinite.
 LEAST_NOISE = 1e-6
 PARTY, COORDINATOR = "vafl-party", "vafl-coordinator"
@@ -267,6 +272,11 @@ class VaflSettings(RoleSettings):
         return self.learning.optimiser or ("adagrad" if self.privacy.gradient_noise is None else "sgd")
 
     @property
+    def number_bytes(self) -> int:
+        """Of federation.precision."""
+        return 8 if self.federation.precision == "float64" else 4
+
+    @property
     def outputs(self) -> int:
         """How many numbers the head gives."""
         return (self.learning.classes or 0) if self.learning.loss == "softmax" else 1
@@ -277,6 +287,7 @@ class VaflSettings(RoleSettings):
             self._check_party()
         elif self.role.kind == COORDINATOR:
             self._check_coordinator()
+        self._check_sizes()
         return self
 
     def _check_party(self) -> None:
@@ -310,6 +321,26 @@ class VaflSettings(RoleSettings):
         if learning.loss != "square" and self.labels.label_range != (0.0, 1.0):
             raise ValueError('labels.label_range has no meaning but with learning.loss = "square"')
         self._check_topic("labels", self.labels.topic)
+
+    def _check_sizes(self) -> None:
+        """Nothing that the coordinator writes is larger than a record may be. A party knows of the federation's settings only."""
+        federation, classes = self.federation, self.learning.classes or 0
+        if classes * PROBABILITY > ROOM:
+            raise ValueError(
+                f"learning.classes = {classes}: a prediction has the probability of each in one record, up to "
+                f"{classes * PROBABILITY:,} bytes of {ROOM:,}: at most {ROOM // PROBABILITY} are possible"
+            )
+        count, size = len(federation.parties), federation.embedding_size
+        rest = ROOM - count * WITH_EMBEDDING - self.outputs * OUTPUT
+        needed = count * size * self.number_bytes
+        if needed > rest:
+            narrower = ', or set federation.precision = "float32"' if federation.precision == "float64" else ""
+            network = '; head.kind = "network" takes any number' if self.head.kind == "sum" and classes else ""
+            raise ValueError(
+                f"federation.embedding_size = {size}: what the coordinator remembers of an entity is one record, and embeddings of "
+                f"{count} parties take {needed:,} bytes of {rest:,} in it: set at most {rest // (count * self.number_bytes)}, "
+                f"or name fewer parties{narrower}{network}"
+            )
 
     def _check_topic(self, section: str, topic: str) -> None:
         if topic.startswith(f"{self.federation.name}."):

@@ -14,7 +14,7 @@ import numpy as np
 from streamfl.role import Channels, ConfigurationError, Input, PeerError, Record, TopicSpec
 from streamfl.role_kind import RoleKind
 from streamfl.samples import Label, LabelReader, SampleReader
-from streamfl.vafl.config import COORDINATOR, PARTY, EntityLabelsSection, EntitySamplesSection, VaflSettings
+from streamfl.vafl.config import COORDINATOR, PARTY, ROOM, EntityLabelsSection, EntitySamplesSection, VaflSettings
 from streamfl.vafl.coordinator import Alignment, HeadSteps, VaflCoordinator
 from streamfl.vafl.heads import LOGISTIC, SQUARE, Head, NetworkHead, OutputLoss, SumHead, softmax_loss
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
@@ -173,6 +173,7 @@ def _mechanism(settings: VaflSettings) -> Mechanism | None:
 def _build_party(settings: VaflSettings) -> VaflParty:
     learning, alignment = settings.learning, settings.alignment
     inputs = SampleReader(_samples(settings).samples).dimension
+    _check_remembered(settings, inputs)
     return VaflParty(
         name=_party(settings),
         function=embedding_function(settings, inputs),
@@ -188,6 +189,18 @@ def _build_party(settings: VaflSettings) -> VaflParty:
         mechanism=_mechanism(settings),
         ledger_limit=settings.privacy.ledger_limit,
     )
+
+
+def _check_remembered(settings: VaflSettings, inputs: int) -> None:
+    """A party remembers an entity's features and its gradient in one record until it has taken its step."""
+    size, number = settings.federation.embedding_size, settings.number_bytes
+    if (inputs + size) * number > ROOM:
+        narrower = ', or set federation.precision = "float32"' if number == 8 else ""
+        raise ConfigurationError(
+            f"samples.features: the party remembers an entity's {inputs:,} inputs and a gradient of federation.embedding_size = "
+            f"{size:,} numbers in one record, {(inputs + size) * number:,} bytes of {ROOM:,}: at most {ROOM // number - size:,} "
+            f"inputs are possible; name fewer, or lower federation.embedding_size{narrower}"
+        )
 
 
 def _build_coordinator(settings: VaflSettings) -> VaflCoordinator:
