@@ -18,6 +18,8 @@ from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.vertical import NETWORK, PARTIES, read, settings
 from streamfl.simulation.vertical import Delay, VerticalFederation
 from streamfl.simulation.vertical_run import adapted, epoch_orders
@@ -32,13 +34,16 @@ DELAYS = {
     "spread": (1, 1.5, 2, 3, 4, 6, 10),
     "equal": (1, 1, 1, 1, 1, 1, 1),
 }
-# New embeddings of an entity before it is learnt from, and how many parties have to have shown it at all.
+# New embeddings of an entity before it is learnt from, how many parties have to have shown it at all, and whether a slow party
+# leaves out entities, to be where the fastest is.
 RULES = {
-    "synchronous": (7, 7),
-    "asynchronous": (1, 1),
-    "asynchronous from 5 on": (1, 5),
-    "3 of 7": (3, 3),
-    "4 of 7": (4, 4),
+    "synchronous": (7, 7, False),
+    "asynchronous": (1, 1, False),
+    "asynchronous from 5 on": (1, 5, False),
+    "3 of 7": (3, 3, False),
+    "4 of 7": (4, 4, False),
+    "asynchronous, keeping up": (1, 1, True),
+    "asynchronous from 5 on, keeping up": (1, 5, True),
 }
 
 
@@ -68,7 +73,7 @@ def main() -> None:
 def seconds_to_target(delays: str, rule: str, seed: int) -> tuple[float | None, int]:
     """Virtual seconds, None if it is not reached, and how many embeddings were sent until then."""
     table = read(Path(os.environ["STREAMFL_DATA"]) / "mnist.npz", PARTIES["mnist"])
-    wait, quorum = RULES[rule]
+    wait, quorum, keeps_up = RULES[rule]
     chosen = settings("mnist", {**NETWORK, "learning": {"wait_for": wait}}, seed)
     chosen = chosen.model_copy(update={"alignment": chosen.alignment.model_copy(update={"quorum": quorum})})
     chosen = adapted(chosen, table.learnt, MOST_PASSES, 0)
@@ -82,7 +87,7 @@ def seconds_to_target(delays: str, rule: str, seed: int) -> tuple[float | None, 
         federation.write_labels(range(table.learnt))
         # The fastest party's share of all embeddings is the largest.
         fastest = math.ceil(MOST_PASSES * len(inputs) / sum(min(DELAYS[delays]) / delay for delay in DELAYS[delays]))
-        order = epoch_orders(chosen, table.learnt, fastest).ravel().tolist()
+        batches = epoch_orders(chosen, table.learnt, fastest).reshape(-1, chosen.learning.batch_size)
 
         def there() -> bool:
             nonlocal looked, found
@@ -94,7 +99,8 @@ def seconds_to_target(delays: str, rule: str, seed: int) -> tuple[float | None, 
                 found = federation.seconds
             return found is not None or looked >= MOST_PASSES * LOOKS_A_PASS
 
-        federation.replay([order] * len(inputs))
+        paces = [delay / min(DELAYS[delays]) if keeps_up else 1.0 for delay in DELAYS[delays]]
+        federation.replay([batches[np.arange(0, len(batches), pace).astype(int)].ravel().tolist() for pace in paces])
         federation.run(watch=there)
         return found, int(federation.figure(federation.coordinator_worker, "embeddings"))
 

@@ -231,7 +231,7 @@ class VaflCoordinator:
         )
         self._ignored = dict.fromkeys(("duplicate", "older_epoch"), 0)
         self._duplicate_labels = 0
-        self._forgotten = dict.fromkeys(("no_quorum", "no_label", "no_embedding", "displaced"), 0)
+        self._forgotten = dict.fromkeys(("no_quorum", "no_label", "no_embedding", "displaced", "learnt"), 0)
         self._staleness_sum = self._staleness_largest = 0
         self._silent = 0
         self._recent: deque[tuple[float, float]] = deque(maxlen=WINDOW)
@@ -261,6 +261,10 @@ class VaflCoordinator:
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         replies: list[Send | Rejection] = []
+        for task in self._tasks.values():
+            if task.asked and next(reversed(task.asked.values())) > now:
+                # Asked by a clock that was ahead: nobody may wait for that time to come.
+                task.asked = {name: min(at, now) for name, at in task.asked.items()}
         if not batch:
             for partition, task in self._tasks.items():
                 replies += self._give_up_asking(partition, task, now)
@@ -382,7 +386,7 @@ class VaflCoordinator:
         text = "Labels of entities that had one; the first counts"
         yield Measurement("duplicate_labels", "counter", text, self._duplicate_labels)
         for reason, count in self._forgotten.items():
-            text = "Entities forgotten before they were learnt from: what never came, or displaced to make room"
+            text = "Entities forgotten: by what never came, to make room, or learnt from before all parties had shown them"
             yield Measurement("forgotten_entities", "counter", text, count, (("reason", reason),))
         yield Measurement("silent_parties", "counter", "Requests for a newer embedding that nobody answered", self._silent)
         tasks = self._tasks.values()
@@ -459,7 +463,10 @@ class VaflCoordinator:
         self._learn_if_ready(task, embedding.entity, entity, now)
 
     def _learn_if_ready(self, task: _Task, name: str, entity: _Entity, now: float) -> None:
-        if entity.label is None or len(entity.held) < self.alignment.quorum or name in task.asked:
+        if name in task.asked:
+            return
+        if entity.label is None or len(entity.held) < self.alignment.quorum:
+            self._close_asking(entity)
             return
         fresh = [(number, held) for number, held in sorted(entity.held.items()) if held.fresh]
         # Who was not there when enough were, once or several times, waits for nobody.
@@ -467,6 +474,7 @@ class VaflCoordinator:
         together = len(fresh) - len(late) >= self.alignment.wait_for
         fresh = fresh if together else late
         if not fresh:
+            self._close_asking(entity)
             return
         if stale := self._too_stale(task, entity):
             for number, held in stale:
@@ -487,6 +495,12 @@ class VaflCoordinator:
         if len(entity.held) == len(self.parties) and not self.alignment.keep:
             del task.entities[name]
 
+    @staticmethod
+    def _close_asking(entity: _Entity) -> None:
+        """What was asked for counts as new only where it is learnt from as soon as all answers are there."""
+        for held in entity.held.values():
+            held.again = False
+
     def _too_stale(self, task: _Task, entity: _Entity) -> list[tuple[int, _Held]]:
         bound = self.alignment.max_staleness
         if bound is None:
@@ -505,15 +519,14 @@ class VaflCoordinator:
 
     def _give_up_asking(self, partition: int, task: _Task, now: float) -> list[Send]:
         sends: list[Send] = []
-        for name in [name for name, at in task.asked.items() if min(at, now) + self.alignment.reply_seconds <= now]:
-            entity = task.entities[name]
+        for name in [name for name, at in task.asked.items() if at + self.alignment.reply_seconds <= now]:
+            entity = self._entity(task, name, now)
             del task.asked[name]
             entity.asked_at = None
             silent = [number for number, held in entity.held.items() if held.asked]
             for number in silent:
                 del entity.held[number]
             self._silent += len(silent)
-            self._touch(task, name)
             self._learn_if_ready(task, name, entity, now)
             sends += self._work_off_full(partition, task)
         return sends
@@ -526,14 +539,15 @@ class VaflCoordinator:
         entity = task.entities.pop(name)
         task.asked.pop(name, None)
         self._touch(task, name)
-        if displaced:
-            self._forgotten["displaced"] += 1
+        if not all(held.fresh for held in entity.held.values()):
+            reason = "learnt"
+        elif displaced:
+            reason = "displaced"
         elif entity.label is None:
-            self._forgotten["no_label" if len(entity.held) >= self.alignment.quorum else "no_quorum"] += 1
-        elif not entity.held:
-            self._forgotten["no_embedding"] += 1
-        elif all(held.fresh for held in entity.held.values()):
-            self._forgotten["no_quorum"] += 1
+            reason = "no_label" if len(entity.held) >= self.alignment.quorum else "no_quorum"
+        else:
+            reason = "no_quorum" if entity.held else "no_embedding"
+        self._forgotten[reason] += 1
 
     def _entity(self, task: _Task, name: str, now: float) -> _Entity:
         """The entity of this name, from now on the one that was heard of last."""
@@ -608,9 +622,10 @@ class VaflCoordinator:
             return []
         cotangents = np.zeros_like(outputs)
         labels = np.array([item.label for item in learning])
-        cotangents[chosen] = self.loss.gradient(outputs[chosen], labels)
         if self.gradient_noise:
-            cotangents[chosen] += [self._label_noise(item) for item in learning]
+            cotangents[chosen] = self._noisy_gradient(outputs[chosen].astype(np.float64), labels, learning)
+        else:
+            cotangents[chosen] = self.loss.gradient(outputs[chosen], labels)
         gradient, down = self.head.backward(task.parameters, done, np.nan_to_num(cotangents))
         if self.head.size:
             task.gradient += np.nan_to_num(gradient)
@@ -658,6 +673,18 @@ class VaflCoordinator:
     def _reply(self, partition: int, number: int, entity: str, held: _Held, gradient: bytes) -> Send:
         message = Reply(VERSION, self.fingerprint, entity, held.epoch, held.sequence, gradient)
         return Send(self._replies[number], entity.encode(), REPLY.encode(message), partition)
+
+    def _noisy_gradient(
+        self, outputs: NDArray[np.float64], labels: NDArray[Any], learning: Sequence[_Learning]
+    ) -> NDArray[np.float64]:
+        """d l / d outputs with the noise that hides the label, which comes onto the label's part before anything is rounded.
+
+        That part is the same at all outputs. Next to a large output, chosen by a party, rounding would make it larger than it is.
+        """
+        nothing, none = np.zeros_like(outputs), np.zeros_like(labels)
+        hidden = self.loss.gradient(nothing, labels) - self.loss.gradient(nothing, none)
+        noise = [self._label_noise(item) for item in learning]
+        return np.asarray(self.loss.gradient(outputs, none) + (hidden + noise), dtype=np.float64)
 
     def _label_noise(self, item: _Learning) -> NDArray[np.float64]:
         # The label is in d l / d outputs as a term of its own. The same noise to everybody and every time is as if it had been told

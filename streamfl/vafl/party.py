@@ -6,10 +6,11 @@ VAFL, Algorithm 1, party m: theta_m <- theta_m - eta_m (J_m' g + grad r(theta_m)
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -39,6 +40,7 @@ from streamfl.wire import VERSION, decode_array
 __all__ = ["PartySteps", "VaflParty"]
 
 DELTA = 1e-5
+Square = Annotated[float, msgspec.Meta(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -65,23 +67,20 @@ class _Shown(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Answered(msgspec.Struct, array_like=True, gc=False):
-    """A gradient that waits for its step."""
+    """A gradient that waits for its step. ``noise``: sigma that its cost was counted with; its step has no less."""
 
     entity: str
     sequence: int
     features: bytes
     gradient: bytes
-
-
-class _Spent(msgspec.Struct, array_like=True, gc=False):
-    """What was released of an entity. ``steps``: m^2 for m gradients in one step."""
-
-    embeddings: Count = 0
-    steps: Count = 0
+    noise: float = 0.0
 
 
 class _Counters(msgspec.Struct, array_like=True):
-    """``learnt``: a digest of all that the parameters were learnt from, kept where noise depends on it."""
+    """``learnt``: a digest of all that the parameters were learnt from and how, kept where noise depends on it.
+
+    shown_bare, learnt_bare: whether ever an embedding was sent, or a gradient taken, without the noise that makes mu.
+    """
 
     epoch: Count
     sequence: Count = 0
@@ -89,6 +88,8 @@ class _Counters(msgspec.Struct, array_like=True):
     first_waiting: Count = 0
     learnt: bytes = b""
     fingerprint: int = 0
+    shown_bare: bool = False
+    learnt_bare: bool = False
 
 
 @dataclass(slots=True)
@@ -101,7 +102,8 @@ class _Task:
     shown: dict[str, _Shown] = field(default_factory=dict)
     answered: dict[int, _Answered] = field(default_factory=dict)
     waiting: deque[tuple[str, bytes]] = field(default_factory=deque)
-    spent: dict[str, _Spent] = field(default_factory=dict)
+    # mu^2 of what was released of each entity, as it was then.
+    spent: dict[str, float] = field(default_factory=dict)
     # Of this batch: what is to be shown at the present parameters.
     showing: list[tuple[str, _Shown]] = field(default_factory=list)
     largest_mu: float = 0.0
@@ -232,6 +234,7 @@ class VaflParty:
             task.counters = msgspec.msgpack.decode(value, type=_Counters)
             if task.counters.fingerprint != self.fingerprint:
                 raise PeerError("configuration", ANOTHER)
+            self._check_history(task.counters)
         elif kind == b"entity":
             shown = msgspec.msgpack.decode(value, type=_Shown)
             self._check_features(shown.features)
@@ -248,9 +251,8 @@ class VaflParty:
             self._check_features(features)
             task.waiting.append((entity, features))
         elif kind == b"spent":
-            spent = task.spent[name.decode()] = msgspec.msgpack.decode(value, type=_Spent)
-            if self.mechanism is not None:
-                task.largest_mu = max(task.largest_mu, self.mechanism.mu(spent.embeddings, spent.steps))
+            spent = task.spent[name.decode()] = msgspec.msgpack.decode(value, type=Square)
+            task.largest_mu = max(task.largest_mu, math.sqrt(spent))
         else:
             restore_chunk({"parameters": task.parameters, **task.optimiser.arrays}, key, value)
 
@@ -326,8 +328,12 @@ class VaflParty:
             if not self._spend(partition, task, reply.entity, steps=2 * before + 1):
                 self._go_on(partition, task, now)
                 return []
+        noise = 0.0 if self.mechanism is None else self.mechanism.gradient_noise or 0.0
+        if not noise and not task.counters.learnt_bare:
+            task.counters.learnt_bare = True
+            self._remember(partition, b"task", task.counters)
         self._counts["gradients"] += 1
-        answered = _Answered(reply.entity, shown.sequence, shown.features, reply.gradient)
+        answered = _Answered(reply.entity, shown.sequence, shown.features, reply.gradient, noise)
         self._remember(partition, b"answered/%d" % len(task.answered), answered)
         task.answered[len(task.answered)] = answered
         sends: list[Send] = []
@@ -372,6 +378,7 @@ class VaflParty:
             return False
         assert task.counters is not None
         task.counters.sequence += 1
+        task.counters.shown_bare |= self.mechanism is None
         self._remember(partition, b"task", task.counters)
         shown = _Shown(now, task.counters.sequence, features)
         # At the end, for the table is in the order of age.
@@ -393,7 +400,7 @@ class VaflParty:
         assert counters is not None
         sequences = [shown.sequence for _, shown in task.showing]
         inputs = self._table([shown.features for _, shown in task.showing], self.inputs)
-        hidden = self._hidden_noise(partition, counters.epoch, sequences)
+        hidden = self._hidden_noise(partition, sequences)
         with np.errstate(over="ignore", invalid="ignore"):
             values = self.function.forward(task.parameters, inputs, hidden).outputs
         if self.mechanism is not None:
@@ -424,7 +431,10 @@ class VaflParty:
             self._changed[partition, b"answered/%d" % index] = None
         task.answered = {}
         if self.mechanism is not None:
-            counters.learnt = hashlib.blake2b(msgspec.msgpack.encode((counters.learnt, answered)), digest_size=32).digest()
+            steps, mechanism = self.steps, self.mechanism
+            how = (steps.optimiser, steps.learning_rate, steps.regularisation, mechanism.gradient_norm, mechanism.gradient_noise)
+            content = msgspec.msgpack.encode((counters.learnt, answered, how))
+            counters.learnt = hashlib.blake2b(content, digest_size=32).digest()
         with np.errstate(over="ignore", invalid="ignore"):
             total = self._total(partition, task, counters, answered)
             gradient = total / len(answered) + self.steps.regularisation * task.parameters
@@ -440,7 +450,7 @@ class VaflParty:
         """The sum of J' g, (size,), with the noise that goes onto it."""
         inputs = self._table([one.features for one in answered], self.inputs)
         gradients = self._table([one.gradient for one in answered], self.embedding_size)
-        noise = self._hidden_noise(partition, counters.epoch, [one.sequence for one in answered])
+        noise = self._hidden_noise(partition, [one.sequence for one in answered])
         done = self.function.forward(task.parameters, inputs, noise)
         mechanism = self.mechanism
         if mechanism is None or mechanism.gradient_norm is None or mechanism.gradient_noise is None:
@@ -448,7 +458,7 @@ class VaflParty:
         norm = mechanism.gradient_norm * (1 - ROUNDING)
         total = self.function.backward_each(task.parameters, done, gradients, norm).astype(np.float64)
         drawn = self._noise(self.function.size, partition, counters, "gradient")
-        return total + mechanism.gradient_noise * mechanism.gradient_norm * drawn
+        return total + max(mechanism.gradient_noise, *[one.noise for one in answered]) * mechanism.gradient_norm * drawn
 
     def _noise(
         self, count: int, partition: int, counters: _Counters, kind: str, *content: str | int | bytes
@@ -457,14 +467,15 @@ class VaflParty:
         assert mechanism is not None
         # Twice one noise in two strengths would be solved for what is under it.
         strength = mechanism.embedding_noise, mechanism.gradient_norm or 0.0, mechanism.gradient_noise or 0.0
-        own = (self.fingerprint, self.name, partition, counters.epoch, kind, counters.learnt, *strength)
+        # Not of the epoch, which the clock gives: what was not committed is done again in another one.
+        own = (self.fingerprint, self.name, partition, kind, counters.learnt, *strength)
         return secret_noise(count, mechanism.secret, *own, *content)
 
-    def _hidden_noise(self, partition: int, epoch: int, sequences: Sequence[int]) -> NDArray[Any] | None:
+    def _hidden_noise(self, partition: int, sequences: Sequence[int]) -> NDArray[Any] | None:
         units = self.function.noise_units
         if not units or self.mechanism is None:
             return None
-        path = ("hidden", self.mechanism.secret, partition, epoch)
+        path = ("hidden", self.mechanism.secret, partition)
         return np.stack([2 * uniform(units, 0, *path, sequence) - 1 for sequence in sequences])
 
     def _table(self, rows: Sequence[bytes], width: int) -> NDArray[Any]:
@@ -486,16 +497,25 @@ class VaflParty:
             if len(task.spent) >= self.ledger_limit:
                 self._withheld["ledger"] += 1
                 return False
-            spent = _Spent()
-        if not mechanism.allows(spent.embeddings + embeddings, spent.steps + steps):
+            spent = 0.0
+        spent += mechanism.cost(embeddings, steps)
+        if not mechanism.allows(spent):
             self._withheld["budget"] += 1
             return False
-        spent.embeddings += embeddings
-        spent.steps += steps
         task.spent[entity] = spent
-        task.largest_mu = max(task.largest_mu, mechanism.mu(spent.embeddings, spent.steps))
+        task.largest_mu = max(task.largest_mu, math.sqrt(spent))
         self._remember(partition, b"spent/" + entity.encode(), spent)
         return True
+
+    def _check_history(self, counters: _Counters) -> None:
+        """PeerError if mu would be claimed of what was sent, or learnt from, without noise."""
+        mechanism = self.mechanism
+        if mechanism is not None and (counters.shown_bare or (mechanism.guarantees and counters.learnt_bare)):
+            raise PeerError(
+                "configuration",
+                f"{self.name} has {'sent embeddings' if counters.shown_bare else 'taken steps'} without noise before: "
+                "no mu could be claimed; begin anew, with another federation.name at all members",
+            )
 
     # ---- state
 

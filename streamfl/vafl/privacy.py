@@ -111,20 +111,20 @@ class Mechanism:
         """Whether mu covers what training leaks into later embeddings too."""
         return self.gradient_noise is not None
 
-    def mu(self, embeddings: int, steps: int) -> float:
-        """mu of a record with so many embeddings sent and steps taken on it. m gradients in one step: m^2 steps.
+    def cost(self, embeddings: int, steps: int) -> float:
+        """mu^2 of so many embeddings of a record sent and steps taken on it, which adds up. m gradients in one step: m^2 steps.
 
-        >>> Mechanism(1.0, 4.0, 1.0, 4.0, None, "").mu(2, 2)
+        >>> Mechanism(1.0, 4.0, 1.0, 4.0, None, "").cost(2, 2)
         1.0
         """
         square = embeddings * (2 * self.embedding_norm / self.embedding_noise) ** 2
         if self.gradient_noise is not None:
             square += steps * (2 / self.gradient_noise) ** 2
-        return math.sqrt(square)
+        return square
 
-    def allows(self, embeddings: int, steps: int) -> bool:
-        """Whether a record may come to so many. Never more than rounding above the budget."""
-        return self.budget is None or self.mu(embeddings, steps) <= self.budget * (1 + 1e-12)
+    def allows(self, spent: float) -> bool:
+        """Whether a record may come to this mu^2. Never more than rounding above the budget."""
+        return self.budget is None or spent <= (self.budget * (1 + 1e-9)) ** 2
 
 
 def secret_noise(count: int, secret: str, *content: str | int | float | bytes) -> NDArray[np.float64]:

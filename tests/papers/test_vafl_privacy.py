@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,7 +68,7 @@ class Watched:
 class Party:
     """A party of one partition."""
 
-    def __init__(self, function: Any, mechanism: Mechanism, steps: PartySteps, epoch: float = 0.0, **options: Any) -> None:
+    def __init__(self, function: Any, mechanism: Mechanism | None, steps: PartySteps, epoch: float = 0.0, **options: Any) -> None:
         self.function = Watched(function)
         self.now = epoch
         self.role = VaflParty(
@@ -135,7 +136,7 @@ def test_releases_compose_as_google_s_accountant_says(embeddings: int, steps: in
     accountant.compose(dp_accounting.GaussianDpEvent(6.0 / (2 * 1.5)), embeddings)
     if steps:
         accountant.compose(dp_accounting.GaussianDpEvent(8.0 / 2), steps)
-    assert epsilon_of(mechanism.mu(embeddings, steps), 1e-5) == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)
+    assert epsilon_of(math.sqrt(mechanism.cost(embeddings, steps)), 1e-5) == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)
 
 
 def test_the_documents_tables_are_what_is_computed() -> None:
@@ -285,8 +286,8 @@ def test_what_embeddings_alone_tell_is_below_the_claim(rate: float) -> None:
     others = ~own
     exact = np.sqrt((shift[others] * np.linalg.solve(covariance[np.ix_(others, others)], shift[others])).sum())
     real = Mechanism(1.0, 4.0, norm, noise, None, SECRET)
-    spent = first.task.spent["target"]
-    claimed = real.mu(0, spent.steps)
+    taken = round(first.task.spent["target"] / means.cost(0, 1))
+    claimed = math.sqrt(real.cost(0, taken))
     print(f"rate {rate:g}: exact {exact:.4f} of {claimed:.4f}")
     assert 0 < exact <= claimed
 
@@ -295,11 +296,11 @@ def test_what_embeddings_alone_tell_is_below_the_claim(rate: float) -> None:
 
 
 def residuals() -> NDArray[np.float64]:
-    """Noise of 200 embeddings by epoch and partition, (2, 3, 200, SIZE): the same entities and features everywhere."""
+    """Noise of 200 embeddings by secret and partition, (2, 3, 200, SIZE): the same entities and features everywhere."""
     drawn = []
-    for epoch in (1.0, 2.0):
+    for secret in (SECRET, SECRET[::-1]):
         for partition in range(3):
-            party = Party(function("linear"), Mechanism(1.0, 4.0, None, None, None, SECRET), PartySteps(), epoch)
+            party = Party(function("linear"), Mechanism(1.0, 4.0, None, None, None, secret), PartySteps())
             for number in range(200):
                 party.sees(f"e{number}", np.arange(INPUTS) + 1.0, partition)
             drawn.append(party.noise)
@@ -314,7 +315,7 @@ def test_noise_of_embeddings_is_normal_and_of_its_own_everywhere() -> None:
     assert len(np.unique(noise)) == noise.size
     unit = noise / 4.0
     pairs = {
-        "epochs": (unit[0], unit[1]),
+        "secrets": (unit[0], unit[1]),
         "partitions": (unit[:, 0], unit[:, 1]),
         "other partitions": (unit[:, 1], unit[:, 2]),
         "sequences": (unit[:, :, :-1], unit[:, :, 1:]),
@@ -348,8 +349,8 @@ def test_a_step_that_is_done_again_never_puts_the_same_noise_onto_something_else
     mechanism = Mechanism(1.0, 4.0, 1.0, 4.0, None, SECRET)
     records = {name: np.random.default_rng(number).normal(size=INPUTS) for number, name in enumerate("abcd")}
 
-    def run(samples: str, gradients: Sequence[float]) -> Party:
-        party = Party(function("linear"), mechanism, PartySteps("sgd", 0.1, 1))
+    def run(samples: str, gradients: Sequence[float], epoch: float = 0.0, rate: float = 0.1, weight: float = 0.0) -> Party:
+        party = Party(function("linear"), mechanism, PartySteps("sgd", rate, 1, regularisation=weight), epoch)
         party.sees("d", records["d"])
         for gradient in gradients:
             party.answered(party.sent[-1], np.full(SIZE, gradient))
@@ -359,8 +360,12 @@ def test_a_step_that_is_done_again_never_puts_the_same_noise_onto_something_else
         return party
 
     once = run("ab", [1.0])
-    again = run("ab", [1.0])
+    # The first commit of a partition is done again in an epoch of its own.
+    again = run("ab", [1.0], epoch=7.0)
     assert [one.values for one in once.sent] == [one.values for one in again.sent]
+    # By other settings, restarted in between: the step leads elsewhere.
+    for other in (run("ab", [1.0], rate=0.05), run("ab", [1.0], weight=0.5)):
+        assert not np.isclose(other.noise[1:], once.noise[1:]).any()
     order = run("ba", [1.0])
     assert [one.sequence for one in order.sent] == [one.sequence for one in once.sent]
     np.testing.assert_array_equal(order.noise[:2], once.noise[:2])
@@ -370,6 +375,72 @@ def test_a_step_that_is_done_again_never_puts_the_same_noise_onto_something_else
     assert not np.isclose(learnt.noise[1:], once.noise[1:]).any()
     moved = [party.task.parameters + 0.1 * party.function.sums[0] for party in (once, learnt)]
     assert not np.isclose(*moved).any()
+
+
+# ---- settings that change between two lives
+
+
+def restarted(party: Party, mechanism: Mechanism | None, rate: float = 0.1, batch: int = 1) -> Party:
+    """Another process on the state that ``party`` left, with other noise."""
+    successor = Party(party.function.inner, mechanism, PartySteps("sgd", rate, batch))
+    for change in party.role.changed_state():
+        successor.role.restore(change)
+    return successor
+
+
+def test_what_was_released_with_less_noise_keeps_its_price() -> None:
+    """Protects the budget from restarts: after little noise, more of it makes later releases cheaper, not earlier ones."""
+    records, before = np.ones(INPUTS), Party(function("linear"), Mechanism(1.0, 1.0, 1.0, 1.0, 4.0, SECRET), PartySteps("sgd"))
+    for _ in range(3):
+        before.sees("e", records)
+    after = restarted(before, Mechanism(1.0, 10.0, 1.0, 1.0, 4.0, SECRET))
+    assert after.figure("privacy_mu") == pytest.approx(math.sqrt(3 * 2.0**2))
+    for _ in range(200):
+        after.sees("e", records)
+    # 12 are spent, of 16; each further one costs .04.
+    assert len(after.sent) == 100
+    assert after.figure("privacy_mu") == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_no_mu_is_claimed_after_a_life_without_noise(learns: bool) -> None:
+    """Protects from a number that leaves out what was told before: embeddings without noise, or steps without, which a guarantee
+    would have to cover.
+    """
+    own = Mechanism(1.0, 4.0, None, None, None, SECRET)
+    before = Party(function("linear"), own if learns else None, PartySteps("sgd", 0.1, 1))
+    before.sees("e", np.ones(INPUTS))
+    if learns:
+        before.answered(before.sent[-1], np.ones(SIZE))
+    with pytest.raises(PeerError, match="taken steps without noise" if learns else "sent embeddings without noise"):
+        restarted(before, Mechanism(1.0, 4.0, 1.0, 4.0, None, SECRET))
+
+
+def test_a_step_has_no_less_noise_than_its_gradients_were_counted_with() -> None:
+    """Protects mu from a restart between a gradient and its step: it was paid for at the sigma of then."""
+    network = DenseNetwork([INPUTS, 400, SIZE], "tanh", dtype=np.float64)
+    before = Party(BoundedOutput(network, 1.0, True), Mechanism(1.0, 4.0, 0.5, 6.0, None, SECRET), PartySteps("sgd", 1.0, 2))
+    before.sees("a", np.ones(INPUTS))
+    before.answered(before.sent[-1], np.zeros(SIZE))
+    after = restarted(before, Mechanism(1.0, 4.0, 0.5, 1.0, None, SECRET), rate=1.0, batch=2)
+    parameters = after.task.parameters.copy()
+    after.sees("b", np.ones(INPUTS))
+    after.answered(after.sent[-1], np.zeros(SIZE))
+    moved = (after.task.parameters - parameters) * 2 / 0.5
+    assert np.std(moved) == pytest.approx(6.0, rel=5 / np.sqrt(2 * np.size(moved)))
+
+
+def test_a_record_that_overflows_a_hidden_layer_is_not_learnt_from_and_spoils_nobody_s_step() -> None:
+    """Protects the others' step, and the record: whether a step was taken at all would tell of it."""
+    bounded = BoundedOutput(DenseNetwork([INPUTS, 8, SIZE], "relu"), 1.0, True)
+    parameters = bounded.initial(1) * np.float32(1e21)
+    inputs = np.ones((2, INPUTS), np.float32)
+    inputs[0] *= 1e18
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = bounded.backward_each(parameters, bounded.forward(parameters, inputs), np.ones((2, SIZE), np.float32), 1.0)
+        alone = bounded.backward_each(parameters, bounded.forward(parameters, inputs[1:]), np.ones((1, SIZE), np.float32), 1.0)
+    assert np.isfinite(total).all()
+    np.testing.assert_array_equal(total, alone)
 
 
 # ---- bounds
@@ -499,7 +570,7 @@ def test_noise_that_hides_nothing_is_refused(noise: str) -> None:
     assert smallest.embedding_norm is not None
     assert smallest.embedding_noise is not None
     mechanism = Mechanism(smallest.embedding_norm, smallest.embedding_noise, 1.0, smallest.gradient_noise, None, SECRET)
-    assert np.isfinite(mechanism.mu(2**53, 2**53))
+    assert np.isfinite(mechanism.cost(2**53, 2**53))
 
 
 def test_reply_noise_hides_only_labels_within_their_range(tmp_path: Path) -> None:

@@ -588,3 +588,116 @@ def test_rejections_name_the_sender() -> None:
     (rejection,) = party.role.receive([received("gradients", message, "other")], 0.0)
     assert isinstance(rejection, Rejection)
     assert rejection.error.reason == "forged"
+
+
+def test_what_was_asked_for_is_new_in_its_own_round_of_asking_only() -> None:
+    """Protects the bound D: an answer that could not be learnt from then, another party being silent, grows old as others do."""
+    coordinator = Coordinator(max_staleness=10, quorum=2, reply_seconds=10.0)
+    for entity, version in (("e", 0), ("f", 50)):
+        coordinator.hears("bank", entity, 1.0, version)
+        coordinator.hears("shop", entity, 1.0, version)
+    assert coordinator.labelled("e", 1.0) == ["bank: e 1 again", "shop: e 1 again"]
+    assert coordinator.hears("bank", "e", 1.0, version=50) == []
+    assert coordinator.tick(10.0) == []
+    coordinator.hears("bank", "g", 1.0, version=1000, now=11.0)
+    assert coordinator.hears("shop", "e", 1.0, version=50, now=12.0) == ["bank: e 3 again"]
+    assert figures(coordinator.role)["staleness_largest"] == 0
+
+
+def test_a_clock_that_was_ahead_holds_nobody_up() -> None:
+    """Protects from a clock that is set back: whoever was asked before counts as absent after reply_seconds, not in an hour."""
+    coordinator = Coordinator(max_staleness=0, quorum=1, reply_seconds=10.0)
+    coordinator.hears("bank", "e", 1.0, version=0, now=3600.0)
+    coordinator.hears("shop", "e", 2.0, version=0, now=3600.0)
+    coordinator.hears("bank", "f", 1.0, version=9, now=3600.0)
+    assert coordinator.labelled("e", 1.0, now=3600.0) == ["bank: e 1 again"]
+    assert coordinator.tick(0.0) == []
+    assert coordinator.role.wake_at == 10.0
+    assert len(coordinator.tick(10.0)) == 1
+
+
+def test_who_was_asked_in_vain_is_as_old_after_a_restart_as_without() -> None:
+    """Protects law 3 where time ends the asking: which entity is the oldest decides who makes room."""
+
+    def remembered(restart: bool) -> list[str]:
+        coordinator = Coordinator(max_staleness=0, quorum=1, reply_seconds=10.0, limit=3)
+        changes: dict[bytes, StateChange] = {}
+
+        def committed() -> None:
+            for change in coordinator.role.changed_state():
+                changes.pop(change.key, None)
+                if change.value is not None:
+                    changes[change.key] = change
+
+        coordinator.hears("bank", "a", 1.0, version=0)
+        coordinator.hears("bank", "x", 1.0, version=5)
+        assert coordinator.labelled("a", 1.0) == ["bank: a 1 again"]
+        committed()
+        coordinator.hears("bank", "b", 1.0, version=5, now=5.0)
+        committed()
+        coordinator.tick(10.0)
+        committed()
+        if restart:
+            coordinator = Coordinator(max_staleness=0, quorum=1, reply_seconds=10.0, limit=3)
+            for change in changes.values():
+                coordinator.role.restore(change)
+        return list(coordinator.role._tasks[0].entities)
+
+    assert remembered(restart=True) == remembered(restart=False) == ["x", "b", "a"]
+
+
+def test_every_entity_that_is_forgotten_is_counted_once_by_why() -> None:
+    """Protects the alerts: entities that were learnt from are no loss, and what was never learnt from is not hidden among them."""
+
+    def forgotten(coordinator: Coordinator) -> dict[str, float]:
+        counted = {
+            name.partition("/")[2]: value for name, value in figures(coordinator.role).items() if name.startswith("forgotten")
+        }
+        return {reason: count for reason, count in counted.items() if count}
+
+    crowded = Coordinator(limit=1)
+    for number in range(3):
+        crowded.hears("bank", f"e{number}", 1.0)
+        crowded.labelled(f"e{number}", 1.0)
+    crowded.labelled("f", 1.0)
+    crowded.labelled("g", 1.0)
+    assert forgotten(crowded) == {"learnt": 3, "displaced": 1}
+    old = Coordinator(expiry=10.0, quorum=2)
+    for party in ("bank", "shop"):
+        old.hears(party, "learnt", 1.0)
+        old.hears(party, "unlabelled", 1.0)
+    old.labelled("learnt", 1.0)
+    old.hears("bank", "alone", 1.0)
+    old.labelled("unknown", 1.0)
+    old.tick(10.0)
+    assert forgotten(old) == {"learnt": 1, "no_label": 1, "no_quorum": 1, "no_embedding": 1}
+
+
+def test_the_label_s_part_of_a_gradient_is_the_same_beside_any_output() -> None:
+    """Protects what reply_noise hides: rounded beside an output that a party chose for it, a label could tell twice as much."""
+    coordinator = VaflCoordinator(
+        parties=PARTIES,
+        embedding_size=1,
+        head=SumHead(),
+        loss=SQUARE,
+        steps=HeadSteps(),
+        alignment=Alignment(),
+        seed=0,
+        gradient_noise=2.0,
+        noise_secret="5e" * 32,
+    )
+    coordinator.open(0)
+    answers = {}
+    for number, (value, label) in enumerate([(0.0, 0.0), (0.0, 1.0), (2.0**24 + 2, 0.0), (2.0**24 + 2, 1.0)]):
+        # A life of its own each, so that the entity, and with it the noise of each label, is the same.
+        embedding = Embedding(VERSION, 0, "e", number, 1, 0, encode_array(np.array([value], np.float32)))
+        for message, channel in ((embedding, "embeddings/bank"), (Label("e", "e", label), "labels")):
+            for reply in coordinator.receive([received(channel, message, "e")], 0.0):
+                assert isinstance(reply, Send)
+                if reply.channel == "gradients/bank":
+                    answers[value, label] = float(np.frombuffer(REPLY.decode(reply.value).gradient, "<f4")[0])
+        coordinator.close(0)
+        coordinator.open(0)
+    for label in (0.0, 1.0):
+        alone = answers[0.0, label]
+        assert answers[2.0**24 + 2, label] == float(np.float32(2 * (2.0**24 + 2) + alone))
