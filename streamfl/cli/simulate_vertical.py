@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -117,6 +117,8 @@ def simulate_vertical(
             np.savez(trace / "trace.npz", allow_pickle=False, **outcome.trace)
         except OSError as error:
             raise ConfigurationError(f"--trace {trace}: cannot be written: {error.strerror or error}") from None
+    if keys := _keys_to_raise(outcome):
+        say(f"the coordinator forgot entities before it learnt from them ({_by_reason(outcome.forgotten)}): raise {keys}")
     if format is OutputFormat.TABLE:
         print_table(f"Vertical federation on {data}", ("measure", "value"), vertical_rows(outcome))
         return
@@ -171,6 +173,7 @@ def vertical_rows(outcome: VerticalOutcome) -> list[tuple[str, str]]:
         ("Embeddings sent", f"{summary['uploads']:,}, {summary['uplink_bytes']:,} bytes"),
         ("Gradients and requests sent", f"{summary['downlink_bytes']:,} bytes"),
         ("Newer embeddings asked for", f"{outcome.requests:,}"),
+        ("Entities forgotten", _by_reason(outcome.forgotten)),
         ("Staleness in steps", f"{outcome.staleness_mean:.2f} on average, {outcome.staleness_largest} at most"),
     ]
     if outcome.mu is not None:
@@ -178,6 +181,21 @@ def vertical_rows(outcome: VerticalOutcome) -> list[tuple[str, str]]:
     if outcome.mu_per_release is not None:
         rows.append(("mu of an entity's own embeddings (no guarantee)", f"{outcome.mu_per_release:.3f}"))
     return rows
+
+
+def _by_reason(forgotten: Mapping[str, int]) -> str:
+    return ", ".join(f"{reason} {count:,}" for reason, count in forgotten.items() if count) or "0"
+
+
+def _keys_to_raise(outcome: VerticalOutcome) -> str:
+    """What lets entities be remembered until they are learnt from; nothing if all were."""
+    forgotten, alignment = outcome.forgotten, outcome.settings.alignment
+    keys = []
+    if any(forgotten[reason] for reason in ("no_label", "no_embedding", "no_quorum")):
+        keys.append(f"alignment.expiry_seconds = {alignment.expiry_seconds:g}, to more virtual seconds than labels are late")
+    if forgotten["displaced"]:
+        keys.append(f"alignment.limit = {alignment.limit}, to more entities than wait at a time")
+    return "; and ".join(keys)
 
 
 @dataclass(frozen=True)

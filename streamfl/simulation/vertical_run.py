@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.role import ConfigurationError
+from streamfl.runtime.worker import Worker
 from streamfl.samples import DataError
 from streamfl.seeding import rng_for
 from streamfl.simulation.vertical import Delay, VerticalFederation, VerticalFigures, auc
@@ -55,8 +56,8 @@ class VerticalOutcome:
 
     final: on the test entities, with embeddings as they are. noisy: with the noise of [privacy], None without. absent: as final,
     when the party of this name shows none of them. progressive: of the last prediction of each entity that came before it was
-    learnt from, None in epochs. history: on the test entities, over virtual time. parties: by name, its figures. trace: arrays by
-    name, if they were asked for.
+    learnt from, None in epochs. history: on the test entities, over virtual time. parties: by name, its figures. forgotten: how
+    many entities the coordinator forgot, by reason. trace: arrays by name, if they were asked for.
     """
 
     settings: VaflSettings
@@ -73,6 +74,7 @@ class VerticalOutcome:
     staleness_mean: float
     staleness_largest: int
     requests: int
+    forgotten: dict[str, int]
     mu: float | None
     mu_per_release: float | None
     trace: dict[str, NDArray[Any]]
@@ -92,6 +94,7 @@ class VerticalOutcome:
             "uplink_bytes": self.traffic["upload_bytes"],
             "downlink_bytes": self.traffic["reply_bytes"],
             "requests": self.requests,
+            "forgotten_entities": self.forgotten,
             "staleness_mean": self.staleness_mean,
             "staleness_largest": self.staleness_largest,
             "mu": self.mu,
@@ -190,6 +193,7 @@ def run_vertical(
             staleness_mean=federation.figure(head, "staleness_mean"),
             staleness_largest=int(federation.figure(head, "staleness_largest")),
             requests=int(federation.figure(head, "requests")),
+            forgotten=_forgotten(head),
             mu=max(mus, default=None),
             mu_per_release=max(released, default=None),
             trace=_trace(federation, table, orders, initial) if trace else {},
@@ -222,6 +226,10 @@ def epoch_orders(settings: VaflSettings, entities: int, epochs: int | None) -> N
         return np.arange(entities)[np.newaxis]
     seed = settings.federation.seed
     return np.array([rng_for(seed, "simulate", "epoch", epoch).permutation(entities) for epoch in range(epochs)])
+
+
+def _forgotten(head: Worker) -> dict[str, int]:
+    return {dict(one.labels)["reason"]: int(one.value) for one in head.measure() if one.name == "forgotten_entities"}
 
 
 def _party_figures(federation: VerticalFederation, worker: Any, private: bool) -> dict[str, float]:

@@ -370,3 +370,30 @@ def test_options_of_parties_are_refused_for_clients(line: Line) -> None:
     code, out, error = run_command(line._monkeypatch, line._capture, "simulate", config, *arguments)
     assert (code, out) == (2, "")
     assert "--split, --online: role.kind = 'pofmkl-client' has no parties" in error
+
+
+def test_entities_that_are_forgotten_too_early_are_counted_and_the_key_is_named(line: Line) -> None:
+    """Protects who wonders why nothing was learnt: entities that the coordinator had forgotten when their label came, or that gave
+    way to others, are counted by reason, and one line says which key to raise; where none were, nothing is said.
+    """
+    early = ("--online", "--label-delay", 40)
+    code, out, error = line(*early, "--format", "json", more="[alignment]\nexpiry_seconds = 2.5\n")
+    assert code == 0
+    found = json.loads(out)
+    assert [one["gradients"] for one in found["parties"].values()] == [0, 0]
+    # Eight embeddings a second, labels five seconds later: every entity is forgotten before its label. Of the last, whose
+    # labels come when nothing more does, it is not.
+    assert LEARNT - 40 <= found["forgotten_entities"]["no_label"] <= LEARNT
+    (said,) = [text for text in error.splitlines() if "forgot" in text]
+    assert "alignment.expiry_seconds = 2.5" in said
+    assert f"no_label {found['forgotten_entities']['no_label']}" in said
+    assert "alignment.limit" not in said
+    code, out, error = line(*early, more="[alignment]\nlimit = 10\n")
+    assert code == 0
+    assert "Entities forgotten" in out
+    assert "displaced" in out
+    assert "alignment.limit = 10" in error
+    assert "expiry_seconds" not in error
+    code, out, error = line(*early, "--format", "json")
+    assert not any(json.loads(out)["forgotten_entities"].values())
+    assert "forgot" not in error
