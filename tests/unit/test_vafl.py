@@ -688,16 +688,17 @@ def test_the_label_s_part_of_a_gradient_is_the_same_beside_any_output() -> None:
     )
     coordinator.open(0)
     answers = {}
-    for number, (value, label) in enumerate([(0.0, 0.0), (0.0, 1.0), (2.0**24 + 2, 0.0), (2.0**24 + 2, 1.0)]):
-        # A life of its own each, so that the entity, and with it the noise of each label, is the same.
-        embedding = Embedding(VERSION, 0, "e", number, 1, 0, encode_array(np.array([value], np.float32)))
-        for message, channel in ((embedding, "embeddings/bank"), (Label("e", "e", label), "labels")):
-            for reply in coordinator.receive([received(channel, message, "e")], 0.0):
+    for number in range(80):
+        # The noise is the entity's and its label's: of a life of its own each, so that it can be shown again.
+        entity, value, label = f"e{number // 4}", (0.0, 2.0**24 + 2)[number % 2], float(number // 2 % 2)
+        embedding = Embedding(VERSION, 0, entity, number, 1, 0, encode_array(np.array([value], np.float32)))
+        for message, channel in ((embedding, "embeddings/bank"), (Label(entity, entity, label), "labels")):
+            for reply in coordinator.receive([received(channel, message, entity)], 0.0):
                 assert isinstance(reply, Send)
                 if reply.channel == "gradients/bank":
-                    answers[value, label] = float(np.frombuffer(REPLY.decode(reply.value).gradient, "<f4")[0])
+                    answers[entity, value, label] = float(np.frombuffer(REPLY.decode(reply.value).gradient, "<f4")[0])
         coordinator.close(0)
         coordinator.open(0)
-    for label in (0.0, 1.0):
-        alone = answers[0.0, label]
-        assert answers[2.0**24 + 2, label] == float(np.float32(2 * (2.0**24 + 2) + alone))
+    assert len(answers) == 80
+    for (entity, value, label), answer in answers.items():
+        assert answer == float(np.float32(2 * value + answers[entity, 0.0, label]))
