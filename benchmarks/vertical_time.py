@@ -1,9 +1,9 @@
 """Virtual time that vertical federations need to an accuracy, when parties differ in speed.
 
 ``STREAMFL_DATA=folder python -m benchmarks.vertical_time``: MNIST, 784 pixels dealt to seven parties with networks of their own, in
-epochs; virtual seconds until .97 of the test rows are right, looked at a hundred times a pass of all parties. Of a party's delay:
-the seconds from one batch of 16 embeddings to its next. A row as soon as it is known, then how many times as long synchronous
-learning takes; minutes a row.
+epochs; virtual seconds until .97 of the test rows are right, looked at a hundred times a pass of all parties: at one look, which
+may be luck, and in the mean of five looks in a row. Of a party's delay: the seconds from one batch of 16 embeddings to its next. A
+row as soon as it is known, then how many times as long synchronous learning takes; minutes a row.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.vertical import NETWORK, PARTIES, read, settings
 from streamfl.simulation.vertical import Delay, VerticalFederation
 from streamfl.simulation.vertical_run import adapted, epoch_orders
 
 TARGET = 0.97
 LOOKS_A_PASS = 100
+IN_A_ROW = 5
 # A run that is not there after so many passes' embeddings has missed it.
 MOST_PASSES = 15
 
@@ -34,16 +33,13 @@ DELAYS = {
     "spread": (1, 1.5, 2, 3, 4, 6, 10),
     "equal": (1, 1, 1, 1, 1, 1, 1),
 }
-# New embeddings of an entity before it is learnt from, how many parties have to have shown it at all, and whether a slow party
-# leaves out entities, to be where the fastest is.
+# New embeddings of an entity before it is learnt from, and how many parties have to have shown it at all.
 RULES = {
-    "synchronous": (7, 7, False),
-    "asynchronous": (1, 1, False),
-    "asynchronous from 5 on": (1, 5, False),
-    "3 of 7": (3, 3, False),
-    "4 of 7": (4, 4, False),
-    "asynchronous, keeping up": (1, 1, True),
-    "asynchronous from 5 on, keeping up": (1, 5, True),
+    "synchronous": (7, 7),
+    "asynchronous": (1, 1),
+    "asynchronous from 5 on": (1, 5),
+    "3 of 7": (3, 3),
+    "4 of 7": (4, 4),
 }
 
 
@@ -54,26 +50,28 @@ def main() -> None:
     chosen = parser.parse_args()
     if "STREAMFL_DATA" not in os.environ:
         sys.exit("STREAMFL_DATA is not set: the folder with mnist.npz")
-    print("| delays | rule | seed | virtual seconds to .97 | uploads | seconds |", flush=True)
-    print("| --- | --- | --- | --- | --- | --- |", flush=True)
-    reached: dict[tuple[str, str, int], float | None] = {}
+    print("| delays | rule | seed | virtual seconds to .97 at one look | at five in a row | uploads | seconds |", flush=True)
+    print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
+    reached: dict[tuple[str, str, int], tuple[float, float]] = {}
     for delays, rule, seed in product(DELAYS, RULES, chosen.seed or [0]):
         if any(fnmatchcase(f"{delays}, {rule}", pattern) for pattern in chosen.only or ["*"]):
             began = time.perf_counter()
-            found, uploads = seconds_to_target(delays, rule, seed)
-            reached[delays, rule, seed] = found
-            text = "not reached" if found is None else f"{found:,.0f}"
-            print(f"| {delays} | {rule} | {seed} | {text} | {uploads:,} | {time.perf_counter() - began:.0f} |", flush=True)
-    for (delays, rule, seed), seconds in reached.items():
-        synchronous = reached.get((delays, "synchronous", seed))
-        if rule != "synchronous" and seconds is not None and synchronous is not None:
-            print(f"{delays}, seed {seed}: synchronous takes {synchronous / seconds:.2f} times as long as {rule}", flush=True)
+            *found, uploads = seconds_to_target(delays, rule, seed)
+            reached[delays, rule, seed] = found[0], found[1]
+            texts = [f"{one:,.0f}" if math.isfinite(one) else "not reached" for one in found]
+            columns = (delays, rule, str(seed), *texts, f"{uploads:,}", f"{time.perf_counter() - began:.0f}")
+            print(f"| {' | '.join(columns)} |", flush=True)
+    for (delays, rule, seed), (first, lasting) in reached.items():
+        slow_first, slow_lasting = reached.get((delays, "synchronous", seed), (math.nan, math.nan))
+        if rule != "synchronous" and math.isfinite(slow_lasting / lasting):
+            ratios = f"{slow_first / first:.2f} times as long as {rule}, {slow_lasting / lasting:.2f} times in a row"
+            print(f"{delays}, seed {seed}: synchronous takes {ratios}", flush=True)
 
 
-def seconds_to_target(delays: str, rule: str, seed: int) -> tuple[float | None, int]:
-    """Virtual seconds, None if it is not reached, and how many embeddings were sent until then."""
+def seconds_to_target(delays: str, rule: str, seed: int) -> tuple[float, float, int]:
+    """Virtual seconds at one look and in a row, infinite where not reached, and how many embeddings were sent until then."""
     table = read(Path(os.environ["STREAMFL_DATA"]) / "mnist.npz", PARTIES["mnist"])
-    wait, quorum, keeps_up = RULES[rule]
+    wait, quorum = RULES[rule]
     chosen = settings("mnist", {**NETWORK, "learning": {"wait_for": wait}}, seed)
     chosen = chosen.model_copy(update={"alignment": chosen.alignment.model_copy(update={"quorum": quorum})})
     chosen = adapted(chosen, table.learnt, MOST_PASSES, 0)
@@ -81,28 +79,29 @@ def seconds_to_target(delays: str, rule: str, seed: int) -> tuple[float | None, 
     tests = table.part(slice(table.learnt, None))
     federation = VerticalFederation(chosen, inputs, labels, delays=[Delay(mean) for mean in DELAYS[delays]])
     embeddings = table.learnt * len(inputs)
-    looked = 0
-    found: float | None = None
+    looks: list[float] = []
+    first = lasting = math.inf
     with closing(federation):
         federation.write_labels(range(table.learnt))
         # The fastest party's share of all embeddings is the largest.
         fastest = math.ceil(MOST_PASSES * len(inputs) / sum(min(DELAYS[delays]) / delay for delay in DELAYS[delays]))
-        batches = epoch_orders(chosen, table.learnt, fastest).reshape(-1, chosen.learning.batch_size)
+        order = epoch_orders(chosen, table.learnt, fastest).ravel().tolist()
 
         def there() -> bool:
-            nonlocal looked, found
+            nonlocal first, lasting
             sent = int(federation.figure(federation.coordinator_worker, "embeddings"))
-            if sent * LOOKS_A_PASS < (looked + 1) * embeddings:
+            if sent * LOOKS_A_PASS < (len(looks) + 1) * embeddings:
                 return False
-            looked += 1
-            if (federation.evaluate(*tests).accuracy or 0.0) >= TARGET:
-                found = federation.seconds
-            return found is not None or looked >= MOST_PASSES * LOOKS_A_PASS
+            looks.append(federation.evaluate(*tests).accuracy or 0.0)
+            if looks[-1] >= TARGET:
+                first = min(first, federation.seconds)
+            if len(looks) >= IN_A_ROW and sum(looks[-IN_A_ROW:]) >= IN_A_ROW * TARGET:
+                lasting = federation.seconds
+            return math.isfinite(lasting) or len(looks) >= MOST_PASSES * LOOKS_A_PASS
 
-        paces = [delay / min(DELAYS[delays]) if keeps_up else 1.0 for delay in DELAYS[delays]]
-        federation.replay([batches[np.arange(0, len(batches), pace).astype(int)].ravel().tolist() for pace in paces])
+        federation.replay([order] * len(inputs))
         federation.run(watch=there)
-        return found, int(federation.figure(federation.coordinator_worker, "embeddings"))
+        return first, lasting, int(federation.figure(federation.coordinator_worker, "embeddings"))
 
 
 if __name__ == "__main__":
