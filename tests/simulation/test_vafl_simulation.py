@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from simulation.test_mutations import Mutation, after, check_caught, instead
 
 from streamfl.optimisers import AdaGrad
 from streamfl.simulation.faults.chances import FAULTS
-from streamfl.simulation.faults.vafl import scenario, simulate
+from streamfl.simulation.faults.vafl import FOR_EVER, scenario, simulate
 from streamfl.vafl.coordinator import VaflCoordinator
 from streamfl.vafl.party import VaflParty
 
@@ -37,6 +38,8 @@ def test_scenarios_are_of_every_kind() -> None:
     assert {one.settings.bus.processing_guarantee for one in chosen} == {"exactly_once", "at_least_once"}
     assert {one.partitions for one in chosen} == {1, 2, 3}
     assert {one.settings.alignment.keep for one in chosen} == {True, False}
+    impatient = {(one.forgets, one.settings.alignment.reply_seconds < FOR_EVER) for one in chosen}
+    assert impatient == set(product((True, False), repeat=2))
 
 
 def test_a_seed_is_one_history() -> None:
@@ -116,6 +119,25 @@ def leaves_late_parties_waiting(patch: pytest.MonkeyPatch) -> None:
     after(patch, VaflCoordinator, "_learn_if_ready", change)
 
 
+def learns_from_whatever_is_old(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(VaflCoordinator, "_too_stale", lambda self, task, entity: [])
+
+
+def forgets_by_the_first_message(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, task: Any, name: str, now: float) -> Any:
+        known = task.entities.get(name)
+        since = now if known is None else known.since
+        entity = real(self, task, name, now)
+        entity.since = since
+        return entity
+
+    instead(patch, VaflCoordinator, "_entity", change)
+
+
+def forgets_too_early(patch: pytest.MonkeyPatch) -> None:
+    instead(patch, VaflParty, "_expire", lambda real, self, partition, task, now: real(self, partition, task, now + 1.0))
+
+
 def of(role: type, *prefixes: bytes) -> Mutation:
     """The role takes back everything but what these keys begin."""
 
@@ -136,6 +158,7 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "party: takes a reply twice": takes_replies_again,
     "party: steps on whatever came together": steps_on_whatever_came_together,
     "party: names the version before": names_the_version_before,
+    "party: forgets too early": forgets_too_early,
     "coordinator: entities not restored": of(VaflCoordinator, b"entity/"),
     "coordinator: parties not restored": of(VaflCoordinator, b"party/"),
     "coordinator: parameters not restored": of(VaflCoordinator, b"array/"),
@@ -144,6 +167,8 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "coordinator: learns before the quorum": learns_before_the_quorum,
     "coordinator: answers twice": answers_twice,
     "coordinator: leaves late parties waiting": leaves_late_parties_waiting,
+    "coordinator: learns from whatever is old": learns_from_whatever_is_old,
+    "coordinator: forgets by the first message": forgets_by_the_first_message,
 }
 
 

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,19 +25,21 @@ from streamfl.simulation.faults.cluster import FaultyBus
 from streamfl.simulation.faults.federation import CheckFailed, Federation, Reading, Verdict, run
 from streamfl.simulation.faults.history import History
 from streamfl.vafl.config import COORDINATOR, PARTY, EntityLabelsSection, EntitySamplesSection, PartySection, VaflSettings
-from streamfl.vafl.coordinator import VaflCoordinator
-from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
-from streamfl.vafl.party import VaflParty
+from streamfl.vafl.coordinator import VaflCoordinator, _Entity
+from streamfl.vafl.messages import EMBEDDING, REPLY
+from streamfl.vafl.party import VaflParty, _Shown
 from streamfl.vafl.roles import embedding_function
 
 __all__ = ["VaflScenario", "scenario", "simulate"]
 
 LABELS = "labels"
-# Longer than any run: nobody is given up, nothing is forgotten.
+# Longer than any run.
 FOR_EVER = 1e6
 LAST_ENTITIES = 3
 # Sums of the same numbers in another order.
 ROUNDING = 1e-8
+# A bus keeps times in milliseconds.
+CLOCK = 2e-3
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,10 @@ class VaflScenario:
     def __str__(self) -> str:
         learning, alignment = self.settings.learning, self.settings.alignment
         bound = "" if learning.max_staleness is None else f", at most {learning.max_staleness} steps old"
+        if alignment.reply_seconds < FOR_EVER:
+            bound += f", {alignment.reply_seconds:.3g} s for an answer"
+        if self.forgets:
+            bound += f", forgotten after {alignment.expiry_seconds:.3g} s"
         faults = ", ".join(f"{name} {value:.3g}" for name, value in dataclasses.asdict(self.rates).items() if value)
         return (
             f"vertical, {learning.loss}, head {self.settings.head.kind}, {self.settings.optimiser}, "
@@ -86,6 +92,11 @@ class VaflScenario:
     @property
     def once(self) -> bool:
         return self.settings.bus.processing_guarantee == "exactly_once"
+
+    @property
+    def forgets(self) -> bool:
+        """Members forget entities within the run: then not everything is predicted and answered."""
+        return self.settings.alignment.expiry_seconds < FOR_EVER
 
     def of(self, member: str) -> VaflSettings:
         """The settings of a party, or of the coordinator."""
@@ -131,6 +142,9 @@ class VaflScenario:
                 _require(set(held.asked) <= set(held.entities), "an answer is awaited of an entity that is forgotten")
 
     def standing(self, bus: Bus, last: bool) -> str:
+        if self.forgets:
+            # It is done when nobody has anything left to forget.
+            return ""
         late = {reading.client for reading in self.last}
         before = {entity for entity in self._to_be_predicted() if last or entity not in late}
         predicted = {_prediction(record)["entity"] for record in bus.read(f"{self.settings.federation.name}.predictions")}
@@ -260,17 +274,32 @@ def scenario(seed: int) -> VaflScenario:
     producers = [tuple(sorted((one for one in readings if one.topic == topic), key=lambda one: one.at)) for topic in topics]
     if synchronous:
         producers = [tuple(dataclasses.replace(one, at=0.0) for one in producer) for producer in producers]
+    workers = {"coordinator": between(1, 2), **{name: between(1, 2) for name in names}}
+    rates = drawn_rates(draws, exactly_once)
+    if not synchronous:
+        patience = {
+            "reply_seconds": float(draws.uniform(0.2, 4.0)) if chance(0.5) else FOR_EVER,
+            "expiry_seconds": float(draws.uniform(1.0, 25.0)) if chance(0.3) else FOR_EVER,
+        }
+        update: dict[str, Any] = {"alignment": settings.alignment.model_copy(update=patience)}
+        if chance(0.5):
+            # Parties have taken many steps between some embeddings and their labels.
+            update["learning"] = settings.learning.model_copy(update={"batch_size": 1})
+            waits = {entity: float(draws.exponential(8.0)) if chance(0.4) else 0.0 for entity in labels}
+            late = (dataclasses.replace(one, at=one.at + waits[one.client]) for one in producers[-1])
+            producers[-1] = tuple(sorted(late, key=lambda one: one.at))
+        settings = settings.model_copy(update=update)
     return VaflScenario(
         seed=seed,
         settings=settings,
         synchronous=synchronous,
-        workers={"coordinator": between(1, 2), **{name: between(1, 2) for name in names}},
+        workers=workers,
         partitions=partitions,
         readings=tuple(producers),
         last=tuple(last),
         seen=seen,
         labels=labels,
-        rates=drawn_rates(draws, exactly_once),
+        rates=rates,
         faulty_seconds=faulty_seconds,
     )
 
@@ -289,6 +318,14 @@ def simulate(seed: int, bus: str = "memory") -> Verdict:
     return run(chosen, check, bus)
 
 
+class Sent(NamedTuple):
+    """What was written to a topic, and when, in seconds."""
+
+    partition: int
+    at: float
+    message: Any
+
+
 def check_outcome(bus: FaultyBus, chosen: VaflScenario) -> None:
     """Counts, order, who was answered, and a replay of every party's model from what it was told."""
     name = chosen.settings.federation.name
@@ -296,64 +333,150 @@ def check_outcome(bus: FaultyBus, chosen: VaflScenario) -> None:
         letters = list(bus.read(chosen.of(member).dead_letters))
         _require(not letters, f"{member}: {len(letters)} records were refused: {[letter.headers for letter in letters[:1]]}")
     check_predictions(bus, chosen)
+    shown, told = {}, {}
     for party in chosen.settings.federation.parties:
-        embeddings = _sent(bus, f"{name}.{party}.embeddings", EMBEDDING.decode)
-        replies = _sent(bus, f"{name}.{party}.gradients", REPLY.decode)
+        embeddings = shown[party] = _sent(bus, f"{name}.{party}.embeddings", EMBEDDING.decode)
+        replies = told[party] = _sent(bus, f"{name}.{party}.gradients", REPLY.decode)
         check_counts(chosen, party, embeddings, replies)
         if chosen.once:
+            check_staleness(chosen, party, embeddings, replies)
             check_model(bus, chosen, party, embeddings, replies)
+    if chosen.once:
+        check_coordinator(bus, chosen, shown, told)
     if chosen.once and chosen.settings.head.kind == "sum":
         check_sums(bus, chosen)
 
 
 def check_predictions(bus: Bus, chosen: VaflScenario) -> None:
-    """Each entity that met its quorum, and no other, has its predictions in order, each of more parties than the one before."""
+    """Each entity that met its quorum, and no other, has its predictions in order, each of more parties than the one before.
+
+    An entity that was forgotten begins anew, and may come to none.
+    """
     quorum = chosen.settings.alignment.quorum
     found: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for record in bus.read(f"{chosen.settings.federation.name}.predictions"):
         prediction = _prediction(record)
         found[prediction["entity"]].append((prediction["revision"], prediction["embeddings"]))
-    expected = {entity for entity, parties in chosen.seen.items() if len(parties) >= quorum}
-    _require(found.keys() == expected, f"predicted were {sorted(found)}, not {sorted(expected)}")
+    expected = chosen._to_be_predicted()
+    as_expected = found.keys() <= expected if chosen.forgets else found.keys() == expected
+    _require(as_expected, f"predicted were {sorted(found)}, not {sorted(expected)}")
     for entity, revisions in found.items():
         if chosen.once:
-            in_order = [number for number, _ in revisions] == list(range(len(revisions)))
-            _require(in_order, f"{entity}: revisions {revisions}")
-            _require(revisions[0][1] == quorum, f"{entity}: first predicted of {revisions[0][1]} embeddings, {quorum} are a quorum")
-            grows = all(more > less for (_, less), (_, more) in pairwise(revisions))
-            _require(grows, f"{entity}: {revisions} are not of more and more embeddings")
+            begins = [place for place, (number, _) in enumerate(revisions) if number == 0]
+            _require(chosen.forgets or len(begins) == 1, f"{entity}: revisions {revisions}")
+            for begin, end in pairwise([*begins, len(revisions)]):
+                life = revisions[begin:end]
+                in_order = [number for number, _ in life] == list(range(len(life)))
+                _require(in_order, f"{entity}: revisions {revisions}")
+                _require(life[0][1] == quorum, f"{entity}: first predicted of {life[0][1]} embeddings, {quorum} are a quorum")
+                grows = all(more > less for (_, less), (_, more) in pairwise(life))
+                _require(grows, f"{entity}: {life} are not of more and more embeddings")
+            _require(begins[:1] == [0], f"{entity}: revisions {revisions}")
         most = max(embeddings for _, embeddings in revisions)
         sent = len(chosen.seen[entity])
         _require(most <= sent, f"{entity}: predicted of {most} embeddings, {sent} were sent")
 
 
-def check_counts(
-    chosen: VaflScenario, party: str, embeddings: list[tuple[int, Embedding]], replies: list[tuple[int, Reply]]
-) -> None:
-    """Each entity is shown once and once more for every request, and each embedding is answered once at most."""
-    asked = Counter(reply.entity for _, reply in replies if not reply.gradient)
-    answered = Counter(reply.entity for _, reply in replies if reply.gradient)
-    shown = Counter(embedding.entity for _, embedding in embeddings)
+def check_counts(chosen: VaflScenario, party: str, embeddings: list[Sent], replies: list[Sent]) -> None:
+    """Each entity is shown once and once more for every request, and each embedding is answered once at most.
+
+    Who has forgotten an entity shows it no more.
+    """
+    asked = Counter(reply.entity for _, _, reply in replies if not reply.gradient)
+    answered = Counter(reply.entity for _, _, reply in replies if reply.gradient)
+    shown = Counter(embedding.entity for _, _, embedding in embeddings)
     seen = {entity for entity, parties in chosen.seen.items() if party in parties}
     _require(shown.keys() == seen, f"{party} showed {sorted(shown)}, saw {sorted(seen)}")
     if not chosen.once:
         return
     sequences: dict[int, list[int]] = defaultdict(list)
-    for partition, embedding in embeddings:
+    for partition, _, embedding in embeddings:
         sequences[partition].append(embedding.sequence)
     for partition, numbers in sequences.items():
         _require(numbers == list(range(1, len(numbers) + 1)), f"{party}, partition {partition}: sequence numbers {numbers}")
     for entity, count in shown.items():
-        _require(count == 1 + asked[entity], f"{party}: {entity} shown {count} times, asked for {asked[entity]} times")
+        as_asked = count <= 1 + asked[entity] if chosen.forgets else count == 1 + asked[entity]
+        _require(as_asked, f"{party}: {entity} shown {count} times, asked for {asked[entity]} times")
         _require(answered[entity] <= 1, f"{party}: {entity} answered {answered[entity]} times")
     due = {entity for who, entity in chosen._to_be_answered() if who == party}
-    _require(due <= answered.keys(), f"{party}: never answered: {sorted(due - answered.keys())[:3]}")
+    _require(chosen.forgets or due <= answered.keys(), f"{party}: never answered: {sorted(due - answered.keys())[:3]}")
     _require(answered.keys() <= chosen.labels.keys(), f"{party}: answered without a label: {sorted(answered)}")
 
 
-def check_model(
-    bus: Bus, chosen: VaflScenario, party: str, embeddings: list[tuple[int, Embedding]], replies: list[tuple[int, Reply]]
+def check_staleness(chosen: VaflScenario, party: str, embeddings: list[Sent], replies: list[Sent]) -> None:
+    """No gradient goes to an embedding that is known to be older than it may be, but to one that came because it was asked for, and
+    none is asked for that is not.
+
+    That a newer one is known shows in a reply to it: replies lie in the order in which they were decided on.
+    """
+    bound = chosen.settings.learning.max_staleness
+    versions = {(place, one.epoch, one.sequence): one.parameters_version for place, _, one in embeddings}
+    newest: dict[int, tuple[int, int]] = {}
+    asked: dict[str, int] = {}
+    for partition, at, reply in replies:
+        made = reply.epoch, versions[partition, reply.epoch, reply.sequence]
+        known = newest[partition] = max(made, newest.get(partition, made))
+        what = f"{party}: {reply.entity}, shown as {reply.sequence}, of version {made[1]}"
+        if not reply.gradient:
+            asked[reply.entity] = reply.sequence
+            written = ((one.epoch, one.parameters_version) for place, when, one in embeddings if place == partition and when <= at)
+            _require(bound is not None and _too_old(made, max(written), bound), f"{what}, is asked for anew without a reason")
+        elif bound is not None and reply.sequence <= asked.get(reply.entity, reply.sequence):
+            _require(not _too_old(made, known, bound), f"{what}, has a gradient after one of version {known[1]}")
+
+
+def _too_old(made: tuple[int, int], known: tuple[int, int], bound: int) -> bool:
+    """Epoch and version of an embedding, and of the newest."""
+    return made[0] != known[0] or known[1] - made[1] > bound
+
+
+def check_coordinator(
+    bus: Bus, chosen: VaflScenario, embeddings: Mapping[str, list[Sent]], replies: Mapping[str, list[Sent]]
 ) -> None:
+    """What the coordinator remembers of an entity is not ready to be learnt from, and is forgotten, or a party given up, no earlier
+    than it may be. Who was not answered, though everybody was there, was forgotten.
+    """
+    settings, alignment = chosen.settings, chosen.settings.alignment
+    parties = settings.federation.parties
+    shown = {(party, place, one.epoch, one.sequence): at for party in parties for place, at, one in embeddings[party]}
+    told = {(party, one.entity): at for party in parties for _, at, one in replies[party] if one.gradient}
+    asked = {(party, place, one.epoch, one.sequence) for party in parties for place, _, one in replies[party] if not one.gradient}
+    held: dict[tuple[int, str], _Entity] = {}
+    forgotten: set[str] = set()
+    for record in bus.read(f"{settings.federation.name}.{COORDINATOR}.state"):
+        kind, _, key = (record.key or b"").partition(b"/")
+        if kind != b"entity":
+            continue
+        name, now = key.decode(), record.timestamp + CLOCK
+        before = held.pop((record.partition, name), None)
+
+        def untold(entity: _Entity, name: str = name, now: float = now) -> list[str]:
+            return [parties[number] for number in entity.held if told.get((parties[number], name), now + 1) > now]
+
+        if record.value is None:
+            if before is None or (before.held and not untold(before)):
+                continue
+            forgotten.add(name)
+            for number, one in before.held.items():
+                came = shown[parties[number], record.partition, one.epoch, one.sequence]
+                _require(came + alignment.expiry_seconds <= now, f"{name} is forgotten {now - came:.3f} s after {parties[number]}")
+            continue
+        entity = held[record.partition, name] = msgspec.msgpack.decode(record.value, type=_Entity)
+        if entity.label is not None and entity.asked_at is None and len(entity.held) >= alignment.quorum:
+            waiting = untold(entity)
+            _require(len(waiting) < settings.learning.wait_for, f"{name}: {waiting} wait for a gradient, and for nobody")
+        for number, one in before.held.items() if before is not None else ():
+            if number in entity.held:
+                continue
+            who = f"{name}: {parties[number]} is given up"
+            _require((parties[number], record.partition, one.epoch, one.sequence) in asked, f"{who} and was asked for nothing")
+            if before is not None and before.asked_at is not None:
+                _require(before.asked_at + alignment.reply_seconds <= now, f"{who} {now - before.asked_at:.3f} s after the request")
+    lost = {entity for party, entity in chosen._to_be_answered() if (party, entity) not in told} - forgotten
+    _require(not lost, f"neither answered nor forgotten: {sorted(lost)[:3]}")
+
+
+def check_model(bus: Bus, chosen: VaflScenario, party: str, embeddings: list[Sent], replies: list[Sent]) -> None:
     """A party's parameters are what its gradients, in their order, make of its features, and each embedding is of its version."""
     settings = chosen.settings
     function, learning = embedding_function(settings, 2), settings.learning
@@ -364,13 +487,14 @@ def check_model(
         if reading.topic == f"samples-{party}"
     }
     state = _latest(bus, f"{settings.federation.name}.{party}.state")
-    for partition in range(chosen.partitions):
+    forgotten, unclear = _forgotten(bus, chosen, party, replies) if chosen.forgets else (set(), set())
+    for partition in set(range(chosen.partitions)) - unclear:
         parameters = function.initial(settings.federation.seed, party)
         optimiser = optimiser_named(settings.optimiser, learning.learning_rate, function.size)
         versions = [parameters.copy()]
         gathered: list[tuple[str, NDArray[Any]]] = []
-        for place, reply in replies:
-            if place != partition or not reply.gradient:
+        for place, _, reply in replies:
+            if place != partition or not reply.gradient or (place, reply.sequence) in forgotten:
                 continue
             gathered.append((reply.entity, np.frombuffer(reply.gradient)))
             if len(gathered) == learning.batch_size:
@@ -382,7 +506,7 @@ def check_model(
                 optimiser.step(parameters, step, len(versions))
                 versions.append(parameters.copy())
                 gathered = []
-        for place, embedding in embeddings:
+        for place, _, embedding in embeddings:
             if place != partition:
                 continue
             _require(
@@ -399,13 +523,40 @@ def check_model(
             _require(apart <= ROUNDING, f"{party}, partition {partition}: the model is {apart:g} from what its gradients make")
 
 
+def _forgotten(bus: Bus, chosen: VaflScenario, party: str, replies: list[Sent]) -> tuple[set[tuple[int, int]], set[int]]:
+    """Partition and sequence number of what the party had forgotten when its gradient came, and the partitions of which that cannot
+    be told: the gradient was there when it was time to forget.
+    """
+    told = {(place, one.sequence): at for place, at, one in replies if one.gradient}
+    shown: dict[tuple[int, bytes], _Shown] = {}
+    forgotten: set[tuple[int, int]] = set()
+    unclear: set[int] = set()
+    for record in bus.read(f"{chosen.settings.federation.name}.{party}.state"):
+        key = record.key or b""
+        if not key.startswith(b"entity/"):
+            continue
+        place, now = (record.partition, key), record.timestamp + CLOCK
+        if record.value is not None:
+            shown[place] = msgspec.msgpack.decode(record.value, type=_Shown)
+        elif (one := shown.pop(place, None)) is not None:
+            came = told.get((record.partition, one.sequence))
+            due = one.since + chosen.settings.alignment.expiry_seconds <= now
+            text = f"{party}: {key!r} is forgotten {now - one.since:.3f} s after it came"
+            _require(due or (came is not None and came <= now), text)
+            if came is not None and came > now:
+                forgotten.add((record.partition, one.sequence))
+            elif came is not None and due:
+                unclear.add(record.partition)
+    return forgotten, unclear
+
+
 def check_sums(bus: Bus, chosen: VaflScenario) -> None:
     """Under a sum all parties of one answer get the same gradient; where nobody comes later, all of an entity's are one answer."""
     if chosen.settings.learning.wait_for != len(chosen.settings.federation.parties):
         return
     gradients: dict[str, set[bytes]] = defaultdict(set)
     for party in chosen.settings.federation.parties:
-        for _, reply in _sent(bus, f"{chosen.settings.federation.name}.{party}.gradients", REPLY.decode):
+        for _, _, reply in _sent(bus, f"{chosen.settings.federation.name}.{party}.gradients", REPLY.decode):
             if reply.gradient:
                 gradients[reply.entity].add(reply.gradient)
     for entity, values in gradients.items():
@@ -424,11 +575,11 @@ def check_alike(bus: Bus, calm: Bus, chosen: VaflScenario) -> None:
             _require(apart <= ROUNDING, f"{member}: the model is {apart:g} from that of a run without faults")
 
 
-def _sent(bus: Bus, topic: str, decode: Any) -> list[tuple[int, Any]]:
-    """Partition and message of each record that was not written again by a producer that was not sure."""
+def _sent(bus: Bus, topic: str, decode: Any) -> list[Sent]:
+    """Each record that was not written again by a producer that was not sure."""
     repeated = bus.repeated if isinstance(bus, FaultyBus) else set()
     return [
-        (record.partition, decode(record.value))
+        Sent(record.partition, record.timestamp, decode(record.value))
         for record in bus.read(topic)
         if (record.topic, record.partition, record.offset) not in repeated
     ]
