@@ -102,6 +102,19 @@ def test_repeats_and_other_parties_tell_nothing_more(kind: str) -> None:
     assert np.abs(ratios[0, 0] - 1).min() > 1e-6
 
 
+def test_another_label_has_another_noise() -> None:
+    """Protects a label that is told twice and differently, as a corrected one or one of two federations' with one secret: with the
+    same noise on both, the difference of two gradients would be that of the labels, without any.
+    """
+    told = []
+    for label in (0.0, 1.0):
+        labels = np.full(ENTITIES, label)
+        clean, noisy = (gradients(SumHead(np.float64), LOGISTIC, noise, labels, 1)[0, 0, :, 0] for noise in (0.0, 1.0))
+        told.append(noisy - clean)
+    assert np.abs(told[0] - told[1]).min() > 1e-6
+    assert abs(np.corrcoef(told)[0, 1]) < 4 / np.sqrt(ENTITIES)
+
+
 def test_noise_drawn_anew_would_average_out() -> None:
     """Protects from noise that only one gradient is safe by. The best that can be made of all that both parties are told of an
     entity five times has the AUC of one noisy telling, Phi(1 / (sqrt(2) sigma)); of independent noise it has nearly 1.

@@ -286,6 +286,37 @@ def test_mu_is_what_was_sent_and_learnt(line: Line, sound: bool) -> None:
     assert ("no guarantee" in line(more=more)[1]) is True
 
 
+def test_noisy_figures_are_with_the_noise(line: Line) -> None:
+    """Protects whoever decides on the noise by what it costs: the figures are of embeddings with all parties' noise. Where that is
+    far larger than they are, half of the test entities have a loss of its size: .56 of the noise of one party, on average.
+    """
+    (line.folder / "secret").write_bytes(bytes(range(32)))
+    more = f'[privacy]\nembedding_norm = 1.0\nembedding_noise = 1000.0\nsecret_file = "{line.folder}/secret"\n'
+    found = line.json(more=more)
+    assert found["loss"] < 10
+    assert 250 < found["noisy"]["loss"] < 900
+    assert found["noisy"]["accuracy"] == pytest.approx(0.5, abs=0.3)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "square"])
+def test_progressive_figures_are_of_what_was_said_before_the_label(line: Line, loss: str) -> None:
+    """Protects the figure of predictions before learning: the sum of the embeddings as they were sent, against each label."""
+    found = line.json("--online", "--label-delay", 20, "--trace", line.folder, more=f'loss = "{loss}"')["progressive"]
+    trace = line.trace()
+    outputs = np.zeros(LEARNT)
+    np.add.at(outputs, trace["upload_entity"], trace["upload_values"][:, 0])
+    assert len(trace["upload_entity"]) == 2 * LEARNT
+    labels = trace["labels"][:LEARNT]
+    if loss == "square":
+        assert found["mse"] == pytest.approx(np.mean((outputs - labels) ** 2))
+        return
+    pairs = [(a > b) + 0.5 * (a == b) for a in outputs[labels == 1] for b in outputs[labels == 0]]
+    assert found["accuracy"] == pytest.approx(np.mean((outputs > 0) == labels))
+    assert found["loss"] == pytest.approx(np.mean(np.logaddexp(0, outputs) - labels * outputs))
+    assert found["auc"] == pytest.approx(np.mean(pairs))
+    assert found["accuracy"] > 0.6
+
+
 MISTAKES = {
     "--split is missing": ((), "", "split"),
     "is none of federation.parties (bank, shop)": (("--split", "bank=0:2,phone=2:5"), "", ""),

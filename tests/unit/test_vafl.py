@@ -142,6 +142,28 @@ def test_a_head_learns_from_the_noisy_label_that_parties_are_told_of() -> None:
     assert role.parameters(0)[0] == pytest.approx(before - 0.5 * told * 2.0)
 
 
+def test_the_heads_own_parameters_are_kept_small() -> None:
+    """Protects learning.regularisation at the coordinator: theta_0 steps along d l / d theta_0 + lambda theta_0, by hand."""
+    role = VaflCoordinator(
+        parties=("bank",),
+        embedding_size=1,
+        head=NetworkHead(DenseNetwork([1, 1], bias=False, dtype=np.float64)),
+        loss=SQUARE,
+        steps=HeadSteps("sgd", 0.5, 1, regularisation=0.25),
+        alignment=Alignment(),
+        seed=0,
+        dtype=np.float64,
+    )
+    role.open(0)
+    (before,) = role.parameters(0)
+    assert before != 0.0
+    role.receive([received("labels", Label("e", "e", 1.0), "e")], 0.0)
+    role.receive([received("embeddings/bank", Embedding(VERSION, 0, "e", 1, 1, 0, encode_array(np.array([2.0]))), "e")], 0.0)
+    # (output - label)^2 has the slope 2 (output - label), and the output is 2 theta_0.
+    expected = before - 0.5 * (2 * (2.0 * before - 1.0) * 2.0 + 0.25 * before)
+    assert role.parameters(0)[0] == pytest.approx(expected, rel=1e-12)
+
+
 def test_who_comes_after_the_label_gets_its_gradient_alone() -> None:
     """Protects learning from being stalled by a late party, and the late party from being left out."""
     coordinator = Coordinator(quorum=2)
@@ -271,6 +293,24 @@ def test_what_never_comes_is_forgotten_and_counted() -> None:
     }
 
 
+def test_an_entity_expires_by_its_last_message() -> None:
+    """Protects entities whose parties and labels come one long after the other: each message begins the time anew, and those that
+    nothing came of meanwhile go before.
+    """
+    coordinator = Coordinator(quorum=3, expiry=100.0)
+    coordinator.hears("bank", "e", 1.0, now=0.0)
+    coordinator.hears("bank", "alone", 1.0, now=1.0)
+    coordinator.hears("shop", "e", 1.0, now=60.0)
+    assert coordinator.role.wake_at == 101.0
+    coordinator.tick(101.0)
+    assert list(coordinator.role._tasks[0].entities) == ["e"]
+    coordinator.labelled("e", 1.0, now=120.0)
+    assert coordinator.role.wake_at == 220.0
+    coordinator.tick(219.0)
+    _, *answers = coordinator.hears("phone", "e", 1.0, now=219.5)
+    assert answers == ["bank: e 1 4", "shop: e 1 4", "phone: e 1 4"]
+
+
 def test_the_table_is_bounded() -> None:
     """Protects the memory from entities without end: the one heard of longest ago gives way."""
     coordinator = Coordinator(quorum=2, limit=2)
@@ -313,6 +353,26 @@ def test_a_classifier_says_probabilities_and_counts_what_it_got_right() -> None:
         role.receive([received("labels", Label(entity, entity, label), entity)], 0.0)
     assert figures(role)["accuracy"] == 0.5
     assert LOGISTIC.prediction(np.zeros((1, 1))).tolist() == [0.5]
+
+
+def test_a_right_class_is_the_likeliest() -> None:
+    """Protects the accuracy of classes: the largest output is the guess, not the least."""
+    role = VaflCoordinator(
+        parties=PARTIES,
+        embedding_size=3,
+        head=SumHead(np.float64),
+        loss=softmax_loss(3),
+        steps=HeadSteps(),
+        alignment=Alignment(),
+        seed=0,
+        dtype=np.float64,
+    )
+    role.open(0)
+    for number, (values, label) in enumerate((([0.0, 2.0, 0.0], 1.0), ([5.0, 2.0, 1.0], 0.0), ([1.0, 2.0, 3.0], 1.0)), 1):
+        message = Embedding(VERSION, 0, f"e{number}", 1, number, 0, encode_array(np.array(values)))
+        role.receive([received("embeddings/bank", message, f"e{number}")], 0.0)
+        role.receive([received("labels", Label(f"e{number}", f"e{number}", label), f"e{number}")], 0.0)
+    assert figures(role)["accuracy"] == pytest.approx(2 / 3)
 
 
 class Party:
@@ -512,6 +572,30 @@ def test_noise_is_the_secrets_alone() -> None:
     assert values[0] == values[2] != values[1]
     drawn = [Party(Mechanism(1.0, 4.0, None, None, None, f"{number}")).sees("e")[0][2] for number in range(400)]
     assert np.std(drawn) == pytest.approx(4.0, rel=0.15)
+
+
+def test_other_strengths_have_other_noise() -> None:
+    """Protects embeddings and steps from who hears them twice, before and after a setting was changed: one noise in two strengths
+    is two equations for two unknowns.
+    """
+    strengths = [(4.0, 1.0, 4.0), (8.0, 1.0, 4.0), (4.0, 2.0, 4.0), (4.0, 1.0, 8.0)]
+    shown, stepped = [], []
+    for noise, norm, steps in strengths:
+        party = Party(Mechanism(1.0, noise, norm, steps, None, "5e" * 32))
+        ((_, sequence, value),) = party.sees("e")
+        # The model begins at 0: what is shown is noise alone.
+        shown.append(value / noise)
+        party.answered("e", sequence, 0.0)
+        stepped.append(party.weight / (steps * norm))
+    for drawn in (shown, stepped):
+        assert min(abs(one - other) for place, one in enumerate(drawn) for other in drawn[:place]) > 1e-3
+
+
+def test_the_budget_is_shown_beside_what_is_spent_of_it() -> None:
+    """Protects operators' alarms, which compare the two: the figure is the one that was set, and missing where none was."""
+    budget = Mechanism(1.0, 4.0, 1.0, 4.0, 0.75, "0" * 64)
+    assert figures(Party(budget).role)["privacy_budget_mu"] == 0.75
+    assert "privacy_budget_mu" not in figures(Party(Mechanism(1.0, 4.0, 1.0, 4.0, None, "0" * 64)).role)
 
 
 def test_mu_becomes_epsilon_and_delta_as_the_curve_says() -> None:
