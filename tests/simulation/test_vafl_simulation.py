@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable
 from itertools import product
@@ -134,6 +135,34 @@ def forgets_by_the_first_message(patch: pytest.MonkeyPatch) -> None:
     instead(patch, VaflCoordinator, "_entity", change)
 
 
+def learns_from_a_step_older(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, *arguments: Any) -> Any:
+        before, bound = self.alignment, self.alignment.max_staleness
+        self.alignment = dataclasses.replace(before, max_staleness=None if bound is None else bound + 1)
+        stale = real(self, *arguments)
+        self.alignment = before
+        return stale
+
+    instead(patch, VaflCoordinator, "_too_stale", change)
+
+
+def gives_up_too_early(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, partition: int, task: Any, now: float) -> Any:
+        return real(self, partition, task, now + 0.7 * self.alignment.reply_seconds)
+
+    instead(patch, VaflCoordinator, "_give_up_asking", change)
+
+
+def gives_up_who_answered_too(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, partition: int, task: Any, now: float) -> Any:
+        for name, at in task.asked.items():
+            for held in task.entities[name].held.values() if at + self.alignment.reply_seconds <= now else ():
+                held.asked = True
+        return real(self, partition, task, now)
+
+    instead(patch, VaflCoordinator, "_give_up_asking", change)
+
+
 def forgets_too_early(patch: pytest.MonkeyPatch) -> None:
     instead(patch, VaflParty, "_expire", lambda real, self, partition, task, now: real(self, partition, task, now + 1.0))
 
@@ -168,6 +197,9 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "coordinator: answers twice": answers_twice,
     "coordinator: leaves late parties waiting": leaves_late_parties_waiting,
     "coordinator: learns from whatever is old": learns_from_whatever_is_old,
+    "coordinator: learns from what is a step too old": learns_from_a_step_older,
+    "coordinator: gives up too early": gives_up_too_early,
+    "coordinator: gives up who answered too": gives_up_who_answered_too,
     "coordinator: forgets by the first message": forgets_by_the_first_message,
 }
 

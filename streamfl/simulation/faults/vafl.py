@@ -278,11 +278,12 @@ def scenario(seed: int) -> VaflScenario:
     rates = drawn_rates(draws, exactly_once)
     if not synchronous:
         patience = {
-            "reply_seconds": float(draws.uniform(0.2, 4.0)) if chance(0.5) else FOR_EVER,
+            # From what an answer takes at best to what a process takes to come back.
+            "reply_seconds": float(10 ** draws.uniform(-2.0, 0.3)) if chance(0.6) else FOR_EVER,
             "expiry_seconds": float(draws.uniform(1.0, 25.0)) if chance(0.3) else FOR_EVER,
         }
         update: dict[str, Any] = {"alignment": settings.alignment.model_copy(update=patience)}
-        if chance(0.5):
+        if chance(0.7):
             # Parties have taken many steps between some embeddings and their labels.
             update["learning"] = settings.learning.model_copy(update={"batch_size": 1})
             waits = {entity: float(draws.exponential(8.0)) if chance(0.4) else 0.0 for entity in labels}
