@@ -151,6 +151,9 @@ class VaflScenario:
         missing = before - predicted
         if missing:
             return f"not predicted: {sorted(missing)[:3]}"
+        if not self.once and self.settings.learning.max_staleness is not None:
+            # A party that says less than it did before it was killed uses a number twice: that answer is taken for a repeated one.
+            return ""
         answered: set[tuple[str, str]] = set()
         for party in self.settings.federation.parties:
             for record in bus.read(f"{self.settings.federation.name}.{party}.gradients"):
@@ -469,6 +472,7 @@ def check_coordinator(
         for number, one in before.held.items() if before is not None else ():
             if number in entity.held:
                 continue
+            forgotten.add(name)
             who = f"{name}: {parties[number]} is given up"
             _require((parties[number], record.partition, one.epoch, one.sequence) in asked, f"{who} and was asked for nothing")
             if before is not None and before.asked_at is not None:
