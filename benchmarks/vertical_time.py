@@ -40,6 +40,7 @@ RULES = {
     "asynchronous from 5 on": (1, 5),
     "3 of 7": (3, 3),
     "4 of 7": (4, 4),
+    "5 of 7": (5, 5),
 }
 
 
