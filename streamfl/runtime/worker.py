@@ -315,9 +315,8 @@ class Worker:
         if partition in self._tasks:
             self._tasks.remove(partition)
             self.role.close(partition)
-        for place in [place for place in self._positions if place[1] == partition]:
-            del self._positions[place]
-            self._draining.pop(place, None)
+        self._positions = {place: position for place, position in self._positions.items() if place[1] != partition}
+        self._draining = {place: end for place, end in self._draining.items() if place[1] != partition}
 
     def _drop_tasks(self) -> None:
         for partition in sorted(self._tasks):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import threading
 from collections.abc import Iterator
@@ -371,6 +372,24 @@ def test_a_full_partition_holds_no_tick_back(bus: MemoryBus) -> None:
     role.full = []
     drain(counting)
     assert role.batches == [0, 1, 1, 1]
+
+
+def test_a_partition_that_is_gone_holds_no_tick_back(bus: MemoryBus) -> None:
+    """Protects timeouts of a worker that gave partitions away before it had read to where they ended when it opened them."""
+    role = CountingRole()
+    first = worker(bus, role)
+    drain(first)
+    # As where nothing was ever taken of a partition, and its end could not be found out.
+    first._draining = {("numbers", partition): math.inf for partition in first._tasks}
+    moved = len(first._tasks)
+    second = worker(bus, CountingRole())
+    drain(first, second)
+    drain(first, second)
+    assert 0 < len(first._tasks) < moved
+    role.wake_at = 50.0
+    role.batches.clear()
+    drain(first, second)
+    assert role.batches == [0]
 
 
 def test_a_role_that_is_not_prompt_gathers(bus: MemoryBus) -> None:
