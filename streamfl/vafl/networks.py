@@ -145,16 +145,15 @@ class DenseNetwork:
     def backward_each(self, parameters: NDArray[Any], done: DensePass, cotangents: NDArray[Any], norm: float) -> NDArray[Any]:
         # A record's gradient of W_l is the outer product u_(l-1) delta_l', whose norm needs no product to be known.
         layers = list(self._deltas(parameters, done, cotangents))
-        # Infinity times nothing is no number, and one record's would be everybody's.
-        finite = np.ones((len(cotangents), 1), bool)
-        for _, below, deltas in layers:
-            finite &= np.isfinite(below.sum(axis=1, keepdims=True) + deltas.sum(axis=1, keepdims=True))
-        if not finite.all():
-            layers = [(place, np.where(finite, below, 0), np.where(finite, deltas, 0)) for place, below, deltas in layers]
         squares = np.zeros(len(cotangents))
         for _, below, deltas in layers:
             inner = np.einsum("ij,ij->i", below, below, dtype=np.float64) + (1.0 if self.bias else 0.0)
             squares += np.einsum("ij,ij->i", deltas, deltas, dtype=np.float64) * inner
+        finite = np.isfinite(squares)[:, np.newaxis]
+        if not finite.all():
+            # Infinity times nothing is no number, and one record's would be everybody's.
+            layers = [(place, np.where(finite, below, 0), np.where(finite, deltas, 0)) for place, below, deltas in layers]
+            squares = np.where(finite[:, 0], squares, 0.0)
         shrink = np.minimum(1.0, norm / np.sqrt(np.maximum(squares, np.finfo(np.float64).tiny)))[:, np.newaxis]
         gradient = np.empty(self.size, cotangents.dtype)
         for (weights, biases), below, deltas in layers:

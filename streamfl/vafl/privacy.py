@@ -124,7 +124,7 @@ class Mechanism:
 
     def allows(self, spent: float) -> bool:
         """Whether a record may come to this mu^2. Never more than rounding above the budget."""
-        return self.budget is None or spent <= (self.budget * (1 + 1e-9)) ** 2
+        return self.budget is None or spent <= (self.budget * (1 + 1e-12)) ** 2
 
 
 def secret_noise(count: int, secret: str, *content: str | int | float | bytes) -> NDArray[np.float64]:

@@ -469,13 +469,15 @@ def check_coordinator(
         if entity.label is not None and entity.asked_at is None and len(entity.held) >= alignment.quorum:
             waiting = untold(entity)
             _require(len(waiting) < settings.learning.wait_for, f"{name}: {waiting} wait for a gradient, and for nobody")
-        for number, one in before.held.items() if before is not None else ():
+        if before is None:
+            continue
+        for number, one in before.held.items():
             if number in entity.held:
                 continue
             forgotten.add(name)
             who = f"{name}: {parties[number]} is given up"
             _require((parties[number], record.partition, one.epoch, one.sequence) in asked, f"{who} and was asked for nothing")
-            if before is not None and before.asked_at is not None:
+            if before.asked_at is not None:
                 _require(before.asked_at + alignment.reply_seconds <= now, f"{who} {now - before.asked_at:.3f} s after the request")
     lost = {entity for party, entity in chosen._to_be_answered() if (party, entity) not in told} - forgotten
     _require(not lost, f"neither answered nor forgotten: {sorted(lost)[:3]}")
