@@ -229,7 +229,8 @@ class Writer:
         closing.join(CLOSE_SECONDS)
 
     def _close(self) -> None:
-        with suppress(KafkaException, RuntimeError):
+        # A SystemError is what becomes of its warning that nothing could be aborted where warnings are errors.
+        with suppress(KafkaException, RuntimeError, SystemError):
             self.client.purge()
             self.client.flush(0)
             self.client.close()
