@@ -318,9 +318,19 @@ MUTATIONS: dict[str, Mutation] = {
 }
 
 
-def check_caught(name: str, simulate: Callable[[int], Verdict]) -> None:
+# Seeds that catch what few do, tried before all others: it saves minutes, and decides nothing.
+TRIED_FIRST = {
+    "client: bucket refilled at a restart": 60,
+    "client: labelled pairs wait without bound": 26,
+    "client: uses half a version": 134,
+    "server: round not restored": 24,
+    "server: adds up in order of arrival": 17,
+}
+
+
+def check_caught(name: str, simulate: Callable[[int], Verdict], first: int = 0) -> None:
     """Within 200 seeds a check fails, and says something about what it did wrong."""
-    for seed in range(MOST_SEEDS):
+    for seed in (first, *range(MOST_SEEDS)):
         failure = simulate(seed).failure
         if failure is not None:
             print(f"{name}: caught by seed {seed}: {failure}")
@@ -334,4 +344,4 @@ def check_caught(name: str, simulate: Callable[[int], Verdict]) -> None:
 def test_a_mutation_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects the simulation's worth: what loses, doubles or overdraws fails within 200 seeds, with what it did wrong."""
     MUTATIONS[name](monkeypatch)
-    check_caught(name, simulate)
+    check_caught(name, simulate, TRIED_FIRST.get(name, 0))

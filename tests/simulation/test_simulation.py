@@ -15,7 +15,7 @@ from streamfl.simulation.faults.__main__ import FAILED, main
 from streamfl.simulation.faults.chances import FAULTS
 from streamfl.simulation.faults.schedule import Killed, Scheduler
 
-SEEDS = range(120)
+SEEDS = range(80)
 
 
 def test_every_check_holds_and_every_fault_is_met() -> None:

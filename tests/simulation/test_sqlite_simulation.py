@@ -23,7 +23,7 @@ KAFKA_ONLY = {"half a commit", "changelog late", "offsets forgotten"}
 
 def test_every_check_holds_and_every_fault_is_met() -> None:
     """Protects sites without Kafka: exactly once, the lockstep theorem and progress are the file's as they are the cluster's."""
-    verdicts = [simulate(seed, "sqlite") for seed in range(50)] + [simulate_vafl(seed, "sqlite") for seed in range(20)]
+    verdicts = [simulate(seed, "sqlite") for seed in range(25)] + [simulate_vafl(seed, "sqlite") for seed in range(12)]
     assert [f"SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
     met = sum((verdict.faults for verdict in verdicts), Counter())
     assert set(met) == set(FAULTS) - KAFKA_ONLY
