@@ -16,10 +16,11 @@ The laws of a role, each a reusable test in :mod:`streamfl.testing`:
 A batch is never a tick. The clock's time passes for a role with an empty batch only: timeouts and whatever else falls due at
 ``wake_at`` are looked at there, and among messages nothing but the messages' own time in their topic may count, so that none is
 judged by how long the role was away. The exception is what may be sent: a budget of bytes a second is of real time, whoever asks.
-A tick comes as soon as ``wake_at`` is reached, in the same step after a batch if there is one, and once after partitions were
-opened, whatever ``wake_at`` says, for what was restored may be able to go on. It is withheld while messages that lay in a
-partition's inputs when it was opened are still unread, unless the partition is full: whoever was away
-hears what was said meanwhile before time passes.
+A tick comes as soon as ``wake_at`` is reached, in the same step after a batch if there is one. Whatever ``wake_at`` says, one comes
+after partitions were opened, for what was restored may be able to go on, and one when the clock was set back: what a role remembers
+with a time ahead of the tick's it takes for new, or it would wait until that time comes again. A tick is withheld while messages
+that lay in a partition's inputs when it was opened are still unread, unless the partition is full: whoever was away hears what was
+said meanwhile before time passes.
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ class Role(Protocol):
         """Forget a partition: another worker has it now."""
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
-        """Take messages in order. Only an empty batch is a tick. ``now`` is in seconds and never runs backwards for long."""
+        """Take messages in order. Only an empty batch is a tick. ``now`` is in seconds; it may be set back."""
 
     def changed_state(self) -> Iterable[StateChange]:
         """What has to be remembered since the last call, in the order in which it has to be written."""

@@ -564,6 +564,12 @@ class PofmklClient:
 
     def _uploads_due(self, now: float) -> list[_Upload]:
         """Whose upload has been open for the upload interval."""
+        for upload in self._open_uploads.values():
+            if upload.window.opened_at > now:
+                # Opened by a clock that was ahead.
+                upload.window.opened_at = now
+                self._touched[upload.member.key] = upload.member
+                self._keep_open(upload)
         # Two uploads of one client that began at one time leave two equal entries.
         due: dict[tuple[int, str], _Upload] = {}
         while (due_at := self._next_upload_due()) is not None and due_at <= now:

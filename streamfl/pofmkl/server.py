@@ -164,6 +164,9 @@ class PofmklServer:
         """
         if not batch:
             for shard in self._open.values():
+                if shard.round.opened_at is not None and shard.round.opened_at > now:
+                    # Written by a clock that was ahead.
+                    shard.round.opened_at, shard.round_changed = now, True
                 self._close_timed_out(shard, now)
             return []
         rejections: list[Rejection] = []

@@ -114,6 +114,8 @@ class Worker:
         # Inputs that held unread records when they were opened, and where these end.
         self._draining: dict[TopicPartition, float] = {}
         self._just_opened = False
+        # The latest time that the role was given.
+        self._latest = -math.inf
 
     def run(self, stop: threading.Event) -> None:
         """Go round until told to stop, finish the step, leave the group."""
@@ -210,7 +212,9 @@ class Worker:
 
     def _tick_is_due(self, session: Session, now: float) -> bool:
         wake_at = self.role.wake_at
-        if not self._just_opened and (wake_at is None or wake_at > now):
+        asked_for = wake_at is not None and wake_at <= now
+        # What the role noted by a clock that was ahead would be waited for until its time comes again.
+        if not (asked_for or self._just_opened or now < self._latest):
             return False
         if self._withholds_ticks():
             lag = session.lag()
@@ -334,7 +338,9 @@ class Worker:
                 replies += self.role.receive(batch, now)
             if self._tick_is_due(session, now):
                 self._just_opened = False
+                self._latest = now
                 replies += self.role.receive([], now)
+            self._latest = max(self._latest, now)
         for reply in replies:
             if isinstance(reply, Rejection):
                 self._reject(reply.received.record, reply.error, work)

@@ -261,10 +261,6 @@ class VaflCoordinator:
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         replies: list[Send | Rejection] = []
-        for task in self._tasks.values():
-            if task.asked and next(reversed(task.asked.values())) > now:
-                # Asked by a clock that was ahead: nobody may wait for that time to come.
-                task.asked = {name: min(at, now) for name, at in task.asked.items()}
         if not batch:
             for partition, task in self._tasks.items():
                 replies += self._give_up_asking(partition, task, now)
@@ -519,6 +515,9 @@ class VaflCoordinator:
 
     def _give_up_asking(self, partition: int, task: _Task, now: float) -> list[Send]:
         sends: list[Send] = []
+        if any(at > now for at in task.asked.values()):
+            # Asked by a clock that was ahead.
+            task.asked = {name: min(at, now) for name, at in task.asked.items()}
         for name in [name for name, at in task.asked.items() if at + self.alignment.reply_seconds <= now]:
             entity = self._entity(task, name, now)
             del task.asked[name]

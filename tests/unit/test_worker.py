@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -34,11 +34,10 @@ def worker(
     guarantee: Guarantee = "exactly_once",
     max_records: int = 4000,
     channels: Channels = CHANNELS,
+    clock: Callable[[], float] = lambda: 100.0,
 ) -> Worker:
     subscription = Subscription("counters", tuple(source.topic for source in channels.inputs.values()), ("factor",), guarantee)
-    return Worker(
-        role, channels, bus, subscription, "dead-letters", clock=lambda: 100.0, max_records=max_records, restore_seconds=0.0
-    )
+    return Worker(role, channels, bus, subscription, "dead-letters", clock=clock, max_records=max_records, restore_seconds=0.0)
 
 
 def send(bus: MemoryBus, *values: bytes, partition: int = 0, key: bytes = b"pump") -> None:
@@ -305,6 +304,23 @@ def test_a_tick_comes_when_the_role_wants_it(bus: MemoryBus) -> None:
     assert counting.step(0)
     assert role.batches == [0]
     assert totals(bus) == [b"tick"]
+
+
+def test_a_clock_that_is_set_back_brings_a_tick(bus: MemoryBus) -> None:
+    """Protects all that was noted by a clock that was ahead: it would be waited for until that time comes again."""
+    role, now = CountingRole(), [100.0]
+    counting = worker(bus, role, clock=lambda: now[0])
+    drain(counting)
+    role.batches.clear()
+    role.wake_at = 110.0
+    now[0] = 40.0
+    assert counting.step(0)
+    assert role.batches == [0]
+    assert not counting.step(0)
+    now[0] = 39.0
+    send(bus, number(1, 5))
+    assert counting.step(0)
+    assert role.batches == [0, 1, 0]
 
 
 def test_a_batch_is_not_a_tick(bus: MemoryBus) -> None:
