@@ -17,7 +17,8 @@ from streamfl.settings import RoleSection
 from streamfl.simulation.report import picture_over_time
 from streamfl.simulation.vertical import Delay
 from streamfl.simulation.vertical_run import VerticalOutcome, VerticalTable
-from streamfl.vafl.config import COORDINATOR, EntityLabelsSection, VaflFederation, VaflSettings, VerticalLearningSection
+from streamfl.vafl.config import COORDINATOR, VaflFederation, VaflSettings, VerticalLearningSection
+from streamfl.vertical import EntityLabelsSection
 
 __all__ = ["vertical_demo"]
 

@@ -24,9 +24,10 @@ from streamfl.cli.simulate_vertical import SplitOption, split_columns
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.kinds import find_kind
 from streamfl.samples import DataError, LabelsSection, SamplesSection, format_named
 from streamfl.settings import RoleSettings
-from streamfl.vafl.config import PARTY, EntityLabelsSection, EntitySamplesSection, VaflSettings
+from streamfl.vertical import EntityLabelsSection, EntitySamplesSection, VerticalSettings
 
 __all__ = ["replay"]
 
@@ -123,10 +124,11 @@ def replay(
 
 
 def _source(settings: RoleSettings, config: Path, data: str, options: _Options) -> _Source:
-    if isinstance(settings, VaflSettings):
+    if isinstance(settings, VerticalSettings):
         options.refuse(("client_column", "label_delay"), settings.role.kind)
         table = read_data(data)
-        return _columns(settings, table, data, options) if settings.role.kind == PARTY else _labels(settings, table, data, options)
+        heard = find_kind(settings.role.kind).channels(settings).inputs
+        return _columns(settings, table, data, options) if "samples" in heard else _labels(settings, table, data, options)
     if not isinstance(settings, PofmklSettings):
         raise ConfigurationError(f"{config}: role.kind = {settings.role.kind!r}: nothing can be replayed to such a role")
     options.refuse(("split", "entity_column"), settings.role.kind)
@@ -139,31 +141,31 @@ def _source(settings: RoleSettings, config: Path, data: str, options: _Options) 
     return _Rows(settings.samples, settings.labels, read_data(data), data, settings.federation.clients, options)
 
 
-def _columns(settings: VaflSettings, table: DataTable, location: str, options: _Options) -> _Entities:
+def _columns(settings: VerticalSettings, table: DataTable, location: str, options: _Options) -> _Entities:
     """A party's own columns, under the names of its fields."""
-    section, party = settings.samples, settings.party
+    section, party = settings.samples, settings.own_party
     assert section is not None
     assert party is not None
     fields = section.features
     if options.split is not None:
         label, parties = options.label or DEFAULT_LABEL, settings.federation.parties
         offered = input_names(table, None, (label,), location)
-        names = split_columns(options.split, parties, offered, list(table.columns), label)[parties.index(party.name)]
+        names = split_columns(options.split, parties, offered, list(table.columns), label)[parties.index(party)]
     elif isinstance(fields, list):
         if options.label is not None:
             raise ConfigurationError("--label has no meaning without --split: samples.features says which columns are read")
         names = fields
     else:
-        raise ConfigurationError(f"--split is missing: say which columns become the list {fields!r}, such as {party.name}=0:5")
+        raise ConfigurationError(f"--split is missing: say which columns become the list {fields!r}, such as {party}=0:5")
     expected = section.dimension if isinstance(fields, str) else len(fields)
     if len(names) != expected:
         raise ConfigurationError(
-            f"{location}: {party.name} has {len(names)} columns ({', '.join(names)}), samples.features has {expected}"
+            f"{location}: {party} has {len(names)} columns ({', '.join(names)}), samples.features has {expected}"
         )
     return _Entities(section, fields, numbers(table, names, location), table, location, options.entity_column)
 
 
-def _labels(settings: VaflSettings, table: DataTable, location: str, options: _Options) -> _Entities:
+def _labels(settings: VerticalSettings, table: DataTable, location: str, options: _Options) -> _Entities:
     """The coordinator's labels."""
     section = settings.labels
     assert section is not None

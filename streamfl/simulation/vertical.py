@@ -18,9 +18,10 @@ from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection
-from streamfl.vafl.config import COORDINATOR, PARTY, EntityLabelsSection, EntitySamplesSection, PartySection, VaflSettings
+from streamfl.vafl.config import COORDINATOR, PARTY, VaflSettings
 from streamfl.vafl.coordinator import VaflCoordinator
 from streamfl.vafl.party import VaflParty
+from streamfl.vertical import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.wire import record_size
 
 __all__ = ["Delay", "VerticalFederation", "VerticalFigures", "auc"]

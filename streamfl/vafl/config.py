@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from streamfl.optimisers import OptimiserName
-from streamfl.samples import SamplesSection, TopicName
-from streamfl.settings import Federation, RoleSettings, Section
+from streamfl.settings import Section
 from streamfl.vafl.networks import Activation
+from streamfl.vertical import VerticalMembers, VerticalSettings
 from streamfl.wire import MAXIMUM_BYTES
 
 __all__ = ["ROOM", "VaflSettings"]
@@ -24,95 +23,23 @@ WITH_EMBEDDING, OUTPUT, PROBABILITY = 64, 9, 24
 LEAST_NOISE = 1e-6
 PARTY, COORDINATOR = "vafl-party", "vafl-coordinator"
 
-PartyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=64)]
 LayerSizes = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST_LAYER)]], Field(max_length=8)]
 
 
-def _are_names(names: list[str]) -> list[str]:
-    if len(set(names)) < len(names):
-        raise ValueError("no party is expected twice")
-    if COORDINATOR in names:
-        raise ValueError(f"{COORDINATOR} is the coordinator's own name: another is expected")
-    return names
-
-
-def _is_a_range(value: tuple[float, float]) -> tuple[float, float]:
-    low, high = value
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ValueError("two finite numbers are expected, the smaller one first")
-    return value
-
-
-class VaflFederation(Federation):
+class VaflFederation(VerticalMembers):
     """Who learns together. Every member has to be given the same values."""
 
-    parties: Annotated[list[PartyName], Field(min_length=1, max_length=64), AfterValidator(_are_names)]
-    """Everybody who sends embeddings, in the same order at every member."""
     embedding_size: int = Field(ge=1, le=LARGEST_LAYER)
     """How many numbers a party shows of an entity; with head.kind = "sum" as many as there are classes, or 1."""
     precision: Literal["float32", "float64"] = "float32"
     """Of embeddings, gradients and parameters."""
 
-
-class PartySection(Section):
-    """Which party this is."""
-
-    name: str
-    """One of federation.parties."""
-
-
-class EntitySamplesSection(Section):
-    """The party's own topic, with one record for each entity that it sees."""
-
-    topic: TopicName
-    """The user's own topic."""
-    format: str = "json"
-    """json, msgpack, or any installed format."""
-    entity: str | None = None
-    """The field that names the entity; left out: the record's key."""
-    features: list[str] | str
-    """The fields with the inputs, or the one field that holds them as a list."""
-    dimension: int | None = Field(default=None, ge=1, le=100_000)
-    """The length of that list; not needed where the fields are named one by one."""
-    input_norm: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """What every input is divided by."""
-
-    @property
-    def samples(self) -> SamplesSection:
-        """The same for :class:`~streamfl.samples.SampleReader`: an entity is a client with one sample."""
-        return SamplesSection(
-            topic=self.topic,
-            format=self.format,
-            client=self.entity,
-            features=self.features,
-            dimension=self.dimension,
-            input_norm=self.input_norm,
-        )
-
-
-class EntityLabelsSection(Section):
-    """The coordinator's labels, on a topic with as many partitions as the parties' and the same keys."""
-
-    topic: TopicName
-    """The user's own topic."""
-    format: str = "json"
-    """json, msgpack, or any installed format."""
-    entity: str | None = None
-    """The field that names the entity; left out: the record's key."""
-    label: str
-    """The field with the label: a number, 0 or 1, or a class from 0."""
-    label_range: Annotated[tuple[float, float], AfterValidator(_is_a_range)] = (0.0, 1.0)
-    """With loss = "square": the label's values that become 0 and 1."""
-
-    @property
-    def client(self) -> str | None:
-        """An entity is a client with one sample."""
-        return self.entity
-
-    @property
-    def sample_id(self) -> str | None:
-        """See ``client``."""
-        return None
+    @field_validator("parties")
+    @classmethod
+    def _is_no_coordinator(cls, names: list[str]) -> list[str]:
+        if COORDINATOR in names:
+            raise ValueError(f"{COORDINATOR} is the coordinator's own name: another is expected")
+        return names
 
 
 class EmbeddingSection(Section):
@@ -238,13 +165,10 @@ class PrivacySection(Section):
         return self
 
 
-class VaflSettings(RoleSettings):
+class VaflSettings(VerticalSettings):
     """Settings of vafl-party and vafl-coordinator."""
 
     federation: VaflFederation
-    party: PartySection | None = None
-    samples: EntitySamplesSection | None = None
-    labels: EntityLabelsSection | None = None
     embedding: EmbeddingSection = Field(default_factory=EmbeddingSection)
     head: HeadSection = Field(default_factory=HeadSection)
     learning: VerticalLearningSection = Field(default_factory=VerticalLearningSection)
@@ -252,19 +176,8 @@ class VaflSettings(RoleSettings):
     privacy: PrivacySection = Field(default_factory=PrivacySection)
 
     @property
-    def member(self) -> str:
-        """The first part of the names of this member's own topics, its state's and its group's."""
-        own = self.party.name if self.role.kind == PARTY and self.party is not None else self.role.kind
-        return f"{self.federation.name}.{own}"
-
-    @property
-    def group(self) -> str:
-        return self.bus.group or self.member
-
-    @property
-    def dead_letters(self) -> str:
-        # A party's hold records of its own, which are nobody else's to read.
-        return f"{self.member}.dead-letters"
+    def own_party(self) -> str | None:
+        return super().own_party if self.role.kind == PARTY else None
 
     @property
     def optimiser(self) -> OptimiserName:
@@ -293,15 +206,12 @@ class VaflSettings(RoleSettings):
     def _check_party(self) -> None:
         if self.party is None or self.samples is None:
             raise ValueError(f"{'party' if self.party is None else 'samples'} is missing: a vafl-party needs this section")
-        if self.party.name not in self.federation.parties:
-            raise ValueError(f"party.name = {self.party.name!r}: one of federation.parties = {self.federation.parties} is expected")
         learning = self.learning
         if learning.in_flight is not None and learning.in_flight < learning.batch_size:
             raise ValueError(
                 f"learning.in_flight = {learning.in_flight}: a step takes learning.batch_size = {learning.batch_size} gradients, "
                 "and so many have to be on their way; leave it out, or set at least that"
             )
-        self._check_topic("samples", self.samples.topic)
 
     def _check_coordinator(self) -> None:
         learning, count, size = self.learning, len(self.federation.parties), self.federation.embedding_size
@@ -320,7 +230,6 @@ class VaflSettings(RoleSettings):
                 raise ValueError(f"{key} = {value}: there are {count} parties")
         if learning.loss != "square" and self.labels.label_range != (0.0, 1.0):
             raise ValueError('labels.label_range has no meaning but with learning.loss = "square"')
-        self._check_topic("labels", self.labels.topic)
 
     def _check_sizes(self) -> None:
         """Nothing that the coordinator writes is larger than a record may be. A party knows of the federation's settings only."""
@@ -341,11 +250,3 @@ class VaflSettings(RoleSettings):
                 f"{count} parties take {needed:,} bytes of {rest:,} in it: set at most {rest // (count * self.number_bytes)}, "
                 f"or name fewer parties{narrower}{network}"
             )
-
-    def _check_topic(self, section: str, topic: str) -> None:
-        if topic.startswith(f"{self.federation.name}."):
-            raise ValueError(
-                f"{section}.topic = {topic!r}: a topic other than the federation's own is expected "
-                f"(those begin with {self.federation.name}.)"
-            )
-

@@ -24,11 +24,12 @@ from streamfl.simulation.faults.chances import Rates, drawn_rates
 from streamfl.simulation.faults.cluster import FaultyBus
 from streamfl.simulation.faults.federation import CheckFailed, Federation, Reading, Verdict, run
 from streamfl.simulation.faults.history import History
-from streamfl.vafl.config import COORDINATOR, PARTY, EntityLabelsSection, EntitySamplesSection, PartySection, VaflSettings
+from streamfl.vafl.config import COORDINATOR, PARTY, VaflSettings
 from streamfl.vafl.coordinator import VaflCoordinator, _Entity
 from streamfl.vafl.messages import EMBEDDING, REPLY
 from streamfl.vafl.party import VaflParty, _Shown
 from streamfl.vafl.roles import embedding_function
+from streamfl.vertical import EntityLabelsSection, EntitySamplesSection, PartySection
 
 __all__ = ["VaflScenario", "scenario", "simulate"]
 
