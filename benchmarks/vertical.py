@@ -26,7 +26,8 @@ LATE = 10_000
 MEAN_PIXEL = 0.13
 LINEAR: dict[str, Any] = {}
 NETWORK: dict[str, Any] = {"embedding": {"hidden": [64]}, "head": {"kind": "network", "hidden": [64]}}
-FRESH: dict[str, Any] = {"learning": {"max_staleness": 20}}
+# More would let many be learnt from as they were shown at the beginning: AdaGrad has their large gradients in its sums for ever.
+FRESH: dict[str, Any] = {"learning": {"max_staleness": 2}}
 WAITING: dict[str, Any] = {"learning": {"wait_for": 7}}
 
 
