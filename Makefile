@@ -26,7 +26,7 @@ demo: $(INSTALLED) ## run a federation in this process on data that a package ca
 	$(BIN)/streamfl demo
 
 test: $(INSTALLED) ## run every test, those on a real Kafka broker included (needs Java 17 and Maven)
-	$(BIN)/pytest -q -n 3 --dist worksteal
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal
 
 check: $(INSTALLED) ## ruff, mypy --strict, import-linter, doctests
 	$(BIN)/ruff check .

@@ -20,12 +20,13 @@ from scipy.stats import kstest
 
 from streamfl.role import PeerError, Received, Record, Send, StateChange
 from streamfl.samples import Sample
-from streamfl.vafl.config import EntityLabelsSection, PrivacySection, VaflSettings
+from streamfl.vafl.config import PrivacySection, VaflSettings
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
 from streamfl.vafl.networks import DenseNetwork
 from streamfl.vafl.party import PartySteps, VaflParty
 from streamfl.vafl.privacy import BoundedOutput, Mechanism, epsilon_of
 from streamfl.vafl.roles import ROLES
+from streamfl.vertical import EntityLabelsSection
 from streamfl.wire import VERSION, encode_array
 
 SECRET = "5e" * 32
