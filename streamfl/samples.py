@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Annotated, Any, Protocol, TypeVar, cast
 
 import msgspec
-from pydantic import AfterValidator, Field, ValidationError, ValidatorFunctionWrapHandler, field_validator
+from pydantic import AfterValidator, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator, field_validator
 
 from streamfl.role import ConfigurationError, PeerError, Record
 from streamfl.settings import Section
@@ -63,7 +63,18 @@ def _is_a_topic(value: str) -> str:
     return value
 
 
+def _is_a_range(value: Any, validated: ValidatorFunctionWrapHandler) -> tuple[float, float]:
+    try:
+        low, high = validated(value)
+    except ValidationError:
+        low = high = math.nan
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ValueError("two finite numbers are expected, the smaller one first")
+    return low, high
+
+
 TopicName = Annotated[str, AfterValidator(_is_a_topic)]
+LabelRange = Annotated[tuple[float, float], WrapValidator(_is_a_range)]
 
 
 class SamplesSection(Section):
@@ -83,21 +94,10 @@ class SamplesSection(Section):
     """The length of that list; not needed where the fields are named one by one."""
     label: str | None = None
     """The field with the label; a record without it, or with null, is predicted but not learnt from."""
-    label_range: tuple[float, float] = (0.0, 1.0)
+    label_range: LabelRange = (0.0, 1.0)
     """The label's values that become 0 and 1."""
     input_norm: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """What every input is divided by."""
-
-    @field_validator("label_range", mode="wrap")
-    @classmethod
-    def _is_a_range(cls, value: Any, validated: ValidatorFunctionWrapHandler) -> tuple[float, float]:
-        try:
-            low, high = validated(value)
-        except ValidationError:
-            low = high = math.nan
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise ValueError("two finite numbers are expected, the smaller one first")
-        return low, high
 
     @field_validator("features")
     @classmethod

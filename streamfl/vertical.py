@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from streamfl.samples import SamplesSection, TopicName
+from streamfl.samples import LabelRange, SamplesSection, TopicName
 from streamfl.settings import Federation, RoleSettings, Section
 
 __all__ = ["EntityLabelsSection", "EntitySamplesSection", "PartySection", "VerticalMembers", "VerticalSettings"]
@@ -19,13 +18,6 @@ def _are_different(names: list[str]) -> list[str]:
     if len(set(names)) < len(names):
         raise ValueError("no party is expected twice")
     return names
-
-
-def _is_a_range(value: tuple[float, float]) -> tuple[float, float]:
-    low, high = value
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ValueError("two finite numbers are expected, the smaller one first")
-    return value
 
 
 class VerticalMembers(Federation):
@@ -82,7 +74,7 @@ class EntityLabelsSection(Section):
     """The field that names the entity; left out: the record's key."""
     label: str
     """The field with the label: a number, 0 or 1, or a class from 0."""
-    label_range: Annotated[tuple[float, float], AfterValidator(_is_a_range)] = (0.0, 1.0)
+    label_range: LabelRange = (0.0, 1.0)
     """With loss = "square": the label's values that become 0 and 1."""
 
     @property
