@@ -36,6 +36,7 @@ __all__ = [
     "ConfigurationError",
     "Input",
     "Measurement",
+    "Notice",
     "PeerError",
     "Received",
     "Record",
@@ -119,6 +120,16 @@ class Measurement(msgspec.Struct, frozen=True, gc=False):
     labels: tuple[tuple[str, str], ...] = ()
 
 
+class Notice(msgspec.Struct, frozen=True):
+    """Something for the operator's log. A role has no logger: the worker logs the first of each ``reason``, then a rate.
+
+    reason: one of a small fixed set. text: what happened, to whom, and what to do about it.
+    """
+
+    reason: str
+    text: str
+
+
 Decode = Callable[[Record], Any]
 
 
@@ -181,6 +192,10 @@ class Role(Protocol):
     def prompt(self) -> bool:
         """Peers wait for each message of this role: do not hold records back to fill the commit interval."""
 
+    @property
+    def trouble(self) -> str | None:
+        """Why the role cannot do its work at present, and what to do about it; None if it can. The worker is then not ready."""
+
     def open(self, partition: int) -> None:
         """Begin a partition with an empty state."""
 
@@ -195,6 +210,12 @@ class Role(Protocol):
 
     def changed_state(self) -> Iterable[StateChange]:
         """What has to be remembered since the last call, in the order in which it has to be written."""
+
+    def notices(self) -> Iterable[Notice]:
+        """What the operator's log should say of what was received since the last call."""
+
+    def forget(self, name: str) -> bool:
+        """Remove a client from every open partition, as if it had never been there; False if it is not known."""
 
     def measure(self) -> Iterable[Measurement]:
         """The role's figures, computed when asked for."""

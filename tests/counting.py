@@ -8,6 +8,7 @@ from streamfl.role import (
     Channels,
     Input,
     Measurement,
+    Notice,
     PeerError,
     Received,
     Record,
@@ -63,6 +64,16 @@ class CountingRole:
         self.totals: dict[int, dict[bytes, tuple[int, int]]] = {}
         self.changes: list[StateChange] = []
         self.batches: list[int] = []
+
+    @property
+    def trouble(self) -> str | None:
+        return None
+
+    def notices(self) -> Iterable[Notice]:
+        return ()
+
+    def forget(self, name: str) -> bool:
+        return False
 
     def open(self, partition: int) -> None:
         assert partition not in self.totals

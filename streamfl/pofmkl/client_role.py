@@ -25,7 +25,7 @@ from streamfl.pofmkl.live_challengers import WINDOW, LiveChallengers, classifica
 from streamfl.pofmkl.messages import LARGEST_STEP, UPDATE, Prediction, Update
 from streamfl.pofmkl.model import ModelTable
 from streamfl.pofmkl.rows import Rows
-from streamfl.role import Measurement, PeerError, Received, Rejection, Send, StateChange
+from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.samples import Label, Sample
 from streamfl.seeding import UniformSequence
 from streamfl.wire import VERSION, decode_array, encode_array, encoded_size
@@ -206,6 +206,16 @@ class PofmklClient:
     @property
     def prompt(self) -> bool:
         return self.pace.lockstep
+
+    @property
+    def trouble(self) -> str | None:
+        return None
+
+    def notices(self) -> Iterable[Notice]:
+        return ()
+
+    def forget(self, name: str) -> bool:
+        return False
 
     def open(self, partition: int) -> None:
         self._waiting[partition] = 0

@@ -24,7 +24,7 @@ from streamfl.pofmkl.messages import (
     kernel_key,
 )
 from streamfl.pofmkl.server_steps import AveragedStep, ServerStep
-from streamfl.role import Measurement, PeerError, Received, Rejection, Send, StateChange
+from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.wire import VERSION, decode_array, encode_array
 
 __all__ = ["PofmklServer"]
@@ -118,6 +118,16 @@ class PofmklServer:
     @property
     def prompt(self) -> bool:
         return self.lockstep
+
+    @property
+    def trouble(self) -> str | None:
+        return None
+
+    def notices(self) -> Iterable[Notice]:
+        return ()
+
+    def forget(self, name: str) -> bool:
+        return False
 
     def open(self, partition: int) -> None:
         kernels = range(partition, self.kernels, self.shards)

@@ -341,6 +341,8 @@ class Worker:
                 self._latest = now
                 replies += self.role.receive([], now)
             self._latest = max(self._latest, now)
+        for notice in self.role.notices():
+            log.warning(notice.text, reason=notice.reason)
         for reply in replies:
             if isinstance(reply, Rejection):
                 self._reject(reply.received.record, reply.error, work)

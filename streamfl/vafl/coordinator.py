@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamfl.expiry import overdue
 from streamfl.optimisers import Optimiser, OptimiserName, finite_step, optimiser_named
-from streamfl.role import Measurement, PeerError, Received, Rejection, Send, StateChange
+from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.samples import LONGEST_NAME, Label
 from streamfl.vafl.arrays import changed_chunks, restore_chunk
 from streamfl.vafl.heads import Head, OutputLoss
@@ -243,6 +243,16 @@ class VaflCoordinator:
             if task.asked:
                 times.append(min(task.asked.values()) + self.alignment.reply_seconds)
         return min(times, default=None)
+
+    @property
+    def trouble(self) -> str | None:
+        return None
+
+    def notices(self) -> Iterable[Notice]:
+        return ()
+
+    def forget(self, name: str) -> bool:
+        return False
 
     def open(self, partition: int) -> None:
         parameters = self.head.initial(self.seed)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from streamfl.expiry import overdue
 from streamfl.optimisers import Optimiser, OptimiserName, finite_step, optimiser_named
-from streamfl.role import Measurement, PeerError, Received, Rejection, Send, StateChange
+from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.samples import Sample
 from streamfl.seeding import uniform
 from streamfl.vafl.arrays import changed_chunks, restore_chunk
@@ -166,6 +166,16 @@ class VaflParty:
     @property
     def full(self) -> Collection[int]:
         return [partition for partition, task in self._tasks.items() if len(task.waiting) >= self.waiting_limit]
+
+    @property
+    def trouble(self) -> str | None:
+        return None
+
+    def notices(self) -> Iterable[Notice]:
+        return ()
+
+    def forget(self, name: str) -> bool:
+        return False
 
     def open(self, partition: int) -> None:
         parameters = self.function.initial(self.seed, self.name)
