@@ -138,6 +138,7 @@ def _secret() -> str:
     """A file whose noise is the same at every run."""
     path = Path(tempfile.gettempdir()) / "streamfl-benchmark-secret"
     path.write_bytes(b"not a secret at all, for a benchmark is to be done again")
+    path.chmod(0o600)
     return str(path)
 
 

@@ -138,11 +138,13 @@ class Input:
     """A topic that a role reads and how its records become messages. ``decode`` raises PeerError.
 
     makes_room: what waits in the role waits for these messages, so they are read while a partition is full.
+    keyed_by: the name in a message that says in which partition it has to lie, by the bus's own choice for a key; None: in any.
     """
 
     topic: str
     decode: Decode
     makes_room: bool = False
+    keyed_by: Callable[[Any], str] | None = None
 
 
 @dataclass(frozen=True)

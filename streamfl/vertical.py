@@ -49,6 +49,9 @@ class EntitySamplesSection(Section):
     """The length of that list; not needed where the fields are named one by one."""
     input_norm: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """What every input is divided by."""
+    keyed_by_entity: bool = True
+    """With [privacy]: an entity outside the partition that Kafka's default partitioner gives its name is refused. false: nothing is
+    checked, and an entity in two partitions costs twice what the metrics say."""
 
     @property
     def samples(self) -> SamplesSection:

@@ -60,6 +60,7 @@ from streamfl_connectors.kafka_clients import (
     wait_for_brokers,
 )
 from streamfl_connectors.kafka_failures import NOT_LET_IN, causes_logged, needed, quieten, translated
+from streamfl_connectors.partitioner import partition_of
 
 __all__ = ["KafkaBus", "KafkaSession", "connect"]
 
@@ -254,6 +255,9 @@ class KafkaBus:
                     raise BusUnavailable(text)
                 raise ConfigurationError(text)
             self._admin.wait_for_topics(list(wanted), timeout_ms=int(self.connect_timeout * 1000))
+
+    def partition_of(self, key: bytes, partitions: int) -> int:
+        return partition_of(key, partitions)
 
     def session(self, subscription: Subscription) -> KafkaSession:
         """Join a group; ConfigurationError names a topic that is missing or the ACL that would allow it."""

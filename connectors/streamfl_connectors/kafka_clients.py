@@ -8,19 +8,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from itertools import count as counted
 from typing import Any
 
 from kafka import TopicPartition as KafkaPartition
 from kafka import errors as kafka_errors
 from kafka.errors import KafkaError
-from kafka.partitioner.default import murmur2
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import BusUnavailable, Outgoing, TopicPartition
 from streamfl_connectors.kafka_failures import too_large
+from streamfl_connectors.partitioner import partition_of
 
 __all__ = [
     "PendingFetches",
@@ -94,7 +93,7 @@ def _hand_over(producer: Any, records: Sequence[Outgoing]) -> Iterator[Any]:
     for record in records:
         count, partition = counts[record.topic], record.partition
         if partition is None:
-            partition = (keyless if record.key is None else _hash_of(record.key)) % count
+            partition = keyless % count if record.key is None else partition_of(record.key, count)
         place = places.get((record.topic, partition))
         if place is None:
             if not 0 <= partition < count:
@@ -108,16 +107,6 @@ def _hand_over(producer: Any, records: Sequence[Outgoing]) -> Iterator[Any]:
         if full or new:
             producer._sender.wakeup()
         yield future
-
-
-def _hash_of(key: bytes) -> int:
-    """Kafka's hash of a key, the same in its clients of every language: they all choose the same partition for it."""
-    return _remembered_hash(key) if len(key) <= 256 else murmur2(key) & 0x7FFFFFFF
-
-
-@lru_cache(maxsize=100_000)
-def _remembered_hash(key: bytes) -> int:
-    return int(murmur2(key)) & 0x7FFFFFFF
 
 
 def read_whole(consumer: Any, partitions: Sequence[Any], patience: float) -> Iterator[Record]:

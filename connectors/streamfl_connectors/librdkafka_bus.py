@@ -20,6 +20,7 @@ from streamfl.runtime.bus import TopicPartition as Place
 from streamfl_connectors.librdkafka_clients import Reader, Writer, check
 from streamfl_connectors.librdkafka_failures import NOT_LET_IN, needed, told, translated
 from streamfl_connectors.librdkafka_session import LibrdkafkaSession
+from streamfl_connectors.partitioner import partition_of
 
 __all__ = ["LibrdkafkaBus"]
 
@@ -200,6 +201,9 @@ class LibrdkafkaBus:
     def session(self, subscription: Subscription) -> LibrdkafkaSession:
         """Join a group; ConfigurationError names a topic that is missing or the ACL that would allow it."""
         return LibrdkafkaSession(self, subscription)
+
+    def partition_of(self, key: bytes, partitions: int) -> int:
+        return partition_of(key, partitions)
 
     def write(self, records: Sequence[Outgoing]) -> None:
         """Write records and wait until they are durable. On an error some of them may have been written."""

@@ -1,13 +1,19 @@
-"""Which member of a group has which partition, for the buses that decide it themselves."""
+"""Which partition a key has, and which member of a group has which partition, for the buses that decide it themselves."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-__all__ = ["deal"]
+__all__ = ["deal", "partition_of"]
 
 Member = TypeVar("Member")
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """The partition, of so many, of a record with this key."""
+    return zlib.crc32(key) % partitions
 
 
 def deal(

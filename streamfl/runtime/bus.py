@@ -183,6 +183,9 @@ class Bus(Protocol):
     def create(self, topics: Sequence[TopicSpec]) -> None:
         """Create topics that do not exist yet."""
 
+    def partition_of(self, key: bytes, partitions: int) -> int:
+        """The partition, of so many, that this bus's own writers choose for a record of this key."""
+
     def session(self, subscription: Subscription) -> Session:
         """Join a group."""
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
-import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from streamfl.role import ConfigurationError, Record, TopicSpec
-from streamfl.runtime.assignment import deal
+from streamfl.runtime.assignment import deal, partition_of
 from streamfl.runtime.bus import (
     CommitRefused,
     Outgoing,
@@ -79,6 +78,9 @@ class MemoryBus:
         with self._changed:
             for spec in topics:
                 self._topics.setdefault(spec.name, _Topic(spec))
+
+    def partition_of(self, key: bytes, partitions: int) -> int:
+        return partition_of(key, partitions)
 
     def session(self, subscription: Subscription) -> MemorySession:
         with self._changed:
@@ -307,7 +309,7 @@ class _Topic:
         if record.partition is not None:
             return record.partition
         if record.key is not None:
-            return zlib.crc32(record.key) % len(self.partitions)
+            return partition_of(record.key, len(self.partitions))
         self._keyless += 1
         return self._keyless % len(self.partitions)
 

@@ -20,7 +20,6 @@ import os
 import sqlite3
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,7 +28,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from streamfl.role import ConfigurationError, Record, TopicSpec
-from streamfl.runtime.assignment import deal
+from streamfl.runtime.assignment import deal, partition_of
 from streamfl.runtime.bus import (
     BusUnavailable,
     CommitRefused,
@@ -169,6 +168,9 @@ class SqliteBus:
                     states[name] = TopicState(name, topic.partitions, topic.compacted, topic.options)
         return states
 
+    def partition_of(self, key: bytes, partitions: int) -> int:
+        return partition_of(key, partitions)
+
     def create(self, topics: Sequence[TopicSpec]) -> None:
         """Create topics that do not exist yet; existing ones stay as they are."""
         with self.database.writing() as connection:
@@ -268,7 +270,7 @@ class SqliteBus:
         if record.partition is not None:
             return record.partition
         if record.key is not None:
-            return zlib.crc32(record.key) % topic.partitions
+            return partition_of(record.key, topic.partitions)
         self._keyless += 1
         return self._keyless % topic.partitions
 

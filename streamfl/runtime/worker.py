@@ -114,6 +114,7 @@ class Worker:
         # Inputs that held unread records when they were opened, and where these end.
         self._draining: dict[TopicPartition, float] = {}
         self._just_opened = False
+        self._partition_counts: dict[str, int] = {}
         # The latest time that the role was given.
         self._latest = -math.inf
 
@@ -184,6 +185,8 @@ class Worker:
 
     def _join(self) -> Session:
         if self._session is None:
+            keyed = [topic for topic, (_, source) in self._inputs.items() if source.keyed_by is not None]
+            self._partition_counts = {name: state.partitions for name, state in self._bus.describe(keyed).items()}
             self._session = self._bus.session(self._subscription)
         return self._session
 
@@ -376,7 +379,10 @@ class Worker:
             self._positions[place] = work.step.positions[place] = record.offset + 1
             channel, source = self._inputs[record.topic]
             try:
-                batch.append(Received(channel, source.decode(record), record))
+                message = source.decode(record)
+                if source.keyed_by is not None:
+                    self._check_place(record, source.keyed_by(message))
+                batch.append(Received(channel, message, record))
             except PeerError as error:
                 self._reject(record, error, work)
         if repeated:
@@ -384,6 +390,15 @@ class Worker:
             for place in sorted(repeated):
                 self._check_end(*place, self._positions[place], read[place] + lag.get(place, self._positions[place]))
         return batch
+
+    def _check_place(self, record: Record, name: str) -> None:
+        expected = self._bus.partition_of(name.encode(), self._partition_counts[record.topic])
+        if record.partition != expected:
+            raise PeerError(
+                "partition",
+                f"{name!r} came in partition {record.partition}, its own is {expected}: let the records' key be this name, and "
+                "the producer choose the partition by Kafka's default (murmur2; librdkafka: partitioner=murmur2_random)",
+            )
 
     def _reject(self, record: Record, error: PeerError, work: _Work) -> None:
         if record.topic in self._inputs:

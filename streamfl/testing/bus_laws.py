@@ -317,6 +317,16 @@ class BusLaws:
         with pytest.raises(ConfigurationError, match=missing):
             bus.write([Outgoing(missing, None, b"x")])
 
+    def test_a_key_has_the_partition_that_the_bus_says(self, bus: Bus) -> None:
+        """Protects checks of where a record lies: they ask the bus what its own writers would have chosen."""
+        topic = _name("keys")
+        bus.create([TopicSpec(topic, 3, compacted=False)])
+        keys = [f"customer-{number}".encode() for number in range(20)]
+        bus.write([Outgoing(topic, key, b"") for key in keys])
+        found = {record.key: record.partition for record in bus.read(topic)}
+        assert found == {key: bus.partition_of(key, 3) for key in keys}
+        assert len(set(found.values())) == 3
+
     def test_topics_are_described_as_created(self, bus: Bus) -> None:
         """Protects the preflight: partitions and cleanup are reported as they are, and creating again changes nothing."""
         spec = TopicSpec(_name("topic"), 3, compacted=True)

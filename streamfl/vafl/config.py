@@ -109,6 +109,8 @@ class AlignmentSection(Section):
     """So many entities a partition are remembered; the oldest gives way."""
     reply_seconds: float = Field(default=10.0, gt=0, allow_inf_nan=False)
     """Of the coordinator: seconds after which a party that was asked for a newer embedding counts as absent."""
+    requests: int = Field(default=4, ge=0)
+    """Of a party: how often it shows an entity anew because the coordinator asks for it, until it sees the entity again."""
     keep: bool = False
     """Of the coordinator: remember entities that were learnt from, for histories that are replayed several times."""
 
@@ -130,6 +132,8 @@ class PrivacySection(Section):
     """Standard deviation of uniform noise inside the activations of hidden layers; no protection is claimed for it."""
     budget_mu: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """mu of Gaussian differential privacy that no entity may exceed; what would exceed it is not sent."""
+    without_noise: bool = False
+    """true: go on without noise though this party has sent with it; what was claimed of mu ends. It cannot be taken back."""
     secret_file: str | None = None
     """A file with at least 32 bytes that nobody else knows: all noise is drawn from them."""
     ledger_limit: int = Field(default=1_000_000, ge=1)
@@ -158,6 +162,8 @@ class PrivacySection(Section):
         for key, bound in least.items():
             if 0 < (getattr(self, key) or 0.0) < bound:
                 raise ValueError(f"{key} = {getattr(self, key):g}: at least {bound:g} is expected: less hides nothing")
+        if self.without_noise and self.embedding_norm is not None:
+            raise ValueError("without_noise = true has no meaning with embedding_norm: leave one of them out")
         if (self.embedding_norm or self.reply_noise) and self.secret_file is None:
             raise missing("secret_file", "noise that others can compute protects nothing")
         if self.budget_mu is not None and self.gradient_noise is None:

@@ -59,11 +59,12 @@ class PartySteps:
 
 
 class _Shown(msgspec.Struct, array_like=True, gc=False):
-    """An entity whose gradient has not come yet. ``features``: raw numbers."""
+    """An entity whose gradient has not come yet. ``features``: raw numbers. ``requests``: how often it was shown anew."""
 
     since: float
     sequence: int
     features: bytes
+    requests: Count = 0
 
 
 class _Answered(msgspec.Struct, array_like=True, gc=False):
@@ -115,8 +116,9 @@ class VaflParty:
 
     function: h_m. fingerprint: of what all members have to agree on. expiry: seconds for which an entity is remembered without an
     answer. limit: so many entities a partition at most are; the oldest gives way. waiting_limit: samples a partition that may wait
-    because of ``steps.in_flight``, and one poll more. mechanism: its privacy, None for none. ledger_limit: of how many entities a
-    partition it is remembered what was released of them; of others nothing is sent.
+    because of ``steps.in_flight``, and one poll more. mechanism: its privacy, None for none. without_noise: whether a party that
+    has a ledger may go on without a mechanism. requests: how often an entity is shown anew because the coordinator asks.
+    ledger_limit: of how many entities a partition it is remembered what was released of them; of others nothing is sent.
     """
 
     prompt = True
@@ -135,6 +137,8 @@ class VaflParty:
         limit: int = 100_000,
         waiting_limit: int = 10_000,
         mechanism: Mechanism | None = None,
+        without_noise: bool = False,
+        requests: int = 4,
         ledger_limit: int = 1_000_000,
     ) -> None:
         self.name = name
@@ -148,6 +152,8 @@ class VaflParty:
         self.limit = limit
         self.waiting_limit = waiting_limit
         self.mechanism = mechanism
+        self.without_noise = without_noise
+        self.requests = requests
         self.ledger_limit = ledger_limit
         self._wire_dtype = np.dtype(function.dtype).newbyteorder("<")
         self._tasks: dict[int, _Task] = {}
@@ -156,7 +162,8 @@ class VaflParty:
         self._counts = dict.fromkeys(("samples", "embeddings", "embeddings_again", "gradients", "steps", "refused_steps"), 0)
         self._ignored = dict.fromkeys(("unknown", "superseded"), 0)
         self._forgotten = dict.fromkeys(("expired", "displaced"), 0)
-        self._withheld = dict.fromkeys(("budget", "ledger"), 0)
+        self._noticed: dict[str, Notice] = {}
+        self._withheld = dict.fromkeys(("budget", "ledger", "requests"), 0)
 
     @property
     def wake_at(self) -> float | None:
@@ -172,7 +179,8 @@ class VaflParty:
         return None
 
     def notices(self) -> Iterable[Notice]:
-        return ()
+        noticed, self._noticed = self._noticed, {}
+        return noticed.values()
 
     def forget(self, name: str) -> bool:
         return False
@@ -261,6 +269,7 @@ class VaflParty:
             self._check_features(features)
             task.waiting.append((entity, features))
         elif kind == b"spent":
+            self._check_ledger()
             spent = task.spent[name.decode()] = msgspec.msgpack.decode(value, type=Square)
             task.largest_mu = max(task.largest_mu, math.sqrt(spent))
         else:
@@ -287,10 +296,10 @@ class VaflParty:
         yield Measurement("entities", "gauge", "Entities whose gradient has not come", sum(len(task.shown) for task in tasks))
         text = "Samples that wait until fewer are on their way"
         yield Measurement("waiting_samples", "gauge", text, sum(len(task.waiting) for task in tasks))
+        for reason, count in self._withheld.items():
+            text = "Not sent or not learnt from: the privacy budget is spent, no room to remember what is, or asked for too often"
+            yield Measurement("withheld_embeddings", "counter", text, count, (("reason", reason),))
         if self.mechanism is not None:
-            for reason, count in self._withheld.items():
-                text = "Not sent or not learnt from: the entity's privacy budget is spent, or no room to remember what is"
-                yield Measurement("withheld_embeddings", "counter", text, count, (("reason", reason),))
             if self.mechanism.budget is not None:
                 yield Measurement("privacy_budget_mu", "gauge", "mu that no entity may exceed", self.mechanism.budget)
             mu = max((task.largest_mu for task in tasks), default=0.0)
@@ -324,7 +333,9 @@ class VaflParty:
             self._ignored["superseded"] += 1
             return []
         if not reply.gradient:
-            if self._upload(partition, task, reply.entity, shown.features, now):
+            if shown.requests >= self.requests:
+                self._withheld["requests"] += 1
+            elif self._upload(partition, task, reply.entity, shown.features, now, shown.requests + 1):
                 self._counts["embeddings_again"] += 1
                 return []
             # No gradient will come, and nobody is to wait for it.
@@ -382,7 +393,7 @@ class VaflParty:
 
     # ---- what goes out
 
-    def _upload(self, partition: int, task: _Task, entity: str, features: bytes, now: float) -> bool:
+    def _upload(self, partition: int, task: _Task, entity: str, features: bytes, now: float, requests: int = 0) -> bool:
         """Whether the entity is to be shown: its budget may not allow it."""
         if self.mechanism is not None and not self._spend(partition, task, entity, embeddings=1):
             return False
@@ -390,7 +401,7 @@ class VaflParty:
         task.counters.sequence += 1
         task.counters.shown_bare |= self.mechanism is None
         self._remember(partition, b"task", task.counters)
-        shown = _Shown(now, task.counters.sequence, features)
+        shown = _Shown(now, task.counters.sequence, features, requests)
         # At the end, for the table is in the order of age.
         task.shown.pop(entity, None)
         task.shown[entity] = shown
@@ -526,6 +537,20 @@ class VaflParty:
                 f"{self.name} has {'sent embeddings' if counters.shown_bare else 'taken steps'} without noise before: "
                 "no mu could be claimed; begin anew, with another federation.name at all members",
             )
+
+    def _check_ledger(self) -> None:
+        """PeerError where something was spent and nothing would be counted any more; a notice where the operator says so."""
+        if self.mechanism is not None:
+            return
+        if not self.without_noise:
+            raise PeerError(
+                "configuration",
+                f"{self.name} has a ledger of what it told with noise, and [privacy] is missing: put it back, or set "
+                "privacy.without_noise = true to send without noise from now on, which ends what was claimed of mu",
+            )
+        self._noticed["without_noise"] = Notice(
+            "without_noise", f"{self.name} goes on without noise, as privacy.without_noise says: its mu holds no longer"
+        )
 
     # ---- state
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,7 +12,8 @@ import numpy as np
 
 from streamfl.role import Channels, ConfigurationError, Input, PeerError, Record, TopicSpec
 from streamfl.role_kind import RoleKind
-from streamfl.samples import Label, LabelReader, SampleReader
+from streamfl.samples import Label, LabelReader, Sample, SampleReader
+from streamfl.secrets import read_secret
 from streamfl.vafl.config import COORDINATOR, PARTY, ROOM, VaflSettings
 from streamfl.vafl.coordinator import Alignment, HeadSteps, VaflCoordinator
 from streamfl.vafl.heads import LOGISTIC, SQUARE, Head, NetworkHead, OutputLoss, SumHead, softmax_loss
@@ -28,7 +28,6 @@ from streamfl.wire import fingerprint
 __all__ = ["ROLES", "embedding_function", "head", "output_loss"]
 
 _SMALL_SEGMENTS = {"segment.bytes": "67108864"}
-SHORTEST_SECRET = 32
 # Of a party's network or a head: with what an optimiser keeps, some gigabytes.
 MOST_PARAMETERS = 2**27
 
@@ -148,13 +147,7 @@ def _secret(settings: VaflSettings) -> str:
     path = settings.privacy.secret_file
     if path is None:
         return ""
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigurationError(f"privacy.secret_file = {path!r}: cannot be read: {error.strerror or error}") from None
-    if len(content) < SHORTEST_SECRET:
-        raise ConfigurationError(f"privacy.secret_file = {path!r}: has {len(content)} bytes, at least {SHORTEST_SECRET} are needed")
-    return content.hex()
+    return read_secret(path, "privacy.secret_file").hex()
 
 
 def _mechanism(settings: VaflSettings) -> Mechanism | None:
@@ -188,6 +181,8 @@ def _build_party(settings: VaflSettings) -> VaflParty:
         expiry=alignment.expiry_seconds,
         limit=alignment.limit,
         mechanism=_mechanism(settings),
+        without_noise=settings.privacy.without_noise,
+        requests=settings.alignment.requests,
         ledger_limit=settings.privacy.ledger_limit,
     )
 
@@ -233,6 +228,10 @@ def _build_coordinator(settings: VaflSettings) -> VaflCoordinator:
     )
 
 
+def _entity(sample: Sample) -> str:
+    return sample.client
+
+
 def _decode_reply(record: Record) -> Reply:
     return REPLY.decode(record.value)
 
@@ -263,10 +262,12 @@ def _decode_label(settings: VaflSettings) -> Callable[[Record], Label]:
 
 
 def _party_channels(settings: VaflSettings) -> Channels:
-    own = settings.member
+    own, samples = settings.member, _samples(settings)
+    # The ledger of an entity is kept in its partition: in another one it would be shown as often once more.
+    checked = settings.privacy.embedding_norm is not None and samples.keyed_by_entity
     return Channels(
         inputs={
-            "samples": Input(_samples(settings).topic, SampleReader(_samples(settings).samples).decode),
+            "samples": Input(samples.topic, SampleReader(samples.samples).decode, keyed_by=_entity if checked else None),
             "gradients": Input(f"{own}.gradients", _decode_reply, makes_room=True),
         },
         outputs={"embeddings": f"{own}.embeddings"},

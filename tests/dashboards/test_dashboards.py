@@ -233,7 +233,8 @@ def test_vertical_queries_find_what_members_serve(tmp_path: Path) -> None:
     They learn from one entity: accuracy and loss are there only after a label of one that was predicted.
     """
     blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "vertical.md").read_text(encoding="utf-8"), re.DOTALL)
-    (tmp_path / "secret").write_bytes(bytes(32))
+    (tmp_path / "secret").write_bytes(bytes(range(32)))
+    (tmp_path / "secret").chmod(0o600)
     noise = {"embedding_norm": 1.0, "embedding_noise": 1.0, "secret_file": str(tmp_path / "secret")}
     privacy = [noise, {**noise, "gradient_norm": 1.0, "gradient_noise": 1.0, "budget_mu": 9.0}, {}]
     bus, workers = MemoryBus(), []

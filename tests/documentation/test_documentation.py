@@ -147,7 +147,8 @@ def test_metrics_of_vertical_federations_are_documented(tmp_path: Path) -> None:
     own = text.partition("\n## Vertical federations\n")[2].partition("\n## ")[0]
     written = dict(re.findall(r"^\| `streamfl_(\w+)` \| (\w+) \|", own, re.MULTILINE))
     secret = tmp_path / "secret"
-    secret.write_bytes(bytes(32))
+    secret.write_bytes(bytes(range(32)))
+    secret.chmod(0o600)
     noise = {"embedding_norm": 1.0, "embedding_noise": 1.0, "secret_file": str(secret)}
     measured: dict[str, str] = {}
     for block in re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "vertical.md").read_text(encoding="utf-8"), re.DOTALL):

@@ -35,6 +35,16 @@ STALE = 0.2
 GOES_ON = 10
 _encoder = msgspec.msgpack.Encoder()
 
+
+def _own_file() -> str:
+    """The corpus's secret as a file that only its owner may read, which a checkout does not know of."""
+    path = CORPUS / "secret"
+    path.chmod(0o600)
+    return str(path)
+
+
+SECRET = _own_file()
+
 # Both heads, every loss, every optimiser, both precisions, every delay rule, and noise.
 FEDERATIONS: dict[str, dict[str, Any]] = {
     "vafl-sum-logistic": {
@@ -83,7 +93,7 @@ FEDERATIONS: dict[str, dict[str, Any]] = {
             "budget_mu": 4.0,
             "reply_noise": 0.5,
             "ledger_limit": 1000,
-            "secret_file": str(CORPUS / "secret"),
+            "secret_file": SECRET,
         },
     },
 }

@@ -143,7 +143,8 @@ def test_noise_on_gradients_hides_labels_and_leaves_the_model(data: Path, tmp_pa
     inputs, labels = table["X"], (table["y"] > 0).astype(float)
     tests, truth = table["X_test"], table["y_test"] > 0
     secret = tmp_path / "secret"
-    secret.write_bytes(b"5e" * 16)
+    secret.write_bytes(bytes(range(32)))
+    secret.chmod(0o600)
     batch, rate = 64, 0.1
     settings = VaflSettings(
         federation={"name": "leak", "seed": 3, "parties": list(PARTIES), "embedding_size": 1},  # type: ignore[arg-type]

@@ -577,6 +577,7 @@ def test_noise_that_hides_nothing_is_refused(noise: str) -> None:
 def test_reply_noise_hides_only_labels_within_their_range(tmp_path: Path) -> None:
     """Protects labels of the square loss: what tells more than 2 / reply_noise goes to the dead letters, with what to do."""
     (tmp_path / "secret").write_bytes(bytes(range(32)))
+    (tmp_path / "secret").chmod(0o600)
 
     def coordinator(**privacy: Any) -> tuple[Any, Any]:
         made = VaflSettings.model_validate(

@@ -272,6 +272,7 @@ def test_numbers_and_classes_are_learnt_too(line: Line) -> None:
 def test_mu_is_what_was_sent_and_learnt(line: Line, sound: bool) -> None:
     """Protects the privacy figure: the noise's cost by its formula, called mu only where it covers what training tells too."""
     (line.folder / "secret").write_bytes(bytes(range(32)))
+    (line.folder / "secret").chmod(0o600)
     more = f'[privacy]\nembedding_norm = 1.0\nembedding_noise = 4.0\nsecret_file = "{line.folder}/secret"\n'
     found = line.json("--epochs", 2, more=more + ("gradient_norm = 1.0\ngradient_noise = 8.0\n" if sound else ""))
     assert found["noisy"]["accuracy"] is not None
@@ -291,6 +292,7 @@ def test_noisy_figures_are_with_the_noise(line: Line) -> None:
     far larger than they are, half of the test entities have a loss of its size: .56 of the noise of one party, on average.
     """
     (line.folder / "secret").write_bytes(bytes(range(32)))
+    (line.folder / "secret").chmod(0o600)
     more = f'[privacy]\nembedding_norm = 1.0\nembedding_noise = 1000.0\nsecret_file = "{line.folder}/secret"\n'
     found = line.json(more=more)
     assert found["loss"] < 10

@@ -43,6 +43,9 @@ class FaultyBus:
         self._paused_until = 0.0
         self._sessions: dict[str, list[Member]] = {}
 
+    def partition_of(self, key: bytes, partitions: int) -> int:
+        return self.cluster.partition_of(key, partitions)
+
     @property
     def who(self) -> str:
         return self.scheduler.current.name if self.scheduler.current is not None else "cluster"
