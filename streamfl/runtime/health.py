@@ -123,6 +123,11 @@ class Health:
         return "\n".join(f"{reason}: {text}" for reason, text in self.reasons.items()) or None
 
     @property
+    def without_partitions(self) -> bool:
+        """The worker has no partition, whether anything is wrong with that or not."""
+        return "partitions" in self._noted
+
+    @property
     def stuck(self) -> bool:
         """Records have waited for their commit for longer than ``stall_seconds``: a call that will not return."""
         since = self._stuck_since
