@@ -111,13 +111,17 @@ class StateChange(msgspec.Struct, frozen=True, gc=False):
 
 
 class Measurement(msgspec.Struct, frozen=True, gc=False):
-    """A figure for the operator: a Prometheus counter or gauge. Labels must not grow with the number of clients."""
+    """A figure for the operator: a Prometheus counter or gauge. Labels must not grow with the number of clients.
+
+    headline: one of the few figures that belong in the log's line of progress.
+    """
 
     name: str
     kind: str
     help: str
     value: float
     labels: tuple[tuple[str, str], ...] = ()
+    headline: bool = False
 
 
 class Notice(msgspec.Struct, frozen=True):

@@ -111,6 +111,8 @@ class Log(Section):
     """The least severe message that is shown."""
     format: Literal["console", "json"] = "console"
     """json: one object a line."""
+    progress_seconds: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+    """Seconds between two lines of progress; 0: none."""
 
 
 class RoleSettings(BaseSettings):

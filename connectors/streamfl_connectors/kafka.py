@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -212,7 +213,7 @@ class KafkaBus:
                 elif code:
                     states[name] = TopicState(name, 0, False, error=kafka_errors.for_code(code).__name__)
                 else:
-                    states[name] = TopicState(name, len(found["partitions"]), False)
+                    states[name] = TopicState(name, len(found["partitions"]), False, identity=str(found.get("topic_id", "")))
                     readable.append(name)
             if readable:
                 try:
@@ -224,12 +225,17 @@ class KafkaBus:
                     found = described.get("topic", {}).get(name)
                     if found is None:
                         error = f"its configuration cannot be read: an ACL must allow DescribeConfigs on topic {name!r}"
-                        states[name] = TopicState(name, states[name].partitions, False, error=error)
+                        states[name] = replace(states[name], error=error)
                         continue
                     options = {key: str(entry["value"]) for key, entry in found.items() if entry.get("value") is not None}
                     compacted = "compact" in options.get("cleanup.policy", "")
-                    states[name] = TopicState(name, states[name].partitions, compacted, options)
+                    states[name] = replace(states[name], compacted=compacted, options=options)
         return states
+
+    def members(self, group: str) -> int:
+        """The members of a consumer group at present."""
+        with translated("describing the group"):
+            return len(self._admin.describe_groups([group])[group]["members"])
 
     def create(self, topics: Sequence[TopicSpec]) -> None:
         """Create topics that do not exist yet and wait until they can be used; existing ones stay as they are."""

@@ -112,6 +112,7 @@ class LibrdkafkaBus:
         self._causes: deque[KafkaError] = deque(maxlen=20)
         self._counts: dict[str, int] = {}
         self._limits: dict[str, int] = {}
+        self._identities: dict[str, str] = {}
         self._writer: Writer | None = None
         self._lock = threading.Lock()
         self._admin: AdminClient = self.make(AdminClient)
@@ -163,8 +164,15 @@ class LibrdkafkaBus:
                 states[name] = TopicState(name, readable[name], False, error=denied)
             else:
                 options = {key: str(entry.value) for key, entry in entries.items() if entry.value is not None}
-                states[name] = TopicState(name, readable[name], "compact" in options.get("cleanup.policy", ""), options)
+                compacted = "compact" in options.get("cleanup.policy", "")
+                states[name] = TopicState(name, readable[name], compacted, options, identity=self._identities[name])
         return states
+
+    def members(self, group: str) -> int:
+        """The members of a consumer group at present."""
+        with translated("describing the group", group):
+            described = self._admin.describe_consumer_groups([group], request_timeout=self.connect_timeout)
+            return len(described[group].result().members)
 
     def create(self, topics: Sequence[TopicSpec]) -> None:
         """Create topics that do not exist yet and wait until they can be used; existing ones stay as they are."""
@@ -329,7 +337,9 @@ class LibrdkafkaBus:
         futures = self._admin.describe_topics(TopicCollection(names), request_timeout=self.connect_timeout)
         for name, future in futures.items():
             try:
-                found[name] = len(future.result().partitions)
+                description = future.result()
+                found[name] = len(description.partitions)
+                self._identities[name] = str(description.topic_id)
             except KafkaException as error:
                 if error.args[0].code() < 0:
                     raise told("looking up topics", error.args[0], topic=name) from error

@@ -7,9 +7,10 @@ import signal
 import threading
 from contextlib import ExitStack, closing
 
-from streamfl.cli.output import STALLED
+from streamfl.cli.output import CONFIGURATION, STALLED
 from streamfl.cli.preflight import ConfigArgument, inspect_topics, read_configuration
 from streamfl.role import ConfigurationError
+from streamfl.runtime.cluster_watch import ClusterWatch, topics_of
 from streamfl.runtime.health import HealthServer, Watchdog
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.log import configure, logger
@@ -28,6 +29,7 @@ def run(config: ConfigArgument) -> None:
     settings = configured.settings
     configure(settings.log.level, settings.log.format)
     stop, begun = threading.Event(), threading.Event()
+    lost: list[str] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: _stop(stop, begun))
     log.info("connecting", url=settings.bus.url)
@@ -46,9 +48,22 @@ def run(config: ConfigArgument) -> None:
             server = HealthServer(settings.metrics.host, settings.metrics.port, worker.health, worker.metrics.render)
             held.callback(server.close)
             log.info("serving metrics and health", host=settings.metrics.host, port=server.port)
+        topics = topics_of(configured.kind.channels(settings), settings.dead_letters)
+        watch = ClusterWatch(
+            bus,
+            topics,
+            settings.group,
+            worker.health,
+            lambda text: _end_lost(stop, lost, text),
+            settings.bus.connect_timeout_seconds,
+        )
+        watch.start()
+        held.callback(watch.close)
         log.info("running", role=settings.role.kind, federation=settings.federation.name, group=settings.group)
         begun.set()
         worker.run(stop)
+        if lost:
+            raise ConfigurationError(lost[0])
     log.info("stopped")
 
 
@@ -62,6 +77,16 @@ def _stop(stop: threading.Event, begun: threading.Event) -> None:
     stop.set()
     # With the cluster away, leaving the group may take longer than the process is given.
     limit = threading.Timer(LEAVE_SECONDS, _end_leaving)
+    limit.daemon = True
+    limit.start()
+
+
+def _end_lost(stop: threading.Event, lost: list[str], text: str) -> None:
+    log.critical("a topic is lost: ending the process", cause=text, exit_code=CONFIGURATION)
+    lost.append(text)
+    stop.set()
+    # Writing to a topic that is gone is tried for long.
+    limit = threading.Timer(LEAVE_SECONDS, lambda: os._exit(CONFIGURATION))
     limit.daemon = True
     limit.start()
 

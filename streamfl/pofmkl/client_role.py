@@ -752,12 +752,14 @@ class PofmklClient:
 
     def measure(self) -> Iterable[Measurement]:
         labels, regret = self._sums()[:, 1].sum(), self.total_regret()
-        yield Measurement("samples", "counter", "Samples predicted", self._counts["samples"])
-        yield Measurement("predictions", "counter", "Predictions published", self._counts["samples"])
-        yield Measurement("labels", "counter", "Labels learnt from", self._counts["labels"])
+        yield Measurement("samples", "counter", "Samples predicted", self._counts["samples"], (), True)
+        yield Measurement("predictions", "counter", "Predictions published", self._counts["samples"], (), True)
+        yield Measurement("labels", "counter", "Labels learnt from", self._counts["labels"], (), True)
         yield Measurement("unlabelled_samples", "counter", "Samples that came without a label", self._counts["unlabelled"])
         yield Measurement("drifts", "counter", "Rises of a client's error that were found and reacted to", self.learner.drifts)
-        yield Measurement("clients", "gauge", "Clients on this worker", len(self._members))
+        yield Measurement("clients", "gauge", "Clients on this worker", len(self._members), (), True)
+        waiting = sum(1 for member in self._members.values() if member.waiting or member.joined)
+        yield Measurement("waiting_clients", "gauge", "Clients whose samples or labels wait for the model", waiting, (), True)
         yield Measurement(
             "waiting_samples", "gauge", "Samples, or labels of [labels], that wait for the model", sum(self._waiting.values())
         )
@@ -771,7 +773,7 @@ class PofmklClient:
         predictions, recent_labels = recent_arrays(self._recent)
         windowed = float(np.square(predictions - recent_labels).mean()) if self._recent else 0.0
         yield Measurement(
-            "mse_windowed", "gauge", "Mean squared error of the last 1000 predictions, on the learning scale", windowed
+            "mse_windowed", "gauge", "Mean squared error of the last 1000 predictions, on the learning scale", windowed, (), True
         )
         if self.learner.loss is LOGISTIC:
             yield from classification_measurements(predictions, recent_labels)
@@ -781,13 +783,13 @@ class PofmklClient:
             yield from self.join.measure()
         best = int(np.argmin(self._kernel_losses().sum(axis=0)))
         yield Measurement("best_kernel", "gauge", "Number of the kernel with the smallest loss over all clients", best)
-        yield Measurement("model_version", "gauge", "Version of the model in use", max(self.model.versions))
+        yield Measurement("model_version", "gauge", "Version of the model in use", max(self.model.versions), (), True)
         yield Measurement(
             "update_bytes", "counter", "Encoded bytes of updates, key and framing included", self._counts["update_bytes"]
         )
         budget = self._counts["update_budget_bytes"]
         yield Measurement("update_budget_bytes", "counter", "Bytes that the budget has allowed so far; 0: no budget", budget)
-        yield Measurement("updates", "counter", "Uploads sent", self._counts["updates"])
+        yield Measurement("updates", "counter", "Uploads sent", self._counts["updates"], (), True)
         yield Measurement("skipped_updates", "counter", "Uploads not made", self._counts["skipped"], (("reason", "budget"),))
 
     def total_regret(self) -> float:

@@ -224,18 +224,19 @@ class PofmklServer:
 
     def measure(self) -> Iterable[Measurement]:
         shards = list(self._open.values())
-        yield Measurement("updates_applied", "counter", "Uploads added to the model", self._counts["applied"])
-        yield Measurement(
-            "model_version", "gauge", "Newest version of the model", max((s.model_version for s in shards), default=0)
-        )
-        yield Measurement("clients", "gauge", "Clients heard of", max((len(s.members) for s in shards), default=0))
-        yield Measurement("round_waiting", "gauge", "Clients heard in the open round", sum(len(s.pending) for s in shards))
+        yield Measurement("updates_applied", "counter", "Uploads added to the model", self._counts["applied"], (), True)
+        version = max((s.model_version for s in shards), default=0)
+        yield Measurement("model_version", "gauge", "Newest version of the model", version, (), True)
+        yield Measurement("clients", "gauge", "Clients heard of", max((len(s.members) for s in shards), default=0), (), True)
+        heard = sum(len(s.pending) for s in shards)
+        yield Measurement("round_waiting", "gauge", "Clients heard in the open round", heard, (), True)
         yield Measurement("staleness", "gauge", "Versions between an update's model and the newest, last update", self._staleness)
         for reason in ("late", "duplicate"):
             yield Measurement(
-                "ignored_updates", "counter", "Updates that changed nothing", self._counts[reason], (("reason", reason),)
+                "ignored_updates", "counter", "Updates that changed nothing", self._counts[reason], (("reason", reason),), True
             )
-        yield Measurement("timed_out_rounds", "counter", "Rounds closed without every client", self._counts["timed_out_rounds"])
+        timed_out = self._counts["timed_out_rounds"]
+        yield Measurement("timed_out_rounds", "counter", "Rounds closed without every client", timed_out, (), True)
         yield Measurement("expired_clients", "counter", "Clients forgotten to make room", self._counts["expired_clients"])
 
     def _take(self, shard: _Shard, messages: Sequence[Received], now: float, rejections: list[Rejection]) -> None:

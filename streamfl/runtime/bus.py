@@ -54,13 +54,17 @@ class CommitRefused(Exception):
 
 @dataclass(frozen=True)
 class TopicState:
-    """A topic as it is. ``error`` is why it cannot be used ('not authorised', …)."""
+    """A topic as it is. ``error`` is why it cannot be used ('not authorised', …).
+
+    identity: a topic that was deleted and made again under its name has another one; empty where it is not known.
+    """
 
     name: str
     partitions: int
     compacted: bool
     options: Mapping[str, str] = field(default_factory=dict)
     error: str | None = None
+    identity: str = ""
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
@@ -175,10 +179,13 @@ class Session(Protocol):
 
 @runtime_checkable
 class Bus(Protocol):
-    """A cluster."""
+    """A cluster. ``describe`` and ``members`` may be called from any thread."""
 
     def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
         """The topics that exist, by name."""
+
+    def members(self, group: str) -> int:
+        """The members of a consumer group at present; those that died unnoticed count until their session is over."""
 
     def create(self, topics: Sequence[TopicSpec]) -> None:
         """Create topics that do not exist yet."""

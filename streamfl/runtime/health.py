@@ -1,24 +1,49 @@
-"""Is the worker going round? Asked over HTTP by whoever restarts it, and by a watchdog that ends it if it hangs.
+"""Is the worker going round, and does it serve? Asked over HTTP by whoever restarts it or sends it work, and by a watchdog.
 
-``/healthz`` 503: the loop has not completed a round for the stated time. ``/readyz`` 503: no partition or table can be served now.
+``/healthz`` 503: the loop has not completed a round for the stated time. ``/readyz`` 503: the worker does not serve at present.
+Both say why, each reason on a line of its own.
 """
 
 from __future__ import annotations
 
+import logging
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
+from typing import Any
 
-from streamfl.role import ConfigurationError
+from streamfl.role import ConfigurationError, Measurement
 from streamfl.runtime.metrics import CONTENT_TYPE
 
-__all__ = ["Health", "HealthServer", "Watchdog"]
+__all__ = ["REASONS", "Health", "HealthServer", "Watchdog"]
+
+log = logging.getLogger(__name__)
+
+# Why a worker may not serve; they label a metric.
+REASONS = {
+    "starting": "no round was completed yet",
+    "bus": "the cluster does not answer",
+    "topics": "a topic is gone",
+    "partitions": "the worker has no partition, and not because there are more workers than partitions",
+    "restoring": "a partition's state is being taken back",
+    "commits": "what was read is not committed",
+    "role": "the role cannot do its work",
+    "loop": "the loop does not go round",
+}
+# A rebalance refuses a commit or two.
+REFUSALS = 3
+CALM_SECONDS = 60.0
 
 
 class Health:
-    """What the loop reports and others read, from any thread. ``clock`` counts seconds and never runs backwards.
+    """What the loop reports and others read, from any thread.
+
+    clock: seconds that never run backwards. stall_seconds: without a round for so long the worker is not alive. patience_seconds:
+    after so long without a round, or with records that wait for their commit, it is not ready. ``standby``: why the worker has no
+    partition although nothing is wrong.
 
     >>> seconds = iter([0.0, 5.0, 500.0])
     >>> health = Health(stall_seconds=120, clock=lambda: next(seconds))
@@ -26,12 +51,21 @@ class Health:
     (True, False)
     """
 
-    def __init__(self, stall_seconds: float = 120.0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        stall_seconds: float = 120.0,
+        clock: Callable[[], float] = time.monotonic,
+        patience_seconds: float = 30.0,
+    ) -> None:
         self.stall_seconds = stall_seconds
+        self.patience_seconds = min(patience_seconds, stall_seconds)
+        self.standby: str | None = None
         self._clock = clock
         self._last_round = clock()
-        self._trouble: str | None = "starting"
+        self._noted: dict[str, str] = {"starting": REASONS["starting"]}
         self._stuck_since: float | None = None
+        self._refusals = 0
+        self._last_refusal = 0.0
 
     def begin(self) -> None:
         """Records have been taken and wait for their commit."""
@@ -41,12 +75,28 @@ class Health:
         """A round is over and the cluster answered."""
         self._last_round = self._clock()
         self._stuck_since = None
-        self._trouble = None
+        self.note("starting", None)
+        self.note("bus", None)
+
+    def committed(self) -> None:
+        """A step was committed."""
+        self._refusals = 0
+
+    def refused(self) -> None:
+        """A step was refused."""
+        self._refusals += 1
+        self._last_refusal = self._clock()
 
     def failed(self, text: str) -> None:
         """A round is over, but nothing could be done."""
         self._stuck_since = None
-        self._trouble = text
+        self.note("bus", text)
+
+    def note(self, reason: str, text: str | None) -> None:
+        """From now on the worker does not serve for this reason, one of ``REASONS``; None: not for this one."""
+        # Replaced as a whole: others read it meanwhile.
+        noted = {**self._noted, reason: text or ""}
+        self._noted = {name: told for name, told in noted.items() if told}
 
     @property
     def alive(self) -> bool:
@@ -54,15 +104,44 @@ class Health:
         return self._clock() - self._last_round <= self.stall_seconds
 
     @property
+    def reasons(self) -> dict[str, str]:
+        """Why the worker does not serve at present, by reason; empty if it does."""
+        found, now, since = dict(self._noted), self._clock(), self._stuck_since
+        if self.standby is not None:
+            found.pop("partitions", None)
+        if since is not None and now - since > self.patience_seconds:
+            found["commits"] = f"records have waited for their commit for {now - since:.0f} s"
+        elif self._refusals >= REFUSALS and now - self._last_refusal <= CALM_SECONDS:
+            found["commits"] = f"the last {self._refusals} commits were refused: the log says why"
+        elif now - self._last_round > self.patience_seconds and not found:
+            found["loop"] = f"no round was completed for {now - self._last_round:.0f} s"
+        return found
+
+    @property
     def trouble(self) -> str | None:
-        """Why the worker does not serve at present; None if it does."""
-        return self._trouble
+        """All reasons why the worker does not serve at present; None if it does."""
+        return "\n".join(f"{reason}: {text}" for reason, text in self.reasons.items()) or None
+
+    @property
+    def without_partitions(self) -> bool:
+        """The worker has no partition, whether anything is wrong with that or not."""
+        return "partitions" in self._noted
 
     @property
     def stuck(self) -> bool:
         """Records have waited for their commit for longer than ``stall_seconds``: a call that will not return."""
         since = self._stuck_since
         return since is not None and self._clock() - since > self.stall_seconds
+
+    def measure(self) -> Iterator[Measurement]:
+        """Whether the worker serves, and why not."""
+        reasons = self.reasons
+        yield Measurement("ready", "gauge", "1 while the worker serves.", float(not reasons), (), True)
+        text = "1 while there are more workers than partitions and this one waits for its turn."
+        yield Measurement("standby", "gauge", text, float(self.standby is not None))
+        for reason in REASONS:
+            text = "1 while the worker does not serve for this reason."
+            yield Measurement("not_ready", "gauge", text, float(reason in reasons), (("reason", reason),))
 
 
 class HealthServer:
@@ -76,10 +155,9 @@ class HealthServer:
             pages = _pages(health, render)
 
         try:
-            self._server = ThreadingHTTPServer((host, port), Handler)
+            self._server = _Server((host, port), Handler)
         except OSError as error:
             raise ConfigurationError(f"metrics.host = {host!r}, metrics.port = {port}: {error.strerror}") from None
-        self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
         self._thread.start()
 
@@ -130,15 +208,31 @@ TEXT = "text/plain; charset=utf-8"
 
 def _pages(health: Health, render: Callable[[], bytes]) -> dict[str, Page]:
     def healthz() -> tuple[int, str, bytes]:
-        if health.alive:
-            return 200, TEXT, b"ok\n"
-        reason = health.trouble or "the loop does not go round"
-        return 503, TEXT, f"no round completed for {health.stall_seconds:g} s: {reason}\n".encode()
+        trouble, standby = health.trouble, health.standby
+        if not health.alive:
+            reason = trouble or "the loop does not go round"
+            return 503, TEXT, f"no round completed for {health.stall_seconds:g} s:\n{reason}\n".encode()
+        return 200, TEXT, (f"alive, but not ready:\n{trouble}\n" if trouble else _fine(standby)).encode()
 
     def readyz() -> tuple[int, str, bytes]:
-        return (200, TEXT, b"ok\n") if health.trouble is None else (503, TEXT, f"{health.trouble}\n".encode())
+        trouble = health.trouble
+        return (200, TEXT, _fine(health.standby).encode()) if trouble is None else (503, TEXT, f"{trouble}\n".encode())
 
     return {"/healthz": healthz, "/readyz": readyz, "/metrics": lambda: (200, CONTENT_TYPE, render())}
+
+
+def _fine(standby: str | None) -> str:
+    return "ok\n" if standby is None else f"ok, standby: {standby}\n"
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """One line for a page that failed; nothing for a client that hung up, which is no fault of this worker."""
+        error = sys.exception()
+        if not isinstance(error, (ConnectionError, TimeoutError)):
+            log.error("an HTTP request failed: %s: %s", type(error).__name__, error)
 
 
 class _Handler(BaseHTTPRequestHandler):

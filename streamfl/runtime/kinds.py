@@ -73,6 +73,7 @@ def build_worker(
         max_records=settings.bus.max_poll_records,
         restore_seconds=settings.bus.connect_timeout_seconds,
         stall_seconds=settings.bus.stall_timeout_seconds,
+        progress_seconds=settings.log.progress_seconds,
         monotonic=monotonic,
         sleep=sleep,
     )

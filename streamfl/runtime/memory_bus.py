@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -73,6 +74,10 @@ class MemoryBus:
     def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
         with self._changed:
             return {name: self._topics[name].state() for name in topics if name in self._topics}
+
+    def members(self, group: str) -> int:
+        with self._changed:
+            return len(self._groups[group].members) if group in self._groups else 0
 
     def create(self, topics: Sequence[TopicSpec]) -> None:
         with self._changed:
@@ -299,11 +304,12 @@ class _Group:
 class _Topic:
     def __init__(self, spec: TopicSpec) -> None:
         self._spec = spec
+        self._identity = str(uuid.uuid4())
         self._keyless = 0
         self.partitions = [_Log(spec.name, number, spec.compacted) for number in range(spec.partitions or 1)]
 
     def state(self) -> TopicState:
-        return TopicState(self._spec.name, len(self.partitions), self._spec.compacted, self._spec.options)
+        return TopicState(self._spec.name, len(self.partitions), self._spec.compacted, self._spec.options, identity=self._identity)
 
     def partition_for(self, record: Outgoing) -> int:
         if record.partition is not None:

@@ -54,6 +54,15 @@ class Metrics:
         self._registry = registry
         registry.register(_Measurements(measure))
 
+    def headlines(self) -> Iterator[Measurement]:
+        """What of the worker's own counters belongs in the log's line of progress."""
+        for counter in (self.records, self.dead_letters, self.table_rejections, self.commits_refused, self.bus_failures):
+            for family in counter.collect():
+                for sample in family.samples:
+                    if sample.name.endswith("_total"):
+                        name = family.name.removeprefix(PREFIX)
+                        yield Measurement(name, "counter", "", sample.value, tuple(sample.labels.items()), True)
+
     def render(self) -> bytes:
         """All figures in the text format, version 0.0.4."""
         return generate_latest(self._registry)

@@ -145,6 +145,8 @@ class SqliteBus:
         self.database = self.open()
         try:
             _prepare(self.database, self._patience)
+            opened = self.path.stat()
+            self._file = opened.st_dev, opened.st_ino
         except BaseException:
             self.database.close()
             raise
@@ -159,17 +161,34 @@ class SqliteBus:
         return Database(self.path, self._patience)
 
     def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
-        """The topics that exist, by name."""
-        states = {}
+        """The topics that exist, by name: none where the file was removed or replaced."""
+        states: dict[str, TopicState] = {}
+        if not self._is_the_file():
+            return states
         with self.database.reading() as connection:
             for name in topics:
-                topic = self._find(connection, name)
+                topic = self._look_up(connection, name)
                 if topic is not None:
-                    states[name] = TopicState(name, topic.partitions, topic.compacted, topic.options)
+                    identity = f"{topic.first_log}"
+                    states[name] = TopicState(name, topic.partitions, topic.compacted, topic.options, identity=identity)
         return states
 
     def partition_of(self, key: bytes, partitions: int) -> int:
         return partition_of(key, partitions)
+
+    def members(self, group: str) -> int:
+        """The members of a consumer group at present."""
+        with self.database.reading() as connection:
+            (count,) = connection.execute("SELECT count(*) FROM members WHERE group_name = ?", (group,)).fetchone()
+        return int(count)
+
+    def _is_the_file(self) -> bool:
+        """Whether the path still leads to the file that is open: a removed one can be read and written by who has it open."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self._file
 
     def create(self, topics: Sequence[TopicSpec]) -> None:
         """Create topics that do not exist yet; existing ones stay as they are."""
@@ -249,14 +268,18 @@ class SqliteBus:
     def _find(self, connection: sqlite3.Connection, name: str) -> _Topic | None:
         # Topics stay as they were created, so what was once found can be remembered.
         if name not in self._topics:
-            row = connection.execute(
-                "SELECT first_log, partitions, compacted, options FROM topics WHERE name = ?", (name,)
-            ).fetchone()
-            if row is None:
+            topic = self._look_up(connection, name)
+            if topic is None:
                 return None
-            first, partitions, compacted, options = row
-            self._topics[name] = _Topic(name, first, partitions, bool(compacted), json.loads(options))
+            self._topics[name] = topic
         return self._topics[name]
+
+    def _look_up(self, connection: sqlite3.Connection, name: str) -> _Topic | None:
+        row = connection.execute("SELECT first_log, partitions, compacted, options FROM topics WHERE name = ?", (name,)).fetchone()
+        if row is None:
+            return None
+        first, partitions, compacted, options = row
+        return _Topic(name, first, partitions, bool(compacted), json.loads(options))
 
     def _require(self, connection: sqlite3.Connection, name: str) -> _Topic:
         topic = self._find(connection, name)

@@ -12,7 +12,6 @@ import math
 import struct
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -42,19 +41,25 @@ from streamfl.runtime.bus import (
     TopicPartition,
 )
 from streamfl.runtime.health import Health
+from streamfl.runtime.journal import Journal
 from streamfl.runtime.log import logger
 from streamfl.runtime.metrics import Metrics
+from streamfl.runtime.progress import Progress
 from streamfl.wire import encoded_size, record_size
 
 __all__ = ["POSITION_KEY", "Worker"]
 
 POSITION_KEY = b"\0position/"
 RETRY_SECONDS = 1.0
+NO_PARTITION = "this worker has been given no partition: its group is rebalancing, or others have all of them"
 # Kafka's default for the largest record is 1 MiB, with its headers.
 LARGEST_LETTER = 1_000_000
 LONGEST_TEXT = 1_000
 
 log = logger(__name__)
+
+
+Refused = tuple[Record, PeerError]
 
 
 @dataclass
@@ -64,8 +69,8 @@ class _Work:
     step: Step = field(default_factory=Step)
     records: int = 0
     repeated: int = 0
-    dead_letters: Counter[str] = field(default_factory=Counter)
-    table_rejections: Counter[str] = field(default_factory=Counter)
+    dead_letters: list[Refused] = field(default_factory=list)
+    table_rejections: list[Refused] = field(default_factory=list)
 
 
 class Worker:
@@ -73,8 +78,8 @@ class Worker:
 
     Parameters: clock, the ``now`` that the role sees, in seconds. commit_interval, how long records are gathered for one commit, in
     seconds. max_records, the input records of one commit at most. restore_seconds, how long a changelog may lag behind the group's
-    offsets before the cluster counts as unavailable. monotonic, sleep: by what it measures its own waiting. All but :meth:`measure`
-    and ``health`` belong to one thread.
+    offsets before the cluster counts as unavailable. progress_seconds, between two lines of progress, 0 for none. monotonic, sleep:
+    by what it measures its own waiting. All but :meth:`measure` and ``health`` belong to one thread.
     """
 
     def __init__(
@@ -89,6 +94,7 @@ class Worker:
         max_records: int = 4000,
         restore_seconds: float = 30.0,
         stall_seconds: float = 120.0,
+        progress_seconds: float = 0.0,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -96,6 +102,8 @@ class Worker:
         self.lock = threading.Lock()
         self.health = Health(stall_seconds, monotonic)
         self.metrics = Metrics(self.measure)
+        self._journal = Journal(log.warning, monotonic)
+        self._progress = Progress(progress_seconds, monotonic)
         self._channels = channels
         self._inputs = _by_topic(channels.inputs)
         self._tables = _by_topic(channels.tables)
@@ -123,6 +131,7 @@ class Worker:
         try:
             while not stop.is_set():
                 self.step(0.5)
+                self._report()
         finally:
             self.close()
 
@@ -149,6 +158,7 @@ class Worker:
             self.health.completed()
             return True
         except CommitRefused as refusal:
+            self.health.refused()
             if work is None:
                 # Table records that were polled have not reached the role: only a new session reads them again.
                 self._after_failure(BusUnavailable(str(refusal)), 0.0)
@@ -159,9 +169,20 @@ class Worker:
         except BusUnavailable as failure:
             self._after_failure(failure, timeout)
             return False
+        finally:
+            self.health.note("restoring", None)
+            self.health.note("partitions", None if self._tasks else NO_PARTITION)
+            self.health.note("role", self.role.trouble)
+
+    def _report(self) -> None:
+        """What the log should say by now, whether anything happens or not."""
+        self._journal.catch_up()
+        if self._progress.due():
+            log.info("progress", **self._progress.line([*self.measure(), *self.metrics.headlines()]))
 
     def close(self) -> None:
         """Leave the group; what was not committed is not seen."""
+        self._journal.close()
         with self.lock:
             self._drop_tasks()
         if self._session is not None:
@@ -173,13 +194,14 @@ class Worker:
         with self.lock:
             figures = list(self.role.measure())
             session, tasks = self._session, len(self._tasks)
+        yield from self.health.measure()
         yield from figures
-        yield Measurement("partitions", "gauge", "Partitions this worker has.", float(tasks))
+        yield Measurement("partitions", "gauge", "Partitions this worker has.", float(tasks), (), True)
         if session is not None:
             text = "Records not yet taken, by partition; Kafka's control records count too."
             for (topic, partition), behind in session.lag().items():
                 labels = (("topic", topic), ("partition", str(partition)))
-                yield Measurement("consumer_lag_records", "gauge", text, float(max(0, behind)), labels)
+                yield Measurement("consumer_lag_records", "gauge", text, float(max(0, behind)), labels, True)
 
     # ---- gathering
 
@@ -246,6 +268,7 @@ class Worker:
 
     def _open_task(self, session: Session, partition: int) -> None:
         """Take the partition's state back as it was at its last commit, and go on reading where that state left off."""
+        self.health.note("restoring", f"the state of partition {partition} is being taken back from the changelog")
         committed = {topic: session.committed(topic, partition) for topic in self._inputs}
         deadline = self._monotonic() + self._restore_seconds
         while True:
@@ -345,7 +368,7 @@ class Worker:
                 replies += self.role.receive([], now)
             self._latest = max(self._latest, now)
         for notice in self.role.notices():
-            log.warning(notice.text, reason=notice.reason)
+            self._journal.notice(notice)
         for reply in replies:
             if isinstance(reply, Rejection):
                 self._reject(reply.received.record, reply.error, work)
@@ -402,10 +425,10 @@ class Worker:
 
     def _reject(self, record: Record, error: PeerError, work: _Work) -> None:
         if record.topic in self._inputs:
-            work.dead_letters[error.reason] += 1
+            work.dead_letters.append((record, error))
             work.step.outputs.append(_dead_letter(self._dead_letter_topic, record, error))
         else:
-            work.table_rejections[error.reason] += 1
+            work.table_rejections.append((record, error))
 
     def _outgoing(self, send: Send) -> Outgoing:
         return Outgoing(self._channels.outputs[send.channel], send.key, send.value, send.partition)
@@ -423,18 +446,21 @@ class Worker:
     def _count(self, work: _Work) -> None:
         self.metrics.records.inc(work.records)
         self.metrics.repeated.inc(work.repeated)
-        for reason, count in work.dead_letters.items():
-            self.metrics.dead_letters.labels(reason).inc(count)
+        for record, error in work.dead_letters:
+            self.metrics.dead_letters.labels(error.reason).inc()
+            self._journal.refused(record, error, dead_letter=True)
         self._count_tables(work)
         if work.step:
+            self.health.committed()
             self.metrics.commits.inc()
             self.metrics.output_bytes.inc(_size(work.step.outputs))
             self.metrics.changelog_bytes.inc(_size(work.step.changelog))
 
     def _count_tables(self, work: _Work) -> None:
         # Apart: a refused step's inputs are read again, its table records are not.
-        for reason, count in work.table_rejections.items():
-            self.metrics.table_rejections.labels(reason).inc(count)
+        for record, error in work.table_rejections:
+            self.metrics.table_rejections.labels(error.reason).inc()
+            self._journal.refused(record, error, dead_letter=False)
 
     # ---- when a step came to nothing
 

@@ -241,6 +241,15 @@ class BusLaws:
                 assert {record.partition for record in other.records} == other.partitions
             _together([own], lambda: own.partitions == {0, 1, 2, 3})
 
+    def test_members_are_counted(self, bus: Bus) -> None:
+        """Protects standbys: a worker without partitions is told by the group's members from one that was given nothing."""
+        samples, group = _topic(bus), _name("group")
+        with _member(bus, samples, group=group) as (first, _):
+            with _member(bus, samples, group=group) as (second, _):
+                _together([_Owned(first), _Owned(second)], lambda: bus.members(group) == 2)
+            _together([_Owned(first)], lambda: bus.members(group) == 1)
+        _eventually(lambda: bus.members(group), 0)
+
     def test_inputs_are_shared_out_together(self, bus: Bus) -> None:
         """Protects a role with two inputs: partition p of both is with the same member."""
         samples, labels = _topic(bus, partitions=4), _topic(bus, partitions=4)
@@ -337,6 +346,8 @@ class BusLaws:
         found = bus.describe([spec.name, missing])
         assert list(found) == [spec.name]
         assert (found[spec.name].partitions, found[spec.name].compacted, found[spec.name].error) == (3, True, None)
+        assert found[spec.name].identity
+        assert bus.describe([spec.name])[spec.name].identity == found[spec.name].identity
         assert _values(bus.read(spec.name)) == [b"v"]
 
     def test_reading_is_limited(self, bus: Bus) -> None:

@@ -38,6 +38,7 @@ from streamfl.wire import VERSION, encode_array
 __all__ = ["Alignment", "HeadSteps", "VaflCoordinator"]
 
 WINDOW = 1000
+HEADLINES = {"embeddings", "labels", "predictions", "learnt", "gradients"}
 # A running mean of embeddings follows the parties' models: its memory is of so many embeddings.
 MEAN_OF = 1000
 
@@ -385,7 +386,7 @@ class VaflCoordinator:
             "refused_steps": "Steps not taken because a parameter would have become infinite",
         }
         for name, text in texts.items():
-            yield Measurement(name, "counter", text, self._counts[name])
+            yield Measurement(name, "counter", text, self._counts[name], (), name in HEADLINES)
         for reason, count in self._ignored.items():
             text = "Embeddings that came again, or are of an earlier life of the party's state"
             yield Measurement("ignored_embeddings", "counter", text, count, (("reason", reason),))
@@ -394,9 +395,11 @@ class VaflCoordinator:
         for reason, count in self._forgotten.items():
             text = "Entities forgotten: by what never came, to make room, or learnt from before all parties had shown them"
             yield Measurement("forgotten_entities", "counter", text, count, (("reason", reason),))
-        yield Measurement("silent_parties", "counter", "Requests for a newer embedding that nobody answered", self._silent)
+        text = "Requests for a newer embedding that nobody answered"
+        yield Measurement("silent_parties", "counter", text, self._silent, (), True)
         tasks = self._tasks.values()
-        yield Measurement("entities", "gauge", "Entities that are remembered", sum(len(task.entities) for task in tasks))
+        remembered = sum(len(task.entities) for task in tasks)
+        yield Measurement("entities", "gauge", "Entities that are remembered", remembered, (), True)
         mean = self._staleness_sum / self._counts["gradients"] if self._counts["gradients"] else 0.0
         text = "Steps that a party took between an embedding and the gradient to it, as far as known here: the mean"
         yield Measurement("staleness_mean", "gauge", text, mean)
@@ -404,7 +407,7 @@ class VaflCoordinator:
         if self._recent:
             count = len(self._recent)
             text = f"Mean loss of the predictions made before the label, over the last {WINDOW} labels ({self.loss.name})"
-            yield Measurement("loss_windowed", "gauge", text, sum(loss for loss, _ in self._recent) / count)
+            yield Measurement("loss_windowed", "gauge", text, sum(loss for loss, _ in self._recent) / count, (), True)
             if self.loss.name == "square":
                 yield Measurement("mse_windowed", "gauge", text, sum(loss for loss, _ in self._recent) / count)
             else:

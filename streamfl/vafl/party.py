@@ -40,6 +40,7 @@ from streamfl.wire import VERSION, decode_array
 __all__ = ["PartySteps", "VaflParty"]
 
 DELTA = 1e-5
+HEADLINES = {"samples", "embeddings", "gradients", "steps"}
 Square = Annotated[float, msgspec.Meta(ge=0)]
 
 
@@ -285,17 +286,17 @@ class VaflParty:
             "refused_steps": "Steps not taken because a parameter would have become infinite",
         }
         for name, text in texts.items():
-            yield Measurement(name, "counter", text, self._counts[name])
+            yield Measurement(name, "counter", text, self._counts[name], (), name in HEADLINES)
         for reason, count in self._ignored.items():
             text = "Replies to an embedding that is forgotten, or followed by a newer one"
-            yield Measurement("ignored_replies", "counter", text, count, (("reason", reason),))
+            yield Measurement("ignored_replies", "counter", text, count, (("reason", reason),), True)
         for reason, count in self._forgotten.items():
             text = "Entities forgotten without a gradient: by age, or to make room"
             yield Measurement("forgotten_entities", "counter", text, count, (("reason", reason),))
         tasks = self._tasks.values()
         yield Measurement("entities", "gauge", "Entities whose gradient has not come", sum(len(task.shown) for task in tasks))
         text = "Samples that wait until fewer are on their way"
-        yield Measurement("waiting_samples", "gauge", text, sum(len(task.waiting) for task in tasks))
+        yield Measurement("waiting_samples", "gauge", text, sum(len(task.waiting) for task in tasks), (), True)
         for reason, count in self._withheld.items():
             text = "Not sent or not learnt from: the privacy budget is spent, no room to remember what is, or asked for too often"
             yield Measurement("withheld_embeddings", "counter", text, count, (("reason", reason),))

@@ -68,7 +68,7 @@ def test_an_outage_is_not_ready_at_once_and_red_in_the_end(server: HealthServer,
     assert ask(server, "/readyz")[0] == 200
     health.failed("no broker answered")
     status, _, text = ask(server, "/readyz")
-    assert (status, text) == (503, "no broker answered\n")
+    assert (status, text) == (503, "bus: no broker answered\n")
     assert ask(server, "/healthz")[0] == 200
     clock.now = 11.0
     health.failed("no broker answered")

@@ -53,6 +53,9 @@ class FaultyBus:
     def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
         return self.cluster.describe(topics)
 
+    def members(self, group: str) -> int:
+        return self.cluster.members(group)
+
     def create(self, topics: Sequence[TopicSpec]) -> None:
         self.cluster.create(topics)
 

@@ -1,0 +1,114 @@
+"""Are a worker's topics still there, and is a worker without partitions one too many? Asked of the cluster every few seconds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from streamfl.role import Channels
+from streamfl.runtime.bus import Bus, BusUnavailable
+from streamfl.runtime.health import Health
+from streamfl.runtime.log import logger
+
+__all__ = ["ClusterWatch", "topics_of"]
+
+log = logger(__name__)
+
+EVERY_SECONDS = 5.0
+
+
+def topics_of(channels: Channels, dead_letters: str) -> list[str]:
+    """Every topic that a role reads or writes, its first input first."""
+    sources = [source.topic for source in (*channels.inputs.values(), *channels.tables.values())]
+    return list(dict.fromkeys([*sources, *channels.outputs.values(), *channels.changelogs.values(), dead_letters]))
+
+
+class ClusterWatch:
+    """Notes in ``health`` what the cluster says of a worker's topics and group; on a thread of its own between start and close.
+
+    A consumer whose topic is deleted hears nothing, for ever and without an error. topics: the first is one of the inputs, all of
+    which have its number of partitions. on_lost: called once, with what the operator has to know, when a topic was missing for
+    ``patience_seconds`` (a broker that has just started may not know all topics yet), or is another one under the old name.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        topics: Iterable[str],
+        group: str,
+        health: Health,
+        on_lost: Callable[[str], None],
+        patience_seconds: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._bus = bus
+        self._topics = list(topics)
+        self._group = group
+        self._health = health
+        self._on_lost = on_lost
+        self._patience_seconds = patience_seconds
+        self._clock = clock
+        self._identities: dict[str, str] = {}
+        self._missing_since: float | None = None
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="cluster watch", daemon=True)
+
+    def start(self) -> None:
+        """Look now and then until closed."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop looking; a question that the cluster does not answer is not waited for."""
+        self._closed.set()
+        self._thread.join(1.0)
+
+    def look(self) -> bool:
+        """Ask once; False when all is lost. BusUnavailable if the cluster does not answer."""
+        states = self._bus.describe(self._topics)
+        missing = [name for name in self._topics if name not in states]
+        known = {name: state.identity for name, state in states.items() if state.identity}
+        remade = [name for name, identity in known.items() if self._identities.setdefault(name, identity) != identity]
+        if remade:
+            return self._lose(f"{_named(remade)} was deleted and made again while this worker ran: what it remembers is of another")
+        if missing:
+            text = f"{_named(missing)} does not exist any more: make it again, for instance with 'streamfl topics CONFIG --create'"
+            self._health.note("topics", text)
+            now = self._clock()
+            self._missing_since = now if self._missing_since is None else self._missing_since
+            return self._lose(text) if now - self._missing_since >= self._patience_seconds else True
+        self._missing_since = None
+        # A right that was taken away comes back without a restart.
+        hidden = [f"topic {name!r}: {state.error}" for name, state in states.items() if state.error and not state.partitions]
+        self._health.note("topics", "; ".join(hidden) or None)
+        partitions = states[self._topics[0]].partitions
+        members = self._bus.members(self._group) if self._health.without_partitions else 0
+        told = f"its group has {members} workers for {partitions} partitions, and others have them"
+        self._health.standby = told if members > partitions else None
+        return True
+
+    def _lose(self, text: str) -> bool:
+        self._health.note("topics", text)
+        self._on_lost(text)
+        return False
+
+    def _watch(self) -> None:
+        failed = ""
+        while not self._closed.is_set():
+            try:
+                if not self.look():
+                    return
+                failed = ""
+            except BusUnavailable:
+                # The worker's own loop tells of that.
+                pass
+            except Exception as error:
+                # Whatever it is: without this thread a worker whose topics are gone stays green. A bus that closes fails too.
+                if str(error) != failed and not self._closed.is_set():
+                    failed = str(error)
+                    log.warning("the cluster does not say how this worker's topics and group are", cause=failed)
+            self._closed.wait(EVERY_SECONDS)
+
+
+def _named(topics: list[str]) -> str:
+    return ", ".join(f"topic {name!r}" for name in topics)

@@ -1,0 +1,232 @@
+"""Ready means serving: whatever keeps a worker from predicting turns /readyz red and says why, and nothing else does."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from counting import CHANNELS, TOPICS, CountingRole, number
+
+from streamfl.runtime.bus import Bus, CommitRefused, Outgoing, Subscription
+from streamfl.runtime.cluster_watch import ClusterWatch, topics_of
+from streamfl.runtime.health import Health
+from streamfl.runtime.memory_bus import MemoryBus
+from streamfl.runtime.sqlite_bus import SqliteBus
+from streamfl.runtime.worker import Worker
+
+SUBSCRIPTION = Subscription("counters", ("numbers",), ("factor",))
+TOPIC_NAMES = topics_of(CHANNELS, "dead-letters")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(name="clock")
+def _clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(name="bus", params=["memory", "sqlite"])
+def _bus(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MemoryBus | SqliteBus]:
+    bus = MemoryBus() if request.param == "memory" else SqliteBus(f"sqlite://{tmp_path / 'bus.db'}")
+    bus.create(TOPICS)
+    yield bus
+    bus.close()
+
+
+def delete(bus: MemoryBus | SqliteBus, topic: str) -> None:
+    if isinstance(bus, MemoryBus):
+        del bus._topics[topic]
+        return
+    with sqlite3.connect(bus.path) as connection:
+        connection.execute("DELETE FROM topics WHERE name = ?", (topic,))
+    connection.close()
+
+
+def member(bus: Bus, role: CountingRole | None = None, clock: Callable[[], float] = lambda: 0.0) -> Worker:
+    return Worker(role or CountingRole(), CHANNELS, bus, SUBSCRIPTION, "dead-letters", monotonic=clock, restore_seconds=0.0)
+
+
+def watch(bus: Bus, health: Health, clock: Clock, lost: list[str]) -> ClusterWatch:
+    return ClusterWatch(bus, TOPIC_NAMES, "counters", health, lost.append, patience_seconds=30.0, clock=clock)
+
+
+def until_settled(*workers: Worker) -> None:
+    for _ in range(6):
+        for one in workers:
+            one.step(0.0)
+
+
+@pytest.mark.parametrize("topic", TOPIC_NAMES)
+def test_a_deleted_topic_is_red_at_once_and_ends_the_worker_when_it_stays_away(
+    bus: MemoryBus | SqliteBus, clock: Clock, topic: str
+) -> None:
+    """Protects against a worker that is green for ever on a topic that is gone: whichever of its topics it is."""
+    worker, lost = member(bus, clock=clock), list[str]()
+    watching = watch(bus, worker.health, clock, lost)
+    until_settled(worker)
+    assert watching.look()
+    assert worker.health.trouble is None
+    delete(bus, topic)
+    assert watching.look()
+    assert worker.health.reasons.keys() == {"topics"}
+    assert repr(topic) in (worker.health.trouble or "")
+    clock.now = 29.9
+    worker.health.completed()
+    assert watching.look()
+    assert not lost
+    clock.now = 30.0
+    assert not watching.look()
+    assert repr(topic) in lost[0]
+    worker.close()
+
+
+def test_a_topic_that_was_not_known_for_a_moment_is_forgiven(bus: MemoryBus | SqliteBus, clock: Clock) -> None:
+    """Protects workers from a broker that has just started and does not know all topics yet."""
+    health, lost = Health(clock=clock), list[str]()
+    health.completed()
+    watching = ClusterWatch(bus, [*TOPIC_NAMES, "slow"], "counters", health, lost.append, 30.0, clock)
+    watching.look()
+    assert health.reasons.keys() == {"topics"}
+    bus.create([type(TOPICS[0])("slow", 1, compacted=False)])
+    clock.now = 20.0
+    watching.look()
+    clock.now = 100.0
+    health.completed()
+    assert watching.look()
+    assert (health.trouble, lost) == (None, [])
+
+
+def test_a_topic_that_was_made_again_ends_the_worker_at_once(bus: MemoryBus | SqliteBus, clock: Clock) -> None:
+    """Protects remembered positions from a topic of the same name that is another one."""
+    health, lost = Health(clock=clock), list[str]()
+    watching = watch(bus, health, clock, lost)
+    assert watching.look()
+    delete(bus, "numbers")
+    bus.create([spec for spec in TOPICS if spec.name == "numbers"])
+    assert not watching.look()
+    assert "made again" in lost[0]
+    assert "'numbers'" in lost[0]
+
+
+def test_a_removed_database_is_told(tmp_path: Path, clock: Clock) -> None:
+    """Protects an SQLite federation whose file was removed: who has it open can read and write on, and nobody else sees it."""
+    bus = SqliteBus(f"sqlite://{tmp_path / 'bus.db'}")
+    bus.create(TOPICS)
+    health, lost = Health(clock=clock), list[str]()
+    health.completed()
+    watching = watch(bus, health, clock, lost)
+    watching.look()
+    assert health.trouble is None
+    bus.path.unlink()
+    watching.look()
+    assert health.reasons.keys() == {"topics"}
+    bus.close()
+
+
+def test_a_worker_too_many_is_a_standby_and_one_without_partitions_is_not(bus: MemoryBus | SqliteBus, clock: Clock) -> None:
+    """Protects rollouts, which wait for every pod, and operators, whose worker was given nothing for no reason."""
+    workers = [member(bus, clock=clock) for _ in range(3)]
+    until_settled(*workers)
+    watches = [watch(bus, worker.health, clock, []) for worker in workers]
+    idle = next(worker for worker in workers if "partitions" in worker.health.reasons)
+    for watching in watches:
+        watching.look()
+    assert [worker.health.trouble for worker in workers] == [None] * 3
+    assert [worker.health.standby is not None for worker in workers] == [worker is idle for worker in workers]
+    assert "3 workers for 2 partitions" in (idle.health.standby or "")
+    assert "streamfl_standby 1.0" in idle.metrics.render().decode()
+    next(worker for worker in workers if worker is not idle).close()
+    watches[workers.index(idle)].look()
+    assert idle.health.reasons.keys() == {"partitions"}
+    until_settled(idle)
+    watches[workers.index(idle)].look()
+    assert idle.health.trouble is None
+    assert idle.health.standby is None
+    for worker in workers:
+        worker.close()
+
+
+def test_a_role_in_trouble_is_not_ready_and_says_why() -> None:
+    """Protects whoever reads predictions: a role that cannot work is red with its own words, in the page and in the metrics."""
+
+    class Troubled(CountingRole):
+        trouble: str | None = None
+
+    bus, role = MemoryBus(), Troubled()
+    bus.create(TOPICS)
+    worker = member(bus, role)
+    until_settled(worker)
+    role.trouble = "no server answers: start it"
+    worker.step(0.0)
+    assert worker.health.reasons == {"role": "no server answers: start it"}
+    text = worker.metrics.render().decode()
+    assert "streamfl_ready 0.0" in text
+    assert 'streamfl_not_ready{reason="role"} 1.0' in text
+    assert 'streamfl_not_ready{reason="bus"} 0.0' in text
+    role.trouble = None
+    worker.step(0.0)
+    assert worker.health.trouble is None
+
+
+def test_endless_refused_commits_are_not_ready(clock: Clock) -> None:
+    """Protects against a worker that reads, predicts, and never commits: green for ever with nothing to show for it."""
+    bus = MemoryBus()
+    bus.create(TOPICS)
+    worker = member(bus, clock=clock)
+    until_settled(worker)
+    bus.write([Outgoing("numbers", b"pump", number(1, 5), 0)])
+    session = worker._session
+    assert session is not None
+    commit = session.commit
+
+    def refuse(step: object) -> None:
+        session._refused = True  # type: ignore[attr-defined]
+        raise CommitRefused("not today")
+
+    session.commit = refuse  # type: ignore[method-assign]
+    until_settled(worker)
+    assert worker.health.reasons.keys() == {"commits"}
+    session.commit = commit  # type: ignore[method-assign]
+    until_settled(worker)
+    assert worker.health.trouble is None
+
+
+def test_records_that_wait_for_their_commit_are_not_ready(clock: Clock) -> None:
+    """Protects against a commit that does not return: red long before the watchdog ends the process."""
+    health = Health(stall_seconds=120.0, clock=clock)
+    health.completed()
+    health.begin()
+    clock.now = 30.0
+    assert health.trouble is None
+    clock.now = 31.0
+    assert health.reasons.keys() == {"commits"}
+    health.completed()
+    assert health.trouble is None
+    clock.now = 62.0
+    assert health.reasons.keys() == {"loop"}
+
+
+def test_restoring_is_not_ready() -> None:
+    """Protects whoever sends work to a worker that still takes its state back."""
+    bus = MemoryBus()
+    bus.create(TOPICS)
+    seen = list[set[str]]()
+
+    class Watching(CountingRole):
+        def open(self, partition: int) -> None:
+            seen.append(set(worker.health.reasons))
+            super().open(partition)
+
+    worker = member(bus, Watching())
+    until_settled(worker)
+    assert all("restoring" in reasons for reasons in seen)
+    assert seen
+    assert worker.health.trouble is None
