@@ -75,6 +75,7 @@ def build_worker(
         stall_seconds=settings.bus.stall_timeout_seconds,
         monotonic=monotonic,
         sleep=sleep,
+        made_with=kind.made_with(settings),
     )
 
 
