@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from streamfl.made_with import MadeWith
 from streamfl.role import Channels, Role, TopicSpec
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ class RoleKind(Generic[Settings]):
     """A role as ``[role] kind = "<name>"`` names it.
 
     settings: the class of its configuration file. build: the role, with no partition open. channels: the topics behind its names.
-    topics: the topics that it needs. partitioned_like: for a topic that needs as many partitions as another, the other's name.
+    topics: the topics that it needs. made_with: the settings that are remembered beside its state. partitioned_like: for a topic
+    that needs as many partitions as another, the other's name.
     """
 
     name: str
@@ -33,4 +35,5 @@ class RoleKind(Generic[Settings]):
     build: Callable[[Settings], Role]
     channels: Callable[[Settings], Channels]
     topics: Callable[[Settings], Sequence[TopicSpec]]
+    made_with: Callable[[Settings], MadeWith]
     partitioned_like: Callable[[Settings], Mapping[str, str]] = _any_number

@@ -55,6 +55,7 @@ from streamfl_connectors.kafka_clients import (
     discard,
     mend_joins,
     publish,
+    read_edges,
     read_to_end,
     read_whole,
     record_of,
@@ -299,6 +300,13 @@ class KafkaBus:
                         return
                     remaining -= 1
                 yield record
+
+    def peek(self, topic: str, partitions: Sequence[int], count: int) -> list[Record]:
+        """Of each partition the first and the last committed records, ``count`` of either at most."""
+        self.require([topic])
+        with self.reader() as consumer:
+            places = [KafkaPartition(topic, partition) for partition in partitions]
+            return [record for place in places for record in read_edges(consumer, place, count, self.connect_timeout)]
 
     def close(self) -> None:
         """Close the clients of the bus; sessions are closed by themselves."""

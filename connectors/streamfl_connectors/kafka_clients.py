@@ -139,6 +139,32 @@ def read_to_end(consumer: Any, partitions: Sequence[Any], patience: float) -> It
             yield from (record_of(found) for found in batch)
 
 
+def read_edges(consumer: Any, partition: Any, count: int, patience: float) -> list[Record]:
+    """The first and the last committed records of a partition, ``count`` of either at most, in order and each once.
+
+    Of the last there are fewer where markers of transactions lie among them. BusUnavailable as :func:`read_whole`.
+    """
+    consumer.assign([partition])
+    milliseconds = int(patience * 1000)
+    begin = consumer.beginning_offsets([partition], timeout_ms=milliseconds)[partition]
+    end = consumer.end_offsets([partition], timeout_ms=milliseconds)[partition]
+    found: dict[int, Record] = {}
+    for start, most in ((begin, count), (max(begin, end - count), end)):
+        consumer.seek(partition, start)
+        taken = 0
+        moved = time.monotonic()
+        while taken < most and (position := consumer.position(partition, timeout_ms=milliseconds)) < end:
+            for record in map(record_of, consumer.poll(timeout_ms=200, max_records=count).get(partition, ())):
+                if taken < most and record.offset < end:
+                    found[record.offset] = record
+                    taken += 1
+            if consumer.position(partition, timeout_ms=milliseconds) != position:
+                moved = time.monotonic()
+            elif time.monotonic() - moved > patience:
+                raise BusUnavailable(f"nothing could be read from {partition.topic!r} for {patience:g} s")
+    return [found[offset] for offset in sorted(found)]
+
+
 class PendingFetches:
     """Tells when a fetch is never answered.
 

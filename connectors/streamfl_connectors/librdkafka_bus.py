@@ -241,6 +241,15 @@ class LibrdkafkaBus:
         finally:
             reader.close()
 
+    def peek(self, topic: str, partitions: Sequence[int], count: int) -> list[Record]:
+        """Of each partition the first and the last committed records, ``count`` of either at most."""
+        self.require([topic])
+        reader = Reader(self)
+        try:
+            return [record for partition in partitions for record in reader.read_edges((topic, partition), count)]
+        finally:
+            reader.close()
+
     def close(self) -> None:
         """Close the clients of the bus; sessions are closed by themselves."""
         with self._lock:

@@ -105,6 +105,30 @@ class Reader:
         self._client.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in places])
         yield from self.read_to_end()
 
+    def read_edges(self, place: Place, count: int) -> list[Record]:
+        """The first and the last committed records of a partition, ``count`` of either at most, in order and each once.
+
+        Of the last there are fewer where markers of transactions lie among them. BusUnavailable as :meth:`read_whole`.
+        """
+        end = self._cluster.ends([place])[place]
+        found: dict[int, Record] = {}
+        # An offset that is gone stands for the first that is still there.
+        for start, most in ((0, count), (max(0, end - count), end)):
+            self._positions = {place: start}
+            self._client.assign([TopicPartition(*place, start)])
+            taken = 0
+            moved = time.monotonic()
+            while taken < most and (position := self._positions[place]) < end:
+                for record in self.take(0.2, count):
+                    if taken < most and record.offset < end:
+                        found[record.offset] = record
+                        taken += 1
+                if self._positions[place] != position:
+                    moved = time.monotonic()
+                elif time.monotonic() - moved > self._cluster.connect_timeout:
+                    raise BusUnavailable(f"nothing could be read from {place[0]!r} for {self._cluster.connect_timeout:g} s")
+        return [found[offset] for offset in sorted(found)]
+
     def read_to_end(self) -> Iterator[Record]:
         """What is left to read up to the ends as of now; errors as :meth:`read_whole`."""
         ends = self._cluster.ends(self._positions)

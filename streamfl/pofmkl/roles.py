@@ -18,6 +18,7 @@ from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.live_challengers import LiveChallengers
 from streamfl.pofmkl.messages import UPDATE, Update, decode_model
 from streamfl.pofmkl.practical import PracticalLearner
+from streamfl.pofmkl.remembered import client_made_with, server_made_with
 from streamfl.pofmkl.server import PofmklServer
 from streamfl.pofmkl.server_steps import AdaGrad, AveragedStep, RecursiveLeastSquares, ServerStep, StochasticGradient
 from streamfl.pofmkl.views import ViewedFeatures
@@ -246,7 +247,9 @@ def _client_partitions(settings: PofmklSettings) -> dict[str, str]:
 ROLES: dict[str, RoleKind[Any]] = {
     kind.name: kind
     for kind in (
-        RoleKind("pofmkl-client", PofmklSettings, _build_client, _client_channels, _client_topics, _client_partitions),
-        RoleKind("pofmkl-server", PofmklSettings, _build_server, _server_channels, _server_topics),
+        RoleKind(
+            "pofmkl-client", PofmklSettings, _build_client, _client_channels, _client_topics, client_made_with, _client_partitions
+        ),
+        RoleKind("pofmkl-server", PofmklSettings, _build_server, _server_channels, _server_topics, server_made_with),
     )
 }

@@ -76,6 +76,7 @@ def build_worker(
         progress_seconds=settings.log.progress_seconds,
         monotonic=monotonic,
         sleep=sleep,
+        made_with=kind.made_with(settings),
     )
 
 

@@ -110,6 +110,10 @@ class MemoryBus:
             records = [record for log in self._topic(topic).partitions for record in log.since(0)]
         return iter(records[:limit])
 
+    def peek(self, topic: str, partitions: Sequence[int], count: int) -> list[Record]:
+        with self._changed:
+            return [record for partition in partitions for record in self._log(topic, partition).edges(count)]
+
     def expel(self, session: MemorySession) -> None:
         """What a cluster does to a worker that fell silent: its partitions go to others and its commits are refused."""
         with self._changed:
@@ -342,6 +346,9 @@ class _Log:
     def since(self, offset: int, limit: int | None = None) -> list[Record]:
         start = bisect_left(self._records, offset, key=lambda record: record.offset)
         return self._records[start : None if limit is None else start + limit]
+
+    def edges(self, count: int) -> list[Record]:
+        return self._records if len(self._records) <= 2 * count else self._records[:count] + self._records[-count:]
 
     def _compact(self) -> None:
         # The recent part stays as it is, so that a reader a little behind still sees every version and every tombstone.

@@ -219,6 +219,21 @@ class SqliteBus:
         found = self.topic(topic)
         yield from self.scan(found, found.first_log, found.partitions, limit)
 
+    def peek(self, topic: str, partitions: Sequence[int], count: int) -> list[Record]:
+        found = self.topic(topic)
+        records: list[Record] = []
+        with self.database.reading() as connection:
+            for log in map(found.log, partitions):
+                edges: dict[int, Any] = {}
+                for order in ("ASC", "DESC"):
+                    rows = connection.execute(
+                        f"SELECT * FROM records WHERE id >= ? AND id < ? ORDER BY id {order} LIMIT ?",
+                        (log << OFFSET_BITS, log + 1 << OFFSET_BITS, count),
+                    )
+                    edges.update((row[0], row) for row in rows)
+                records += [found.record(edges[key]) for key in sorted(edges)]
+        return records
+
     def close(self) -> None:
         """Close the file; sessions are closed by themselves."""
         self.database.close()

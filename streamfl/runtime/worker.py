@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from streamfl.made_with import MadeWith
 from streamfl.role import (
     Channels,
     ConfigurationError,
@@ -45,6 +46,7 @@ from streamfl.runtime.journal import Journal
 from streamfl.runtime.log import logger
 from streamfl.runtime.metrics import Metrics
 from streamfl.runtime.progress import Progress
+from streamfl.runtime.remembered_settings import RememberedSettings, is_settings, ways_to_begin_anew
 from streamfl.wire import encoded_size, record_size
 
 __all__ = ["POSITION_KEY", "Worker"]
@@ -79,7 +81,8 @@ class Worker:
     Parameters: clock, the ``now`` that the role sees, in seconds. commit_interval, how long records are gathered for one commit, in
     seconds. max_records, the input records of one commit at most. restore_seconds, how long a changelog may lag behind the group's
     offsets before the cluster counts as unavailable. progress_seconds, between two lines of progress, 0 for none. monotonic, sleep:
-    by what it measures its own waiting. All but :meth:`measure` and ``health`` belong to one thread.
+    by what it measures its own waiting. made_with: the settings that are remembered beside the role's state. All but :meth:`measure`
+    and ``health`` belong to one thread.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class Worker:
         progress_seconds: float = 0.0,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        made_with: MadeWith | None = None,
     ) -> None:
         self.role = role
         self.lock = threading.Lock()
@@ -116,6 +120,7 @@ class Worker:
         self._restore_seconds = restore_seconds
         self._monotonic = monotonic
         self._sleep = sleep
+        self._settings = RememberedSettings(made_with or MadeWith(), channels.changelogs, subscription.group)
         self._session: Session | None = None
         self._tasks: set[int] = set()
         self._positions: dict[TopicPartition, int] = {}
@@ -274,6 +279,7 @@ class Worker:
         while True:
             self._drop_task(partition)
             self.role.open(partition)
+            self._settings.open(partition)
             self._tasks.add(partition)
             remembered = self._restore(session, partition)
             behind = self._behind(committed, remembered)
@@ -283,9 +289,11 @@ class Worker:
             if self._monotonic() >= deadline:
                 raise BusUnavailable(
                     f"the changelog of partition {partition} ends before the group's offsets: {behind}. If its topic was deleted "
-                    f"on purpose, delete the offsets of the group {self._subscription.group!r} as well, or set another bus.group."
+                    f"on purpose, delete the offsets of the group {self._subscription.group!r} as well, or set another bus.group. "
+                    "If the offsets were set by hand, set them back or delete them: the position beside the state counts."
                 )
             self._sleep(0.05)
+        self._tell_of_other_offsets(partition, committed, remembered)
         for topic, position in remembered.items():
             self._positions[topic, partition] = position
             session.seek(topic, partition, position)
@@ -298,15 +306,35 @@ class Worker:
             self._draining[topic, partition] = begin + lag.get((topic, partition), math.inf)
         self._just_opened = True
 
+    def _tell_of_other_offsets(self, partition: int, committed: Mapping[str, int | None], remembered: Mapping[str, int]) -> None:
+        """Somebody may have set the group's offsets back and be waiting for records to be read again."""
+        for topic, position in remembered.items():
+            offset = committed[topic]
+            if offset is None or offset < position:
+                log.warning(
+                    "the group's offset does not count, for the state has read further: to read again from there, begin anew",
+                    topic=topic,
+                    partition=partition,
+                    offset=offset,
+                    position=position,
+                    how=ways_to_begin_anew(self._channels.changelogs.values(), self._subscription.group),
+                )
+
     def _restore(self, session: Session, partition: int) -> dict[str, int]:
         remembered: dict[str, int] = {}
         for channel, topic in self._channels.changelogs.items():
             latest: dict[bytes, bytes | None] = {}
+            made_with: Record | None = None
             for record in session.restore(topic, partition):
+                if is_settings(record):
+                    made_with = record
+                    continue
                 key = record.key or b""
                 # In the order of the last writing, as compaction would leave them.
                 latest.pop(key, None)
                 latest[key] = record.value
+            of_the_role = any(value is not None and not key.startswith(POSITION_KEY) for key, value in latest.items())
+            self._settings.found(topic, partition, made_with, bool(latest or made_with), of_the_role)
             for key, value in latest.items():
                 if value is None:
                     continue
@@ -344,6 +372,7 @@ class Worker:
     def _drop_task(self, partition: int) -> None:
         if partition in self._tasks:
             self._tasks.remove(partition)
+            self._settings.close(partition)
             self.role.close(partition)
         self._positions = {place: position for place, position in self._positions.items() if place[1] != partition}
         self._draining = {place: end for place, end in self._draining.items() if place[1] != partition}
@@ -435,7 +464,11 @@ class Worker:
 
     def _remember(self, step: Step) -> None:
         changelogs = self._channels.changelogs
-        for change in self.role.changed_state():
+        changes = list(self.role.changed_state())
+        touched = {change.partition for change in changes} | {partition for _, partition in step.positions}
+        # First: who reads the changelog as a table knows what follows was made with.
+        step.changelog += self._settings.to_write(touched)
+        for change in changes:
             step.changelog.append(Outgoing(changelogs[change.channel], change.key, change.value, change.partition))
         if changelogs:
             first = next(iter(changelogs.values()))

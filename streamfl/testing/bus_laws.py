@@ -350,6 +350,19 @@ class BusLaws:
         assert bus.describe([spec.name])[spec.name].identity == found[spec.name].identity
         assert _values(bus.read(spec.name)) == [b"v"]
 
+    def test_a_look_takes_the_first_and_the_last(self, bus: Bus) -> None:
+        """Protects the preflight: it sees what is written today, of every partition it asks for, however much lies before it."""
+        samples = _topic(bus, partitions=3)
+        bus.write([Outgoing(samples, None, b"%d" % number, 1) for number in range(300)])
+        bus.write([Outgoing(samples, None, b"%d" % number, 2) for number in range(3)])
+        assert [(record.partition, record.value) for record in bus.peek(samples, [0, 1], 2)] == [
+            (1, b"0"),
+            (1, b"1"),
+            (1, b"298"),
+            (1, b"299"),
+        ]
+        assert _values(bus.peek(samples, [2], 2)) == [b"0", b"1", b"2"]
+
     def test_reading_is_limited(self, bus: Bus) -> None:
         """Protects the preflight's look at a few records of a topic of millions."""
         samples = _topic(bus, partitions=2)

@@ -21,6 +21,7 @@ from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
 from streamfl.vafl.networks import DenseNetwork, Differentiable
 from streamfl.vafl.party import PartySteps, VaflParty
 from streamfl.vafl.privacy import BoundedOutput, Mechanism
+from streamfl.vafl.remembered import coordinator_made_with, party_made_with
 from streamfl.vafl.torch_model import NOT_INSTALLED
 from streamfl.vertical import EntityLabelsSection, EntitySamplesSection
 from streamfl.wire import fingerprint
@@ -329,7 +330,13 @@ _kind = partial(RoleKind[VaflSettings], settings=VaflSettings, partitioned_like=
 ROLES: dict[str, RoleKind[Any]] = {
     kind.name: kind
     for kind in (
-        _kind(name=PARTY, build=_build_party, channels=_party_channels, topics=_party_topics),
-        _kind(name=COORDINATOR, build=_build_coordinator, channels=_coordinator_channels, topics=_coordinator_topics),
+        _kind(name=PARTY, build=_build_party, channels=_party_channels, topics=_party_topics, made_with=party_made_with),
+        _kind(
+            name=COORDINATOR,
+            build=_build_coordinator,
+            channels=_coordinator_channels,
+            topics=_coordinator_topics,
+            made_with=coordinator_made_with,
+        ),
     )
 }

@@ -72,6 +72,9 @@ class FaultyBus:
     def read(self, topic: str, limit: int | None = None) -> Iterator[Record]:
         return self.cluster.read(topic, limit)
 
+    def peek(self, topic: str, partitions: Sequence[int], count: int) -> list[Record]:
+        return self.cluster.peek(topic, partitions, count)
+
     def close(self) -> None:
         self.cluster.close()
 

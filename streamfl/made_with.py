@@ -1,0 +1,119 @@
+"""The settings that a state was made with: what has to be the same when it is taken back, and what may have changed.
+
+A role kind says it of its settings, the worker remembers it beside the state, and ``streamfl check`` compares without writing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+from pydantic import BaseModel
+
+from streamfl.role import PeerError
+
+__all__ = ["MADE_WITH_HEADER", "MADE_WITH_KEY", "Difference", "MadeWith", "by_key", "decode_settings", "shown"]
+
+# The record's key in a changelog, and the header with the settings. It begins as the worker's positions do: a release that knows
+# only these takes it for one of a topic that it does not read, and passes over it.
+MADE_WITH_KEY = b"\0position/\0made-with"
+MADE_WITH_HEADER = "settings"
+
+# All of it is one record, and a list of features may be as long as its writer likes.
+LONGEST_VALUE = 2_000
+LARGEST_RECORD = 500_000
+LONGEST_SHOWN = 200
+
+
+class Difference(NamedTuple):
+    """A setting that is not what it was."""
+
+    key: str
+    old: Any
+    new: Any
+
+    def __str__(self) -> str:
+        return f"{self.key} was {shown(self.old)}, is {shown(self.new)}"
+
+
+@dataclass(frozen=True)
+class MadeWith:
+    """Settings by dotted key, as plain values.
+
+    must_stay: under another value the state means something else. may_change: the state goes on under another value, and it is
+    said. A key that only one of two records has is compared with nothing: its release did not know it.
+    """
+
+    must_stay: Mapping[str, Any] = field(default_factory=dict)
+    may_change: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], may_change: Collection[str]) -> MadeWith:
+        """What is not named in ``may_change`` must stay, so that nobody forgets a new key in silence."""
+        return cls(
+            {key: value for key, value in settings.items() if key not in may_change},
+            {key: value for key, value in settings.items() if key in may_change},
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.must_stay or self.may_change)
+
+    def encode(self) -> bytes:
+        """All of it as a JSON object; a value that is too long to be kept is kept as its digest."""
+        return msgspec.json.encode(_bounded({**self.must_stay, **self.may_change}), order="sorted")
+
+    def compare(self, remembered: Mapping[str, Any]) -> tuple[list[Difference], list[Difference]]:
+        """What must have stayed and did not, and what has changed and may."""
+        return list(_differences(remembered, self.must_stay)), list(_differences(remembered, self.may_change))
+
+
+def by_key(settings: BaseModel, sections: Iterable[str]) -> dict[str, Any]:
+    """The keys of these sections, dotted, as plain values; a section that is not there has none."""
+    content = settings.model_dump(mode="json", include=set(sections))
+    return {f"{section}.{key}": value for section, keys in content.items() if keys is not None for key, value in keys.items()}
+
+
+def decode_settings(content: bytes | None) -> dict[str, Any]:
+    """What :meth:`MadeWith.encode` gave. PeerError with reason malformed or oversized."""
+    if content is None:
+        raise PeerError("malformed", "a record of settings without any")
+    if len(content) > LARGEST_RECORD:
+        raise PeerError("oversized", f"settings of {len(content)} bytes, at most {LARGEST_RECORD} are accepted")
+    try:
+        return msgspec.json.decode(content, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PeerError("malformed", f"a record of settings: {error}") from None
+
+
+def shown(value: Any) -> str:
+    """A value as a settings file has it, cut short.
+
+    >>> shown([0.0, 10.0]), shown(None), shown("default")
+    ('[0.0,10.0]', 'not set', '"default"')
+    """
+    if value is None:
+        return "not set"
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 3] + "..."
+
+
+def _differences(remembered: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterable[Difference]:
+    bounded = _bounded(settings)
+    for key in sorted(remembered.keys() & settings.keys()):
+        # As JSON has it: a tuple is a list there.
+        if msgspec.json.encode(remembered[key]) != msgspec.json.encode(bounded[key]):
+            yield Difference(key, remembered[key], settings[key])
+
+
+def _bounded(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _digest(value) for key, value in settings.items()}
+
+
+def _digest(value: Any) -> Any:
+    content = msgspec.json.encode(value)
+    if len(content) <= LONGEST_VALUE:
+        return value
+    return f"{content[:40].decode(errors='replace')}... (SHA-256 {hashlib.sha256(content).hexdigest()})"

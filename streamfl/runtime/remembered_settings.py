@@ -1,0 +1,121 @@
+"""The record of settings in each partition's changelogs: compared when the state is taken back, written when it is not the same."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from streamfl.made_with import MADE_WITH_HEADER, MADE_WITH_KEY, Difference, MadeWith, decode_settings
+from streamfl.role import ConfigurationError, PeerError, Record
+from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.log import logger
+
+__all__ = ["RememberedSettings", "differences", "is_settings", "refusal", "ways_to_begin_anew"]
+
+log = logger(__name__)
+
+
+def is_settings(record: Record) -> bool:
+    """Whether it is a record of settings, and not of a role's state."""
+    return record.key == MADE_WITH_KEY
+
+
+def differences(made_with: MadeWith, record: Record) -> tuple[list[Difference], list[Difference]]:
+    """What must have stayed since ``record`` and did not, and what has changed and may. ConfigurationError if it cannot be read."""
+    try:
+        return made_with.compare(decode_settings(dict(record.headers).get(MADE_WITH_HEADER)))
+    except PeerError as error:
+        place = f"topic {record.topic}, partition {record.partition}, offset {record.offset}"
+        raise ConfigurationError(f"{place}: what the state was made with cannot be read ({error})") from None
+
+
+def refusal(
+    topic: str, partition: int, wrong: Iterable[Difference], others: Iterable[Difference], changelogs: Iterable[str], group: str
+) -> str:
+    """Why a state cannot be taken over, and the ways out."""
+    text = f"topic {topic}, partition {partition}: what is remembered there was made with other settings: {_listed(wrong)}. "
+    if also := _listed(others):
+        text += f"Also changed, and no hindrance: {also}. "
+    return text + (
+        "Under these it would mean something else, and predictions would be wrong in silence. Set back what was changed; or begin "
+        f"anew: {ways_to_begin_anew(changelogs, group)}; or use another federation.name at every member."
+    )
+
+
+def ways_to_begin_anew(changelogs: Iterable[str], group: str) -> str:
+    """What to delete so that all inputs are read again from their beginning."""
+    return (
+        f"stop the workers, delete the topics {', '.join(changelogs)} (what was learnt is in them, nothing of yours) and the "
+        f"offsets of the consumer group {group!r}, and make the topics again"
+    )
+
+
+def _listed(found: Iterable[Difference]) -> str:
+    return "; ".join(map(str, found))
+
+
+@dataclass
+class _Partition:
+    """``up_to_date``: in so many changelogs the record is as it should be. ``begun``: something was committed of it."""
+
+    up_to_date: int = 0
+    begun: bool = False
+
+
+class RememberedSettings:
+    """What the state of a worker's open partitions was made with.
+
+    The record is written with a partition's first commit, and at once where it is not what it should be: others may read it, for
+    one of the changelogs may be a table. Every changelog has one of its own. As long as the role remembers nothing it binds nobody:
+    a mistake that had everything refused can be corrected.
+    """
+
+    def __init__(self, made_with: MadeWith, changelogs: Mapping[str, str], group: str) -> None:
+        self._made_with = made_with
+        self._changelogs = tuple(changelogs.values()) if made_with else ()
+        self._group = group
+        self._partitions: dict[int, _Partition] = {}
+        self._said: set[str] = set()
+
+    def open(self, partition: int) -> None:
+        """Begin a partition of which nothing is known yet."""
+        self._partitions[partition] = _Partition()
+
+    def close(self, partition: int) -> None:
+        """Forget a partition."""
+        del self._partitions[partition]
+
+    def found(self, topic: str, partition: int, record: Record | None, begun: bool, state: bool) -> None:
+        """What a changelog has: its record of settings, anything at all, and anything of the role's.
+
+        ConfigurationError if what the role remembers does not fit these settings.
+        """
+        held = self._partitions[partition]
+        held.begun |= begun
+        if record is None:
+            if state and self._made_with:
+                text = "the release that wrote this state did not remember its settings: it is taken as it is, with these"
+                self._say_once(topic, text, topic=topic)
+            return
+        wrong, others = differences(self._made_with, record)
+        if wrong and state:
+            raise ConfigurationError(refusal(topic, partition, wrong, others, self._changelogs, self._group))
+        for one in others if state else ():
+            self._say_once(str(one), "a setting has changed: the state is taken over", key=one.key, old=one.old, new=one.new)
+        held.up_to_date += not (wrong or others)
+
+    def to_write(self, moved: Iterable[int]) -> Iterator[Outgoing]:
+        """The records that a step has to write which moves the partitions ``moved``."""
+        moved = set(moved)
+        for partition, held in self._partitions.items():
+            if held.up_to_date < len(self._changelogs) and (held.begun or partition in moved):
+                held.up_to_date, held.begun = len(self._changelogs), True
+                header = (MADE_WITH_HEADER, self._made_with.encode())
+                for topic in self._changelogs:
+                    yield Outgoing(topic, MADE_WITH_KEY, struct.pack("<q", 0), partition, (header,))
+
+    def _say_once(self, what: str, text: str, **facts: object) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            log.warning(text, **facts)
