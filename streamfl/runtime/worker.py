@@ -44,14 +44,13 @@ from streamfl.runtime.bus import (
 from streamfl.runtime.health import Health
 from streamfl.runtime.log import logger
 from streamfl.runtime.metrics import Metrics
-from streamfl.wire import encoded_size, record_size
+from streamfl.wire import MAXIMUM_BYTES, encoded_size, record_size
 
-__all__ = ["POSITION_KEY", "Worker"]
+__all__ = ["POSITION_KEY", "Worker", "dead_letter"]
 
 POSITION_KEY = b"\0position/"
 RETRY_SECONDS = 1.0
-# Kafka's default for the largest record is 1 MiB, with its headers.
-LARGEST_LETTER = 1_000_000
+LARGEST_LETTER = MAXIMUM_BYTES
 LONGEST_TEXT = 1_000
 
 log = logger(__name__)
@@ -388,7 +387,7 @@ class Worker:
     def _reject(self, record: Record, error: PeerError, work: _Work) -> None:
         if record.topic in self._inputs:
             work.dead_letters[error.reason] += 1
-            work.step.outputs.append(_dead_letter(self._dead_letter_topic, record, error))
+            work.step.outputs.append(dead_letter(self._dead_letter_topic, record, error))
         else:
             work.table_rejections[error.reason] += 1
 
@@ -452,7 +451,7 @@ def _by_topic(inputs: Mapping[str, Input]) -> dict[str, tuple[str, Input]]:
     return by_topic
 
 
-def _dead_letter(topic: str, record: Record, error: PeerError) -> Outgoing:
+def dead_letter(topic: str, record: Record, error: PeerError) -> Outgoing:
     """The record as it came, with its cause in headers; its value cut short, or key and headers left out, if it is too large so."""
     cause: tuple[tuple[str, bytes], ...] = (
         ("topic", record.topic.encode()),
