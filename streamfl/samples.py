@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, ValidationError, ValidatorFunctionWr
 
 from streamfl.role import ConfigurationError, PeerError, Record
 from streamfl.settings import Section
-from streamfl.wire import MAXIMUM_BYTES
+from streamfl.wire import LONGEST_KEY, LONGEST_NAME, MAXIMUM_BYTES
 
 __all__ = [
     "DataError",
@@ -36,7 +36,6 @@ __all__ = [
 LARGEST_NUMBER = 1e18
 # In units of the labels' range. One label of a million would undo what a whole federation has learnt.
 LARGEST_LABEL = 1000.0
-LONGEST_NAME = 256
 LABEL_RANGE = "samples.label_range"
 
 Decoded = TypeVar("Decoded")
@@ -184,6 +183,8 @@ class SampleReader:
             raise PeerError("malformed", "a sample without a value")
         if (size := len(value) + len(record.key or b"")) > MAXIMUM_BYTES:
             raise PeerError("oversized", f"a sample of {size} bytes with its key, at most {MAXIMUM_BYTES} are accepted")
+        if len(record.key or b"") > LONGEST_KEY:
+            raise PeerError("oversized", f"a sample's key of {len(record.key or b'')} bytes, at most {LONGEST_KEY} are accepted")
         try:
             content = self._decode(value)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -411,7 +412,9 @@ def _name(content: str | int | bytes | None, field: str) -> str:
         raise PeerError("missing_field", f"{field} is missing")
     try:
         name = content.decode() if isinstance(content, bytes) else str(content)
-    except UnicodeDecodeError:
+        if not name.isascii():
+            name.encode()
+    except UnicodeError:
         raise PeerError("malformed", f"{field} is not text in UTF-8") from None
     if not 0 < len(name) <= LONGEST_NAME:
         raise PeerError("malformed", f"{field} has {len(name)} characters, 1 to {LONGEST_NAME} are accepted")

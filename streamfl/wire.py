@@ -2,24 +2,56 @@
 
 A value on the wire is a MessagePack array whose first element is the protocol version. Arrays of numbers travel as raw
 little-endian bytes; whoever decodes states the shape that they must have, and anything else is a :class:`~streamfl.role.PeerError`.
+
+What a peer says is remembered and sent on. So every name and number has a bound, small enough that each record that it leads to can
+be written. Message types take theirs from here, and :class:`Codec` accepts no type with a field that has none.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
+import msgspec.inspect
 import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.role import PeerError, Record
 
-__all__ = ["MAXIMUM_BYTES", "VERSION", "Codec", "decode_array", "encode_array", "encoded_size", "fingerprint"]
+__all__ = [
+    "LARGEST_VALUE",
+    "LONGEST_KEY",
+    "LONGEST_NAME",
+    "MAXIMUM_BYTES",
+    "VERSION",
+    "Codec",
+    "Count",
+    "Name",
+    "Version",
+    "decode_array",
+    "encode_array",
+    "encoded_size",
+    "fingerprint",
+]
 
 VERSION = 1
+# Of a record with its key, headers and framing. Kafka's own default is 1 MiB.
 MAXIMUM_BYTES = 1_000_000
+# Of a message. The rest of a record is for the key that it is sent or remembered under, which is a name with a prefix.
+LARGEST_VALUE = MAXIMUM_BYTES - 2_048
+# Bytes of a sample's own key: it is remembered while the sample waits, and sent on with the prediction.
+LONGEST_KEY = 65_536
+# Characters, of up to four bytes each.
+LONGEST_NAME = 256
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_NAME)]
+"""Of a client, a sample or an entity."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""A whole number that any language can hold: a sequence, a number of steps, microseconds since 1970."""
+Version = Annotated[int, msgspec.Meta(ge=0, le=127)]
+"""Of the protocol: one byte."""
 
 # A Kafka record batch has a header of 61 bytes and each record up to 21 bytes of lengths and deltas; a message that travels alone
 # pays both, so counting both for every message can only overstate what is sent.
@@ -32,15 +64,18 @@ Number = TypeVar("Number", np.float32, np.float64)
 class Codec(Generic[Message]):
     """Encode and decode one message type, whose first field is ``version``.
 
+    TypeError if a text or a whole number in it has no bound, such as :data:`Name` and :data:`Count` have.
+
     >>> class Ping(msgspec.Struct, array_like=True):
-    ...     version: int
-    ...     text: str
+    ...     version: Version
+    ...     text: Name
     >>> codec = Codec(Ping)
     >>> codec.decode(codec.encode(Ping(VERSION, "hello"))).text
     'hello'
     """
 
-    def __init__(self, message_type: type[Message], maximum_bytes: int = MAXIMUM_BYTES) -> None:
+    def __init__(self, message_type: type[Message], maximum_bytes: int = LARGEST_VALUE) -> None:
+        _check_bounded(msgspec.inspect.type_info(message_type), message_type.__name__)
         self._name = message_type.__name__
         self._maximum_bytes = maximum_bytes
         self._encoder = msgspec.msgpack.Encoder()
@@ -103,6 +138,27 @@ def encoded_size(key: bytes | None, value: bytes | None, headers: tuple[tuple[st
 
 def record_size(record: Record) -> int:
     return encoded_size(record.key, record.value, record.headers)
+
+
+def _check_bounded(kind: msgspec.inspect.Type, place: str) -> None:
+    """TypeError names the field of a message type that could hold anything. Bytes and lists are bounded by the whole value."""
+    known = msgspec.inspect
+    if isinstance(kind, known.StructType):
+        for field in kind.fields:
+            _check_bounded(field.type, f"{place}.{field.name}")
+    elif isinstance(kind, known.UnionType):
+        for member in kind.types:
+            _check_bounded(member, place)
+    elif isinstance(kind, (known.VarTupleType, known.ListType)):
+        _check_bounded(kind.item_type, place)
+    elif isinstance(kind, known.StrType):
+        if kind.max_length is None:
+            raise TypeError(f"{place} is a text of any length: bound it, as streamfl.wire.Name is")
+    elif isinstance(kind, known.IntType):
+        if kind.ge is None or kind.le is None:
+            raise TypeError(f"{place} is a whole number of any size: bound it, as streamfl.wire.Count is")
+    elif not isinstance(kind, (known.BytesType, known.FloatType, known.BoolType, known.NoneType)):
+        raise TypeError(f"{place} is a {type(kind).__name__}: nothing is known of how large it may be")
 
 
 def _check_version(value: bytes, name: str) -> None:

@@ -17,10 +17,12 @@ from streamfl.role import (
     StateChange,
     TopicSpec,
 )
+from streamfl.wire import LONGEST_KEY
 
 __all__ = ["CHANNELS", "TOPICS", "CountingRole", "decode_number", "number"]
 
 Message = tuple[int, int]
+LARGEST = 2**53
 
 TOPICS = [
     TopicSpec("numbers", 2, compacted=False),
@@ -37,11 +39,15 @@ def number(sequence: int, amount: int) -> bytes:
 
 
 def decode_number(record: Record) -> Message:
+    if len(record.key or b"") > LONGEST_KEY:
+        raise PeerError("oversized", f"a key of {len(record.key or b'')} bytes, at most {LONGEST_KEY} are accepted")
     try:
-        sequence, amount = (record.value or b"").split()
-        return int(sequence), int(amount)
+        sequence, amount = map(int, (record.value or b"").split())
     except ValueError:
         raise PeerError("malformed", f"not two whole numbers: {record.value!r}") from None
+    if max(abs(sequence), abs(amount)) > LARGEST:
+        raise PeerError("malformed", f"{sequence} or {amount} is larger than {LARGEST}")
+    return sequence, amount
 
 
 CHANNELS = Channels(

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.role import ConfigurationError
-from streamfl.samples import LONGEST_NAME, DataError
+from streamfl.samples import DataError
+from streamfl.wire import LONGEST_NAME
 
 __all__ = ["DataTable", "client_names", "input_names", "numbers", "read_data"]
 

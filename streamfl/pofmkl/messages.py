@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
-from streamfl.wire import Codec
+from streamfl.wire import Codec, Count, Name, Version
 
 __all__ = [
     "KERNEL_PARAMETERS",
@@ -18,6 +20,8 @@ __all__ = [
     "Update",
 ]
 
+Dimension = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+
 
 class Update(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
     """What a client sends of some kernels of one shard, predicted with ``model_version`` of that shard.
@@ -28,23 +32,23 @@ class Update(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=Tr
     sending. ``sequence`` grows by one an upload within an ``epoch``; an epoch is one life of the client's state.
     """
 
-    version: int
-    fingerprint: int
-    dimension: int
-    client: str
-    epoch: int
-    sequence: int
-    model_version: int
-    samples: int
-    kernels: tuple[int, ...]
+    version: Version
+    fingerprint: Count
+    dimension: Dimension
+    client: Name
+    epoch: Count
+    sequence: Count
+    model_version: Count
+    samples: Count
+    kernels: tuple[Count, ...]
     steps: bytes
 
 
 class KernelParameters(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """The global parameters of one kernel, (2 D,) raw numbers."""
 
-    version: int
-    kernel: int
+    version: Version
+    kernel: Count
     parameters: bytes
 
 
@@ -55,12 +59,12 @@ class ShardVersion(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     rounds, otherwise it is ``updates``.
     """
 
-    version: int
-    fingerprint: int
-    dimension: int
-    shard: int
-    model_version: int
-    updates: int
+    version: Version
+    fingerprint: Count
+    dimension: Count
+    shard: Count
+    model_version: Count
+    updates: Count
 
 
 class Prediction(msgspec.Struct, gc=False):

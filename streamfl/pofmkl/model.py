@@ -61,8 +61,6 @@ class ModelTable:
                 "configuration",
                 "the server has another federation name, seed, loss, dictionary, features_per_kernel, precision or shards",
             )
-        if message.model_version < 0:
-            raise PeerError("malformed", f"the model's version is {message.model_version}, a number from 0 is expected")
         if message.dimension != self._dimension:
             raise PeerError(
                 "configuration", f"the federation's samples have {message.dimension} features, this client's {self._dimension}"

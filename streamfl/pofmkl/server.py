@@ -370,8 +370,6 @@ class PofmklServer:
         if received.record.key != update.client.encode():
             raise PeerError("forged", f"update of client {update.client!r} under the key {received.record.key!r}")
         self._check_fingerprint(update.fingerprint)
-        if update.epoch < 0 or update.sequence < 0 or update.model_version < 0 or update.dimension < 1:
-            raise PeerError("malformed", "epoch, sequence, model_version and dimension are not numbers from 0, 0, 0 and 1")
         kernels = update.kernels
         if not shard.kernels.issuperset(kernels) or (len(kernels) > 1 and list(kernels) != sorted(set(kernels))):
             raise PeerError("kernel", f"kernels {kernels[:5]} are not an ascending subset of shard {received.partition}")

@@ -47,15 +47,14 @@ from streamfl.runtime.log import logger
 from streamfl.runtime.metrics import Metrics
 from streamfl.runtime.progress import Progress
 from streamfl.runtime.remembered_settings import RememberedSettings, is_settings, ways_to_begin_anew
-from streamfl.wire import encoded_size, record_size
+from streamfl.wire import MAXIMUM_BYTES, encoded_size, record_size
 
-__all__ = ["POSITION_KEY", "Worker"]
+__all__ = ["POSITION_KEY", "Worker", "dead_letter"]
 
 POSITION_KEY = b"\0position/"
 RETRY_SECONDS = 1.0
 NO_PARTITION = "this worker has been given no partition: its group is rebalancing, or others have all of them"
-# Kafka's default for the largest record is 1 MiB, with its headers.
-LARGEST_LETTER = 1_000_000
+LARGEST_LETTER = MAXIMUM_BYTES
 LONGEST_TEXT = 1_000
 
 log = logger(__name__)
@@ -81,8 +80,8 @@ class Worker:
     Parameters: clock, the ``now`` that the role sees, in seconds. commit_interval, how long records are gathered for one commit, in
     seconds. max_records, the input records of one commit at most. restore_seconds, how long a changelog may lag behind the group's
     offsets before the cluster counts as unavailable. progress_seconds, between two lines of progress, 0 for none. monotonic, sleep:
-    by what it measures its own waiting. made_with: the settings that are remembered beside the role's state. All but :meth:`measure`
-    and ``health`` belong to one thread.
+    by what it measures its own waiting. made_with: the settings that are remembered beside the role's state. All but
+    :meth:`measure` and ``health`` belong to one thread.
     """
 
     def __init__(
@@ -455,7 +454,7 @@ class Worker:
     def _reject(self, record: Record, error: PeerError, work: _Work) -> None:
         if record.topic in self._inputs:
             work.dead_letters.append((record, error))
-            work.step.outputs.append(_dead_letter(self._dead_letter_topic, record, error))
+            work.step.outputs.append(dead_letter(self._dead_letter_topic, record, error))
         else:
             work.table_rejections.append((record, error))
 
@@ -526,7 +525,7 @@ def _by_topic(inputs: Mapping[str, Input]) -> dict[str, tuple[str, Input]]:
     return by_topic
 
 
-def _dead_letter(topic: str, record: Record, error: PeerError) -> Outgoing:
+def dead_letter(topic: str, record: Record, error: PeerError) -> Outgoing:
     """The record as it came, with its cause in headers; its value cut short, or key and headers left out, if it is too large so."""
     cause: tuple[tuple[str, bytes], ...] = (
         ("topic", record.topic.encode()),

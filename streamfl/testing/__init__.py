@@ -6,4 +6,4 @@ They need pytest and Hypothesis, which ``streamfl[dev]`` brings.
 import pytest
 
 # Without this a law that fails says AssertionError and nothing else.
-pytest.register_assert_rewrite("streamfl.testing.bus_laws", "streamfl.testing.role_laws")
+pytest.register_assert_rewrite(*(f"streamfl.testing.{name}" for name in ("bound_laws", "bus_laws", "clock_laws", "role_laws")))

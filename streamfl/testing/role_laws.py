@@ -2,7 +2,11 @@
 
 Say in a test module how to make it and what to feed it, and subclass :class:`RoleLaws`::
 
-    @pytest.mark.parametrize("subject", [Subject(make=MyRole, traffic=my_strategy(), bad=[(wrong_message, "malformed")])])
+    subject = Subject(
+        make=MyRole, traffic=my_strategy(), anybody=my_records, decode={"numbers": my_decode}, bad=[(wrong_message, "malformed")]
+    )
+
+    @pytest.mark.parametrize("subject", [subject])
     class TestMyRole(RoleLaws):
         pass
 
@@ -11,22 +15,27 @@ The sixth law, bounded memory, has no general form: each role tests its own boun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from streamfl.role import Received, Rejection, Role, Send, StateChange
+from streamfl.role import Received, Rejection, Send, StateChange
+from streamfl.testing.bound_laws import law_accepted_can_be_written
+from streamfl.testing.extremes import Extreme
+from streamfl.testing.subjects import LONG, Place, Run, Same, State, Subject, Traffic, equal
 
 __all__ = [
+    "Extreme",
     "Move",
     "RoleLaws",
     "Same",
     "State",
     "Subject",
     "Traffic",
+    "law_accepted_can_be_written",
     "law_batch_equals_singles",
     "law_deterministic",
     "law_duplicates",
@@ -34,47 +43,6 @@ __all__ = [
     "law_rejects_leave_state",
     "law_restore",
 ]
-
-# Seconds that outlast any timeout or expiry of a role.
-LONG = 1e9
-
-Batch = tuple[float, Sequence[Received]]
-Slot = tuple[str, int, bytes]
-State = dict[Slot, bytes]
-Place = tuple[str, bytes | None, int | None]
-Same = Callable[[str, bytes | None, bytes, bytes], bool]
-
-
-def equal(_channel: str, _key: bytes | None, one: bytes, other: bytes) -> bool:
-    return one == other
-
-
-def as_it_is(state: State) -> State:
-    return state
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """What a role is fed: batches with the time of each (an empty one is a tick), on these partitions.
-
-    tables: the channels that a worker reads whole at its start. What they brought is not part of a partition's state, for a new
-    owner gets it again; and it comes before the other messages of its batch. A key of the others belongs to one partition.
-    """
-
-    batches: Sequence[Batch]
-    partitions: Sequence[int]
-    tables: Collection[str] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "batches", [(now, self.tables_first(batch)) for now, batch in self.batches])
-
-    def tables_first(self, batch: Sequence[Received]) -> list[Received]:
-        return sorted(batch, key=lambda received: received.channel not in self.tables)
-
-    def parts(self, batch: Sequence[Received]) -> list[list[Received]]:
-        """What tables brought stays together, for how far a table was read is no part of the input; else message by message."""
-        tables = [received for received in batch if received.channel in self.tables]
-        return [tables, *([received] for received in batch if received.channel not in self.tables)]
 
 
 @dataclass(frozen=True)
@@ -87,25 +55,6 @@ class Move:
     partition: int
     worker: int
     lost: bool
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A role as the laws see it.
-
-    make: a new one, with no partition open. traffic: what to feed it. bad: messages that it has to refuse wherever they come, each
-    with the reason. repeatable: the channels on which it knows a message that it has taken before. same: whether two values of a
-    channel and key, one of a batch and one of its messages one by one, are equal but for rounding; same_restored: the same of a
-    role that stayed and one that was restored. canonical: the state without differences that have no meaning.
-    """
-
-    make: Callable[[], Role]
-    traffic: st.SearchStrategy[Traffic]
-    bad: Sequence[tuple[Received, str]] = ()
-    repeatable: Collection[str] = ()
-    same: Same = equal
-    same_restored: Same = equal
-    canonical: Callable[[State], State] = as_it_is
 
 
 class RoleLaws:
@@ -150,11 +99,15 @@ class RoleLaws:
         """Protects against a sender's second attempt after an answer that got lost."""
         law_duplicates(subject, data.draw(subject.traffic))
 
+    def test_what_it_accepts_can_be_written(self, subject: Subject) -> None:
+        """Protects a role from one message after which it ends at every start: what it led to did not fit into a record."""
+        law_accepted_can_be_written(subject)
+
 
 def law_deterministic(subject: Subject, traffic: Traffic) -> None:
     """1. The same input gives two new roles the same replies and the same state, bit for bit and in the same order."""
-    first = _Run(subject, traffic).feed_all(traffic.batches)
-    second = _Run(subject, traffic).feed_all(traffic.batches)
+    first = Run(subject, traffic).feed_all(traffic.batches)
+    second = Run(subject, traffic).feed_all(traffic.batches)
     assert _answers(first.replies) == _answers(second.replies), "the same input gave two answers"
     assert first.changes == second.changes, "the same input was remembered in two ways"
 
@@ -164,8 +117,8 @@ def law_batch_equals_singles(subject: Subject, traffic: Traffic) -> None:
 
     What goes to one channel, key and partition keeps its order; between those, order is free.
     """
-    together = _Run(subject, traffic).feed_all(traffic.batches)
-    alone = _Run(subject, traffic)
+    together = Run(subject, traffic).feed_all(traffic.batches)
+    alone = Run(subject, traffic)
     for now, batch in traffic.batches:
         alone.feed_all((now, part) for part in [part for part in traffic.parts(batch) if part] or [[]])
     _assert_same_sends(together.replies, alone.replies, subject.same)
@@ -180,8 +133,8 @@ def law_restore(subject: Subject, traffic: Traffic) -> None:
     """
     for cut in range(len(traffic.batches) + 1):
         before, after = traffic.batches[:cut], traffic.batches[cut:]
-        stayed = _Run(subject, traffic).feed_all(before)
-        moved = _Run(subject, traffic)
+        stayed = Run(subject, traffic).feed_all(before)
+        moved = Run(subject, traffic)
         for (channel, partition, key), value in stayed.state.items():
             moved.role.restore(StateChange(channel, partition, key, value))
         moved.changes += [StateChange(*slot, value) for slot, value in stayed.state.items()]
@@ -214,7 +167,7 @@ def law_moves(subject: Subject, traffic: Traffic, moves: Sequence[Sequence[Move]
     Both hear every table, whatever partitions they have, and who gets a partition has heard it up to then. All get a tick after
     each batch: what may be sent is of real time, so that it can be compared only if everybody is asked at the same times.
     """
-    stayed, moved = _Run(subject, traffic), _Workers(subject, traffic)
+    stayed, moved = Run(subject, traffic), _Workers(subject, traffic)
     for (now, batch), moving in zip(traffic.batches, moves, strict=True):
         stayed.feed_some(now, batch)
         stayed.feed(now, [])
@@ -230,8 +183,8 @@ def law_rejects_leave_state(subject: Subject, traffic: Traffic) -> None:
 
     It comes twice, written at the time of its batch and long after all others: its time is of no effect, either.
     """
-    spared = _Run(subject, traffic).feed_all(traffic.batches)
-    troubled = _Run(subject, traffic)
+    spared = Run(subject, traffic).feed_all(traffic.batches)
+    troubled = Run(subject, traffic)
     expected: dict[int, str] = {}
     # They are told apart by identity, so none may go.
     kept: list[Received] = []
@@ -271,9 +224,9 @@ def law_duplicates(subject: Subject, traffic: Traffic) -> None:
     The copy is a record of its own, as a sender's second attempt is; the record that the bus brings twice is the worker's to skip.
     One that was refused may be right when it comes again.
     """
-    once = _Run(subject, traffic).feed_all(traffic.batches)
+    once = Run(subject, traffic).feed_all(traffic.batches)
     refused = {id(reply.received) for reply in once.replies if isinstance(reply, Rejection)}
-    twice = _Run(subject, traffic)
+    twice = Run(subject, traffic)
     late: list[Received] = []
     for now, batch in traffic.batches:
         copies = {
@@ -295,53 +248,13 @@ def law_duplicates(subject: Subject, traffic: Traffic) -> None:
     _assert_same_state(once.state, twice.state, subject.same)
 
 
-@dataclass
-class _Run:
-    """A role that is being fed, and all that came of it."""
-
-    subject: Subject
-    traffic: Traffic
-    replies: list[Send | Rejection] = field(default_factory=list)
-    changes: list[StateChange] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.role = self.subject.make()
-        for partition in self.traffic.partitions:
-            self.role.open(partition)
-
-    def feed(self, now: float, batch: Sequence[Received]) -> None:
-        self.replies += self.role.receive(batch, now)
-        self.changes += self.role.changed_state()
-
-    def feed_some(self, now: float, batch: Sequence[Received]) -> None:
-        """Messages only: an empty batch would be a tick."""
-        if batch:
-            self.feed(now, batch)
-
-    def feed_all(self, batches: Iterable[Batch]) -> _Run:
-        for now, batch in batches:
-            self.feed(now, batch)
-        return self
-
-    @property
-    def state(self) -> State:
-        """What the changelog holds after compaction, in the order of the last writing."""
-        latest: State = {}
-        for change in self.changes:
-            slot = (change.channel, change.partition, change.key)
-            latest.pop(slot, None)
-            if change.value is not None:
-                latest[slot] = change.value
-        return latest
-
-
 class _Workers:
     """Two roles with one changelog, which is that of the first, and where each partition is."""
 
     def __init__(self, subject: Subject, traffic: Traffic) -> None:
         self.tables = traffic.tables
-        self.log = _Run(subject, traffic)
-        self.runs = [self.log, _Run(subject, Traffic([], []), self.log.replies, self.log.changes)]
+        self.log = Run(subject, traffic)
+        self.runs = [self.log, Run(subject, Traffic([], []), self.log.replies, self.log.changes)]
         self.places = dict.fromkeys(traffic.partitions, 0)
 
     def step(self, now: float, batch: Sequence[Received], moves: Sequence[Move]) -> None:

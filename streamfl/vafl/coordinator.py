@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from streamfl.expiry import overdue
 from streamfl.optimisers import Optimiser, OptimiserName, finite_step, optimiser_named
 from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
-from streamfl.samples import LONGEST_NAME, Label
+from streamfl.samples import Label
 from streamfl.vafl.arrays import changed_chunks, restore_chunk
 from streamfl.vafl.heads import Head, OutputLoss
 from streamfl.vafl.messages import (
     ANOTHER,
     REPLY,
-    Count,
     Embedding,
     Prediction,
     Reply,
@@ -33,7 +32,7 @@ from streamfl.vafl.messages import (
     within_bounds,
 )
 from streamfl.vafl.privacy import secret_noise
-from streamfl.wire import VERSION, encode_array
+from streamfl.wire import VERSION, Count, encode_array
 
 __all__ = ["Alignment", "HeadSteps", "VaflCoordinator"]
 
@@ -709,11 +708,6 @@ class VaflCoordinator:
             raise PeerError("forged", f"embedding of {embedding.entity!r} under the key {received.record.key!r}")
         if embedding.fingerprint != self.fingerprint:
             raise PeerError("configuration", ANOTHER)
-        if min(embedding.epoch, embedding.sequence, embedding.parameters_version) < 0:
-            raise PeerError("malformed", "epoch, sequence and parameters_version are numbers from 0")
-        if not 0 < len(embedding.entity) <= LONGEST_NAME:
-            length = len(embedding.entity)
-            raise PeerError("malformed", f"an entity's name has {length} characters, 1 to {LONGEST_NAME} are accepted")
 
     def _values(self, content: bytes) -> NDArray[Any]:
         return bounded_array(content, self.dtype, self.embedding_size, "embedding")

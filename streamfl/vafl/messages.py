@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.role import PeerError
-from streamfl.wire import Codec, Number, decode_array, encode_array
+from streamfl.wire import Codec, Count, Name, Number, Version, decode_array, encode_array
 
 __all__ = [
     "ANOTHER",
     "EMBEDDING",
     "LARGEST_NUMBER",
     "REPLY",
-    "Count",
     "Embedding",
     "Prediction",
     "Reply",
@@ -33,9 +32,6 @@ ANOTHER = "another federation name, seed, list of parties, embedding size or pre
 # Far above any embedding or gradient that means something, and sums of squares of such numbers stay finite in single precision.
 LARGEST_NUMBER = 1e9
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-"""What a member counted itself, as it is remembered."""
-
 
 class Embedding(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
     """h_nm: what a party shows of an entity. ``values``: (embedding size,) raw numbers.
@@ -44,12 +40,12 @@ class Embedding(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields
     ``parameters_version``: steps that the party had taken when it made it.
     """
 
-    version: int
-    fingerprint: int
-    entity: str
-    epoch: int
-    sequence: int
-    parameters_version: int
+    version: Version
+    fingerprint: Count
+    entity: Name
+    epoch: Count
+    sequence: Count
+    parameters_version: Count
     values: bytes
 
 
@@ -59,11 +55,11 @@ class Reply(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=Tru
     No bytes: the embedding is too old, a new one is asked for.
     """
 
-    version: int
-    fingerprint: int
-    entity: str
-    epoch: int
-    sequence: int
+    version: Version
+    fingerprint: Count
+    entity: Name
+    epoch: Count
+    sequence: Count
     gradient: bytes
 
 

@@ -25,7 +25,6 @@ from streamfl.vafl.arrays import changed_chunks, restore_chunk
 from streamfl.vafl.messages import (
     ANOTHER,
     EMBEDDING,
-    Count,
     Embedding,
     Reply,
     bounded_array,
@@ -35,7 +34,7 @@ from streamfl.vafl.messages import (
 )
 from streamfl.vafl.networks import Differentiable
 from streamfl.vafl.privacy import ROUNDING, Mechanism, epsilon_of, secret_noise
-from streamfl.wire import VERSION, decode_array
+from streamfl.wire import VERSION, Count, decode_array
 
 __all__ = ["PartySteps", "VaflParty"]
 

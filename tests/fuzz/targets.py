@@ -14,9 +14,9 @@ from fuzz.federations import NOW, PARTITIONS, Member
 from fuzz.mutations import Message
 
 from streamfl.role import PeerError, Received, Record, Rejection, Send, StateChange
-from streamfl.samples import LARGEST_LABEL, LARGEST_NUMBER, LONGEST_NAME, Sample, SampleReader, SamplesSection
+from streamfl.samples import LARGEST_LABEL, LARGEST_NUMBER, Sample, SampleReader, SamplesSection
 from streamfl.settings import RoleSettings
-from streamfl.wire import decode_array
+from streamfl.wire import LONGEST_NAME, decode_array
 
 __all__ = ["Arrays", "Decoder", "Restored", "RoleTarget", "Samples", "Target", "fingerprint"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 import numpy as np
@@ -17,9 +17,10 @@ from streamfl.pofmkl.client_role import Pace, PofmklClient, Uplink
 from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.practical import PracticalLearner
 from streamfl.pofmkl.views import ViewedFeatures
-from streamfl.role import Received
-from streamfl.samples import Label, Sample
-from streamfl.testing.role_laws import RoleLaws, Subject, Traffic
+from streamfl.role import Received, Record
+from streamfl.samples import Label, LabelReader, LabelsSection, Sample
+from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
+from tests.laws import test_pofmkl_roles as pofmkl_laws
 from tests.laws import test_practical_laws as practical_laws
 from tests.laws.test_practical_laws import BANDWIDTHS, CLIENTS, DIMENSION, FEATURES, FINGERPRINT, VIEWS, arrived, model_version
 
@@ -97,10 +98,34 @@ def same(channel: str, key: bytes | None, one: bytes, other: bytes) -> bool:
 NOT_PROBABLE = (arrived("labels", 0, Label("client-0", "0", 0.5), b"client-0"), "label")
 
 
+LABELS = LabelReader(LabelsSection(topic="labels", client="client", sample_id="id", label="y"), (0.0, 1.0))
+DECODE = {**pofmkl_laws.CLIENT_DECODE, "labels": LABELS.decode}
+
+
+def anybody(shards: int, loss: Loss) -> Callable[[Extreme], list[tuple[str, Record]]]:
+    """Samples whose labels come before them, after them, and after the model that they wait for."""
+
+    def records(extreme: Extreme) -> list[tuple[str, Record]]:
+        samples = pofmkl_laws.samples_of_anybody(extreme)
+        number = extreme.number if loss is SQUARE else 1
+        early = [{"client": extreme.name, "id": f"{extreme.name[1:]}!", "y": 1}]
+        late = [
+            {"client": extreme.name, "id": extreme.name, "y": number},
+            {"client": extreme.name, "id": extreme.name[1:] + "?", "y": 1},
+            {"client": "b", "id": extreme.whole, "y": number},
+        ]
+        before, after = ([pofmkl_laws.written(extreme.key, label, "labels") for label in labels] for labels in (early, late))
+        return [*samples[:1], *before, *samples[1:], *after, *pofmkl_laws.model_of_anybody(extreme, shards, KERNELS, FEATURES)]
+
+    return records
+
+
 def subject(preset: str, mode: str, shards: int, loss: Loss, room: tuple[int, float]) -> Subject:
     return Subject(
         make=lambda: client(preset, mode, shards, loss, room),
         traffic=traffic(shards, loss),
+        anybody=anybody(shards, loss),
+        decode=DECODE,
         bad=[NOT_PROBABLE] if loss is LOGISTIC else [],
         # A label whose pair is forgotten by now is not known again.
         repeatable=["model", "labels"] if room is WIDE else ["model"],

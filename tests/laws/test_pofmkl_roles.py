@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -17,12 +18,21 @@ from streamfl.kernels import SQUARE, FeatureMap
 from streamfl.pofmkl.client import PaperLearner
 from streamfl.pofmkl.client_role import Pace, PofmklClient, Uplink
 from streamfl.pofmkl.learner import Batch, Learner
-from streamfl.pofmkl.messages import UPDATE, KernelParameters, Prediction, ShardVersion, Update, decode_model
+from streamfl.pofmkl.messages import (
+    MARKER_KEY,
+    UPDATE,
+    KernelParameters,
+    Prediction,
+    ShardVersion,
+    Update,
+    decode_model,
+    kernel_key,
+)
 from streamfl.pofmkl.server import PofmklServer
 from streamfl.role import PeerError, Received, Record, Rejection, Send
-from streamfl.samples import Sample
+from streamfl.samples import Sample, SampleReader, SamplesSection
 from streamfl.seeding import uniform
-from streamfl.testing.role_laws import RoleLaws, State, Subject, Traffic, law_batch_equals_singles
+from streamfl.testing.role_laws import Extreme, RoleLaws, State, Subject, Traffic, law_batch_equals_singles
 from streamfl.wire import VERSION, decode_array, encode_array
 
 KERNELS, FEATURES, CLIENTS, FINGERPRINT, TIMEOUT = 5, 4, 3, 77, 30.0
@@ -278,7 +288,6 @@ WRONG_UPDATES = [
     (wrong(client="somebody-else"), "forged"),
     (wrong(fingerprint=FINGERPRINT + 1), "configuration"),
     (wrong(model_version=10_000), "malformed"),
-    (wrong(dimension=0), "malformed"),
 ]
 
 ROW = encode_array(np.ones(2 * FEATURES))
@@ -294,10 +303,78 @@ WRONG_MODEL_RECORDS = [
 ]
 
 
+READER = SampleReader(
+    SamplesSection(topic="samples", client="client", sample_id="id", features="x", dimension=DIMENSION, label="y")
+)
+CLIENT_DECODE = {"samples": READER.decode, "model": lambda record: decode_model(record.key, record.value)}
+SERVER_DECODE = {"updates": lambda record: UPDATE.decode(record.value)}
+
+
+def written(key: bytes | None, content: object, channel: str = "samples", partition: int = 0) -> tuple[str, Record]:
+    """JSON of anything that has names, MessagePack of anything else."""
+    value = json.dumps(content).encode() if isinstance(content, dict) else msgspec.msgpack.encode(content)
+    return channel, Record(channel, partition, 0, key, value)
+
+
+def samples_of_anybody(extreme: Extreme, labels: Sequence[float] = ()) -> list[tuple[str, Record]]:
+    """Of two clients, each with something extreme in it, more than may be taken on one model. labels: three."""
+    contents: list[dict[str, object]] = [
+        {"client": extreme.name, "id": extreme.name, "x": [0.1, 0.2]},
+        {"client": "b", "id": extreme.whole, "x": [extreme.number, extreme.number]},
+        {"client": extreme.name, "id": extreme.name[1:] + "?", "x": [0.3, -extreme.number]},
+        {"client": extreme.name, "id": 4, "x": [0.1, 0.2]},
+    ]
+    for content, label in zip(contents, labels, strict=False):
+        content["y"] = label
+    return [written(extreme.key, content) for content in contents]
+
+
+def model_of_anybody(extreme: Extreme, shards: int, kernels: int, features: int) -> list[tuple[str, Record]]:
+    row = encode_array(np.full(2 * features, extreme.number))
+    records = []
+    for shard in range(shards):
+        for kernel in range(shard, kernels, shards):
+            records.append(written(kernel_key(kernel), [VERSION, kernel, row], "model", shard))
+        marker = [VERSION, FINGERPRINT, DIMENSION, shard, extreme.whole, extreme.whole]
+        records.append(written(MARKER_KEY, marker, "model", shard))
+    return records
+
+
+def clients_of_anybody(shards: int) -> Callable[[Extreme], list[tuple[str, Record]]]:
+    """Samples before and after a model, so that some wait and some are taken."""
+
+    def anybody(extreme: Extreme) -> list[tuple[str, Record]]:
+        samples = samples_of_anybody(extreme, [0.5, extreme.number, 0.25])
+        return [*samples, *model_of_anybody(extreme, shards, KERNELS, FEATURES), *samples]
+
+    return anybody
+
+
+def updates_of_anybody(shards: int) -> Callable[[Extreme], list[tuple[str, Record]]]:
+    """Two clients' updates of the first kernel of each shard."""
+
+    def anybody(extreme: Extreme) -> list[tuple[str, Record]]:
+        steps = encode_array(np.full(2 * FEATURES, extreme.number))
+        return [
+            written(
+                name.encode(),
+                [VERSION, FINGERPRINT, DIMENSION, name, extreme.whole, extreme.whole, 0, extreme.whole, [shard], steps],
+                "updates",
+                shard,
+            )
+            for name in (extreme.name, "b")
+            for shard in range(shards)
+        ]
+
+    return anybody
+
+
 def client_subject(mode: str, shards: int, learner: Callable[[], Learner]) -> Subject:
     return Subject(
         make=lambda: client(mode, shards, learner=learner),
         traffic=client_traffic(shards),
+        anybody=clients_of_anybody(shards),
+        decode=CLIENT_DECODE,
         bad=WRONG_MODEL_RECORDS,
         repeatable=["model"],
         same=same_of_client,
@@ -310,6 +387,8 @@ def server_subject(lockstep: bool, shards: int) -> Subject:
     return Subject(
         make=lambda: server(lockstep, shards),
         traffic=server_traffic(shards),
+        anybody=updates_of_anybody(shards),
+        decode=SERVER_DECODE,
         bad=WRONG_UPDATES,
         repeatable=["updates"],
         same=same_of_server,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 import numpy as np
@@ -17,8 +17,9 @@ from streamfl.pofmkl.practical import PracticalLearner
 from streamfl.pofmkl.views import ViewedFeatures
 from streamfl.role import Received, Record
 from streamfl.samples import Sample
-from streamfl.testing.role_laws import RoleLaws, State, Subject, Traffic
+from streamfl.testing.role_laws import Extreme, RoleLaws, State, Subject, Traffic
 from streamfl.wire import VERSION, encode_array
+from tests.laws import test_pofmkl_roles as pofmkl_laws
 
 FEATURES, CLIENTS, FINGERPRINT, DIMENSION = 4, 3, 77, 2
 BANDWIDTHS = (0.7, 2.8)
@@ -165,10 +166,22 @@ WRONG_MODEL_RECORDS = [
 NOT_PROBABLE = (arrived("samples", 0, Sample("client-0", "?", (0.1, 0.2), 0.5), b"client-0"), "label")
 
 
+def anybody(shards: int, kernels: int, loss: Loss) -> Callable[[Extreme], list[tuple[str, Record]]]:
+    """As with the other preset; with the logistic loss labels are not anybody's choice."""
+
+    def records(extreme: Extreme) -> list[tuple[str, Record]]:
+        samples = pofmkl_laws.samples_of_anybody(extreme, [0.5, extreme.number, 0.25] if loss is SQUARE else [1, 0, 1])
+        return [*samples, *pofmkl_laws.model_of_anybody(extreme, shards, kernels, FEATURES), *samples]
+
+    return records
+
+
 def subject(mode: str, shards: int, loss: Loss, views: int) -> Subject:
     return Subject(
         make=lambda: client(mode, shards, loss, views),
         traffic=traffic(shards, loss, views),
+        anybody=anybody(shards, len(BANDWIDTHS) * views, loss),
+        decode=pofmkl_laws.CLIENT_DECODE,
         bad=[*WRONG_MODEL_RECORDS, *([NOT_PROBABLE] if loss is LOGISTIC else [])],
         repeatable=["model"],
         same=same,

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pytest
-from counting import CountingRole, Message
+from counting import CountingRole, Message, decode_number, number
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from streamfl.role import PeerError, Received, Record, Rejection, Role, Send, StateChange
 from streamfl.testing.role_laws import (
+    Extreme,
     Move,
     RoleLaws,
     Subject,
     Traffic,
+    law_accepted_can_be_written,
     law_batch_equals_singles,
     law_deterministic,
     law_duplicates,
@@ -68,12 +71,24 @@ EXAMPLE = Traffic(
 )
 
 
+def anybody(extreme: Extreme) -> list[tuple[str, Record]]:
+    """A number under a name as its key and one under the key, then what makes them larger."""
+    return [
+        ("numbers", Record("numbers", 0, 0, extreme.name.encode(), number(1, extreme.whole))),
+        ("factor", Record("factor", 0, 0, extreme.key, number(extreme.whole, extreme.whole))),
+        ("numbers", Record("numbers", 0, 1, extreme.key, number(extreme.whole, 7))),
+    ]
+
+
+DECODE = {"numbers": decode_number, "factor": decode_number}
+
+
 def subject(role: Callable[[], Role]) -> Subject:
-    return Subject(make=role, traffic=traffics(1), bad=BAD, repeatable=["numbers"])
+    return Subject(role, traffics(1), anybody, DECODE, bad=BAD, repeatable=["numbers"])
 
 
 # A reset by zero forgets a key and its sequence, so a copy that comes after one is new to the role.
-WITH_RESETS = Subject(make=CountingRole, traffic=traffics(0), bad=BAD)
+WITH_RESETS = Subject(CountingRole, traffics(0), anybody, DECODE, bad=BAD)
 
 
 @pytest.mark.parametrize("subject", [subject(CountingRole), WITH_RESETS], ids=["adding", "resetting"])
@@ -171,6 +186,36 @@ def law_of_some_moves(subject: Subject, traffic: Traffic) -> None:
     law_moves(subject, traffic, [[Move(0, 0, lost=True)], [Move(0, 1, lost=False)], [Move(1, 1, lost=True), Move(0, 0, lost=True)]])
 
 
+class Verbose(CountingRole):
+    """Says and remembers a key twice."""
+
+    def _take(self, received: Received) -> list[Send]:
+        super()._take(received)
+        key = received.record.key or b""
+        return [Send("totals", key, key * 16)]
+
+
+class Hoarder(CountingRole):
+    """Remembers more than fits, and says nothing of it."""
+
+    def changed_state(self) -> Iterable[StateChange]:
+        return [replace(change, value=(change.value or b"") + b" " * 20 * len(change.key)) for change in super().changed_state()]
+
+
+class Choosy(CountingRole):
+    """Takes no total back that it could have made itself."""
+
+    def restore(self, change: StateChange) -> None:
+        super().restore(change)
+        if self.totals[change.partition][change.key][1] > 2**53:
+            raise PeerError("malformed", "a total beyond 2^53")
+
+
+def law_of_extremes(subject: Subject, _traffic: Traffic) -> None:
+    """The law that looks for its messages itself."""
+    law_accepted_can_be_written(subject)
+
+
 @pytest.mark.parametrize(
     ("role", "law"),
     [
@@ -184,6 +229,9 @@ def law_of_some_moves(subject: Subject, traffic: Traffic) -> None:
         (Hasty, law_rejects_leave_state),
         (Lenient, law_rejects_leave_state),
         (Gullible, law_duplicates),
+        (Verbose, law_of_extremes),
+        (Hoarder, law_of_extremes),
+        (Choosy, law_of_extremes),
     ],
 )
 def test_a_broken_role_is_found(role: type[CountingRole], law: Callable[[Subject, Traffic], None]) -> None:

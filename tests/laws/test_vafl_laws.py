@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -10,14 +11,15 @@ import pytest
 from hypothesis import strategies as st
 
 from streamfl.role import Received, Record, Send
-from streamfl.samples import Label, Sample
-from streamfl.testing.role_laws import RoleLaws, Subject, Traffic
+from streamfl.samples import Label, LabelReader, Sample, SampleReader
+from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
 from streamfl.vafl.coordinator import Alignment, HeadSteps, VaflCoordinator
 from streamfl.vafl.heads import LOGISTIC, NetworkHead, SumHead, softmax_loss
-from streamfl.vafl.messages import EMBEDDING, Embedding, Prediction, Reply
+from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Prediction, Reply
 from streamfl.vafl.networks import DenseNetwork
 from streamfl.vafl.party import PartySteps, VaflParty
 from streamfl.vafl.privacy import BoundedOutput, Mechanism
+from streamfl.vertical import EntityLabelsSection, EntitySamplesSection
 from streamfl.wire import VERSION, encode_array
 
 FINGERPRINT, INPUTS, SIZE = 77, 2, 2
@@ -88,6 +90,30 @@ def party_traffic(draw: st.DrawFn, kind: str) -> Traffic:
     return Traffic(batches, partitions=[0, 1])
 
 
+def written(channel: str, content: object, key: str = "") -> tuple[str, Record]:
+    """JSON of anything that has names, MessagePack of anything else."""
+    value = json.dumps(content).encode() if isinstance(content, dict) else msgspec.msgpack.encode(content)
+    return channel, Record(channel, 0, 0, key.encode(), value)
+
+
+SAMPLES = EntitySamplesSection(topic="samples", entity="entity", features="x", dimension=INPUTS)
+PARTY_DECODE = {"samples": SampleReader(SAMPLES.samples).decode, "gradients": lambda record: REPLY.decode(record.value)}
+
+
+def to_a_party(extreme: Extreme) -> list[tuple[str, Record]]:
+    """Samples of two entities, a gradient and a request of each."""
+    name, gradient = extreme.name, encode_array(np.full(SIZE, extreme.number))
+    samples = [
+        written("samples", {"entity": entity, "x": [extreme.number, extreme.number]}, "k") for entity in (name, "b", extreme.whole)
+    ]
+    replies = [
+        written("gradients", [VERSION, FINGERPRINT, entity, epoch, sequence, content], entity)
+        for entity, sequence in ((name, 1), ("b", 2), (name, 4))
+        for epoch, content in ((extreme.whole, gradient), (EPOCH, b""), (EPOCH, gradient))
+    ]
+    return [*samples, *replies, *samples]
+
+
 def close(one: bytes, other: bytes) -> bool:
     left, right = np.frombuffer(one), np.frombuffer(other)
     return left.shape == right.shape and bool(np.allclose(left, right, rtol=1e-9, atol=1e-12))
@@ -136,6 +162,8 @@ BAD_REPLIES = [
             Subject(
                 make=lambda kind=kind: party(kind),  # type: ignore[misc]
                 traffic=party_traffic(kind),
+                anybody=to_a_party,
+                decode=PARTY_DECODE,
                 bad=BAD_REPLIES,
                 repeatable=["gradients"],
                 same=same,
@@ -207,14 +235,35 @@ def embedding(key: str = "e0", fingerprint: int = FINGERPRINT, values: bytes | N
     return arrived("embeddings/b", 0, message, key, BEGIN)
 
 
+LABELS = EntityLabelsSection(topic="labels", entity="entity", label="y")
+COORDINATOR_DECODE = {
+    "labels": LabelReader(LABELS, None).decode,
+    **{f"embeddings/{name}": lambda record: EMBEDDING.decode(record.value) for name in PARTIES},
+}
+
+
+def to_a_coordinator(extreme: Extreme) -> list[tuple[str, Record]]:
+    """Embeddings of every party of two entities, with the label after the first, then newer ones."""
+    name, values = extreme.name, encode_array(np.full(SIZE, extreme.number))
+
+    def embeddings(party: str, sequence: int) -> list[tuple[str, Record]]:
+        return [
+            written(f"embeddings/{party}", [VERSION, FINGERPRINT, entity, extreme.whole, sequence + place, version, values], entity)
+            for place, (entity, version) in enumerate([(name, extreme.whole), ("b", 0)])
+        ]
+
+    labels = [written("labels", {"entity": entity, "y": label}) for entity, label in ((name, 1), ("b", 0))]
+    first, *others = [embeddings(party, 1) for party in PARTIES]
+    again = [embeddings(party, extreme.whole + 3) for party in PARTIES]
+    return [*first, *labels, *[record for records in (*others, *again) for record in records]]
+
+
 BAD_EMBEDDINGS = [
     (embedding(key="e2"), "forged"),
     (embedding(fingerprint=FINGERPRINT + 1), "configuration"),
     (embedding(values=bytes(8)), "shape"),
     (embedding(values=encode_array(np.array([np.inf, 0.0]))), "not_finite"),
     (embedding(values=encode_array(np.array([1e300, 0.0]))), "not_finite"),
-    (embedding(sequence=-1), "malformed"),
-    (arrived("embeddings/b", 0, Embedding(VERSION, FINGERPRINT, "e" * 257, 5, 1, 0, bytes(16)), "e" * 257, BEGIN), "malformed"),
     (arrived("labels", 0, Label("e0", "e0", 2.0), "e0", BEGIN), "label"),
     (arrived("labels", 0, Label("e0", "e0", 0.5), "e0", BEGIN), "label"),
 ]
@@ -227,6 +276,8 @@ BAD_EMBEDDINGS = [
             Subject(
                 make=lambda kind=kind, head=head: coordinator(kind, head),  # type: ignore[misc]
                 traffic=coordinator_traffic(),
+                anybody=to_a_coordinator,
+                decode=COORDINATOR_DECODE,
                 bad=BAD_EMBEDDINGS,
                 # Of an entity that is forgotten once it was learnt from, a second label is not known to be one.
                 repeatable=[f"embeddings/{name}" for name in PARTIES] + (["labels"] if ALIGNMENTS[kind].keep else []),

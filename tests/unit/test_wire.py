@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -12,15 +13,27 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from streamfl.role import PeerError, Record
-from streamfl.wire import MAXIMUM_BYTES, VERSION, Codec, decode_array, encode_array, encoded_size, record_size
+from streamfl.wire import (
+    LONGEST_NAME,
+    MAXIMUM_BYTES,
+    VERSION,
+    Codec,
+    Count,
+    Name,
+    Version,
+    decode_array,
+    encode_array,
+    encoded_size,
+    record_size,
+)
 
 
 class Note(msgspec.Struct, array_like=True):
     """A message like any of streamfl's: the version first, text, a number and raw bytes."""
 
-    version: int
-    text: str
-    count: int
+    version: Version
+    text: Name
+    count: Count
     content: bytes
 
 
@@ -34,7 +47,7 @@ def reason(value: bytes | None, codec: Codec[Note] = CODEC) -> str:
     return caught.value.reason
 
 
-@given(st.text(), st.integers(-(2**63), 2**63 - 1), st.binary())
+@given(st.text(min_size=1, max_size=LONGEST_NAME), st.integers(0, 2**53), st.binary())
 def test_a_message_comes_back_as_it_was(text: str, count: int, content: bytes) -> None:
     """Whatever a peer may say survives the wire unchanged."""
     note = Note(VERSION, text, count, content)
@@ -44,6 +57,22 @@ def test_a_message_comes_back_as_it_was(text: str, count: int, content: bytes) -
 def test_the_wire_is_a_plain_messagepack_array() -> None:
     """A peer in another language writes these bytes from the documentation."""
     assert CODEC.encode(Note(1, "ab", 7, b"\x00")) == b"\x94\x01\xa2ab\x07\xc4\x01\x00"
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("", 1), ("x" * (LONGEST_NAME + 1), 1), ("x" * 990_000, 1), ("a", -1), ("a", 2**53 + 1), ("a", 2**64 - 1)]
+)
+def test_a_name_or_a_number_beyond_its_bound_is_malformed(text: str, count: int) -> None:
+    """Protects the receiver's state: what is remembered under this name, or with this number, would not fit a record."""
+    assert reason(msgspec.msgpack.encode([VERSION, text, count, b""])) == "malformed"
+
+
+@pytest.mark.parametrize("kind", [str, int, Any, dict[Name, Count], Annotated[int, msgspec.Meta(ge=0)], list[str], Name | int])
+def test_a_message_type_with_an_unbounded_field_is_none(kind: Any) -> None:
+    """Protects every system, those to come too: a field that could hold anything has to be found when it is written down."""
+    unbounded = msgspec.defstruct("Unbounded", [("version", Version), ("field", kind)], array_like=True)
+    with pytest.raises(TypeError, match=r"Unbounded\.field"):
+        Codec(unbounded)
 
 
 @pytest.mark.parametrize("version", [0, VERSION + 1, 127])

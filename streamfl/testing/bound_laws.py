@@ -1,0 +1,98 @@
+"""The law that what a role accepts can be written: remembered, sent on, or put among the dead letters, and taken back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import product
+from typing import Any
+
+from streamfl.role import PeerError, Received, Record, Rejection, Send, StateChange
+from streamfl.runtime.worker import dead_letter
+from streamfl.testing.extremes import ORDINARY, Extreme, extremes
+from streamfl.testing.subjects import LONG, Run, Subject, Traffic
+from streamfl.wire import MAXIMUM_BYTES, encoded_size
+
+__all__ = ["law_accepted_can_be_written"]
+
+NOW = 1000.0
+
+
+def law_accepted_can_be_written(subject: Subject) -> None:
+    """8. Whatever anybody writes, every record that it leads to fits, and what is remembered of it can be taken back.
+
+    The largest name, number and key that are accepted are looked for one by one, and then written all together.
+    """
+    ordinary = subject.anybody(ORDINARY)
+    refused = _refused(subject, ordinary)
+    assert not refused, f"what is ordinary was refused: {[str(error) for error in refused.values()]}"
+    largest: dict[str, dict[Any, Any]] = defaultdict(dict)
+    for field, content in extremes():
+        records = _written(subject, ORDINARY._replace(**{field: content}))
+        if records is None:
+            continue
+        refused = _refused(subject, records)
+        if any(one != two and place not in refused for place, (one, two) in enumerate(zip(records, ordinary, strict=True))):
+            # Of names with each character the longest, and so on: they are tried in this order.
+            kind = content[:1] if field == "name" else content > 0 if field in ("whole", "number") else b""
+            largest[field][kind] = content
+    assert "name" in largest, "no name but the ordinary one was accepted"
+    choices = [[*largest[field].values()] or [getattr(ORDINARY, field)] for field in Extreme._fields]
+    for together in product(*choices):
+        records = _written(subject, Extreme(*together))
+        assert records is not None
+        _refused(subject, records)
+
+
+def _written(subject: Subject, extreme: Extreme) -> Sequence[tuple[str, Record]] | None:
+    """What is written; None where the format itself cannot hold it."""
+    with suppress(OverflowError):
+        return subject.anybody(extreme)
+    return None
+
+
+def _refused(subject: Subject, records: Sequence[tuple[str, Record]]) -> dict[int, PeerError]:
+    """Feed it and let time pass; check all that comes of it. Returns why which of the records were refused, by their place."""
+    run = Run(subject, Traffic([], sorted({record.partition for _, record in records})))
+    refused: dict[int, PeerError] = {}
+    for place, (channel, record) in enumerate(records):
+        try:
+            received = Received(channel, subject.decode[channel](record), record)
+        except PeerError as error:
+            refused[place] = error
+            continue
+        known = len(run.replies)
+        run.feed(NOW + place, [received])
+        for reply in run.replies[known:]:
+            if isinstance(reply, Rejection):
+                refused[place] = reply.error
+    _assert_restored(run, NOW)
+    for now in (NOW + len(records), NOW + LONG / 2, NOW + LONG):
+        run.feed(now, [])
+        _assert_restored(run, now)
+    for place, reason in refused.items():
+        letter = dead_letter("dead-letters", records[place][1], reason)
+        _assert_fits(f"the dead letter of message {place}", letter.key, letter.value, letter.headers)
+    for reply in run.replies:
+        if isinstance(reply, Send):
+            _assert_fits(f"a message to {reply.channel}", reply.key, reply.value)
+    for change in run.changes:
+        _assert_fits(f"what is remembered in {change.channel}", change.key, change.value)
+    return refused
+
+
+def _assert_fits(what: str, key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes], ...] = ()) -> None:
+    size = encoded_size(key, value, headers)
+    begin = (key or b"")[:40]
+    assert size <= MAXIMUM_BYTES, f"{what} takes {size} bytes, a record holds {MAXIMUM_BYTES}; its key begins with {begin!r}"
+
+
+def _assert_restored(run: Run, now: float) -> None:
+    successor = Run(run.subject, run.traffic)
+    for slot, value in run.state.items():
+        try:
+            successor.role.restore(StateChange(*slot, value))
+        except PeerError as error:
+            raise AssertionError(f"what was remembered under {slot[2][:40]!r} is not taken back: {error}") from error
+    successor.feed(now, [])
