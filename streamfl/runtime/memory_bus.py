@@ -188,12 +188,18 @@ class MemorySession:
 
     def commit(self, step: Step) -> None:
         with self._bus._changed:
-            self._check_open()
-            if not self._settled or any(partition not in self._owned for _, partition in step.positions):
-                self._refused = True
-                raise CommitRefused(f"group {self._subscription.group!r} has rebalanced since the last poll")
-            self._bus._append([*step.outputs, *step.changelog])
-            self._group.committed.update(step.positions)
+            self._check_ownership(step)
+            self._apply(step)
+
+    def _check_ownership(self, step: Step) -> None:
+        self._check_open()
+        if not self._settled or any(partition not in self._owned for _, partition in step.positions):
+            self._refused = True
+            raise CommitRefused(f"group {self._subscription.group!r} has rebalanced since the last poll")
+
+    def _apply(self, step: Step) -> None:
+        self._bus._append([*step.outputs, *step.changelog])
+        self._group.committed.update(step.positions)
 
     def pause(self, places: Iterable[TopicPartition]) -> None:
         with self._bus._changed:

@@ -18,6 +18,7 @@ from streamfl.pofmkl.server import PofmklServer
 from streamfl.runtime.bus import BusUnavailable, Step
 from streamfl.runtime.worker import POSITION_KEY, Worker
 from streamfl.simulation.faults import Verdict, simulate
+from streamfl.simulation.faults.transactions import Producer
 
 MOST_SEEDS = 200
 
@@ -117,6 +118,17 @@ def keeps_partitions_that_were_revoked(patch: pytest.MonkeyPatch) -> None:
         real(self, session, polled)
 
     instead(patch, Worker, "_move_tasks", change)
+
+
+# ---- the connector
+
+
+def takes_no_new_epoch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Producer, "_after_no_answer", lambda self, commit: False)
+
+
+def ends_again_under_the_old_epoch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Producer, "_after_no_answer", lambda self, commit: self._end(commit))
 
 
 # ---- the client
@@ -289,6 +301,8 @@ MUTATIONS: dict[str, Mutation] = {
     "worker: does not wait for the changelog": does_not_wait_for_the_changelog,
     "worker: does not restore": does_not_restore,
     "worker: keeps partitions that were revoked": keeps_partitions_that_were_revoked,
+    "connector: no new epoch after an unanswered EndTxn": takes_no_new_epoch,
+    "connector: EndTxn is sent again under the old epoch": ends_again_under_the_old_epoch,
     "client: weights not restored": does_not_restore_weights,
     "client: bucket refilled at a restart": refills_the_bucket_at_a_restart,
     "client: sequence numbers begin anew": counts_its_updates_anew_after_a_restart,
@@ -320,6 +334,7 @@ MUTATIONS: dict[str, Mutation] = {
 
 # Seeds that catch what few do, tried before all others: it saves minutes, and decides nothing.
 TRIED_FIRST = {
+    "connector: no new epoch after an unanswered EndTxn": 34,
     "client: bucket refilled at a restart": 60,
     "client: labelled pairs wait without bound": 26,
     "client: uses half a version": 134,

@@ -18,7 +18,7 @@ from streamfl.simulation.faults import simulate
 from streamfl.simulation.faults.chances import FAULTS
 from streamfl.simulation.faults.vafl import simulate as simulate_vafl
 
-KAFKA_ONLY = {"half a commit", "changelog late", "offsets forgotten"}
+KAFKA_ONLY = {"half a commit", "changelog late", "offsets forgotten", "late EndTxn", "crash inside a transaction"}
 
 
 def test_every_check_holds_and_every_fault_is_met() -> None:

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
+from msgspec import structs
+
 from streamfl.role import Record
-from streamfl.runtime.bus import Outgoing, Session, Subscription, TopicPartition
+from streamfl.runtime.bus import Outgoing, Session, Step, Subscription, TopicPartition
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 from streamfl.runtime.sqlite_bus import Database, SqliteBus, SqliteSession
 from streamfl.simulation.faults.chances import Chances
@@ -56,6 +58,9 @@ class MemoryCluster(MemoryBus):
     def end(self, topic: str, partition: int) -> int:
         return self._log(topic, partition).end
 
+    def partition_for(self, record: Outgoing) -> int:
+        return self._topic(record.topic).partition_for(record)
+
     def forget_offsets(self) -> None:
         """Groups' offsets expire; what is in the changelogs does not."""
         for group in self._groups.values():
@@ -73,6 +78,24 @@ class MemoryMember(MemorySession):
     @property
     def settled(self) -> bool:
         return self._settled
+
+    def check_ownership(self, step: Step) -> None:
+        """CommitRefused where a commit of this step would be."""
+        self._check_ownership(step)
+
+    def show(self, step: Step) -> None:
+        """Make visible what a transaction of this member wrote."""
+        self._apply(step)
+
+    def parts(self, step: Step) -> list[Step]:
+        """What a transaction writes, one partition after another, the group's offsets last."""
+        places: dict[TopicPartition, Step] = {}
+        for written in ("outputs", "changelog"):
+            for record in getattr(step, written):
+                partition = self._bus.partition_for(record)
+                part = places.setdefault((record.topic, partition), Step())
+                getattr(part, written).append(structs.replace(record, partition=partition))
+        return [*places.values(), Step(positions=step.positions)]
 
     def fall_silent(self, for_ever: bool) -> None:
         if not self._closed:

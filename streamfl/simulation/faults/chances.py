@@ -16,6 +16,7 @@ FAULTS = (
     "crash before commit",
     "crash after commit",
     "crash while restoring",
+    "crash inside a transaction",
     "slow",
     "stopped",
     "leaves",
@@ -28,6 +29,7 @@ FAULTS = (
     "offsets forgotten",
     "half a commit",
     "changelog late",
+    "late EndTxn",
 )
 
 
@@ -51,12 +53,13 @@ class Rates:
     half: float = 0.0
     late: float = 0.0
     withhold: float = 0.0
+    late_end: float = 0.0
     session_timeout: float = 6.0
 
     @property
     def in_a_file(self) -> Rates:
         """Without what a bus cannot do whose every commit is one transaction of one file."""
-        return replace(self, half=0.0, late=0.0, forget_offsets=0.0, withhold=0.0)
+        return replace(self, half=0.0, late=0.0, forget_offsets=0.0, withhold=0.0, late_end=0.0)
 
 
 class Chances:
@@ -66,15 +69,25 @@ class Chances:
         self.rates = rates
         self.faulty = False
         self.draws = rng_for(seed, "simulation", "faults")
+        # Of its own, so that a seed without this fault is what it was before there was one.
+        self.late_draws = rng_for(seed, "simulation", "late EndTxn")
 
     def happens(self, probability: float) -> bool:
         return self.faulty and probability > 0 and bool(self.draws.random() < probability)
 
+    def holds_back(self) -> bool:
+        """Whether a request to end a transaction is on its way for long, and its answer is not heard."""
+        return self.faulty and self.rates.late_end > 0 and bool(self.late_draws.random() < self.rates.late_end)
 
-def drawn_rates(draws: np.random.Generator, exactly_once: bool) -> Rates:
+    def is_killed_inside(self) -> bool:
+        """Whether the process ends just when such a request arrives in the midst of its transaction."""
+        return self.faulty and bool(self.late_draws.random() < 0.3)
+
+
+def drawn_rates(draws: np.random.Generator, seed: int, exactly_once: bool) -> Rates:
     """Each fault is left out of half of the scenarios, so that what one hides another shows."""
 
-    def rate(most: float) -> float:
+    def rate(most: float, draws: np.random.Generator = draws) -> float:
         chosen, size = draws.random(2)
         return most * float(size) if chosen < 0.5 else 0.0
 
@@ -92,5 +105,6 @@ def drawn_rates(draws: np.random.Generator, exactly_once: bool) -> Rates:
         half=rate(0.4),
         late=rate(0.3),
         withhold=rate(1.0),
+        late_end=rate(0.5, rng_for(seed, "simulation", "rate of late ends")) if exactly_once else 0.0,
         session_timeout=float(draws.choice([1.0, 3.0, 6.0])),
     )

@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from streamfl.role import Record, TopicSpec
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Polled, Step, Subscription, TopicPartition, TopicState
 from streamfl.runtime.worker import POSITION_KEY
-from streamfl.simulation.faults.buses import Member, MemoryCluster, SqliteCluster
+from streamfl.simulation.faults.buses import Member, MemoryCluster, MemoryMember, SqliteCluster
 from streamfl.simulation.faults.chances import Chances, Rates
 from streamfl.simulation.faults.history import History, content
 from streamfl.simulation.faults.schedule import Killed, Scheduler
+from streamfl.simulation.faults.transactions import Coordinator, Network, Producer
 
 __all__ = ["FaultyBus", "FaultySession"]
 
@@ -34,6 +35,7 @@ class FaultyBus:
             if kind == "memory"
             else SqliteCluster(scheduler, self.chances)
         )
+        self.network = Network(Coordinator(), self._holds_back, self._arrives_late, self.chances.late_draws)
         self.repeated: set[tuple[str, int, int]] = set()
         self.sent: list[tuple[float, Outgoing]] = []
         self.role_times: dict[str, float] = {}
@@ -127,6 +129,17 @@ class FaultyBus:
             self.repeated.add((record.topic, record.partition, self.cluster.end(record.topic, record.partition)))
             self.write([record])
 
+    def _holds_back(self) -> bool:
+        held = self.chances.holds_back()
+        if held:
+            self.history.fault(self.scheduler.now, self.who, "late EndTxn")
+        return held
+
+    def _arrives_late(self, what: str) -> None:
+        self.history.note(self.scheduler.now, self.who, what)
+        if self.chances.is_killed_inside():
+            self.crash("inside a transaction")
+
     def is_repeatable(self, record: Outgoing) -> bool:
         return record.topic in self._repeatable
 
@@ -144,6 +157,9 @@ class FaultySession:
         self._bus = bus
         self._member = member
         self._subscription = subscription
+        self._producer: Producer | None = None
+        if isinstance(member, MemoryMember) and subscription.guarantee == "exactly_once":
+            self._producer = Producer(bus.network, subscription.transactional_id, member.show)
 
     def poll(self, timeout: float, max_records: int) -> Polled:
         bus = self._bus
@@ -195,7 +211,7 @@ class FaultySession:
         places_remembered = {(record.topic, record.partition or 0) for record in step.changelog}
         ends = {place: bus.cluster.end(*place) for place in places_remembered}
         try:
-            self._member.commit(step)
+            self._write(step)
         except CommitRefused:
             bus.history.note(now.now, bus.who, f"commit refused: {places}: {what}")
             raise
@@ -227,6 +243,21 @@ class FaultySession:
             self._bus.fall_silent(self._bus.who, for_ever=True)
             raise
         self._member.close()
+
+    def _write(self, step: Step) -> None:
+        """All of a step or nothing, as one transaction."""
+        if self._producer is None or not isinstance(self._member, MemoryMember):
+            self._member.commit(step)
+            return
+        *records, positions = self._member.parts(step)
+        self._producer.write(records)
+        try:
+            self._member.check_ownership(step)
+        except CommitRefused:
+            self._producer.abort()
+            raise
+        self._producer.write([positions])
+        self._producer.commit()
 
     def _delay_markers(self, step: Step, ends: dict[TopicPartition, int]) -> None:
         bus = self._bus

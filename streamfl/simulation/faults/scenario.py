@@ -185,7 +185,7 @@ def scenario(seed: int) -> Scenario:
             for producer in range(producers)
         ),
         last=tuple(last),
-        rates=drawn_rates(draws, exactly_once),
+        rates=drawn_rates(draws, seed, exactly_once),
         faulty_seconds=faulty_seconds,
     )
 

@@ -279,7 +279,7 @@ def scenario(seed: int) -> VaflScenario:
     if synchronous:
         producers = [tuple(dataclasses.replace(one, at=0.0) for one in producer) for producer in producers]
     workers = {"coordinator": between(1, 2), **{name: between(1, 2) for name in names}}
-    rates = drawn_rates(draws, exactly_once)
+    rates = drawn_rates(draws, seed, exactly_once)
     if not synchronous:
         patience = {
             # From what an answer takes at best to what a process takes to come back.
