@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from streamfl.role import (
     Channels,
     ConfigurationError,
+    Headers,
     Input,
     Measurement,
     PeerError,
@@ -276,7 +277,7 @@ class Worker:
         remembered: dict[str, int] = {}
         for channel, topic in self._channels.changelogs.items():
             latest: dict[bytes, bytes | None] = {}
-            for record in session.restore(topic, partition):
+            for record in self._own_records(session, channel, topic, partition):
                 key = record.key or b""
                 # In the order of the last writing, as compaction would leave them.
                 latest.pop(key, None)
@@ -289,6 +290,34 @@ class Worker:
                 else:
                     self._restore_one(StateChange(channel, partition, key, value), topic)
         return {topic: position for topic, position in remembered.items() if topic in self._inputs}
+
+    def _own_records(self, session: Session, channel: str, topic: str, partition: int) -> Iterator[Record]:
+        """What this member wrote to a changelog; where members have keys, what others wrote beside it is passed over."""
+        begin = self._channels.admits.get(channel)
+        if begin is None:
+            yield from session.restore(topic, partition)
+            return
+        admit, own, refused = begin(), 0, Counter[str]()
+        for record in session.restore(topic, partition):
+            try:
+                admit(record)
+            except PeerError as error:
+                refused[error.reason] += 1
+                continue
+            own += 1
+            yield record
+        if not refused:
+            return
+        for reason, count in refused.items():
+            self.metrics.table_rejections.labels(reason).inc(count)
+        found = ", ".join(f"{count} {reason}" for reason, count in refused.items())
+        if not own:
+            raise ConfigurationError(
+                f"topic {topic}, partition {partition}: no record there is sealed by this member ({found}). What was written "
+                "without keys, or with keys that are revoked, is not taken over. To begin anew, delete "
+                f"{', '.join(self._channels.changelogs.values())} and the offsets of the group {self._subscription.group!r}."
+            )
+        log.warning("others have written where only this member may: take that right from them", topic=topic, refused=found)
 
     def _restore_one(self, change: StateChange, topic: str) -> None:
         try:
@@ -393,12 +422,18 @@ class Worker:
             work.table_rejections[error.reason] += 1
 
     def _outgoing(self, send: Send) -> Outgoing:
-        return Outgoing(self._channels.outputs[send.channel], send.key, send.value, send.partition)
+        headers = self._headers(send.channel, send.key, send.value, send.partition)
+        return Outgoing(self._channels.outputs[send.channel], send.key, send.value, send.partition, headers)
+
+    def _headers(self, channel: str, key: bytes | None, value: bytes | None, partition: int | None) -> Headers:
+        seal = self._channels.seals.get(channel)
+        return () if seal is None else seal(key, value, partition)
 
     def _remember(self, step: Step) -> None:
         changelogs = self._channels.changelogs
         for change in self.role.changed_state():
-            step.changelog.append(Outgoing(changelogs[change.channel], change.key, change.value, change.partition))
+            headers = self._headers(change.channel, change.key, change.value, change.partition)
+            step.changelog.append(Outgoing(changelogs[change.channel], change.key, change.value, change.partition, headers))
         if changelogs:
             first = next(iter(changelogs.values()))
             for (topic, partition), position in step.positions.items():

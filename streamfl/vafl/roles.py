@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from streamfl.role import Channels, ConfigurationError, Input, PeerError, Record, TopicSpec
+from streamfl.role import Channels, ConfigurationError, Input, PeerError, Receiver, Record, Sender, TopicSpec
 from streamfl.role_kind import RoleKind
 from streamfl.samples import Label, LabelReader, SampleReader
 from streamfl.vafl.config import COORDINATOR, PARTY, ROOM, VaflSettings
@@ -267,11 +267,20 @@ def _party_channels(settings: VaflSettings) -> Channels:
     return Channels(
         inputs={
             "samples": Input(_samples(settings).topic, SampleReader(_samples(settings).samples).decode),
-            "gradients": Input(f"{own}.gradients", _decode_reply, makes_room=True),
+            "gradients": Input(f"{own}.gradients", _decode_reply, makes_room=True, sender=Sender(COORDINATOR, _for_nobody)),
         },
         outputs={"embeddings": f"{own}.embeddings"},
         changelogs={"state": f"{own}.state"},
+        receivers={"embeddings": Receiver(COORDINATOR, _for(_party(settings)))},
     )
+
+
+def _for(party: str) -> Callable[[Any], str]:
+    return lambda _message: party
+
+
+def _for_nobody(_message: Any) -> None:
+    """The coordinator speaks for itself."""
 
 
 def _coordinator_channels(settings: VaflSettings) -> Channels:
@@ -280,13 +289,17 @@ def _coordinator_channels(settings: VaflSettings) -> Channels:
     return Channels(
         inputs={
             "labels": Input(labels.topic, _decode_label(settings)),
-            **{f"embeddings/{party}": Input(f"{name}.{party}.embeddings", _decode_embedding) for party in parties},
+            **{
+                f"embeddings/{party}": Input(f"{name}.{party}.embeddings", _decode_embedding, sender=Sender(PARTY, _for(party)))
+                for party in parties
+            },
         },
         outputs={
             "predictions": f"{name}.predictions",
             **{f"gradients/{party}": f"{name}.{party}.gradients" for party in parties},
         },
         changelogs={"state": f"{settings.member}.state"},
+        receivers={f"gradients/{party}": Receiver(PARTY, _for_nobody, party) for party in parties},
     )
 
 
