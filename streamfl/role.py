@@ -32,17 +32,22 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 __all__ = [
+    "Admit",
     "Channels",
     "ConfigurationError",
+    "Headers",
     "Input",
     "Measurement",
     "Notice",
     "PeerError",
     "Received",
+    "Receiver",
     "Record",
     "Rejection",
     "Role",
+    "Seal",
     "Send",
+    "Sender",
     "StateChange",
     "TopicSpec",
 ]
@@ -135,6 +140,31 @@ class Notice(msgspec.Struct, frozen=True):
 
 
 Decode = Callable[[Record], Any]
+Headers = tuple[tuple[str, bytes], ...]
+Seal = Callable[[bytes | None, bytes | None, int | None], Headers]
+"""Of a record's key, value and partition: the headers that prove who wrote it."""
+Admit = Callable[[Record], None]
+"""Raises PeerError for a record that this member did not write itself."""
+
+
+@dataclass(frozen=True)
+class Sender:
+    """Whose messages an input has: workers of the role ``kind``. speaker: the client or party that a message speaks for, if any."""
+
+    kind: str
+    speaker: Callable[[Any], str | None]
+
+
+@dataclass(frozen=True)
+class Receiver:
+    """For whom an output is: workers of the role ``kind``, those of the party ``name`` if there are several.
+
+    speaker: the client or party that a message with this key speaks for, if any.
+    """
+
+    kind: str
+    speaker: Callable[[bytes | None], str | None]
+    name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -143,12 +173,14 @@ class Input:
 
     makes_room: what waits in the role waits for these messages, so they are read while a partition is full.
     keyed_by: the name in a message that says in which partition it has to lie, by the bus's own choice for a key; None: in any.
+    sender: the peers that write it; None: the user does.
     """
 
     topic: str
     decode: Decode
     makes_room: bool = False
     keyed_by: Callable[[Any], str] | None = None
+    sender: Sender | None = None
 
 
 @dataclass(frozen=True)
@@ -174,12 +206,20 @@ class Channels:
     inputs: streams that one consumer group shares, partition p of each to the same worker.
     tables: compacted topics that every worker reads whole, whatever partitions it was assigned.
     outputs: topics that the role sends to. changelogs: compacted topics that restore partition p from partition p.
+    receivers: the peers that read an output; what is sent there names its partition. published: changelogs that peers read too.
+
+    Where members have keys the runtime fills the rest. seals: of outputs and changelogs, headers for each record. admits: of
+    changelogs, made anew for each restoring of a partition, what refuses records of others.
     """
 
     inputs: Mapping[str, Input]
     outputs: Mapping[str, str]
     changelogs: Mapping[str, str]
     tables: Mapping[str, Input] = field(default_factory=dict)
+    receivers: Mapping[str, Receiver] = field(default_factory=dict)
+    published: Collection[str] = ()
+    seals: Mapping[str, Seal] = field(default_factory=dict)
+    admits: Mapping[str, Callable[[], Admit]] = field(default_factory=dict)
 
 
 @runtime_checkable

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 from pydantic_settings.sources import EnvSettingsSource
 
@@ -24,6 +24,7 @@ from streamfl.role import ConfigurationError
 __all__ = [
     "Bus",
     "Federation",
+    "IdentitySection",
     "Log",
     "Metrics",
     "RoleSection",
@@ -63,6 +64,8 @@ class Federation(Section):
     """The first part of the names of the federation's topics."""
     seed: int = Field(default=0, ge=-(2**63), lt=2**63)
     """Names the random streams: everybody with the same seed draws the same numbers."""
+    members: str | None = Field(default=None, min_length=1)
+    """A file with the members' names and public keys, made by `streamfl members`; belongs to identity.key_file."""
 
 
 class Bus(Section):
@@ -93,6 +96,13 @@ class RoleSection(Section):
 
     kind: str = Field(min_length=1)
     """For example pofmkl-client or pofmkl-server."""
+
+
+class IdentitySection(Section):
+    """Who this member is, in a federation whose members have keys."""
+
+    key_file: str | None = Field(default=None, min_length=1)
+    """A file with this member's private key, which nobody else may read; belongs to federation.members."""
 
 
 class Metrics(Section):
@@ -131,6 +141,7 @@ class RoleSettings(BaseSettings):
 
     federation: Federation
     role: RoleSection
+    identity: IdentitySection = Field(default_factory=IdentitySection)
     bus: Bus = Field(default_factory=Bus)
     metrics: Metrics = Field(default_factory=Metrics)
     log: Log = Field(default_factory=Log)
@@ -156,6 +167,15 @@ class RoleSettings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         # A simulation builds settings of its own, which an operator's environment must not reach into.
         return (init_settings,)
+
+    @model_validator(mode="after")
+    def _keys_have_members(self) -> RoleSettings:
+        # One without the other would look protected and not be.
+        if self.identity.key_file is not None and self.federation.members is None:
+            raise ValueError("federation.members is missing: with identity.key_file it names the file of the members' public keys")
+        if self.federation.members is not None and self.identity.key_file is None:
+            raise ValueError("identity.key_file is missing: with federation.members it names this member's private key file")
+        return self
 
     @field_validator("*", mode="before")
     @classmethod

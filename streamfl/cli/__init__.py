@@ -11,7 +11,7 @@ import sys
 import typer
 from threadpoolctl import threadpool_limits
 
-from streamfl.cli import check, compare, dead_letters, demo, features, replay, run, simulate, topics
+from streamfl.cli import check, compare, dead_letters, demo, features, members, replay, run, simulate, topics
 from streamfl.cli.output import BUS_UNAVAILABLE, CONFIGURATION, DATA, say
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable
@@ -38,6 +38,7 @@ for _command in (
     demo.demo,
 ):
     app.command()(_command)
+app.add_typer(members.members)
 
 
 def main() -> None:

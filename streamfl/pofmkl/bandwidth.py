@@ -18,13 +18,14 @@ class UpdateCost:
     """Upper bounds on the encoded bytes of an upload.
 
     ``client`` is the client's name, ``row_bytes`` the raw bytes of one kernel's step, ``shards`` how many messages an upload may
-    be split into; ``notify_all`` if every shard gets one (lockstep).
+    be split into; ``notify_all`` if every shard gets one (lockstep); ``seal_bytes`` what a seal adds to a message.
     """
 
     client: str
     row_bytes: int
     shards: int
     notify_all: bool
+    seal_bytes: int = 0
 
     def bytes_for(self, kernels: int) -> int:
         """An upload of ``kernels`` kernels, framing included, measured by encoding the largest such message."""
@@ -37,7 +38,7 @@ class UpdateCost:
         """The largest message without a kernel, measured once a client: the cost is asked for at every upload."""
         largest = Update(VERSION, _LARGEST, _LARGEST, self.client, _LARGEST, _LARGEST, _LARGEST, _LARGEST, (), b"")
         # The length of an array or of bytes takes at most 5 bytes.
-        return encoded_size(self.client.encode(), UPDATE.encode(largest)) + 10
+        return encoded_size(self.client.encode(), UPDATE.encode(largest)) + 10 + self.seal_bytes
 
     def kernels_within(self, budget: float, kernels: int) -> int:
         """M: the most kernels, of ``kernels``, whose upload costs no more than ``budget`` bytes."""

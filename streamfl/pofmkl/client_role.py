@@ -25,6 +25,7 @@ from streamfl.pofmkl.live_challengers import WINDOW, LiveChallengers, classifica
 from streamfl.pofmkl.messages import LARGEST_STEP, UPDATE, Prediction, Update
 from streamfl.pofmkl.model import ModelTable
 from streamfl.pofmkl.rows import Rows
+from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.samples import Label, Sample
 from streamfl.seeding import UniformSequence
@@ -145,6 +146,9 @@ class PofmklClient:
 
     With a ``join``, labels come on a channel of their own: a sample is predicted as soon as it is there, and the pace is that of
     its label.
+
+    Where members have keys: ``signing`` says which versions of the model are the server's, ``seal_bytes`` what a seal adds to an
+    update.
     """
 
     def __init__(
@@ -163,6 +167,8 @@ class PofmklClient:
         trace: Callable[[StepTrace], None] | None = None,
         challengers: LiveChallengers | None = None,
         join: LabelJoin | None = None,
+        signing: ModelSigning | None = None,
+        seal_bytes: int = 0,
     ) -> None:
         self.learner = learner
         self.pace = pace
@@ -177,7 +183,10 @@ class PofmklClient:
         self.trace = trace
         self.challengers = challengers
         self.join = join
-        self.model = ModelTable(learner.kernels, learner.row_length, learner.dimension, shards, fingerprint, learner.dtype)
+        self.seal_bytes = seal_bytes
+        self.model = ModelTable(
+            learner.kernels, learner.row_length, learner.dimension, shards, fingerprint, learner.dtype, signing
+        )
         self._members: dict[tuple[int, str], _Member] = {}
         self._waiting: dict[int, int] = {}
         self._ready: dict[tuple[int, str], _Member] = {}
@@ -209,7 +218,7 @@ class PofmklClient:
 
     @property
     def trouble(self) -> str | None:
-        return None
+        return self.model.trouble
 
     def notices(self) -> Iterable[Notice]:
         return ()
@@ -637,13 +646,13 @@ class PofmklClient:
                 )
                 value = UPDATE.encode(update)
                 sends.append(Send("updates", name, value, partition=shard))
-                self._counts["update_bytes"] += encoded_size(name, value)
+                self._counts["update_bytes"] += encoded_size(name, value) + self.seal_bytes
             self._counts["updates"] += 1
         self._steps.give_back(rows)
         return sends
 
     def _member(self, key: tuple[int, str], state: _State) -> _Member:
-        cost = UpdateCost(state.name, self._row_bytes, self.shards, self.pace.lockstep)
+        cost = UpdateCost(state.name, self._row_bytes, self.shards, self.pace.lockstep, self.seal_bytes)
         bucket = None
         if self.uplink.bytes_per_second is not None:
             # A second of budget, or one kernel's update where that is more: less could never send anything.
@@ -784,6 +793,8 @@ class PofmklClient:
         best = int(np.argmin(self._kernel_losses().sum(axis=0)))
         yield Measurement("best_kernel", "gauge", "Number of the kernel with the smallest loss over all clients", best)
         yield Measurement("model_version", "gauge", "Version of the model in use", max(self.model.versions), (), True)
+        text = "Kernels' parameters in the model topic that belong to no version that the server signed"
+        yield Measurement("unsigned_parameters", "counter", text, self.model.unsigned)
         yield Measurement(
             "update_bytes", "counter", "Encoded bytes of updates, key and framing included", self._counts["update_bytes"]
         )

@@ -13,10 +13,12 @@ __all__ = [
     "LARGEST_STEP",
     "LARGEST_TARGET",
     "SHARD_VERSION",
+    "SIGNED_VERSION",
     "UPDATE",
     "KernelParameters",
     "Prediction",
     "ShardVersion",
+    "SignedVersion",
     "Update",
 ]
 
@@ -67,6 +69,18 @@ class ShardVersion(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     updates: Count
 
 
+class SignedVersion(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """A shard's version where members have keys; it comes in the place of ``marker``.
+
+    ``digests``: 16 bytes of each kernel of the shard, in order. ``signature``: 8 bytes that name the server's key, 64 of Ed25519.
+    """
+
+    version: int
+    marker: ShardVersion
+    digests: bytes
+    signature: bytes
+
+
 class Prediction(msgspec.Struct, gc=False):
     """What the user's consumers read: one for every sample."""
 
@@ -80,7 +94,9 @@ class Prediction(msgspec.Struct, gc=False):
 UPDATE = Codec(Update)
 KERNEL_PARAMETERS = Codec(KernelParameters)
 SHARD_VERSION = Codec(ShardVersion)
+SIGNED_VERSION = Codec(SignedVersion)
 MARKER_KEY = b"version"
+SIGNED_KEY = b"signed-version"
 
 # Far above any step that learns something, and so far below the largest float32 that sums of steps stay finite.
 LARGEST_STEP = 1e18
@@ -92,6 +108,8 @@ def kernel_key(kernel: int) -> bytes:
     return b"kernel/%d" % kernel
 
 
-def decode_model(key: bytes | None, value: bytes | None) -> KernelParameters | ShardVersion:
+def decode_model(key: bytes | None, value: bytes | None) -> KernelParameters | ShardVersion | SignedVersion:
     """A record of the model topic; PeerError as :meth:`streamfl.wire.Codec.decode`."""
+    if key == SIGNED_KEY:
+        return SIGNED_VERSION.decode(value)
     return SHARD_VERSION.decode(value) if key == MARKER_KEY else KERNEL_PARAMETERS.decode(value)

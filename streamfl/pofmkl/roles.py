@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from streamfl.identity import SEAL_BYTES, load_identity
 from streamfl.join import LabelJoin
 from streamfl.kernels import FeatureMap, frequencies, loss_named
 from streamfl.pofmkl.client import PaperLearner
@@ -21,8 +23,9 @@ from streamfl.pofmkl.practical import PracticalLearner
 from streamfl.pofmkl.remembered import client_made_with, server_made_with
 from streamfl.pofmkl.server import PofmklServer
 from streamfl.pofmkl.server_steps import AdaGrad, AveragedStep, RecursiveLeastSquares, ServerStep, StochasticGradient
+from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.pofmkl.views import ViewedFeatures
-from streamfl.role import Channels, ConfigurationError, Input, Record, TopicSpec
+from streamfl.role import Channels, ConfigurationError, Input, Receiver, Record, Sender, TopicSpec
 from streamfl.role_kind import RoleKind
 from streamfl.samples import LabelReader, SampleReader, SamplesSection
 from streamfl.wire import MAXIMUM_BYTES, fingerprint
@@ -30,6 +33,8 @@ from streamfl.wire import MAXIMUM_BYTES, fingerprint
 __all__ = ["ROLES", "feature_map", "learner", "server_step"]
 
 log = logging.getLogger(__name__)
+
+CLIENT, SERVER = "pofmkl-client", "pofmkl-server"
 
 # The compacted model topic keeps superseded parameters for a while, so that a reader that is behind still sees whole versions.
 _MODEL_OPTIONS = {"min.compaction.lag.ms": "60000"}
@@ -142,7 +147,17 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
         original=reader.original,
         challengers=LiveChallengers(settings.challengers.models, learning.loss) if settings.challengers.models else None,
         join=_join(settings),
+        signing=_signing(settings),
+        seal_bytes=0 if settings.identity.key_file is None else SEAL_BYTES,
     )
+
+
+def _signing(settings: PofmklSettings) -> ModelSigning | None:
+    identity = load_identity(settings)
+    if identity is None:
+        return None
+    topic = f"{settings.federation.name}.model"
+    return ModelSigning(identity.federation, topic, identity.sign, partial(identity.check_signature, SERVER))
 
 
 def _join(settings: PofmklSettings) -> LabelJoin | None:
@@ -183,6 +198,7 @@ def _build_server(settings: PofmklSettings) -> PofmklServer:
         round_timeout=learning.round_timeout_seconds,
         fingerprint=_fingerprint(settings),
         dtype=_dtype(settings),
+        signing=_signing(settings),
     )
 
 
@@ -200,15 +216,18 @@ def _client_channels(settings: PofmklSettings) -> Channels:
         tables={"model": Input(f"{name}.model", lambda record: decode_model(record.key, record.value))},
         outputs={"predictions": f"{name}.predictions", "updates": f"{name}.updates"},
         changelogs={"state": f"{name}.pofmkl-client.state"},
+        # The key of an update is its client's name.
+        receivers={"updates": Receiver(SERVER, lambda key: (key or b"").decode(errors="replace"))},
     )
 
 
 def _server_channels(settings: PofmklSettings) -> Channels:
     name = settings.federation.name
     return Channels(
-        inputs={"updates": Input(f"{name}.updates", _decode_update)},
+        inputs={"updates": Input(f"{name}.updates", _decode_update, sender=Sender(CLIENT, lambda update: str(update.client)))},
         outputs={},
         changelogs={"state": f"{name}.pofmkl-server.state", "model": f"{name}.model"},
+        published=("model",),
     )
 
 
@@ -247,9 +266,7 @@ def _client_partitions(settings: PofmklSettings) -> dict[str, str]:
 ROLES: dict[str, RoleKind[Any]] = {
     kind.name: kind
     for kind in (
-        RoleKind(
-            "pofmkl-client", PofmklSettings, _build_client, _client_channels, _client_topics, client_made_with, _client_partitions
-        ),
-        RoleKind("pofmkl-server", PofmklSettings, _build_server, _server_channels, _server_topics, server_made_with),
+        RoleKind(CLIENT, PofmklSettings, _build_client, _client_channels, _client_topics, client_made_with, _client_partitions),
+        RoleKind(SERVER, PofmklSettings, _build_server, _server_channels, _server_topics, server_made_with),
     )
 }

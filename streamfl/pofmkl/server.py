@@ -17,14 +17,18 @@ from streamfl.pofmkl.messages import (
     LARGEST_TARGET,
     MARKER_KEY,
     SHARD_VERSION,
+    SIGNED_KEY,
+    SIGNED_VERSION,
     UPDATE,
     KernelParameters,
     ShardVersion,
+    SignedVersion,
     Update,
     kernel_key,
 )
 from streamfl.pofmkl.server_steps import AveragedStep, ServerStep
-from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.pofmkl.signed_model import ModelSigning, SignedShard, empty_row
+from streamfl.role import ConfigurationError, Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.wire import VERSION, decode_array, encode_array
 
 __all__ = ["PofmklServer"]
@@ -66,6 +70,7 @@ class _Shard:
     pending_changed: dict[str, None] = field(default_factory=dict)
     changed_kernels: set[int] = field(default_factory=set)
     published: bool = True
+    signed: SignedShard | None = None
 
 
 class PofmklServer:
@@ -76,6 +81,7 @@ class PofmklServer:
     the clients' names, when every client was heard or ``round_timeout`` seconds after the first; otherwise every update is applied
     as it comes. A client that missed a round is not waited for until it is heard again. At most K clients are remembered; one
     unseen for ``client_expiry`` seconds makes room. dtype: of the rows, and of the parameters as remembered and published.
+    signing: signs each version; what it takes back has to be what it signed, and is published once more.
     """
 
     def __init__(
@@ -91,6 +97,7 @@ class PofmklServer:
         client_expiry: float = 86_400.0,
         fingerprint: int = 0,
         dtype: Any = np.float32,
+        signing: ModelSigning | None = None,
     ) -> None:
         self.clients = clients
         self.kernels = kernels
@@ -102,6 +109,7 @@ class PofmklServer:
         self.client_expiry = client_expiry
         self.fingerprint = fingerprint
         self.dtype = dtype
+        self.signing = signing
         self._open: dict[int, _Shard] = {}
         self._counts = {"applied": 0, "late": 0, "duplicate": 0, "timed_out_rounds": 0, "expired_clients": 0}
         self._staleness = 0.0
@@ -132,7 +140,9 @@ class PofmklServer:
     def open(self, partition: int) -> None:
         kernels = range(partition, self.kernels, self.shards)
         parameters = np.zeros((len(kernels), 2 * self.features), self.dtype)
-        self._open[partition] = _Shard(frozenset(kernels), parameters, self._make_step(len(kernels)))
+        shard = self._open[partition] = _Shard(frozenset(kernels), parameters, self._make_step(len(kernels)))
+        if self.signing is not None:
+            shard.signed = SignedShard(self.signing, kernels, empty_row(2 * self.features, self.dtype))
 
     def close(self, partition: int) -> None:
         del self._open[partition]
@@ -140,10 +150,10 @@ class PofmklServer:
     def restore(self, change: StateChange) -> None:
         shard, value = self._open[change.partition], change.value or b""
         if change.channel == "model":
-            if change.key == MARKER_KEY:
-                marker = SHARD_VERSION.decode(value)
-                self._check_fingerprint(marker.fingerprint)
-                shard.model_version, shard.updates = marker.model_version, marker.updates
+            if change.key == SIGNED_KEY:
+                self._restore_signed(shard, SIGNED_VERSION.decode(value))
+            elif change.key == MARKER_KEY:
+                self._restore_marker(shard, SHARD_VERSION.decode(value))
             else:
                 kernel = KERNEL_PARAMETERS.decode(value)
                 if kernel.kernel not in shard.kernels:
@@ -151,6 +161,8 @@ class PofmklServer:
                 shard.parameters[kernel.kernel // self.shards] = decode_array(
                     kernel.parameters, self.dtype, (2 * self.features,), "parameters"
                 )
+                if shard.signed is not None:
+                    shard.signed.note(kernel.kernel, kernel.parameters)
             return
         kind, _, name = change.key.partition(b"/")
         try:
@@ -161,10 +173,24 @@ class PofmklServer:
                 shard.awaited += member.awaited
             elif kind == b"step":
                 shard.step.restore(name, value)
+            elif kind == b"signed":
+                if shard.signed is not None:
+                    shard.signed.restore_remembered(value)
             else:
                 shard.pending[name.decode()] = UPDATE.decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise PeerError("malformed", f"server state {change.key!r}: {error}") from None
+
+    def _restore_marker(self, shard: _Shard, marker: ShardVersion) -> None:
+        self._check_fingerprint(marker.fingerprint)
+        shard.model_version, shard.updates = marker.model_version, marker.updates
+
+    def _restore_signed(self, shard: _Shard, version: SignedVersion) -> None:
+        self._restore_marker(shard, version.marker)
+        if shard.signed is not None:
+            shard.signed.restore(version)
+            # All of it once more, under the key of today: what others wrote over it is mended, and an older key may go.
+            shard.changed_kernels, shard.published = set(shard.kernels), False
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         """A tick closes the rounds that have waited long enough.
@@ -172,6 +198,13 @@ class PofmklServer:
         Among messages it is their own time in the topic that counts: what lay there before a round was over belongs to it, however
         late a server that was away reads it.
         """
+        for partition, shard in self._open.items():
+            if shard.signed is not None and shard.signed.lost is not None:
+                raise ConfigurationError(
+                    f"of the model's partition {partition}, {shard.signed.lost} as this server signed it is not there any more: "
+                    "somebody else has written to that topic. Take that right from them, and bring the topic's records back, or "
+                    "delete the federation's topics and begin anew"
+                )
         if not batch:
             for shard in self._open.values():
                 if shard.round.opened_at is not None and shard.round.opened_at > now:
@@ -210,6 +243,8 @@ class PofmklServer:
                 yield StateChange("state", partition, b"step/" + key, value)
             for kernel in sorted(shard.changed_kernels):
                 row = encode_array(shard.parameters[kernel // self.shards])
+                if shard.signed is not None:
+                    shard.signed.note(kernel, row)
                 yield StateChange(
                     "model", partition, kernel_key(kernel), KERNEL_PARAMETERS.encode(KernelParameters(VERSION, kernel, row))
                 )
@@ -219,7 +254,12 @@ class PofmklServer:
                     VERSION, self.fingerprint, shard.round.dimension, partition, shard.model_version, shard.updates
                 )
                 # Last in the step: readers take the parameters before it as one version.
-                yield StateChange("model", partition, MARKER_KEY, SHARD_VERSION.encode(marker))
+                if shard.signed is None:
+                    yield StateChange("model", partition, MARKER_KEY, SHARD_VERSION.encode(marker))
+                else:
+                    signed, remembered = shard.signed.sign(marker)
+                    yield StateChange("state", partition, b"signed", remembered)
+                    yield StateChange("model", partition, SIGNED_KEY, signed)
                 shard.published = True
 
     def measure(self) -> Iterable[Measurement]:

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 import streamfl
-from streamfl.role import ConfigurationError
+from streamfl.identity import load_identity, sealed_channels
+from streamfl.role import Channels, ConfigurationError
 from streamfl.role_kind import RoleKind
 from streamfl.runtime.bus import Bus, Subscription, new_transactional_id
 from streamfl.runtime.worker import Worker
 from streamfl.settings import RoleSettings
 
-__all__ = ["build_worker", "find_kind", "known_kinds"]
+__all__ = ["build_channels", "build_worker", "find_kind", "known_kinds"]
 
 
 @functools.cache
@@ -39,6 +40,16 @@ def find_kind(name: str) -> RoleKind[Any]:
     return kinds[name]
 
 
+def build_channels(settings: RoleSettings) -> Channels:
+    """The channels of the role that ``settings`` describe, sealed if its federation's members have keys.
+
+    ConfigurationError if there is no such role, or key file and members' file do not fit.
+    """
+    channels = find_kind(settings.role.kind).channels(settings)
+    identity = load_identity(settings)
+    return channels if identity is None else sealed_channels(channels, identity)
+
+
 def build_worker(
     settings: RoleSettings,
     bus: Bus,
@@ -53,7 +64,7 @@ def build_worker(
     """
     kind = find_kind(settings.role.kind)
     role = kind.build(settings)
-    channels = kind.channels(settings)
+    channels = build_channels(settings)
     subscription = Subscription(
         group=settings.group,
         inputs=tuple(source.topic for source in channels.inputs.values()),

@@ -12,6 +12,7 @@ import math
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from streamfl.made_with import MadeWith
 from streamfl.role import (
     Channels,
     ConfigurationError,
+    Headers,
     Input,
     Measurement,
     PeerError,
@@ -324,7 +326,7 @@ class Worker:
         for channel, topic in self._channels.changelogs.items():
             latest: dict[bytes, bytes | None] = {}
             made_with: Record | None = None
-            for record in session.restore(topic, partition):
+            for record in self._own_records(session, channel, topic, partition):
                 if is_settings(record):
                     made_with = record
                     continue
@@ -342,6 +344,34 @@ class Worker:
                 else:
                     self._restore_one(StateChange(channel, partition, key, value), topic)
         return {topic: position for topic, position in remembered.items() if topic in self._inputs}
+
+    def _own_records(self, session: Session, channel: str, topic: str, partition: int) -> Iterator[Record]:
+        """What this member wrote to a changelog; where members have keys, what others wrote beside it is passed over."""
+        begin = self._channels.admits.get(channel)
+        if begin is None:
+            yield from session.restore(topic, partition)
+            return
+        admit, own, refused = begin(), 0, Counter[str]()
+        for record in session.restore(topic, partition):
+            try:
+                admit(record)
+            except PeerError as error:
+                refused[error.reason] += 1
+                continue
+            own += 1
+            yield record
+        if not refused:
+            return
+        for reason, count in refused.items():
+            self.metrics.table_rejections.labels(reason).inc(count)
+        found = ", ".join(f"{count} {reason}" for reason, count in refused.items())
+        if not own:
+            raise ConfigurationError(
+                f"topic {topic}, partition {partition}: no record there is sealed by this member ({found}). What was written "
+                "without keys, or with keys that are revoked, is not taken over. To begin anew, delete "
+                f"{', '.join(self._channels.changelogs.values())} and the offsets of the group {self._subscription.group!r}."
+            )
+        log.warning("others have written where only this member may: take that right from them", topic=topic, refused=found)
 
     def _restore_one(self, change: StateChange, topic: str) -> None:
         try:
@@ -459,7 +489,12 @@ class Worker:
             work.table_rejections.append((record, error))
 
     def _outgoing(self, send: Send) -> Outgoing:
-        return Outgoing(self._channels.outputs[send.channel], send.key, send.value, send.partition)
+        headers = self._headers(send.channel, send.key, send.value, send.partition)
+        return Outgoing(self._channels.outputs[send.channel], send.key, send.value, send.partition, headers)
+
+    def _headers(self, channel: str, key: bytes | None, value: bytes | None, partition: int | None) -> Headers:
+        seal = self._channels.seals.get(channel)
+        return () if seal is None else seal(key, value, partition)
 
     def _remember(self, step: Step) -> None:
         changelogs = self._channels.changelogs
@@ -468,7 +503,8 @@ class Worker:
         # First: who reads the changelog as a table knows what follows was made with.
         step.changelog += self._settings.to_write(touched)
         for change in changes:
-            step.changelog.append(Outgoing(changelogs[change.channel], change.key, change.value, change.partition))
+            headers = self._headers(change.channel, change.key, change.value, change.partition)
+            step.changelog.append(Outgoing(changelogs[change.channel], change.key, change.value, change.partition, headers))
         if changelogs:
             first = next(iter(changelogs.values()))
             for (topic, partition), position in step.positions.items():

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from streamfl.role import Channels, ConfigurationError, Input, PeerError, Record, TopicSpec
+from streamfl.role import Channels, ConfigurationError, Input, PeerError, Receiver, Record, Sender, TopicSpec
 from streamfl.role_kind import RoleKind
 from streamfl.samples import Label, LabelReader, Sample, SampleReader
 from streamfl.secrets import read_secret
@@ -269,11 +269,20 @@ def _party_channels(settings: VaflSettings) -> Channels:
     return Channels(
         inputs={
             "samples": Input(samples.topic, SampleReader(samples.samples).decode, keyed_by=_entity if checked else None),
-            "gradients": Input(f"{own}.gradients", _decode_reply, makes_room=True),
+            "gradients": Input(f"{own}.gradients", _decode_reply, makes_room=True, sender=Sender(COORDINATOR, _for_nobody)),
         },
         outputs={"embeddings": f"{own}.embeddings"},
         changelogs={"state": f"{own}.state"},
+        receivers={"embeddings": Receiver(COORDINATOR, _for(_party(settings)))},
     )
+
+
+def _for(party: str) -> Callable[[Any], str]:
+    return lambda _message: party
+
+
+def _for_nobody(_message: Any) -> None:
+    """The coordinator speaks for itself."""
 
 
 def _coordinator_channels(settings: VaflSettings) -> Channels:
@@ -282,13 +291,17 @@ def _coordinator_channels(settings: VaflSettings) -> Channels:
     return Channels(
         inputs={
             "labels": Input(labels.topic, _decode_label(settings)),
-            **{f"embeddings/{party}": Input(f"{name}.{party}.embeddings", _decode_embedding) for party in parties},
+            **{
+                f"embeddings/{party}": Input(f"{name}.{party}.embeddings", _decode_embedding, sender=Sender(PARTY, _for(party)))
+                for party in parties
+            },
         },
         outputs={
             "predictions": f"{name}.predictions",
             **{f"gradients/{party}": f"{name}.{party}.gradients" for party in parties},
         },
         changelogs={"state": f"{settings.member}.state"},
+        receivers={f"gradients/{party}": Receiver(PARTY, _for_nobody, party) for party in parties},
     )
 
 

@@ -196,7 +196,7 @@ def check_model(bus: Bus, scenario: Scenario, heard: list[list[Update]]) -> list
             message = decode_model(record.key, record.value)
             if isinstance(message, KernelParameters):
                 parameters[message.kernel] = decode_array(message.parameters, dtype, (rows,), "parameters")
-            else:
+            elif isinstance(message, ShardVersion):
                 _require(message.model_version > marker.model_version, f"shard {shard}: version {message.model_version} again")
                 marker = message
                 by_version[marker.model_version] = parameters.copy()

@@ -1,0 +1,152 @@
+"""``streamfl members``: keys of a federation's members, and the file that says who they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from msgspec.structs import replace
+
+from streamfl.cli.output import FormatOption, OutputFormat, print_json, print_table, say
+from streamfl.identity import Member, Members, PublicKey, add_key, make_key_file, read_members, write_members
+from streamfl.role import ConfigurationError
+from streamfl.runtime.kinds import find_kind
+
+__all__ = ["members"]
+
+members = typer.Typer(
+    name="members",
+    help="Keys of a federation's members: make one, and keep the file that says whose they are.",
+    no_args_is_help=True,
+)
+
+MembersArgument = Annotated[Path, typer.Argument(metavar="MEMBERS", help="The members' file, which is public.")]
+NameOption = Annotated[str, typer.Option("--name", help="The member.")]
+
+
+@members.command()
+def init(key_file: Annotated[Path, typer.Argument(metavar="KEY_FILE", help="The new file, which nobody else may read.")]) -> None:
+    """Make a member's key where its workers run, and print its public half. The file is not overwritten."""
+    print(make_key_file(key_file).public.text)
+    say(f"made {key_file}: it stays here; give the public key above to whoever keeps the members' file")
+
+
+@members.command()
+def add(
+    file: MembersArgument,
+    name: NameOption,
+    public_key: Annotated[str, typer.Option(help="What `streamfl members init` printed.")],
+    role: Annotated[list[str], typer.Option(help="A kind of role that it may be; may be given several times.")],
+    speaks_for: Annotated[
+        list[str] | None,
+        typer.Option(help="A client or party that it speaks for; * at the end: all that begin so. May be given several times."),
+    ] = None,
+    federation: Annotated[str | None, typer.Option(help="federation.name; needed when the file is made.")] = None,
+) -> None:
+    """Let a member take part. The file is made if there is none."""
+    for kind in role:
+        find_kind(kind)
+    known = _opened(file, federation)
+    if known.named(name) is not None:
+        raise ConfigurationError(f"{file}: {name!r} is a member already: see streamfl members rotate for a new key of it")
+    key = PublicKey.parse(public_key).text
+    write_members(file, known.replaced(Member(name, tuple(role), (key,), tuple(speaks_for or ()))))
+    say(f"added {name}: give {file} to every member, and restart its workers")
+
+
+@members.command()
+def revoke(
+    file: MembersArgument,
+    name: NameOption,
+    public_key: Annotated[str | None, typer.Option(help="Only this key of it; left out: the member with all keys.")] = None,
+) -> None:
+    """Refuse everything that comes under a member's key from now on."""
+    known = read_members(file)
+    member = _member(file, known, name)
+    if public_key is None:
+        changed = replace(member, revoked=True)
+    else:
+        key = PublicKey.parse(public_key).text
+        if key not in member.public_keys:
+            raise ConfigurationError(f"{file}: {name!r} has no such public key; it has {', '.join(member.public_keys) or 'none'}")
+        rest = tuple(one for one in member.public_keys if one != key)
+        changed = replace(member, public_keys=rest, revoked_keys=(key, *member.revoked_keys))
+    write_members(file, known.replaced(changed))
+    say(f"revoked {name if public_key is None else 'a key of ' + name}: give {file} to every member, and restart its workers")
+
+
+@members.command()
+def rotate(
+    file: MembersArgument,
+    name: NameOption,
+    key_file: Annotated[Path | None, typer.Option(help="The member's key file: a new key is made at its head.")] = None,
+    public_key: Annotated[str | None, typer.Option(help="The public half of a key that was made elsewhere.")] = None,
+) -> None:
+    """Give a member a new key beside its old ones, which count until they are revoked."""
+    if (key_file is None) == (public_key is None):
+        raise ConfigurationError("rotate needs one of --key-file, where the member's workers run, and --public-key, elsewhere")
+    known = read_members(file)
+    member = _member(file, known, name)
+    if member.revoked:
+        raise ConfigurationError(f"{file}: {name!r} is revoked: a new key would be too; add it under a new name")
+    new = PublicKey.parse(public_key) if public_key is not None else None
+    if new is None:
+        assert key_file is not None
+        new = add_key(key_file).public
+        print(new.text)
+    write_members(file, known.replaced(replace(member, public_keys=(new.text, *member.public_keys))))
+    say(
+        f"{name} has a new key: give {file} to every other member first and restart their workers, then to {name}; "
+        "revoke the old key when all have it"
+    )
+
+
+@members.command("list")
+def list_members(file: MembersArgument, format: FormatOption = OutputFormat.TABLE) -> None:
+    """Show who takes part, as what, for whom, and with which keys."""
+    known = read_members(file)
+    if format is OutputFormat.JSON:
+        print_json({"federation": known.federation, "members": [_as_object(member) for member in known.members]})
+        return
+    rows = [
+        (
+            member.name,
+            "revoked" if member.revoked else "member",
+            ", ".join(member.roles),
+            ", ".join(member.speaks_for),
+            "\n".join([*member.public_keys, *(f"{key} (revoked)" for key in member.revoked_keys)]),
+        )
+        for member in known.members
+    ]
+    print_table(f"Members of {known.federation}", ("member", "state", "roles", "speaks for", "public keys"), rows)
+
+
+def _opened(file: Path, federation: str | None) -> Members:
+    if file.exists():
+        known = read_members(file)
+        if federation not in (None, known.federation):
+            raise ConfigurationError(f"{file}: has the members of {known.federation!r}, not of {federation!r}")
+        return known
+    if federation is None:
+        raise ConfigurationError(f"{file}: there is no such file: say --federation, the federation's name, and it is made")
+    return Members(federation)
+
+
+def _member(file: Path, known: Members, name: str) -> Member:
+    member = known.named(name)
+    if member is None:
+        names = ", ".join(one.name for one in known.members) or "nobody"
+        raise ConfigurationError(f"{file}: {name!r} is no member; members are {names}")
+    return member
+
+
+def _as_object(member: Member) -> dict[str, object]:
+    return {
+        "name": member.name,
+        "revoked": member.revoked,
+        "roles": list(member.roles),
+        "speaks_for": list(member.speaks_for),
+        "public_keys": list(member.public_keys),
+        "revoked_keys": list(member.revoked_keys),
+    }

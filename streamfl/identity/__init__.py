@@ -1,0 +1,25 @@
+"""Who is who in a federation whose members have keys: key files, the members' file, seals on messages, signatures on models.
+
+Knows no system and no bus. What it protects, and what not, is in docs/identity.md.
+"""
+
+from streamfl.identity.authentication import SEAL_BYTES, Identity, load_identity
+from streamfl.identity.channels import sealed_channels
+from streamfl.identity.keys import PrivateKey, PublicKey, add_key, make_key_file, read_key_file
+from streamfl.identity.members import Member, Members, read_members, write_members
+
+__all__ = [
+    "SEAL_BYTES",
+    "Identity",
+    "Member",
+    "Members",
+    "PrivateKey",
+    "PublicKey",
+    "add_key",
+    "load_identity",
+    "make_key_file",
+    "read_key_file",
+    "read_members",
+    "sealed_channels",
+    "write_members",
+]

@@ -1,0 +1,247 @@
+"""Seals on records, and signatures on statements, of one member among the members of its federation.
+
+A seal is a keyed BLAKE2b under a key that only sender and receiver can make (X25519, HKDF). It covers the federation, who sends to
+whom, topic, partition, key and value of the record. Nobody else can make one, and a record that is moved or changed does not fit
+its own. It cannot tell that a record comes twice where it belongs: the numbers within the messages do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from streamfl.identity.keys import IDENTIFIER_BYTES, SIGNATURE_BYTES, PrivateKey, PublicKey, derive, read_key_file
+from streamfl.identity.members import Found, Member, Members, read_members
+from streamfl.role import Admit, ConfigurationError, Headers, PeerError, Record, Seal
+from streamfl.settings import RoleSettings
+from streamfl.wire import encoded_size
+
+__all__ = ["SEAL_BYTES", "Identity", "load_identity"]
+
+SEAL = "seal"
+# How a seal is made is its first byte; whose key made it, and for whose, comes next.
+FOR_A_PEER, FOR_ONESELF = b"\x01", b"\x02"
+CODE_BYTES, COUNT_BYTES = 16, 8
+SEAL_BYTES = encoded_size(None, None, ((SEAL, bytes(1 + 2 * IDENTIFIER_BYTES + CODE_BYTES)),)) - encoded_size(None, None)
+"""What a seal adds to a record, in bytes as :func:`~streamfl.wire.encoded_size` counts them."""
+
+
+class Identity:
+    """A member with its own keys, as it starts: later changes of the files are not seen.
+
+    keys: the member's own, newest first. ConfigurationError if the members' file has none of them, or does not let the member be a
+    worker of the role ``kind``.
+    """
+
+    def __init__(self, keys: Collection[PrivateKey], members: Members, kind: str) -> None:
+        self.federation = members.federation
+        self._members = members
+        self._known = {found.key.identifier: found for found in members.every_key()}
+        self._pairs: dict[tuple[bytes, bytes], bytes] = {}
+        listed = [self._known[key.public.identifier] for key in keys if key.public.identifier in self._known]
+        self._own = {
+            key.public.identifier: key
+            for key in keys
+            if key.public.identifier in self._known and not self._known[key.public.identifier].revoked
+        }
+        if not self._own:
+            newest = next(iter(keys)).public.text
+            raise ConfigurationError(
+                f"the key of {listed[0].member.name!r} is revoked in the members' file: ask for a new one to be added"
+                if listed
+                else f"the members' file does not have this member's public key, {newest}: have it added with streamfl members add"
+            )
+        if len({self._known[identifier].member.name for identifier in self._own}) > 1:
+            raise ConfigurationError("the key file holds keys of two members: give each a file of its own")
+        # The newest that the others can know.
+        self._key = next(iter(self._own.values()))
+        self.member: Member = self._known[self._key.public.identifier].member
+        if kind not in self.member.roles:
+            raise ConfigurationError(
+                f"role.kind = {kind!r}: {self.member.name!r} may be {', '.join(self.member.roles) or 'nothing'}, says the members' "
+                "file: run what it may be, or have the file changed"
+            )
+
+    # ---- messages between peers
+
+    def seal(self, topic: str, kind: str, name: str | None = None) -> Seal:
+        """Makes the header of each record that goes to the member that may be ``kind``, and speaks for the party ``name`` if given.
+
+        ConfigurationError unless the members' file has exactly one such member with a key.
+        """
+        receiver = self._one(kind, name)
+        prefix = FOR_A_PEER + self._key.public.identifier + receiver.identifier
+        code = _code(self._pair(self._key, receiver, outgoing=True), topic)
+
+        def make(key: bytes | None, value: bytes | None, partition: int | None) -> Headers:
+            if partition is None:
+                raise ValueError(f"a message for {topic} is to be sealed and names no partition")
+            return ((SEAL, prefix + code(key, value, partition, b"")),)
+
+        return make
+
+    def open(self, topic: str, kind: str) -> Callable[[Record], Member]:
+        """Says which member sent a record that a worker of the role ``kind`` sealed for this member; PeerError if none did."""
+        codes: dict[bytes, Callable[..., bytes]] = {}
+
+        def check(record: Record) -> Member:
+            names, content = _seal_of(record, FOR_A_PEER, 2 * IDENTIFIER_BYTES)
+            found = self._known.get(names[:IDENTIFIER_BYTES])
+            if found is None:
+                raise PeerError("not_a_member", f"sealed with the key {names[:IDENTIFIER_BYTES].hex()}, which no member has")
+            if names not in codes:
+                own = self._own.get(names[IDENTIFIER_BYTES:])
+                if own is None:
+                    raise PeerError("forged", f"sealed by {found.member.name!r} for a key that {self.member.name!r} does not have")
+                codes[names] = _code(self._pair(own, found.key, outgoing=False), topic)
+            if not hmac.compare_digest(content, codes[names](record.key, record.value, record.partition, b"")):
+                raise PeerError(
+                    "forged",
+                    f"its seal is not of {found.member.name!r}, or of another federation, topic, partition, key or content",
+                )
+            if found.revoked:
+                raise PeerError("revoked", f"sealed with a key of {found.member.name!r} that is revoked")
+            if kind not in found.member.roles:
+                raise PeerError("not_a_member", f"{found.member.name!r} is no member that may be {kind}")
+            return found.member
+
+        return check
+
+    # ---- what a member remembers where others read it
+
+    def seal_own(self, topic: str) -> tuple[Seal, Callable[[], Admit]]:
+        """Headers for records that only this member is to write, and what refuses others when they are read again.
+
+        Records of one partition are counted, so that an old one that is written once more is refused too. What admits belongs to
+        one reading of one partition from its beginning, and later records go on from there.
+        """
+        public = self._key.public
+        prefix = FOR_ONESELF + public.identifier
+        code = _code(self._pair(self._key, public, outgoing=True), topic)
+        counts: dict[int, int] = {}
+
+        def make(key: bytes | None, value: bytes | None, partition: int | None) -> Headers:
+            if partition is None:
+                raise ValueError(f"a record for {topic} is to be sealed and names no partition")
+            counts[partition] = counts.get(partition, 0) + 1
+            count = struct.pack(">Q", counts[partition])
+            return ((SEAL, prefix + count + code(key, value, partition, count)),)
+
+        def begin() -> Admit:
+            latest: dict[int, int] = {}
+
+            def admit(record: Record) -> None:
+                fields, content = _seal_of(record, FOR_ONESELF, IDENTIFIER_BYTES + COUNT_BYTES)
+                own = self._own.get(fields[:IDENTIFIER_BYTES])
+                if own is None:
+                    known = self._known.get(fields[:IDENTIFIER_BYTES])
+                    mine = known is not None and known.member.name == self.member.name
+                    raise PeerError("revoked" if mine else "not_a_member", f"not sealed with a key that {self.member.name!r} has")
+                count = fields[IDENTIFIER_BYTES:]
+                expected = _code(self._pair(own, own.public, outgoing=True), topic)
+                if not hmac.compare_digest(content, expected(record.key, record.value, record.partition, count)):
+                    raise PeerError("forged", f"its seal is not of {self.member.name!r}, or of another place or content")
+                number = struct.unpack(">Q", count)[0]
+                if number <= latest.get(record.partition, 0):
+                    raise PeerError("replayed", "an older record, written again")
+                latest[record.partition] = number
+                counts[record.partition] = max(counts.get(record.partition, 0), number)
+
+            return admit
+
+        return make, begin
+
+    # ---- statements that everybody can check
+
+    def sign(self, statement: bytes) -> bytes:
+        """This member's signature under a statement, with the name of the key."""
+        return self._key.public.identifier + self._key.sign(statement)
+
+    def check_signature(self, kind: str, statement: bytes, signature: bytes) -> None:
+        """PeerError unless a member that may be ``kind`` signed the statement with a key that is not revoked."""
+        identifier, content = signature[:IDENTIFIER_BYTES], signature[IDENTIFIER_BYTES:]
+        found = self._known.get(identifier)
+        if found is None:
+            raise PeerError("not_a_member", f"signed with the key {identifier.hex()}, which no member has")
+        if len(content) != SIGNATURE_BYTES or not found.key.verifies(content, statement):
+            raise PeerError("forged", f"its signature is not of {found.member.name!r}, or of other content")
+        if found.revoked:
+            raise PeerError("revoked", f"signed with a key of {found.member.name!r} that is revoked")
+        if kind not in found.member.roles:
+            raise PeerError("not_a_member", f"{found.member.name!r} is no member that may be {kind}")
+
+    # ----
+
+    def _one(self, kind: str, name: str | None) -> PublicKey:
+        """The newest key of the only member that is meant."""
+        found: dict[str, Found] = {}
+        for one in self._known.values():
+            member = one.member
+            if not one.revoked and kind in member.roles and (name is None or member.speaks_in_the_name_of(name)):
+                found.setdefault(member.name, one)
+        if len(found) != 1:
+            wanted = f"{kind} for {name!r}" if name else kind
+            raise ConfigurationError(
+                f"the members' file has {len(found)} members that may be {wanted} and have a key"
+                f"{_listed(found)}; exactly one is needed: its workers share one key file"
+            )
+        return next(iter(found.values())).key
+
+    def _pair(self, own: PrivateKey, other: PublicKey, outgoing: bool) -> bytes:
+        """The key under which what goes from one to the other is sealed; the way back has another."""
+        sender, receiver = (own.public, other) if outgoing else (other, own.public)
+        ends = sender.identifier, receiver.identifier
+        if ends not in self._pairs:
+            parts = (self.federation.encode(), *(half for end in (sender, receiver) for half in (end.signing, end.agreement)))
+            self._pairs[ends] = derive(own.agree(other), b"seal" + b"".join(struct.pack(">I", len(part)) + part for part in parts))
+        return self._pairs[ends]
+
+
+def load_identity(settings: RoleSettings) -> Identity | None:
+    """The member that these settings describe; None where members have no keys. ConfigurationError says what does not fit."""
+    key_file, members_file = settings.identity.key_file, settings.federation.members
+    if key_file is None or members_file is None:
+        return None
+    try:
+        keys = read_key_file(Path(key_file))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"identity.key_file: {error}") from None
+    try:
+        members = read_members(Path(members_file))
+        if members.federation != settings.federation.name:
+            raise ConfigurationError(
+                f"{members_file}: has the members of {members.federation!r}, federation.name is {settings.federation.name!r}"
+            )
+        return Identity(keys, members, settings.role.kind)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"federation.members: {error}") from None
+
+
+def _code(secret: bytes, topic: str) -> Callable[[bytes | None, bytes | None, int, bytes], bytes]:
+    """The code of a record of this topic: key, value, partition, and what else the seal says."""
+    name = topic.encode()
+    head = struct.pack(">I", len(name)) + name
+
+    def make(key: bytes | None, value: bytes | None, partition: int, more: bytes) -> bytes:
+        lengths = struct.pack(">IBqq", partition, len(more), -1 if key is None else len(key), -1 if value is None else len(value))
+        content = b"".join((head, lengths, more, key or b"", value or b""))
+        return hashlib.blake2b(content, key=secret, digest_size=CODE_BYTES, person=b"streamfl seal").digest()
+
+    return make
+
+
+def _seal_of(record: Record, form: bytes, size: int) -> tuple[bytes, bytes]:
+    """What the seal says, and its code."""
+    seals = [content for name, content in record.headers if name == SEAL]
+    if not seals:
+        raise PeerError("unsigned", "without a seal: its sender has no [identity]")
+    if len(seals) > 1 or seals[0][:1] != form or len(seals[0]) != 1 + size + CODE_BYTES:
+        raise PeerError("forged", "its seal is not one that this release makes")
+    return seals[0][1 : 1 + size], seals[0][1 + size :]
+
+
+def _listed(found: Collection[str]) -> str:
+    return f" ({', '.join(found)})" if found else ""

@@ -1,0 +1,153 @@
+"""The model where members have keys: a server signs each version of a shard as a whole, and clients take only such versions.
+
+What is signed is the version's marker and a digest of every kernel's parameters. A client that holds, or was sent, parameters for
+each of these digests has the version, whatever else lies in the topic. Compaction may hide what an older version was made of; the
+next one is tried with all that came.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.pofmkl.messages import SIGNED_VERSION, ShardVersion, SignedVersion
+from streamfl.role import PeerError
+from streamfl.wire import VERSION
+
+__all__ = ["ModelSigning", "SignedShard", "StagedShard", "empty_row"]
+
+DIGEST_BYTES = 16
+# Among a version's records anybody with the right may write others; so many are kept of a kernel.
+MOST_CANDIDATES = 8
+
+
+@dataclass(frozen=True)
+class ModelSigning:
+    """How versions are signed and looked at.
+
+    sign: gives the signature under a statement. check: of a statement and a signature, raises PeerError if it is not a server's.
+    """
+
+    federation: str
+    topic: str
+    sign: Callable[[bytes], bytes]
+    check: Callable[[bytes, bytes], None]
+
+    def signed(self, marker: ShardVersion, digests: bytes) -> SignedVersion:
+        """The version with its signature."""
+        return SignedVersion(VERSION, marker, digests, self.sign(self._statement(marker, digests)))
+
+    def digests(self, version: SignedVersion, kernels: Sequence[int]) -> dict[int, bytes]:
+        """The digest of each of the shard's kernels; PeerError if they are not signed."""
+        if len(version.digests) != DIGEST_BYTES * len(kernels):
+            raise PeerError("forged", f"a signed version has {len(version.digests)} bytes of digests, for {len(kernels)} kernels")
+        self.check(self._statement(version.marker, version.digests), version.signature)
+        starts = range(0, len(version.digests), DIGEST_BYTES)
+        return {kernel: version.digests[start : start + DIGEST_BYTES] for kernel, start in zip(kernels, starts, strict=True)}
+
+    def _statement(self, marker: ShardVersion, digests: bytes) -> bytes:
+        """What is signed: where the version belongs, its marker, and its kernels' digests in order."""
+        numbers = (marker.fingerprint, marker.dimension, marker.shard, marker.model_version, marker.updates)
+        parts = [text.encode() for text in ("streamfl/1 model", self.federation, self.topic, repr(numbers))]
+        return b"".join(struct.pack(">I", len(part)) + part for part in (*parts, digests))
+
+
+class SignedShard:
+    """What a server signs of one shard, and whether what it took back is what it signed.
+
+    kernels: of the shard, in order. empty: the bytes of a kernel that has learnt nothing.
+    """
+
+    def __init__(self, signing: ModelSigning, kernels: Sequence[int], empty: bytes) -> None:
+        self._signing = signing
+        self._digests = dict.fromkeys(kernels, _digest(empty))
+        # Versions: the one that was signed last, and one that was signed for sure.
+        self._version = self._at_least = 0
+        self._lost: set[int] = set()
+
+    def note(self, kernel: int, content: bytes) -> None:
+        """These are a kernel's parameters from now on."""
+        self._digests[kernel] = _digest(content)
+        self._lost.discard(kernel)
+
+    def sign(self, marker: ShardVersion) -> tuple[bytes, bytes]:
+        """The record that signs this version, and what the server has to remember of it beside the model."""
+        # That of the version before: without transactions this is remembered sooner or later than the model.
+        remembered = struct.pack(">q", self._version)
+        self._version = marker.model_version
+        return SIGNED_VERSION.encode(self._signing.signed(marker, b"".join(self._digests.values()))), remembered
+
+    def restore_remembered(self, value: bytes) -> None:
+        """Take back what :meth:`sign` gave to remember."""
+        try:
+            self._at_least = struct.unpack(">q", value)[0]
+        except struct.error:
+            raise PeerError("malformed", "the version that was signed is not a number") from None
+
+    def restore(self, version: SignedVersion) -> None:
+        """The kernels of this version have been noted; those that are noted after it were written after it."""
+        wanted = self._signing.digests(version, tuple(self._digests))
+        self._version = version.marker.model_version
+        self._lost = {kernel for kernel, digest in wanted.items() if self._digests[kernel] != digest}
+
+    @property
+    def lost(self) -> str | None:
+        """What this server signed and is not in the topic any more; None if all is."""
+        if self._version < self._at_least:
+            return f"version {self._at_least}"
+        return f"the parameters of the kernels {', '.join(map(str, sorted(self._lost)))}" if self._lost else None
+
+
+class StagedShard:
+    """What a client was sent of one shard, until a signed version can be made of it."""
+
+    def __init__(self, signing: ModelSigning, kernels: Sequence[int], empty: bytes) -> None:
+        self._signing = signing
+        self._held = dict.fromkeys(kernels, _digest(empty))
+        self._candidates: dict[int, dict[bytes, NDArray[Any]]] = {kernel: {} for kernel in kernels}
+        self._version = 0
+        self.unsigned = 0
+
+    def add(self, kernel: int, content: bytes, parameters: NDArray[Any]) -> None:
+        """Parameters that may belong to the next version."""
+        candidates = self._candidates[kernel]
+        candidates[_digest(content)] = parameters
+        if len(candidates) > MOST_CANDIDATES:
+            del candidates[next(iter(candidates))]
+            self.unsigned += 1
+
+    def take(self, version: SignedVersion) -> dict[int, NDArray[Any]]:
+        """The kernels that this version changes; PeerError, and nothing is forgotten, if it is not signed or not all there."""
+        wanted = self._signing.digests(version, tuple(self._held))
+        number = version.marker.model_version
+        if number < self._version:
+            raise PeerError("replayed", f"version {number} of the model, again after version {self._version}")
+        changed = {kernel: digest for kernel, digest in wanted.items() if digest != self._held[kernel]}
+        lost = [kernel for kernel, digest in changed.items() if digest not in self._candidates[kernel]]
+        if lost:
+            raise PeerError(
+                "incomplete",
+                f"the parameters of the kernels {lost[:5]} of version {number} are not as they were signed: somebody else has "
+                "written to the topic of the model; take that right from them and restart the server, which writes them anew",
+            )
+        taken = {kernel: self._candidates[kernel][digest] for kernel, digest in changed.items()}
+        self.unsigned += sum(digest != wanted[kernel] for kernel, found in self._candidates.items() for digest in found)
+        self._held, self._version = wanted, number
+        for candidates in self._candidates.values():
+            candidates.clear()
+        return taken
+
+
+def empty_row(row_length: int, dtype: Any) -> bytes:
+    """The bytes of a kernel that has learnt nothing."""
+    return bytes(row_length * np.dtype(dtype).itemsize)
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=DIGEST_BYTES, person=b"streamfl kernel").digest()
