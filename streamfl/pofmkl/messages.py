@@ -75,7 +75,7 @@ class SignedVersion(msgspec.Struct, array_like=True, forbid_unknown_fields=True)
     ``digests``: 16 bytes of each kernel of the shard, in order. ``signature``: 8 bytes that name the server's key, 64 of Ed25519.
     """
 
-    version: int
+    version: Version
     marker: ShardVersion
     digests: bytes
     signature: bytes
