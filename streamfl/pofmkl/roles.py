@@ -30,6 +30,9 @@ __all__ = ["ROLES", "feature_map", "learner", "server_step"]
 
 log = logging.getLogger(__name__)
 
+# Seconds, and rounds that time out, without a new model after which a client is not ready.
+SHORTEST_PATIENCE, ROUNDS_OF_PATIENCE = 10.0, 3
+
 # The compacted model topic keeps superseded parameters for a while, so that a reader that is behind still sees whole versions.
 _MODEL_OPTIONS = {"min.compaction.lag.ms": "60000"}
 # Without small segments the part that is never compacted, the active one, would be up to 1 GiB to read at every start.
@@ -141,6 +144,7 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
         original=reader.original,
         challengers=LiveChallengers(settings.challengers.models, learning.loss) if settings.challengers.models else None,
         join=_join(settings),
+        patience=max(SHORTEST_PATIENCE, ROUNDS_OF_PATIENCE * learning.round_timeout_seconds),
     )
 
 

@@ -109,6 +109,8 @@ class AlignmentSection(Section):
     """So many entities a partition are remembered; the oldest gives way."""
     reply_seconds: float = Field(default=10.0, gt=0, allow_inf_nan=False)
     """Of the coordinator: seconds after which a party that was asked for a newer embedding counts as absent."""
+    patience_seconds: float = Field(default=600.0, gt=0, allow_inf_nan=False)
+    """Seconds after which a member that hears nothing is not ready: a party of gradients, a coordinator of a party's embeddings."""
     keep: bool = False
     """Of the coordinator: remember entities that were learnt from, for histories that are replayed several times."""
 

@@ -189,6 +189,7 @@ def _build_party(settings: VaflSettings) -> VaflParty:
         limit=alignment.limit,
         mechanism=_mechanism(settings),
         ledger_limit=settings.privacy.ledger_limit,
+        patience=alignment.patience_seconds,
     )
 
 
@@ -230,6 +231,7 @@ def _build_coordinator(settings: VaflSettings) -> VaflCoordinator:
         original=lambda value: low + value * (high - low),
         gradient_noise=settings.privacy.reply_noise,
         noise_secret=_secret(settings),
+        patience=alignment.patience_seconds,
     )
 
 
