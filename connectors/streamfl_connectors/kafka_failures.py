@@ -137,18 +137,43 @@ def too_large(topic: str, reason: object) -> ConfigurationError:
     )
 
 
-class _Unstable(logging.Filter):
-    """Hides the library's errors about undecided offsets: that is the protocol holding them back, as it should."""
+# What the library logs as a warning or an error, and puts right by itself within moments: at the first start of a group, while
+# partitions move, and when it closes. Where it lasts the bus says so: BusUnavailable, or CommitRefused, with the cause.
+PUT_RIGHT = (
+    # Offsets that another transaction still holds: the protocol at work.
+    ("kafka.coordinator.consumer", "UnstableOffsetCommitError"),
+    # The coordinator has moved or is still being made; it is looked up again.
+    ("kafka.coordinator", "Marking the coordinator dead"),
+    ("kafka.coordinator.heartbeat", "is either not started or not valid"),
+    # Asked again, or asked while closing.
+    ("kafka.coordinator", "Error sending "),
+    # A rebalance went on without this member; it joins again.
+    ("kafka.coordinator.heartbeat", "generation id is not"),
+    ("kafka.coordinator.heartbeat", "local member_id was not recognized"),
+    # The machine was busy for a tenth of a second.
+    ("kafka.net.selector", "blocking the event loop"),
+)
+
+
+class _PutRight(logging.Filter):
+    """Hides one logger's messages of :data:`PUT_RIGHT`, unless its debug messages are wanted."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._logger = logging.getLogger(name)
+        self._texts = [text for logger, text in PUT_RIGHT if logger == name]
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return "UnstableOffsetCommitError" not in record.getMessage()
+        return self._logger.isEnabledFor(logging.DEBUG) or not any(text in record.getMessage() for text in self._texts)
 
 
-_UNSTABLE = _Unstable()
+_FILTERS = {name: _PutRight(name) for name, _ in PUT_RIGHT}
 
 
 def quieten() -> None:
-    logging.getLogger("kafka.coordinator.consumer").addFilter(_UNSTABLE)
+    """Hide what looks like a failure and is none. A filter is added once, however often this is called."""
+    for name, hiding in _FILTERS.items():
+        logging.getLogger(name).addFilter(hiding)
 
 
 class _Causes(logging.Handler):

@@ -6,6 +6,7 @@ Ghari and Shen, "Personalized Online Federated Learning with Multiple Kernels", 
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -29,10 +30,15 @@ from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.samples import Label, Sample
 from streamfl.seeding import UniformSequence
+from streamfl.silence import Silence
 from streamfl.wire import VERSION, decode_array, encode_array, encoded_size
 
 __all__ = ["Pace", "PofmklClient", "StepTrace", "Uplink"]
 
+NO_MODEL = (
+    "no server answers: updates go out, and no model newer than version {} has come for {:g} s. Start the pofmkl-server, or look "
+    "at what its log says of this client's updates"
+)
 # Steps are computed this many at a time: with all kernels in a bin, the samples of a poll have hundreds of thousands.
 BLOCK_STEPS = 1024
 
@@ -149,6 +155,8 @@ class PofmklClient:
 
     Where members have keys: ``signing`` says which versions of the model are the server's, ``seal_bytes`` what a seal adds to an
     update.
+    When updates go out, or samples wait for the model, and no new version of it comes for ``patience`` seconds, the role is in
+    trouble.
     """
 
     def __init__(
@@ -164,6 +172,7 @@ class PofmklClient:
         encode_prediction: Callable[[Prediction], bytes] = msgspec.json.encode,
         original: Callable[[float], float] = float,
         waiting_limit: int = 10_000,
+        patience: float = math.inf,
         trace: Callable[[StepTrace], None] | None = None,
         challengers: LiveChallengers | None = None,
         join: LabelJoin | None = None,
@@ -201,11 +210,14 @@ class PofmklClient:
         )
         self._recent: deque[tuple[float, float]] = deque(maxlen=WINDOW)
         self._last_now: float | None = None
+        self._model_silence = Silence(patience)
+        # Updates counted when the model last changed.
+        self._updates_answered = 0.0
 
     @property
     def wake_at(self) -> float | None:
         times = [when for when in map(self._affordable_at, self._ready.values()) if when is not None]
-        due = (self._next_upload_due(), None if self.join is None else self.join.wake_at)
+        due = (self._next_upload_due(), None if self.join is None else self.join.wake_at, self._model_silence.wake_at)
         return min([*times, *(when for when in due if when is not None)], default=None)
 
     @property
@@ -218,7 +230,9 @@ class PofmklClient:
 
     @property
     def trouble(self) -> str | None:
-        return self.model.trouble
+        silence = self._model_silence
+        silent = NO_MODEL.format(max(self.model.versions), silence.patience) if silence.overdue else None
+        return self.model.trouble or silent
 
     def notices(self) -> Iterable[Notice]:
         return ()
@@ -245,8 +259,33 @@ class PofmklClient:
         if self.join is not None:
             self.join.close(partition)
         self._changed = {key: value for key, value in self._changed.items() if key[0] != partition}
+        if not self._waiting:
+            self._model_silence.answered()
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
+        before = self.model.versions
+        replies = self._receive(batch, now)
+        self._watch_model(self.model.versions != before, bool(batch), now)
+        return replies
+
+    def _watch_model(self, changed: bool, batch: bool, now: float) -> None:
+        """Note what the server owes: a new version of the model after updates, and for whoever waits for one."""
+        silence, sent = self._model_silence, self._counts["updates"]
+        if changed:
+            silence.answered()
+            self._updates_answered = sent
+        if sent > self._updates_answered or any(self._waiting.values()):
+            silence.asked(now)
+        if not batch:
+            if sent == self._updates_answered and not any(map(self._waits_for_model, self._members.values())):
+                # They wait for their byte budget.
+                silence.answered()
+            silence.look(now)
+
+    def _waits_for_model(self, member: _Member) -> bool:
+        return bool(member.waiting or member.joined) and not self._may_learn(member.state)
+
+    def _receive(self, batch: Sequence[Received], now: float) -> list[Send | Rejection]:
         replies: list[Send | Rejection] = []
         if self._last_now is not None and self.uplink.bytes_per_second is not None:
             passed = max(0.0, now - self._last_now)

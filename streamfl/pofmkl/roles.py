@@ -35,6 +35,8 @@ __all__ = ["ROLES", "feature_map", "learner", "server_step"]
 log = logging.getLogger(__name__)
 
 CLIENT, SERVER = "pofmkl-client", "pofmkl-server"
+# Seconds, and rounds that time out, without a new model after which a client is not ready.
+SHORTEST_PATIENCE, ROUNDS_OF_PATIENCE = 10.0, 3
 
 # The compacted model topic keeps superseded parameters for a while, so that a reader that is behind still sees whole versions.
 _MODEL_OPTIONS = {"min.compaction.lag.ms": "60000"}
@@ -149,6 +151,7 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
         join=_join(settings),
         signing=_signing(settings),
         seal_bytes=0 if settings.identity.key_file is None else SEAL_BYTES,
+        patience=max(SHORTEST_PATIENCE, ROUNDS_OF_PATIENCE * learning.round_timeout_seconds),
     )
 
 

@@ -21,15 +21,14 @@ _FACTS: list[Any] = [
 
 
 def configure(level: Level = "info", style: Literal["console", "json"] = "console") -> None:
-    """Send streamfl's and its libraries' logs to stderr, from ``level`` on.
-
-    kafka-python reports offsets that another transaction still holds as errors; that is the protocol at work, and is left out.
-    """
+    """Send streamfl's and its libraries' logs to stderr, from ``level`` on."""
     number = logging.getLevelNamesMapping()[level.upper()]
     renderer: Any = (
         structlog.processors.JSONRenderer()
         if style == "json"
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback, sort_keys=False
+        )
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
@@ -38,7 +37,6 @@ def configure(level: Level = "info", style: Literal["console", "json"] = "consol
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
-    handler.addFilter(lambda record: "UnstableOffsetCommit" not in record.getMessage())
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(max(number, logging.WARNING))

@@ -111,6 +111,8 @@ class AlignmentSection(Section):
     """Of the coordinator: seconds after which a party that was asked for a newer embedding counts as absent."""
     requests: int = Field(default=4, ge=0)
     """Of a party: how often it shows an entity anew because the coordinator asks for it, until it sees the entity again."""
+    patience_seconds: float = Field(default=600.0, gt=0, allow_inf_nan=False)
+    """Seconds after which a member that hears nothing is not ready: a party of gradients, a coordinator of a party's embeddings."""
     keep: bool = False
     """Of the coordinator: remember entities that were learnt from, for histories that are replayed several times."""
 

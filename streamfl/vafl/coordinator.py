@@ -5,6 +5,7 @@ VAFL, Algorithm 1, server: keeps the latest embedding of every entity and party,
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from streamfl.expiry import overdue
 from streamfl.optimisers import Optimiser, OptimiserName, finite_step, optimiser_named
 from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.samples import Label
+from streamfl.silence import Silence
 from streamfl.vafl.arrays import changed_chunks, restore_chunk
 from streamfl.vafl.heads import Head, OutputLoss
 from streamfl.vafl.messages import (
@@ -36,6 +38,10 @@ from streamfl.wire import VERSION, Count, encode_array
 
 __all__ = ["Alignment", "HeadSteps", "VaflCoordinator"]
 
+NO_EMBEDDING = (
+    "no embedding of {} has come for {:g} s, while others' or labels have. See whether that party runs, and what this log says of "
+    "its embeddings; if it is meant to be silent for longer, raise alignment.patience_seconds"
+)
 WINDOW = 1000
 HEADLINES = {"embeddings", "labels", "predictions", "learnt", "gradients"}
 # A running mean of embeddings follows the parties' models: its memory is of so many embeddings.
@@ -175,7 +181,8 @@ class VaflCoordinator:
 
     parties: their names, in the order that the head sees them in. ``original`` takes an output of the square loss to the label's
     own unit. The label of an entity that was forgotten, and came after it, waits and expires like any other. gradient_noise:
-    standard deviation of noise on d l / d outputs, drawn from ``noise_secret``.
+    standard deviation of noise on d l / d outputs, drawn from ``noise_secret``. patience: seconds after which a party that shows
+    nothing, while others do or labels come, is trouble.
     """
 
     prompt = True
@@ -197,6 +204,7 @@ class VaflCoordinator:
         original: Callable[[float], float] = float,
         gradient_noise: float = 0.0,
         noise_secret: str = "",
+        patience: float = math.inf,
     ) -> None:
         self.parties = tuple(parties)
         self.embedding_size = embedding_size
@@ -235,6 +243,10 @@ class VaflCoordinator:
         self._staleness_sum = self._staleness_largest = 0
         self._silent = 0
         self._recent: deque[tuple[float, float]] = deque(maxlen=WINDOW)
+        self._silences = [Silence(patience) for _ in self.parties]
+        # Of this batch: the parties that showed something, and those that did not show what was shown or labelled.
+        self._heard: set[int] = set()
+        self._awaited: set[int] = set()
 
     @property
     def wake_at(self) -> float | None:
@@ -242,11 +254,13 @@ class VaflCoordinator:
         for task in self._tasks.values():
             if task.asked:
                 times.append(min(task.asked.values()) + self.alignment.reply_seconds)
+        times += [silence.wake_at for silence in self._silences if silence.wake_at is not None]
         return min(times, default=None)
 
     @property
     def trouble(self) -> str | None:
-        return None
+        silent = [name for name, silence in zip(self.parties, self._silences, strict=True) if silence.overdue]
+        return NO_EMBEDDING.format(", ".join(silent), self._silences[0].patience) if silent else None
 
     def notices(self) -> Iterable[Notice]:
         return ()
@@ -268,6 +282,9 @@ class VaflCoordinator:
 
     def close(self, partition: int) -> None:
         del self._tasks[partition]
+        if not self._tasks:
+            for silence in self._silences:
+                silence.answered()
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         replies: list[Send | Rejection] = []
@@ -293,7 +310,18 @@ class VaflCoordinator:
             replies += self._work_off_full(received.partition, task)
         for partition, task in self._tasks.items():
             replies += self._work_off(partition, task)
+        self._watch_parties(bool(batch), now)
         return replies
+
+    def _watch_parties(self, batch: bool, now: float) -> None:
+        for number, silence in enumerate(self._silences):
+            if number in self._heard:
+                silence.answered()
+            if number in self._awaited - self._heard:
+                silence.asked(now)
+            if not batch:
+                silence.look(now)
+        self._heard, self._awaited = set(), set()
 
     def parameters(self, partition: int) -> NDArray[Any]:
         """theta_0 of a partition, (size,): a copy."""
@@ -423,6 +451,7 @@ class VaflCoordinator:
         self._counts["labels"] += 1
         entity = self._entity(task, label.client, now)
         entity.label = label.label
+        self._await_others(entity)
         if entity.shown:
             task.pending.append(_Scoring(entity, label.label))
         self._learn_if_ready(task, label.client, entity, now)
@@ -462,6 +491,8 @@ class VaflCoordinator:
         if again and not any(held.asked for held in entity.held.values()):
             task.asked.pop(embedding.entity, None)
             entity.asked_at = None
+        self._heard.add(number)
+        self._await_others(entity)
         present = len(entity.held)
         better = entity.label is None and self.alignment.revise and present > entity.shown
         if present >= self.alignment.quorum and (not entity.shown or better):
@@ -469,6 +500,10 @@ class VaflCoordinator:
             entity.shown = present
             entity.revision += 1
         self._learn_if_ready(task, embedding.entity, entity, now)
+
+    def _await_others(self, entity: _Entity) -> None:
+        if len(entity.held) < len(self.parties):
+            self._awaited.update(number for number in range(len(self.parties)) if number not in entity.held)
 
     def _learn_if_ready(self, task: _Task, name: str, entity: _Entity, now: float) -> None:
         if name in task.asked:

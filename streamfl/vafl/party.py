@@ -21,6 +21,7 @@ from streamfl.optimisers import Optimiser, OptimiserName, finite_step, optimiser
 from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.samples import Sample
 from streamfl.seeding import uniform
+from streamfl.silence import Silence
 from streamfl.vafl.arrays import changed_chunks, restore_chunk
 from streamfl.vafl.messages import (
     ANOTHER,
@@ -38,6 +39,10 @@ from streamfl.wire import VERSION, Count, decode_array
 
 __all__ = ["PartySteps", "VaflParty"]
 
+NO_GRADIENT = (
+    "no coordinator answers: embeddings go out, and no gradient has come for {:g} s. Start the vafl-coordinator, or look at what "
+    "its log says of this party's embeddings; if labels come later than that, raise alignment.patience_seconds"
+)
 DELTA = 1e-5
 HEADLINES = {"samples", "embeddings", "gradients", "steps"}
 Square = Annotated[float, msgspec.Meta(ge=0)]
@@ -119,6 +124,7 @@ class VaflParty:
     because of ``steps.in_flight``, and one poll more. mechanism: its privacy, None for none. without_noise: whether a party that
     has a ledger may go on without a mechanism. requests: how often an entity is shown anew because the coordinator asks.
     ledger_limit: of how many entities a partition it is remembered what was released of them; of others nothing is sent.
+    patience: seconds after which embeddings without any answer are trouble.
     """
 
     prompt = True
@@ -140,6 +146,7 @@ class VaflParty:
         without_noise: bool = False,
         requests: int = 4,
         ledger_limit: int = 1_000_000,
+        patience: float = math.inf,
     ) -> None:
         self.name = name
         self.function = function
@@ -164,11 +171,13 @@ class VaflParty:
         self._forgotten = dict.fromkeys(("expired", "displaced"), 0)
         self._noticed: dict[str, Notice] = {}
         self._withheld = dict.fromkeys(("budget", "ledger", "requests"), 0)
+        self._silence = Silence(patience)
 
     @property
     def wake_at(self) -> float | None:
-        oldest = [next(iter(task.shown.values())).since for task in self._tasks.values() if task.shown]
-        return min(oldest) + self.expiry if oldest else None
+        times = [next(iter(task.shown.values())).since + self.expiry for task in self._tasks.values() if task.shown]
+        silent = self._silence.wake_at
+        return min(times if silent is None else [*times, silent], default=None)
 
     @property
     def full(self) -> Collection[int]:
@@ -176,7 +185,7 @@ class VaflParty:
 
     @property
     def trouble(self) -> str | None:
-        return None
+        return NO_GRADIENT.format(self._silence.patience) if self._silence.overdue else None
 
     def notices(self) -> Iterable[Notice]:
         noticed, self._noticed = self._noticed, {}
@@ -193,6 +202,8 @@ class VaflParty:
     def close(self, partition: int) -> None:
         del self._tasks[partition]
         self._changed = {place: value for place, value in self._changed.items() if place[0] != partition}
+        if not self._tasks:
+            self._silence.answered()
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         replies: list[Send | Rejection] = []
@@ -215,6 +226,12 @@ class VaflParty:
                 replies += self._take_reply(received.partition, task, received.message, now)
         for partition, task in self._tasks.items():
             replies += self._show(partition, task)
+        if any(task.shown for task in self._tasks.values()):
+            self._silence.asked(now)
+        elif not self._silence.overdue:
+            self._silence.answered()
+        if not batch:
+            self._silence.look(now)
         return replies
 
     def parameters(self, partition: int) -> NDArray[Any]:
@@ -332,6 +349,7 @@ class VaflParty:
         if reply.sequence != shown.sequence:
             self._ignored["superseded"] += 1
             return []
+        self._silence.answered()
         if not reply.gradient:
             if shown.requests >= self.requests:
                 self._withheld["requests"] += 1

@@ -185,6 +185,7 @@ def _build_party(settings: VaflSettings) -> VaflParty:
         without_noise=settings.privacy.without_noise,
         requests=settings.alignment.requests,
         ledger_limit=settings.privacy.ledger_limit,
+        patience=alignment.patience_seconds,
     )
 
 
@@ -226,6 +227,7 @@ def _build_coordinator(settings: VaflSettings) -> VaflCoordinator:
         original=lambda value: low + value * (high - low),
         gradient_noise=settings.privacy.reply_noise,
         noise_secret=_secret(settings),
+        patience=alignment.patience_seconds,
     )
 
 

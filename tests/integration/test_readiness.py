@@ -1,0 +1,191 @@
+"""Processes on a real broker: ready while they serve, red with the reason when not, and an exit code where waiting cannot help."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from broker import Broker
+from kafka import KafkaAdminClient
+
+from streamfl.runtime.bus import Outgoing, connect
+
+PATIENCE = 90.0
+CONFIGURATION = """
+[federation]
+name = "{name}"
+clients = 3
+[bus]
+url = "{url}"
+connect_timeout_seconds = 4
+[role]
+kind = "pofmkl-client"
+[samples]
+topic = "{name}.readings"
+features = ["t1"]
+label = "lever"
+[learning]
+features_per_kernel = 4
+round_timeout_seconds = 2
+[metrics]
+port = 0
+[log]
+format = "json"
+progress_seconds = 2
+"""
+
+
+class Process:
+    """``streamfl run`` of one role, and what it says."""
+
+    def __init__(self, configuration: Path, number: int) -> None:
+        self._log = configuration.with_suffix(f".{number}.log")
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen([sys.executable, "-m", "streamfl", "run", str(configuration)], stderr=log)
+
+    def lines(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith("{")]
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def page(self, path: str) -> tuple[int, str]:
+        port = next((line["port"] for line in self.lines() if "port" in line), None)
+        if port is None:
+            return 0, ""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+
+class Plant:
+    """A federation's topics on the broker, its settings file and the processes that were started."""
+
+    def __init__(self, folder: Path, broker: Broker, scheme: str) -> None:
+        self.name = f"plant-{uuid.uuid4().hex[:8]}"
+        self.broker = broker
+        self.configuration = folder / "client.toml"
+        url = broker.url.replace("kafka://", f"{scheme}://")
+        self.configuration.write_text(CONFIGURATION.format(name=self.name, url=url))
+        self.processes: list[Process] = []
+        subprocess.run(
+            [sys.executable, "-m", "streamfl", "topics", str(self.configuration), "--create", "--partitions", "2"],
+            check=True,
+            capture_output=True,
+            timeout=120,
+        )
+
+    def start(self) -> Process:
+        self.processes.append(Process(self.configuration, len(self.processes)))
+        return self.processes[-1]
+
+    def write(self, count: int, partition: int, value: bytes = b'{"t1": 1.0, "lever": 0.5}') -> None:
+        with closing(connect(self.broker.url, {})) as bus:
+            bus.write([Outgoing(f"{self.name}.readings", b"press", value, partition)] * count)
+
+    def delete(self, topic: str) -> None:
+        with closing(KafkaAdminClient(bootstrap_servers=self.broker.address)) as admin:
+            admin.delete_topics([f"{self.name}.{topic}"])
+
+    def stop(self) -> None:
+        for one in self.processes:
+            if one.process.poll() is None:
+                one.process.send_signal(signal.SIGTERM)
+        for one in self.processes:
+            try:
+                one.process.wait(20)
+            finally:
+                one.process.kill()
+
+
+@pytest.fixture(name="plant", params=["kafka", "kafka+librdkafka"])
+def _plant(request: pytest.FixtureRequest, tmp_path: Path, broker: Broker) -> Iterator[Plant]:
+    plant = Plant(tmp_path, broker, request.param)
+    yield plant
+    plant.stop()
+
+
+def eventually(process: Process, look: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not look():
+        assert time.monotonic() < deadline, process.log()
+        time.sleep(0.1)
+
+
+def test_a_deleted_input_turns_red_and_ends_with_a_number(plant: Plant) -> None:
+    """Protects against the worker that was green for ever on a deleted topic: red with the topic's name, then exit code 2.
+
+    And the log: sixty refused records are one line with place, reason and remedy, and progress comes while nothing happens.
+    """
+    process = plant.start()
+    eventually(process, lambda: process.page("readyz") == (200, "ok\n"))
+    plant.write(60, 0, b"{")
+    eventually(process, lambda: any(line.get("dead_letters") == 60 for line in process.lines()))
+    refused = [line for line in process.lines() if line["event"] == "a record was refused"]
+    assert [(line["record"], line["reason"]) for line in refused] == [(f"{plant.name}.readings-0-0", "malformed")]
+    assert "streamfl dead-letters CONFIG" in str(refused[0]["remedy"])
+    told = len([line for line in process.lines() if line["event"] == "progress"])
+    eventually(process, lambda: len([line for line in process.lines() if line["event"] == "progress"]) > told + 1)
+    plant.delete("readings")
+    seen = set[str]()
+
+    def red() -> bool:
+        seen.add(process.page("readyz")[1])
+        return process.process.poll() is not None
+
+    eventually(process, red)
+    assert process.process.returncode == 2, process.log()
+    assert any(re.search(f"^topics: topic '{plant.name}.readings' does not exist", page, re.M) for page in seen), seen
+    assert f"{plant.name}.readings" in process.log().splitlines()[-1]
+
+
+@pytest.mark.parametrize("plant", ["kafka"], indirect=True)
+def test_a_worker_too_many_is_a_ready_standby_and_no_server_is_not_ready(plant: Plant) -> None:
+    """Protects rollouts, which wait for every pod, and readers of predictions, which stop when no model comes."""
+    workers = [plant.start() for _ in range(3)]
+
+    def settled() -> bool:
+        pages = [one.page("readyz") for one in workers]
+        return all(code == 200 for code, _ in pages) and sum(text.startswith("ok, standby") for _, text in pages) == 1
+
+    eventually(workers[0], settled)
+    plant.write(5, 0)
+    plant.write(5, 1)
+
+    def without_a_model() -> bool:
+        pages = [one.page("readyz") for one in workers]
+        return sum(code == 503 and "role: no server answers" in text for code, text in pages) == 2
+
+    eventually(workers[0], without_a_model)
+    waiting = next(one for one in workers if one.page("readyz")[0] == 503)
+    code, text = waiting.page("healthz")
+    assert code == 200
+    assert "no server answers" in text
+
+
+@pytest.mark.parametrize("plant", ["kafka"], indirect=True)
+def test_an_output_that_was_deleted_is_told_as_well(plant: Plant) -> None:
+    """Protects the reader of predictions: a worker that cannot write them ends, and does not try for ever."""
+    process = plant.start()
+    eventually(process, lambda: process.page("readyz")[0] == 200)
+    plant.delete("predictions")
+    plant.write(1, 0)
+    eventually(process, lambda: process.process.poll() is not None)
+    assert process.process.returncode == 2, process.log()
+    assert f"{plant.name}.predictions" in process.log()

@@ -1,0 +1,44 @@
+"""What of kafka-python's log reaches the operator: failures, and not what the library puts right by itself."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from streamfl_connectors.kafka_failures import quieten
+
+HARMLESS = [
+    ("kafka.coordinator", "Marking the coordinator dead (node coordinator-1) for group plant.client: [Error 16] NotCoordinatorError."),
+    ("kafka.coordinator", "Error sending FindCoordinatorRequest to node 1 [Cancelled]"),
+    ("kafka.coordinator.heartbeat", "Heartbeat failed for group g: generation id is not  current."),
+    ("kafka.coordinator.heartbeat", "Heartbeat: local member_id was not recognized; this consumer needs to re-join"),
+    ("kafka.coordinator.consumer", "OffsetFetch failed: [Error 88] UnstableOffsetCommitError"),
+    ("kafka.net.selector", "Task <Task> ran for 0.114s (>0.100s threshold). It is blocking the event loop -- likely a tight loop"),
+]
+GRAVE = [
+    ("kafka.coordinator", "Group Coordinator Request failed: [Error 30] GroupAuthorizationFailedError: g"),
+    ("kafka.coordinator.heartbeat", "Heartbeat session expired, marking coordinator dead"),
+    ("kafka.coordinator.heartbeat", "Heartbeat thread caught fenced group_instance_id worker-1 error"),
+    ("kafka.net.selector", "IO loop crashed (client_id=x)"),
+    ("kafka.producer.sender", "Aborting producer batches due to fatal error: ProducerFencedError"),
+    ("kafka.net.connection", "SaslHandshake failed: UnsupportedSaslMechanismError"),
+]
+
+
+def test_only_failures_reach_the_operator(caplog: pytest.LogCaptureFixture) -> None:
+    """Protects a newcomer from lines that look like failures at every start, and an operator from losing those that are."""
+    quieten()
+    caplog.set_level(logging.WARNING, "kafka")
+    for name, text in HARMLESS + GRAVE:
+        logging.getLogger(name).warning(text)
+    assert [(record.name, record.getMessage()) for record in caplog.records] == GRAVE
+
+
+def test_everything_is_there_for_who_asks_for_it(caplog: pytest.LogCaptureFixture) -> None:
+    """Protects whoever looks for a fault in the client library: with the level debug nothing is hidden."""
+    quieten()
+    quieten()
+    caplog.set_level(logging.DEBUG, "kafka")
+    for name, text in HARMLESS:
+        logging.getLogger(name).warning(text)
+    assert len(caplog.records) == len(HARMLESS)
