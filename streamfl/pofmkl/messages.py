@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
+from streamfl.made_with import MADE_WITH_HEADER, MADE_WITH_KEY, decode_settings
+from streamfl.role import Record
 from streamfl.wire import Codec
 
 __all__ = [
@@ -14,6 +18,7 @@ __all__ = [
     "UPDATE",
     "KernelParameters",
     "Prediction",
+    "ServerSettings",
     "ShardVersion",
     "Update",
 ]
@@ -63,6 +68,12 @@ class ShardVersion(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     updates: int
 
 
+class ServerSettings(msgspec.Struct, frozen=True):
+    """The settings that a server's model is made with, as its worker remembers them beside it: by dotted key, plain values."""
+
+    values: dict[str, Any]
+
+
 class Prediction(msgspec.Struct, gc=False):
     """What the user's consumers read: one for every sample."""
 
@@ -91,3 +102,10 @@ def kernel_key(kernel: int) -> bytes:
 def decode_model(key: bytes | None, value: bytes | None) -> KernelParameters | ShardVersion:
     """A record of the model topic; PeerError as :meth:`streamfl.wire.Codec.decode`."""
     return SHARD_VERSION.decode(value) if key == MARKER_KEY else KERNEL_PARAMETERS.decode(value)
+
+
+def decode_model_record(record: Record) -> KernelParameters | ShardVersion | ServerSettings:
+    """The same, or the settings that the model is made with."""
+    if record.key == MADE_WITH_KEY:
+        return ServerSettings(decode_settings(dict(record.headers).get(MADE_WITH_HEADER)))
+    return decode_model(record.key, record.value)
