@@ -118,7 +118,7 @@ def streamfl_rate(topic: str, configurations: Sequence[str], bus: Bus) -> float:
         paths = [Path(directory) / f"{number}.toml" for number in range(len(configurations))]
         for path, configuration in zip(paths, configurations, strict=True):
             path.write_text(configuration, encoding="utf-8")
-            subprocess.run([*command, "topics", str(path), "--create"], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run([*command, "topics", str(path), "--create-inputs"], check=True, stdout=subprocess.DEVNULL)
         try:
             workers += [subprocess.Popen([*command, "run", str(path)], stdout=log, stderr=log) for path in paths]
             deadline = time.monotonic() + WAIT_SECONDS

@@ -65,7 +65,7 @@ class _Deployment:
         text = CONFIGURATION.format(name=self.name, clients=CLIENTS, url=url, features=features)
         self._path.write_text(text.replace('topic = "samples"', f'topic = "{self.samples}"'), encoding="utf-8")
         bus.create([TopicSpec(self.samples, PARTITIONS, compacted=False)])
-        subprocess.run([*self._command("topics"), "--create"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([*self._command("topics"), "--create-inputs"], check=True, stdout=subprocess.DEVNULL)
 
     def start(self) -> int:
         """The number of a process more."""

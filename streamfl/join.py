@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from streamfl.expiry import overdue
-from streamfl.role import Measurement, PeerError
+from streamfl.role import Measurement, Notice, PeerError
 
 __all__ = ["JoinKey", "LabelJoin", "Pair"]
 
@@ -86,6 +86,7 @@ class LabelJoin:
         self._changed: dict[JoinKey, _Entry | None] = {}
         self._duplicates = self._repeated = 0
         self._given_up = {(stage, why): 0 for stage in (_Stage.SAMPLE, _Stage.LABEL) for why in ("expired", "displaced")}
+        self._told = dict(self._given_up)
 
     def open(self, partition: int) -> None:
         self._partitions[partition] = _Partition()
@@ -168,6 +169,21 @@ class LabelJoin:
             return Pair(key, entry.content, entry.label)
         held.put(key, entry)
         return None
+
+    def notices(self) -> Iterable[Notice]:
+        """What was given up since the last call: it is not learnt from."""
+        for (stage, why), count in self._given_up.items():
+            if count > self._told[stage, why]:
+                came = count - self._told[stage, why]
+                self._told[stage, why] = count
+                one, other = ("samples", "label") if stage is _Stage.SAMPLE else ("labels", "sample")
+                expired = why == "expired"
+                cause = f"after {self.expiry:g} s (labels.expiry_seconds)" if expired else f"for labels.limit = {self.limit}"
+                yield Notice(
+                    f"{one}_without_{other}",
+                    f"{came} {one} were forgotten {cause} without their {other}: see that both topics have the same keys, and that "
+                    "samples.sample_id and labels.sample_id give a sample the same name",
+                )
 
     def measure(self) -> Iterable[Measurement]:
         """Counters and gauges, labelled by side and reason only."""

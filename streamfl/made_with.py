@@ -35,8 +35,16 @@ class Difference(NamedTuple):
     old: Any
     new: Any
 
+    @property
+    def shown_old(self) -> str:
+        return shown(self.old)
+
+    @property
+    def shown_new(self) -> str:
+        return shown(self.new)
+
     def __str__(self) -> str:
-        return f"{self.key} was {shown(self.old)}, is {shown(self.new)}"
+        return f"{self.key} was {self.shown_old}, is {self.shown_new}"
 
 
 @dataclass(frozen=True)

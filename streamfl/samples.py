@@ -21,6 +21,7 @@ from streamfl.settings import Section
 from streamfl.wire import LONGEST_KEY, LONGEST_NAME, MAXIMUM_BYTES
 
 __all__ = [
+    "LABEL_RANGE",
     "DataError",
     "Format",
     "Label",

@@ -12,10 +12,21 @@ import typer
 from streamfl.role import TopicSpec
 from streamfl.role_kind import RoleKind
 from streamfl.runtime.bus import Bus, TopicState, connect
-from streamfl.runtime.kinds import find_kind
+from streamfl.runtime.kinds import find_kind, known_kinds
 from streamfl.settings import RoleSettings, load_kind, load_settings
 
-__all__ = ["ConfigArgument", "Configured", "TopicFinding", "counted", "inspect_topics", "kind_of", "policy", "read_configuration"]
+__all__ = [
+    "ConfigArgument",
+    "Configured",
+    "TopicFinding",
+    "counted",
+    "inspect_topics",
+    "kind_of",
+    "namesake_problem",
+    "namesakes",
+    "policy",
+    "read_configuration",
+]
 
 ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The role's settings, a TOML file.")]
 
@@ -84,6 +95,23 @@ def inspect_topics(configured: Configured, bus: Bus, default_partitions: int | N
     return findings
 
 
+def namesakes(configured: Configured, bus: Bus) -> list[str]:
+    """Topics with the state of another system's roles under the same federation.name: both write some of the same topics."""
+    name = configured.settings.federation.name
+    others = [kind.name for kind in known_kinds().values() if kind.settings is not configured.kind.settings]
+    found = bus.describe([f"{name}.{other}.state" for other in others])
+    # What this principal may not look at may not even be there.
+    return sorted(topic for topic, state in found.items() if state.error is None)
+
+
+def namesake_problem(configured: Configured, found: list[str]) -> str:
+    """What is wrong where :func:`namesakes` found topics, and what to do."""
+    return (
+        f"federation.name = {configured.settings.federation.name!r}: another system's roles have used it, as {', '.join(found)} "
+        "tells, and the two would write to the same topics: give one of them another name, or delete these if nobody uses them"
+    )
+
+
 def policy(compacted: bool) -> str:
     """The cleanup policy of a topic that is compacted or is not, as Kafka writes it."""
     return "compact" if compacted else "delete"
@@ -104,6 +132,10 @@ def _cleanup(state: TopicState) -> str:
 
 def _judge(configured: Configured, spec: TopicSpec, partitions: int | None, state: TopicState | None) -> tuple[str | None, str]:
     if state is None:
+        if spec.users:
+            return "does not exist", (
+                f"see that its name is right and create it; streamfl topics {configured.path} --create-inputs makes it, too"
+            )
         return "does not exist", f"streamfl topics {configured.path} --create"
     if state.error is not None:
         return state.error, "ask the cluster's administrator for the right"

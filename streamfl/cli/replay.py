@@ -103,7 +103,7 @@ def replay(
     with closing(configured.connect()) as bus:
         for topic in rows.topics:
             if topic not in bus.describe(rows.topics):
-                raise ConfigurationError(f"topic {topic} does not exist: streamfl topics {config} --create")
+                raise ConfigurationError(f"topic {topic} does not exist: streamfl topics {config} --create-inputs")
         began = time.monotonic()
         step = BATCH_RECORDS if rate is None else max(1, min(BATCH_RECORDS, int(rate * RATE_STEP_SECONDS)))
         records = rows.records(total)

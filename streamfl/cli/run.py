@@ -8,7 +8,7 @@ import threading
 from contextlib import ExitStack, closing
 
 from streamfl.cli.output import CONFIGURATION, STALLED
-from streamfl.cli.preflight import ConfigArgument, inspect_topics, read_configuration
+from streamfl.cli.preflight import ConfigArgument, inspect_topics, namesake_problem, namesakes, read_configuration
 from streamfl.role import ConfigurationError
 from streamfl.runtime.cluster_watch import ClusterWatch, topics_of
 from streamfl.runtime.health import HealthServer, Watchdog
@@ -39,6 +39,8 @@ def run(config: ConfigArgument) -> None:
             for found in inspect_topics(configured, bus)
             if found.problem
         ]
+        if found := namesakes(configured, bus):
+            wrong.append(namesake_problem(configured, found))
         if wrong:
             raise ConfigurationError("\n".join(wrong))
         worker = build_worker(settings, bus)

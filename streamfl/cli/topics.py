@@ -11,14 +11,17 @@ import typer
 
 from streamfl.cli.access import Right, rights
 from streamfl.cli.output import CHECK_FAILED, FormatOption, OutputFormat, print_json, print_table, say
-from streamfl.cli.preflight import ConfigArgument, TopicFinding, inspect_topics, policy, read_configuration
+from streamfl.cli.preflight import ConfigArgument, Configured, TopicFinding, inspect_topics, policy, read_configuration
 
 __all__ = ["topics"]
 
 
 def topics(
     config: ConfigArgument,
-    create: Annotated[bool, typer.Option("--create", help="Create the topics that do not exist.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create streamfl's own topics that do not exist.")] = False,
+    create_inputs: Annotated[
+        bool, typer.Option("--create-inputs", help="The same, and your own topics of samples and labels if they do not exist.")
+    ] = False,
     partitions: Annotated[
         int, typer.Option(min=1, help="Of a topic to be created that may have any number, the samples' included.")
     ] = 4,
@@ -36,20 +39,32 @@ def topics(
     with closing(configured.connect()) as bus:
         findings = inspect_topics(configured, bus, partitions)
         missing = [found for found in findings if found.missing]
-        if create and missing:
-            bus.create([replace(found.spec, partitions=found.partitions) for found in missing])
-            for found in missing:
+        made = missing if create_inputs else _without_inputs(configured, missing) if create else []
+        if made:
+            bus.create([replace(found.spec, partitions=found.partitions) for found in made])
+            for found in made:
                 say(f"created {found.spec.name}")
             findings = inspect_topics(configured, bus, partitions)
     wrong = [found for found in findings if found.problem]
     if format is OutputFormat.JSON:
-        created = [found.spec.name for found in missing] if create else []
+        created = [found.spec.name for found in made]
         print_json({"ok": not wrong, "created": created, "topics": [_as_object(found) for found in findings], **_acls(needed)})
     else:
         print_table("Topics", ("topic", "partitions", "cleanup", "state", "what to do"), map(_as_row, findings))
         print("\nACLs, each after kafka-acls.sh --bootstrap-server … --add", *(right.arguments for right in needed), sep="\n")
     if wrong:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _without_inputs(configured: Configured, missing: Sequence[TopicFinding]) -> list[TopicFinding]:
+    """The missing topics but for the user's own, whose names may be mistyped, and those that need as many partitions."""
+    inputs = {found.spec.name for found in missing if found.spec.users}
+    like = configured.kind.partitioned_like(configured.settings)
+    for name in sorted(inputs):
+        waiting = [found.spec.name for found in missing if like.get(found.spec.name) == name]
+        also = f", nor {', '.join(waiting)}, which need as many partitions" if waiting else ""
+        say(f"did not create {name}, which is yours{also}: see that its name is right, or say --create-inputs")
+    return [found for found in missing if not {found.spec.name, like.get(found.spec.name)} & inputs]
 
 
 def _acls(needed: Sequence[Right]) -> dict[str, object]:

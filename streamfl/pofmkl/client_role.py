@@ -17,18 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from streamfl.input_watch import InputWatch
 from streamfl.join import JoinKey, LabelJoin, Pair
 from streamfl.kernels import LOGISTIC
 from streamfl.kernels.log_weights import bin_probabilities, heaviest_first, normalised
+from streamfl.pofmkl.agreement import Agreement
 from streamfl.pofmkl.bandwidth import TokenBucket, UpdateCost
 from streamfl.pofmkl.learner import Batch, Learner, Taken
 from streamfl.pofmkl.live_challengers import WINDOW, LiveChallengers, classification_measurements, recent_arrays
-from streamfl.pofmkl.messages import LARGEST_STEP, UPDATE, Prediction, Update
+from streamfl.pofmkl.messages import LARGEST_STEP, UPDATE, KernelParameters, Prediction, ServerSettings, ShardVersion, Update
 from streamfl.pofmkl.model import ModelTable
 from streamfl.pofmkl.rows import Rows
 from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
-from streamfl.samples import Label, Sample
+from streamfl.samples import LABEL_RANGE, Label, Sample
 from streamfl.seeding import UniformSequence
 from streamfl.silence import Silence
 from streamfl.wire import VERSION, decode_array, encode_array, encoded_size
@@ -178,6 +180,8 @@ class PofmklClient:
         join: LabelJoin | None = None,
         signing: ModelSigning | None = None,
         seal_bytes: int = 0,
+        agreement: Agreement | None = None,
+        watch: InputWatch | None = None,
     ) -> None:
         self.learner = learner
         self.pace = pace
@@ -193,6 +197,8 @@ class PofmklClient:
         self.challengers = challengers
         self.join = join
         self.seal_bytes = seal_bytes
+        self.agreement = agreement or Agreement({})
+        self.watch = watch or InputWatch(None, LABEL_RANGE, (0.0, 1.0), join is not None, clients)
         self.model = ModelTable(
             learner.kernels, learner.row_length, learner.dimension, shards, fingerprint, learner.dtype, signing
         )
@@ -232,10 +238,16 @@ class PofmklClient:
     def trouble(self) -> str | None:
         silence = self._model_silence
         silent = NO_MODEL.format(max(self.model.versions), silence.patience) if silence.overdue else None
-        return self.model.trouble or silent
+        return self.agreement.trouble or self.model.trouble or self.watch.trouble(self._ever_learnt) or silent
 
     def notices(self) -> Iterable[Notice]:
-        return ()
+        yield from self.agreement.notices()
+        yield from self.watch.notices(self._ever_learnt)
+        if self.join is not None:
+            yield from self.join.notices()
+
+    def _ever_learnt(self) -> bool:
+        return bool(self._sums()[:, 1].any())
 
     def forget(self, name: str) -> bool:
         return False
@@ -296,8 +308,9 @@ class PofmklClient:
         for received in batch:
             try:
                 if received.channel == "model":
-                    self.model.apply(received.message, received.partition)
+                    self._hear(received.message, received.partition)
                     continue
+                self._see(received)
                 self._check_label(received.message.label)
                 key = received.partition, received.message.client
                 if self.join is None:
@@ -322,6 +335,27 @@ class PofmklClient:
             self.join.expire(now)
         return replies + self._learn_joined(self.join, now) + self._take_arrived(self.join, list(arrived.items()), now)
 
+    def _hear(self, message: KernelParameters | ShardVersion | ServerSettings, shard: int) -> None:
+        """Take a record of the model's topic."""
+        if isinstance(message, ServerSettings):
+            self.agreement.told(message.values)
+            return
+        try:
+            self.model.apply(message, shard)
+        except PeerError as error:
+            if error.reason == "configuration":
+                self.agreement.refused(shard, error.text)
+            raise
+        if isinstance(message, ShardVersion):
+            self.agreement.fits(shard)
+
+    def _see(self, received: Received) -> None:
+        message = received.message
+        if received.channel == "samples":
+            self.watch.sample(received.partition, message.client, message.label)
+        else:
+            self.watch.label(received.partition, message.client, message.label)
+
     def _check_label(self, label: float | None) -> None:
         if self.learner.loss is LOGISTIC and label not in (None, 0.0, 1.0):
             raise PeerError("label", f"label {label}, 0 or 1 is expected with the logistic loss (after samples.label_range)")
@@ -330,7 +364,12 @@ class PofmklClient:
         member = self._members.get(key)
         if member is None:
             if len(self._members) >= self.clients:
-                raise PeerError("too_many_clients", f"{key[1]!r} would be client {self.clients + 1}: raise federation.clients")
+                elsewhere = [partition for partition in self._waiting if (partition, key[1]) in self._members]
+                if elsewhere:
+                    remedy = f"its samples come in the partitions {elsewhere} too: write the topic with the client as the key"
+                else:
+                    remedy = self.watch.disorder or "raise federation.clients"
+                raise PeerError("too_many_clients", f"{key[1]!r} would be client {self.clients + 1}: {remedy}")
             # A life of the client's state is told from an earlier one that was lost by when it began.
             member = self._member(key, _State(key[1], epoch=int(now * 1e6), tokens=float("inf"), filled_at=now))
             # Even if its first sample has to wait: the epoch must be the same after a restart.
@@ -372,6 +411,7 @@ class PofmklClient:
 
     def _queue_pair(self, member: _Member, pair: Pair) -> None:
         member.joined.append(pair)
+        self.watch.pair()
         self._waiting[member.key[0]] += 1
         self._ready[member.key] = member
 
@@ -827,6 +867,7 @@ class PofmklClient:
             yield from classification_measurements(predictions, recent_labels)
         if self.challengers is not None:
             yield from self.challengers.measure()
+        yield from self.watch.measure()
         if self.join is not None:
             yield from self.join.measure()
         best = int(np.argmin(self._kernel_losses().sum(axis=0)))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
+from streamfl.made_with import MADE_WITH_HEADER, MADE_WITH_KEY, decode_settings
+from streamfl.role import Record
 from streamfl.wire import Codec, Count, Name, Version
 
 __all__ = [
@@ -17,6 +19,7 @@ __all__ = [
     "UPDATE",
     "KernelParameters",
     "Prediction",
+    "ServerSettings",
     "ShardVersion",
     "SignedVersion",
     "Update",
@@ -81,6 +84,12 @@ class SignedVersion(msgspec.Struct, array_like=True, forbid_unknown_fields=True)
     signature: bytes
 
 
+class ServerSettings(msgspec.Struct, frozen=True):
+    """The settings that a server's model is made with, as its worker remembers them beside it: by dotted key, plain values."""
+
+    values: dict[str, Any]
+
+
 class Prediction(msgspec.Struct, gc=False):
     """What the user's consumers read: one for every sample."""
 
@@ -113,3 +122,10 @@ def decode_model(key: bytes | None, value: bytes | None) -> KernelParameters | S
     if key == SIGNED_KEY:
         return SIGNED_VERSION.decode(value)
     return SHARD_VERSION.decode(value) if key == MARKER_KEY else KERNEL_PARAMETERS.decode(value)
+
+
+def decode_model_record(record: Record) -> KernelParameters | ShardVersion | SignedVersion | ServerSettings:
+    """The same, or the settings that the model is made with."""
+    if record.key == MADE_WITH_KEY:
+        return ServerSettings(decode_settings(dict(record.headers).get(MADE_WITH_HEADER)))
+    return decode_model(record.key, record.value)

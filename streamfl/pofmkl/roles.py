@@ -11,23 +11,25 @@ import msgspec
 import numpy as np
 
 from streamfl.identity import SEAL_BYTES, load_identity
+from streamfl.input_watch import InputWatch
 from streamfl.join import LabelJoin
 from streamfl.kernels import FeatureMap, frequencies, loss_named
+from streamfl.pofmkl.agreement import Agreement
 from streamfl.pofmkl.client import PaperLearner
 from streamfl.pofmkl.client_role import Pace, PofmklClient, Uplink
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.live_challengers import LiveChallengers
-from streamfl.pofmkl.messages import UPDATE, Update, decode_model
+from streamfl.pofmkl.messages import UPDATE, Update, decode_model_record
 from streamfl.pofmkl.practical import PracticalLearner
-from streamfl.pofmkl.remembered import client_made_with, server_made_with
+from streamfl.pofmkl.remembered import client_made_with, federation_settings, server_made_with
 from streamfl.pofmkl.server import PofmklServer
 from streamfl.pofmkl.server_steps import AdaGrad, AveragedStep, RecursiveLeastSquares, ServerStep, StochasticGradient
 from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.pofmkl.views import ViewedFeatures
 from streamfl.role import Channels, ConfigurationError, Input, Receiver, Record, Sender, TopicSpec
 from streamfl.role_kind import RoleKind
-from streamfl.samples import LabelReader, SampleReader, SamplesSection
+from streamfl.samples import LABEL_RANGE, LabelReader, SampleReader, SamplesSection
 from streamfl.wire import MAXIMUM_BYTES, fingerprint
 
 __all__ = ["ROLES", "feature_map", "learner", "server_step"]
@@ -152,6 +154,8 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
         signing=_signing(settings),
         seal_bytes=0 if settings.identity.key_file is None else SEAL_BYTES,
         patience=max(SHORTEST_PATIENCE, ROUNDS_OF_PATIENCE * learning.round_timeout_seconds),
+        agreement=Agreement(federation_settings(settings)),
+        watch=_watch(settings),
     )
 
 
@@ -161,6 +165,13 @@ def _signing(settings: PofmklSettings) -> ModelSigning | None:
         return None
     topic = f"{settings.federation.name}.model"
     return ModelSigning(identity.federation, topic, identity.sign, partial(identity.check_signature, SERVER))
+
+
+def _watch(settings: PofmklSettings) -> InputWatch:
+    samples = _samples(settings)
+    # An unkeyed topic shows each client in every partition: twice as many names as there can be clients are enough to see it.
+    known = 2 * settings.federation.clients
+    return InputWatch(samples.label, LABEL_RANGE, samples.label_range, settings.labels is not None, known)
 
 
 def _join(settings: PofmklSettings) -> LabelJoin | None:
@@ -216,7 +227,7 @@ def _client_channels(settings: PofmklSettings) -> Channels:
         inputs["labels"] = Input(settings.labels.topic, LabelReader(settings.labels, samples.label_range).decode)
     return Channels(
         inputs=inputs,
-        tables={"model": Input(f"{name}.model", lambda record: decode_model(record.key, record.value))},
+        tables={"model": Input(f"{name}.model", decode_model_record)},
         outputs={"predictions": f"{name}.predictions", "updates": f"{name}.updates"},
         changelogs={"state": f"{name}.pofmkl-client.state"},
         # The key of an update is its client's name.

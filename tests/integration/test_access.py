@@ -92,7 +92,7 @@ def test_the_rights_that_are_printed_are_enough(secured: Broker, tmp_path: Path,
         command = [sys.executable, "-m", "streamfl", arguments[0], str(config), *arguments[1:]]
         return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    created = start("admin", "topics", "--create", "--principal", f"User:{kind}", "--format", "json")
+    created = start("admin", "topics", "--create-inputs", "--principal", f"User:{kind}", "--format", "json")
     out, error = created.communicate(timeout=120)
     assert created.returncode == 0, error
     acls = [

@@ -102,7 +102,7 @@ def test_refused_samples_are_predicted_once_after_a_correction(tmp_path: Path, b
     plant = Plant(tmp_path, broker.url)
     plant.configure("temprature")
     try:
-        plant.finish(plant.start("topics", "--create"))
+        plant.finish(plant.start("topics", "--create-inputs"))
         with closing(connect(broker.url)) as bus:
             bus.write(
                 [

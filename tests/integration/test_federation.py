@@ -157,8 +157,8 @@ def deploy(tmp_path: Path, url: str) -> Iterator[Callable[[np.ndarray, np.ndarra
     def make(inputs: np.ndarray, labels: np.ndarray, preset: str) -> Deployment:
         deployment = Deployment(tmp_path, url, inputs, labels, preset)
         made.append(deployment)
-        deployment.command("topics", "--create")
-        deployment.command("topics", "--create", kind="pofmkl-server")
+        deployment.command("topics", "--create-inputs")
+        deployment.command("topics", "--create-inputs", kind="pofmkl-server")
         return deployment
 
     yield make

@@ -57,8 +57,8 @@ def deployment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deplo
         url, options = broker.url, "{ session_timeout_ms = 6000 }"
     made = Deployment(tmp_path, url, np.ones((2, 2)), np.array([-2.0, 2.0]), "default")
     made.configuration.write_text(CONFIGURATION.format(name=made.name, clients=CLIENTS, url=url, options=options))
-    made.command("topics", "--create")
-    made.command("topics", "--create", kind="pofmkl-server")
+    made.command("topics", "--create-inputs")
+    made.command("topics", "--create-inputs", kind="pofmkl-server")
     yield made
     made.stop()
 

@@ -40,8 +40,8 @@ def deploy(tmp_path: Path, url: str) -> Iterator[Callable[[np.ndarray, np.ndarra
         made.append(deployment)
         text = deployment.configuration.read_text()
         deployment.configuration.write_text(text.replace("[federation]\n", f"[federation]\nshards = {SHARDS}\n"))
-        deployment.command("topics", "--create", "--partitions", str(PARTITIONS))
-        deployment.command("topics", "--create", kind="pofmkl-server")
+        deployment.command("topics", "--create-inputs", "--partitions", str(PARTITIONS))
+        deployment.command("topics", "--create-inputs", kind="pofmkl-server")
         return deployment
 
     yield make

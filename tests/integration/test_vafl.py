@@ -73,7 +73,7 @@ class Federation:
         for member, text in {"coordinator": COORDINATOR, **dict.fromkeys(PARTIES, PARTY)}.items():
             content = (SHARED + text).format(name=self.name, url=url, party=member)
             (folder / f"{member}.toml").write_text(content)
-            arguments = self._line("topics", member, "--create", "--partitions", str(PARTITIONS))
+            arguments = self._line("topics", member, "--create-inputs", "--partitions", str(PARTITIONS))
             subprocess.run(arguments, check=True, timeout=120, env=self._environment(), capture_output=True)
 
     def start(self, member: str) -> subprocess.Popen[bytes]:

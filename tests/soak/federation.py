@@ -176,7 +176,7 @@ class Federation:
 
     def __enter__(self) -> Federation:
         for kind in KINDS:
-            command = [*self._command("topics"), "--create", "--partitions", str(PARTITIONS)]
+            command = [*self._command("topics"), "--create-inputs", "--partitions", str(PARTITIONS)]
             subprocess.run(command, env={**os.environ, "STREAMFL_ROLE__KIND": kind}, check=True, timeout=120, capture_output=True)
         counts = dict(zip(KINDS, (self.plan.client_processes, self.plan.server_processes), strict=True))
         self.workers = [

@@ -88,7 +88,7 @@ def test_check_passes_only_when_all_is_there_and_writes_nothing(line: Line) -> N
     code, before = line.json("check", line.config)
     assert (code, before["ok"]) == (4, False)
     assert line.bus.describe(["readings"]) == {}
-    assert line.json("topics", line.config, "--create")[0] == 0
+    assert line.json("topics", line.config, "--create-inputs")[0] == 0
     line.bus.write([Outgoing("readings", b"k", b'{"x0": 1, "x1": 2, "device": "a", "y": 0.5}')])
     code, after = line.json("check", line.config)
     assert (code, after["ok"]) == (0, True)
@@ -111,7 +111,7 @@ def test_check_reports_a_wrong_configuration_in_its_table(line: Line, monkeypatc
 
 def test_topics_refuses_what_is_wrong(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     """A state topic that is not co-partitioned would restore one client's state into another worker."""
-    _, made = line.json("topics", line.config, "--create", "--partitions", 3)
+    _, made = line.json("topics", line.config, "--create-inputs", "--partitions", 3)
     assert {topic["name"]: topic["partitions"] for topic in made["topics"]}["plant.pofmkl-client.state"] == 3
     assert set(made["created"]) >= {"readings", "plant.model", "plant.updates"}
     monkeypatch.setenv("STREAMFL_FEDERATION__SHARDS", "2")
@@ -160,7 +160,7 @@ def test_the_users_topic_is_the_users_whatever_its_name(line: Line, monkeypatch:
 def test_state_that_would_be_deleted_with_time_is_refused(line: Line, name: str, compacted: bool, policy: str, sound: bool) -> None:
     """Under compact,delete a model that did not change for the retention's time would vanish without a word."""
     line.bus.create([TopicSpec(name, 1, compacted, {"cleanup.policy": policy})])
-    line.json("topics", line.config, "--create")
+    line.json("topics", line.config, "--create-inputs")
     _, result = line.json("topics", line.config)
     found = topic_of(result, name)
     needed = "compact" if compacted else "delete"
@@ -171,7 +171,7 @@ def test_state_that_would_be_deleted_with_time_is_refused(line: Line, name: str,
 
 def test_one_is_not_spoken_of_as_many(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     """What people read is English."""
-    line("topics", line.config, "--create")
+    line("topics", line.config, "--create-inputs")
     line.bus.write([Outgoing("readings", b"k", b'{"x0": 1, "x1": 2, "device": "a"}')])
     _, found = line.json("check", line.config)
     details = {check["check"]: check["detail"] for check in found["checks"]}
@@ -195,7 +195,7 @@ def test_a_seed_beyond_64_bits_is_a_mistake_of_the_command_line(line: Line, tmp_
 
 def test_replay_writes_rows_as_the_settings_say(line: Line) -> None:
     """Every usable row once, dealt to the clients in turn, under their keys, and readable by the role."""
-    line("topics", line.config, "--create")
+    line("topics", line.config, "--create-inputs")
     code, result = line.json("replay", line.config, "--data", line.data, "--rate", 100000)
     assert (code, result["records"], result["dropped"]) == (0, 40, 1)
     written = list(line.bus.read("readings"))
@@ -276,7 +276,7 @@ def test_bandwidths_below_single_precision_are_refused(
 
 def test_run_predicts_and_leaves_when_told(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGTERM ends a worker after its step with code 0, so that a rolling update loses nothing."""
-    line("topics", line.config, "--create")
+    line("topics", line.config, "--create-inputs")
     line.bus.write([Outgoing("readings", b"a", b'{"x0": 1, "x1": 2, "device": "a"}')])
     # The limit on leaving would outlive this test's process otherwise.
     monkeypatch.setattr(run_module, "LEAVE_SECONDS", 3600.0)

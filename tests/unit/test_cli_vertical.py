@@ -112,7 +112,7 @@ def parsed(text: str) -> dict[str, Any]:
 def test_rights_are_those_that_the_role_needs_and_no_more(line: Line, kind: str) -> None:
     """Protects parties from each other: whoever grants the printed lines has a role that runs, and nobody else's topics open."""
     config = line.member(kind)
-    code, out, _ = line("topics", config, "--create")
+    code, out, _ = line("topics", config, "--create-inputs")
     assert code == 0
     lines = [parsed(text) for text in out.splitlines() if text.startswith("--allow-principal")]
     assert {one["--allow-principal"][0] for one in lines} == {f"User:{GROUPS[kind]}"}
@@ -180,7 +180,7 @@ def test_rights_are_the_same_in_json_and_of_whom_they_are_asked_for(line: Line) 
 def test_check_names_the_topic_where_refused_records_go(line: Line) -> None:
     """Protects whoever looks for refused records: a party's are in a topic of its own."""
     config = line.member("vafl-party")
-    line("topics", config, "--create")
+    line("topics", config, "--create-inputs")
     line.bus.write([Outgoing("baskets", b"e", b"no JSON")])
     code, out, _ = line("check", config, "--format", "json")
     (found,) = [one for one in json.loads(out)["checks"] if one["check"] == "records of baskets"]

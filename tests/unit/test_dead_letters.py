@@ -91,7 +91,7 @@ class Plant:
         self.config.write_text(CONFIG.format(url=self.url, features=", ".join(f'"{name}"' for name in features)))
 
     def create(self, partitions: int = 2) -> None:
-        assert self("topics", "--create", "--partitions", partitions)[0] == 0
+        assert self("topics", "--create-inputs", "--partitions", partitions)[0] == 0
 
     def __call__(self, name: str, *arguments: object) -> tuple[int, str, str]:
         return run_command(self._monkeypatch, self._capture, name, self.config, *arguments)

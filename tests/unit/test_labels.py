@@ -219,7 +219,7 @@ def test_check_says_that_partition_counts_differ(
     """Protects the join: where counts differ a client's label lies in another partition than its sample, and nothing is learnt."""
     bus = connect(url_of(on_a_bus), {})
     bus.create([TopicSpec("readings", 4, compacted=False), TopicSpec("results", 3, compacted=False)])
-    assert run_command(monkeypatch, capsys, "topics", on_a_bus, "--create")[0] == 4
+    assert run_command(monkeypatch, capsys, "topics", on_a_bus, "--create-inputs")[0] == 4
     code, out, _ = run_command(monkeypatch, capsys, "check", on_a_bus, "--format", "json")
     assert code == 4
     failed = {name: check["detail"] for name, check in checks(out).items() if not check["passed"]}
@@ -231,7 +231,7 @@ def test_topics_makes_both_alike_and_check_reads_both(
     on_a_bus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Protects the first start: topics are made to fit, and records of either are shown to be readable or not."""
-    assert run_command(monkeypatch, capsys, "topics", on_a_bus, "--create", "--partitions", 5)[0] == 0
+    assert run_command(monkeypatch, capsys, "topics", on_a_bus, "--create-inputs", "--partitions", 5)[0] == 0
     bus = connect(url_of(on_a_bus), {})
     assert [state.partitions for state in bus.describe(["readings", "results"]).values()] == [5, 5]
     sample = Outgoing("readings", b"a", b'{"id": "1", "x0": 1, "x1": 2}')
@@ -260,7 +260,7 @@ def test_replay_sends_labels_so_many_rows_later(
 ) -> None:
     """Protects who tries late labels on own data: every label once, that late, where its sample is, and never in the sample."""
     on_a_bus.write_text(on_a_bus.read_text().replace("[labels]\n", '[labels]\nclient = "machine"\nformat = "msgpack"\n'))
-    run_command(monkeypatch, capsys, "topics", on_a_bus, "--create", "--partitions", 2)
+    run_command(monkeypatch, capsys, "topics", on_a_bus, "--create-inputs", "--partitions", 2)
     written: list[list[Outgoing]] = []
     bus = connect(url_of(on_a_bus), {})
     kind = type(bus)

@@ -130,7 +130,7 @@ def test_rows_without_a_client_are_left_out_and_counted(line: Line, devices: lis
     code, _, error = line("simulate", "--data", data, "--client-column", "device", "--clients", "3")
     assert code == 5
     assert "device names 2 clients, 3 are asked for" in error
-    line("topics", "--create")
+    line("topics", "--create-inputs")
     code, out, _ = line("replay", "--data", data, "--format", "json")
     found = json.loads(out)
     assert (code, found["records"], found["dropped"]) == (0, 8, 4)

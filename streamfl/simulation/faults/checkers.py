@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.made_with import MADE_WITH_KEY
 from streamfl.pofmkl.bandwidth import UpdateCost
 from streamfl.pofmkl.client_role import PofmklClient
 from streamfl.pofmkl.learner import Batch
@@ -191,7 +192,7 @@ def check_model(bus: Bus, scenario: Scenario, heard: list[list[Update]]) -> list
         by_version = {0: parameters.copy()}
         marker = ShardVersion(1, 0, 0, shard, 0, 0)
         for record in bus.read(f"{settings.federation.name}.model"):
-            if record.partition != shard:
+            if record.partition != shard or record.key == MADE_WITH_KEY:
                 continue
             message = decode_model(record.key, record.value)
             if isinstance(message, KernelParameters):

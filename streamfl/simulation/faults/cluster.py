@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from streamfl.made_with import MADE_WITH_KEY
 from streamfl.role import Record, TopicSpec
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Polled, Step, Subscription, TopicPartition, TopicState
 from streamfl.runtime.worker import POSITION_KEY
@@ -266,7 +267,7 @@ class FaultySession:
             until = bus.scheduler.now + float(bus.chances.draws.uniform(0.1, 3.0))
             bus.history.fault(bus.scheduler.now, "cluster", "changelog late", f"until {until:.3f}")
             for record in step.changelog:
-                if record.key is not None and record.key.startswith(POSITION_KEY):
+                if record.key is not None and record.key.startswith(POSITION_KEY) and record.key != MADE_WITH_KEY:
                     place = (record.topic, record.partition or 0)
                     bus.late[place] = (ends[place], until)
 

@@ -1,0 +1,113 @@
+"""Part of ``streamfl check``: a few records of every input, decoded, and what the role makes of them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from streamfl.cli.findings import Finding
+from streamfl.cli.preflight import Configured, counted
+from streamfl.role import Channels, PeerError, Received, Record, Rejection, Role, Send
+from streamfl.runtime.bus import Bus
+from streamfl.samples import Sample, SamplesSection, format_named
+
+__all__ = ["look_at_inputs"]
+
+# Of so many partitions, spread over all, the first and the last records: enough to see how a topic is keyed, however long it is.
+SAMPLE_PARTITIONS = 8
+SAMPLE_RECORDS = 10
+EXAMPLES = 3
+LONGEST_EXAMPLE = 200
+
+
+def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Channels) -> Iterator[Finding]:
+    """role: with no partition open; it has read its tables, if there are any."""
+    batch: list[Received] = []
+    existing = bus.describe([source.topic for source in channels.inputs.values()])
+    for channel, source in channels.inputs.items():
+        state = existing.get(source.topic)
+        if state is None or state.error is not None:
+            continue
+        wrong: list[str] = []
+        records = bus.peek(source.topic, _spread(state.partitions), SAMPLE_RECORDS)
+        for record in records:
+            try:
+                batch.append(Received(channel, source.decode(record), record))
+            except PeerError as error:
+                wrong.append(f"{record.topic}-{record.partition}-{record.offset} {error}")
+        readable = f"{len(records) - len(wrong)} of {counted(len(records), 'record')} readable" if records else "no records yet"
+        examples = wrong[:EXAMPLES] + ([f"and {len(wrong) - EXAMPLES} more"] if len(wrong) > EXAMPLES else [])
+        remedy = f"such records go to {configured.settings.dead_letters}: correct them or the settings"
+        yield Finding(f"records of {source.topic}", not wrong, "; ".join([readable, *examples]), remedy if wrong else "")
+    yield from _labels(configured, batch)
+    if batch:
+        yield from _would_produce(configured, role, channels, batch)
+
+
+def _spread(partitions: int) -> list[int]:
+    count = min(partitions, SAMPLE_PARTITIONS)
+    return [index * partitions // count for index in range(count)]
+
+
+def _labels(configured: Configured, batch: Sequence[Received]) -> Iterator[Finding]:
+    """Whether any of these samples has the label that the settings name: one that is missing everywhere is a mistaken name."""
+    section = getattr(configured.settings, "samples", None)
+    samples = [one for one in batch if isinstance(one.message, Sample)]
+    if not isinstance(section, SamplesSection) or section.label is None or not samples:
+        return
+    labelled = sum(one.message.label is not None for one in samples)
+    detail = f"{labelled} of {counted(len(samples), 'sample')} labelled"
+    if labelled:
+        yield Finding(f"labels of {section.topic}", True, detail)
+        return
+    known = _fields(section, [one.record for one in samples])
+    close = difflib.get_close_matches(section.label, known, n=1)
+    hint = f", did you mean {close[0]!r}?" if close else ""
+    yield Finding(
+        f"labels of {section.topic}",
+        False,
+        f"{detail}: none has the field {section.label!r} that samples.label names, and nothing would be learnt{hint}",
+        f"set samples.label to one of the fields that are there ({', '.join(known)}), or leave it out if no labels come",
+    )
+
+
+def _fields(section: SamplesSection, records: Sequence[Record]) -> list[str]:
+    decode = format_named(section.format).decoder(Any)
+    contents = [decode(record.value or b"") for record in records[:SAMPLE_RECORDS]]
+    return sorted({str(name) for content in contents if isinstance(content, dict) for name in content})
+
+
+def _would_produce(configured: Configured, role: Role, channels: Channels, batch: Sequence[Received]) -> Iterator[Finding]:
+    """What a role without any state of its own makes of these records."""
+    users = {spec.name for spec in configured.kind.topics(configured.settings) if spec.users}
+    for partition in sorted({received.partition for received in batch}):
+        role.open(partition)
+    sent: dict[str, list[Send]] = {topic: [] for topic in channels.outputs.values()}
+    refused: dict[str, list[Rejection]] = {}
+    for reply in role.receive(batch, max(received.record.timestamp for received in batch)):
+        if isinstance(reply, Send):
+            sent[channels.outputs[reply.channel]].append(reply)
+        elif reply.received.record.topic in users or reply.error.reason == "configuration":
+            # What else a peer's message has to fit is in the state, which is not taken back here.
+            refused.setdefault(reply.error.reason, []).append(reply)
+    for rejections in refused.values():
+        record = rejections[0].received.record
+        detail = f"{counted(len(rejections), 'record')} refused, the first {record.topic}-{record.partition}-{record.offset}: "
+        yield Finding("processing", False, detail + str(rejections[0].error), "see the sender of this record")
+    for notice in role.notices():
+        yield Finding(notice.reason.replace("_", " "), False, notice.text, "correct the topic or the settings")
+    for topic, sends in sent.items():
+        detail = f"{counted(len(sends), 'record')} from these"
+        if sends:
+            detail += f", the first: {_example(sends[0].value)}"
+        yield Finding(f"would write to {topic}", True, detail)
+
+
+def _example(value: bytes) -> str:
+    if len(value) <= LONGEST_EXAMPLE:
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            pass
+    return f"{len(value)} bytes"

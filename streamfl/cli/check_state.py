@@ -1,0 +1,103 @@
+"""Part of ``streamfl check``: what is remembered, and what other members publish, against the settings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+
+from streamfl.cli.findings import Finding
+from streamfl.cli.preflight import Configured, counted
+from streamfl.made_with import Difference
+from streamfl.role import Channels, ConfigurationError, PeerError, Received, Record, Rejection, Role
+from streamfl.runtime.bus import Bus
+from streamfl.runtime.remembered_settings import differences, is_settings, refusal
+from streamfl.runtime.worker import POSITION_KEY
+
+__all__ = ["look_at_state", "look_at_tables"]
+
+# A worker reads all of it at its start; whoever only asks is not kept that long.
+READING_SECONDS = 30.0
+
+
+def look_at_state(configured: Configured, bus: Bus, channels: Channels) -> Iterator[Finding]:
+    """Whether a worker with these settings could take back the state of every partition."""
+    for topic in _existing(bus, channels.changelogs.values()):
+        records: dict[int, Record] = {}
+        begun: set[int] = set()
+        whole = _read(bus, topic, records, begun)
+        yield _judged(configured, channels, topic, records, begun, "" if whole else f", as far as {READING_SECONDS:g} s allow")
+
+
+def _judged(
+    configured: Configured, channels: Channels, topic: str, records: dict[int, Record], begun: set[int], limit: str
+) -> Finding:
+    check = f"state in {topic}"
+    if not begun:
+        return Finding(check, True, f"none yet{limit}")
+    settings = configured.settings
+    made_with = configured.kind.made_with(settings)
+    taken_over: dict[Difference, None] = {}
+    for partition in sorted(begun & records.keys()):
+        try:
+            wrong, others = differences(made_with, records[partition])
+        except ConfigurationError as error:
+            return Finding(check, False, str(error), "delete the topic, or restore it from a copy")
+        if wrong:
+            text = refusal(topic, partition, wrong, others, channels.changelogs.values(), settings.group)
+            return Finding(check, False, text, "set back what was changed, or begin anew")
+        taken_over.update(dict.fromkeys(others))
+    detail = f"of {counted(len(begun), 'partition')}, made with these settings{limit}"
+    if unknown := begun - records.keys():
+        detail += f"; {counted(len(unknown), 'partition')} of a release that did not remember them"
+    if taken_over:
+        detail += f"; would be taken over although {'; '.join(map(str, taken_over))}"
+    return Finding(check, True, detail)
+
+
+def _read(bus: Bus, topic: str, records: dict[int, Record], begun: set[int]) -> bool:
+    """The last record of settings of each partition, and the partitions in which a role remembers anything; False: not all."""
+    deadline = time.monotonic() + READING_SECONDS
+    for record in bus.read(topic):
+        if is_settings(record):
+            records[record.partition] = record
+        elif record.value is not None and not (record.key or b"").startswith(POSITION_KEY):
+            begun.add(record.partition)
+        if time.monotonic() > deadline:
+            return False
+    return True
+
+
+def look_at_tables(bus: Bus, role: Role, channels: Channels) -> Iterator[Finding]:
+    """What the role makes of what every worker reads whole: the same as when it runs."""
+    by_topic = {table.topic: (channel, table) for channel, table in channels.tables.items()}
+    for topic in _existing(bus, by_topic):
+        channel, table = by_topic[topic]
+        latest: dict[tuple[int, bytes], Record] = {}
+        deadline = time.monotonic() + READING_SECONDS
+        for record in bus.read(topic):
+            place = record.partition, record.key or b""
+            # In the order of the last writing, as compaction would leave them.
+            latest.pop(place, None)
+            latest[place] = record
+            if time.monotonic() > deadline:
+                break
+        batch: list[Received] = []
+        refused: list[str] = []
+        for record in latest.values():
+            try:
+                batch.append(Received(channel, table.decode(record), record))
+            except PeerError as error:
+                refused.append(str(error))
+        replies = role.receive(batch, max(one.record.timestamp for one in batch)) if batch else ()
+        refused += [str(reply.error) for reply in replies if isinstance(reply, Rejection)]
+        detail = counted(len(latest), "record") if latest else "no records yet"
+        if refused:
+            detail += f", {len(refused)} refused, the first: {refused[0]}"
+        trouble = role.trouble
+        yield Finding(f"what {topic} says", trouble is None, trouble or detail, "give all members the same" if trouble else "")
+
+
+def _existing(bus: Bus, topics: Iterable[str]) -> list[str]:
+    names = list(topics)
+    found = bus.describe(names)
+    return [name for name in names if name in found and found[name].error is None]

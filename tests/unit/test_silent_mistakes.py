@@ -1,0 +1,546 @@
+"""Mistakes that would pass in silence: ``streamfl check`` and a running worker tell them, with what to do."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import run_command
+
+from streamfl.made_with import MADE_WITH_HEADER, MADE_WITH_KEY
+from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION, ShardVersion, decode_model
+from streamfl.role import ConfigurationError, PeerError, Record, TopicSpec
+from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.kinds import build_worker, find_kind
+from streamfl.runtime.memory_bus import MemoryBus
+from streamfl.runtime.worker import POSITION_KEY, Worker
+from streamfl.settings import RoleSettings, load_settings
+from streamfl.vafl.config import VaflSettings
+
+CLIENT = """
+[federation]
+name = "plant"
+seed = 7
+clients = 5
+[bus]
+url = "{url}"
+commit_interval_ms = 0
+[role]
+kind = "pofmkl-client"
+[samples]
+topic = "readings"
+client = "site"
+features = ["x0", "x1"]
+label = "y"
+label_range = [0.0, 10.0]
+[learning]
+features_per_kernel = 4
+staleness = "async"
+"""
+LABELS = """
+[labels]
+topic = "results"
+client = "site"
+sample_id = "id"
+label = "y"
+expiry_seconds = 60
+"""
+SITES = ("a", "b", "c", "d", "e")
+
+Logs = pytest.LogCaptureFixture
+
+
+@dataclass
+class Plant:
+    """A federation on a memory bus, its settings as text that a test changes, and the command line."""
+
+    folder: Path
+    command: Callable[..., tuple[int, str, str]]
+    text: str = CLIENT
+    now: float = 1000.0
+    workers: list[Worker] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.url = f"memory://{self.folder.name}-mistakes"
+        self.bus = MemoryBus.at(self.url)
+
+    def change(self, old: str, new: str) -> None:
+        assert old in self.text
+        self.text = self.text.replace(old, new, 1)
+
+    def settings(self, kind: str = "pofmkl-client") -> RoleSettings:
+        path = self.folder / f"{kind}.toml"
+        path.write_text(self.text.format(url=self.url).replace('kind = "pofmkl-client"', f'kind = "{kind}"'))
+        return load_settings(path, find_kind(kind).settings)
+
+    def create(self, partitions: int = 3) -> None:
+        for kind in ("pofmkl-client", "pofmkl-server"):
+            specs = find_kind(kind).topics(self.settings(kind))
+            self.bus.create([replace(spec, partitions=spec.partitions or partitions) for spec in specs])
+
+    def start(self, kind: str = "pofmkl-client") -> Worker:
+        worker = build_worker(self.settings(kind), self.bus, clock=lambda: self.now)
+        self.workers.append(worker)
+        return worker
+
+    def settle(self) -> None:
+        while sum(worker.step(0.0) for worker in self.workers):
+            pass
+
+    def stop(self) -> None:
+        self.settle()
+        for worker in self.workers:
+            worker.close()
+        self.workers = []
+
+    def sample(self, site: str, number: int, key: str | None = None, **content: Any) -> None:
+        record = {"site": site, "id": f"r{number}", "x0": number % 7 / 7, "x1": number % 3, "y": 5.0 + number % 2, **content}
+        self.bus.write([Outgoing("readings", (key or site).encode(), json.dumps(record).encode())])
+
+    def run(self, samples: int = 12, **content: Any) -> None:
+        """A client works on samples of all sites, commits and ends."""
+        for number in range(samples):
+            self.sample(SITES[number % len(SITES)], number, **content)
+        self.start()
+        self.stop()
+
+    def check(self, kind: str = "pofmkl-client") -> tuple[int, dict[str, str]]:
+        """Exit code, and what each check that failed found, with what to do."""
+        self.settings(kind)
+        code, out, _ = self.command("check", self.folder / f"{kind}.toml", "--format", "json")
+        found = json.loads(out)["checks"]
+        self.details = {one["check"]: one["detail"] for one in found}
+        return code, {one["check"]: f"{one['detail']} -> {one['remedy']}" for one in found if not one["passed"]}
+
+    def state(self) -> list[Record]:
+        return list(self.bus.read("plant.pofmkl-client.state"))
+
+
+@pytest.fixture
+def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Plant:
+    made = Plant(tmp_path, lambda *arguments: run_command(monkeypatch, capsys, *arguments))
+    made.create()
+    return made
+
+
+# ---- the state remembers what it was made with
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("label_range = [0.0, 10.0]", "label_range = [0.0, 100.0]", "samples.label_range was [0.0,10.0], is [0.0,100.0]"),
+        ('label = "y"', 'label = "y"\ninput_norm = 2.0', "samples.input_norm was 1.0, is 2.0"),
+        ('["x0", "x1"]', '["x1", "x0"]', 'samples.features was ["x0","x1"], is ["x1","x0"]'),
+        ('["x0", "x1"]', '["x0", "id"]', 'samples.features was ["x0","x1"], is ["x0","id"]'),
+        ("seed = 7", "seed = 8", "federation.seed was 7, is 8"),
+        ('label = "y"\n', 'label = "z"\n', 'samples.label was "y", is "z"'),
+        ('label = "y"\n', 'sample_id = "id"\n' + LABELS + "[samples_end]", 'labels.topic was not set, is "results"'),
+        ("[learning]", '[learning]\npreset = "paper"', 'learning.preset was "default", is "paper"'),
+        ("[learning]", '[learning]\nloss = "logistic"', 'learning.loss was "square", is "logistic"'),
+        ("[learning]", '[learning]\nprecision = "float64"', 'learning.precision was "float32", is "float64"'),
+        ("[learning]", '[kernels]\nviews = ["centred"]\n[learning]', "kernels.views was"),
+        ("[learning]", "[uplink]\nkernels_per_upload = 2\n[learning]", "uplink.kernels_per_upload was not set, is 2"),
+        ("[learning]", '[experts]\nlocal = ["last-label"]\n[learning]', "experts.local was"),
+    ],
+)
+def test_a_setting_that_the_state_was_made_with_cannot_change(plant: Plant, old: str, new: str, told: str) -> None:
+    """Protects predictions from a state that means something else: 57.9 was predicted for labels of 5.97. Both check and the worker
+    name the key, both values and the ways out, and nothing is written.
+    """
+    plant.run()
+    plant.change(old, new.replace("[samples_end]", ""))
+    if "[labels]" in plant.text:
+        plant.change("label_range = [0.0, 10.0]\n", "")
+        plant.create()
+    before = plant.state()
+    code, failed = plant.check()
+    assert code == 4
+    assert told in failed["state in plant.pofmkl-client.state"]
+    worker = plant.start()
+    with pytest.raises(ConfigurationError) as caught:
+        plant.settle()
+    worker.close()
+    for part in (told, "Set back what was changed", "delete the topics plant.pofmkl-client.state", "'plant.pofmkl-client'"):
+        assert part in str(caught.value)
+    assert plant.state() == before
+
+
+def test_what_may_change_is_taken_over_and_said(plant: Plant, caplog: Logs) -> None:
+    """Protects operators from beginning anew for a setting that no state depends on, and from a change that nobody sees."""
+    plant.run()
+    plant.change("clients = 5", "clients = 40")
+    plant.change('staleness = "async"', 'staleness = "lockstep"')
+    assert plant.check()[0] == 0
+    assert "federation.clients was 5, is 40; learning.staleness was" in plant.details["state in plant.pofmkl-client.state"]
+    caplog.clear()
+    plant.start()
+    plant.settle()
+    said = [record.getMessage() for record in caplog.records if "the state is taken over" in record.getMessage()]
+    assert len(said) == 2
+    assert "'federation.clients'" in said[0]
+    plant.check()
+    assert "taken over" not in plant.details["state in plant.pofmkl-client.state"]
+    plant.stop()
+    plant.start()
+    caplog.clear()
+    plant.settle()
+    assert "taken over" not in caplog.text
+
+
+def without_settings(bus: MemoryBus) -> None:
+    """What the release before would have left in the changelogs."""
+    for topic in bus._topics.values():
+        for log in topic.partitions:
+            log._records = [record for record in log._records if record.key != MADE_WITH_KEY]
+
+
+def test_state_of_the_release_before_is_taken_as_it_is(plant: Plant, caplog: Logs) -> None:
+    """Protects an upgrade: state without the record of settings goes on, gets the record, and that is said once."""
+    plant.run()
+    without_settings(plant.bus)
+    assert plant.check()[0] == 0
+    assert "of a release that did not remember them" in plant.details["state in plant.pofmkl-client.state"]
+    caplog.clear()
+    plant.start()
+    plant.stop()
+    assert caplog.text.count("did not remember its settings") == 1
+    plant.change("seed = 7", "seed = 8")
+    assert "federation.seed was 7, is 8" in plant.check()[1]["state in plant.pofmkl-client.state"]
+
+
+def test_the_release_before_passes_over_the_record(plant: Plant) -> None:
+    """Protects a rolling upgrade: a worker of the release before may be given a partition that a newer one wrote."""
+    plant.run()
+    records = [record for record in plant.state() if record.key == MADE_WITH_KEY]
+    assert {record.partition for record in records} == {record.partition for record in plant.state()}
+    for record in records:
+        assert record.key is not None
+        # It took whatever begins so for the position of a topic, and left out those that it does not read.
+        assert record.key.startswith(POSITION_KEY)
+        assert struct.unpack("<q", record.value or b"") == (0,)
+        assert record.key.removeprefix(POSITION_KEY).decode() not in ("readings", "results")
+
+
+def test_as_long_as_nothing_is_remembered_settings_bind_nobody(plant: Plant) -> None:
+    """Protects whoever corrects a mistake that had every record refused."""
+    plant.change('["x0", "x1"]', '["x0", "temperature"]')
+    plant.run()
+    plant.change('["x0", "temperature"]', '["x0", "x1"]')
+    assert plant.check()[0] == 0
+    plant.run()
+    assert len(list(plant.bus.read("plant.predictions"))) == 12
+
+
+def test_settings_that_are_too_long_to_be_kept_are_compared_all_the_same(plant: Plant) -> None:
+    """Protects the changelog from a record that no topic takes, and the comparison from being left out for it."""
+    names = [f"a-feature-with-a-long-name-{number:05}" for number in range(9_000)]
+    plant.change('["x0", "x1"]', json.dumps(names))
+    made = find_kind("pofmkl-client").made_with(plant.settings())
+    assert len(made.encode()) < 20_000
+    plant.change(names[-1], "another")
+    other = find_kind("pofmkl-client").made_with(plant.settings())
+    [one], _ = other.compare(json.loads(made.encode()))
+    assert one.key == "samples.features"
+    assert len(str(one)) < 1_000
+
+
+VERTICAL: dict[str, Any] = {
+    "federation": {"name": "loans", "parties": ["bank", "shop"], "embedding_size": 1},
+    "role": {"kind": "vafl-party"},
+    "party": {"name": "bank"},
+    "samples": {"topic": "accounts", "features": ["age", "income"]},
+    "embedding": {"hidden": [3]},
+}
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "told"),
+    [
+        ("embedding", {"hidden": [4]}, "embedding.hidden was [3], is [4]"),
+        ("embedding", {"activation": "tanh"}, 'embedding.activation was "relu", is "tanh"'),
+        ("federation", {"parties": ["shop", "bank"]}, 'federation.parties was ["bank","shop"], is ["shop","bank"]'),
+        ("samples", {"features": ["income", "age"]}, 'samples.features was ["age","income"]'),
+        ("learning", {"optimiser": "adam"}, 'learning.optimiser was "adagrad", is "adam"'),
+        ("learning", {"batch_size": 4}, None),
+        ("privacy", {"ledger_limit": 5}, None),
+    ],
+)
+def test_a_partys_network_cannot_change_under_its_state(section: str, values: dict[str, Any], told: str | None) -> None:
+    """Protects vertical federations: what depends on the shape and the order of what is learnt is refused, all else goes on."""
+    bus = MemoryBus()
+    settings = VaflSettings.model_validate(VERTICAL)
+    bus.create([replace(spec, partitions=spec.partitions or 1) for spec in find_kind("vafl-party").topics(settings)])
+    bus.write([Outgoing("accounts", b"c1", b'{"age": 0.5, "income": 1}')])
+    worker = build_worker(settings, bus)
+    while worker.step(0.0):
+        pass
+    worker.close()
+    changed = build_worker(VaflSettings.model_validate(VERTICAL | {section: VERTICAL.get(section, {}) | values}), bus)
+    if told is None:
+        while changed.step(0.0):
+            pass
+        changed.close()
+        return
+    with pytest.raises(ConfigurationError) as caught:
+        changed.step(0.0)
+    assert told in str(caught.value)
+
+
+# ---- client and server
+
+
+def another_server(plant: Plant, old: str, new: str, samples: int = 12) -> Worker:
+    """A client that works beside a server with another setting."""
+    own = plant.text
+    plant.change(old, new)
+    plant.start("pofmkl-server")
+    plant.text = own
+    client = plant.start()
+    plant.settle()
+    for number in range(samples):
+        plant.sample(SITES[number % len(SITES)], number)
+        plant.settle()
+    return client
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("seed = 7", "seed = 9", "federation.seed is 9 there and 7 here"),
+        ("[learning]", '[kernels]\nviews = ["centred"]\n[learning]', 'kernels.views is ["centred"] there and'),
+        ("features_per_kernel = 4", "features_per_kernel = 5", "learning.features_per_kernel is 5 there and 4 here"),
+    ],
+)
+def test_a_client_whose_server_has_other_settings_is_red_and_names_them(
+    plant: Plant, caplog: Logs, old: str, new: str, told: str
+) -> None:
+    """Protects a federation from learning nothing for ever with both logs silent: the client is in trouble, says the key once, and
+    check finds the same, though no version of the model was ever made.
+    """
+    client = another_server(plant, old, new)
+    assert told in (client.role.trouble or "")
+    assert caplog.text.count(told) == 1
+    code, failed = plant.check()
+    assert code == 4
+    assert told in failed["what plant.model says"]
+
+
+def test_a_model_of_a_release_without_settings_is_still_refused_loudly(plant: Plant) -> None:
+    """Protects mixed releases: without the record of settings the fingerprint alone turns the client red, until one fits."""
+    client = plant.start()
+    plant.settle()
+    for fingerprint in (1, None):
+        own = client.role.fingerprint  # type: ignore[attr-defined]
+        marker = ShardVersion(1, own if fingerprint is None else fingerprint, 2, 0, 1, 1)
+        plant.bus.write([Outgoing("plant.model", MARKER_KEY, SHARD_VERSION.encode(marker), 0)])
+        plant.settle()
+        assert (client.role.trouble is None) == (fingerprint is None)
+        assert plant.check()[0] == (0 if fingerprint is None else 4)
+
+
+def test_a_record_of_settings_alone_decides_nothing_where_the_model_fits(plant: Plant) -> None:
+    """Protects clients from a stranger who writes to the model's topic: where a version fits, no record of settings counts."""
+    plant.start("pofmkl-server")
+    client = plant.start()
+    for number in range(12):
+        plant.sample(SITES[number % len(SITES)], number)
+        plant.settle()
+    forged = Outgoing("plant.model", MADE_WITH_KEY, bytes(8), 0, ((MADE_WITH_HEADER, b'{"federation.seed": 666}'),))
+    plant.bus.write([forged])
+    plant.settle()
+    assert client.role.trouble is None
+    for content in (b"{", b"[1]", b"\xff", b'{"federation.seed": {"a": [[[]]]}}', b"[" * 100_000):
+        plant.bus.write([replace_headers(forged, content)])
+        plant.settle()
+        assert client.role.trouble is None
+    assert plant.check()[0] == 0
+
+
+def replace_headers(record: Outgoing, content: bytes) -> Outgoing:
+    return Outgoing(record.topic, record.key, record.value, record.partition, ((MADE_WITH_HEADER, content),))
+
+
+def test_a_reader_of_the_release_before_refuses_the_record_alone(plant: Plant) -> None:
+    """Protects a rolling upgrade of clients: what they do not know in the model's topic is one refused record."""
+    another_server(plant, "seed = 7", "seed = 7", samples=1)
+    [record] = [record for record in plant.bus.read("plant.model") if record.key == MADE_WITH_KEY]
+    with pytest.raises(PeerError):
+        decode_model(record.key, record.value)
+
+
+# ---- samples and labels
+
+
+def test_a_label_field_that_no_record_has_is_told(plant: Plant, caplog: Logs) -> None:
+    """Protects from a mistyped field: every record is readable, everything is predicted, and nothing would ever be learnt."""
+    plant.change('label = "y"', 'label = "yy"')
+    client = plant.start()
+    for number in range(60):
+        plant.sample(SITES[number % len(SITES)], number)
+    code, failed = plant.check()
+    assert code == 4
+    told = failed["labels of readings"]
+    assert "none has the field 'yy' that samples.label names, and nothing would be learnt, did you mean 'y'?" in told
+    assert "id, site, x0, x1, y" in told
+    plant.settle()
+    assert "none of 60 samples had a label in the field 'yy'" in (client.role.trouble or "")
+    assert caplog.text.count("had a label in the field 'yy'") == 1
+    plant.sample("a", 61, yy=5.0)
+    plant.settle()
+    assert client.role.trouble is None
+
+
+def test_unlabelled_samples_of_a_client_that_has_learnt_are_no_trouble(plant: Plant) -> None:
+    """Protects streams whose labels are rare: they were learnt from before, and a restart does not forget that."""
+    plant.run()
+    client = plant.start()
+    for number in range(60):
+        plant.sample(SITES[number % len(SITES)], number, y=None)
+    plant.settle()
+    assert client.role.trouble is None
+
+
+def test_labels_outside_their_range_are_told(plant: Plant, caplog: Logs) -> None:
+    """Protects the unit that errors are counted in: the share that is outside and an example are said."""
+    for number in range(10):
+        plant.sample("a", number, y=25.0 if number < 3 else 5.0)
+    code, failed = plant.check()
+    assert code == 4
+    assert "3 of 10 labels were outside samples.label_range = [0.0, 10.0], the last 25" in failed["labels outside range"]
+    client = plant.start()
+    plant.settle()
+    assert "3 of 10 labels were outside samples.label_range" in caplog.text
+    assert "streamfl_labels_outside_range_total 3.0" in client.metrics.render().decode()
+
+
+def test_a_topic_that_is_not_keyed_by_client_is_told(plant: Plant, caplog: Logs) -> None:
+    """Protects samples from being refused for want of seats that five sites do not need: 34 of 60 were lost, and the remedy that
+    was named would have given each site several memories.
+    """
+    for number in range(60):
+        plant.sample(SITES[number % len(SITES)], number, key=f"r{number}")
+    code, failed = plant.check()
+    assert code == 4
+    assert "come in the partitions" in failed["not keyed by client"]
+    client = plant.start()
+    plant.settle()
+    assert "Write the topic with the client's name as the key" in (client.role.trouble or "")
+    assert caplog.text.count("Write the topic with the client's name as the key") == 1
+    letters = [dict(letter.headers)["text"].decode() for letter in plant.bus.read("plant.dead-letters")]
+    assert letters
+    assert not [text for text in letters if "raise federation.clients" in text]
+    # It is not for good.
+    for number in range(1100):
+        plant.sample("a", number)
+    plant.settle()
+    assert client.role.trouble is None
+
+
+def with_labels(plant: Plant) -> None:
+    plant.change('label = "y"\n', 'sample_id = "id"\n')
+    plant.text += LABELS
+    plant.create()
+
+
+def test_labels_keyed_otherwise_than_samples_are_told(plant: Plant, caplog: Logs) -> None:
+    """Protects late labels: those in another partition than their sample never meet it. 44 of 60 were lost in silence."""
+    with_labels(plant)
+    client = plant.start()
+    for number in range(60):
+        site = SITES[number % len(SITES)]
+        plant.sample(site, number)
+        label = {"site": site, "id": f"r{number}", "y": 5}
+        plant.bus.write([Outgoing("results", f"r{number}".encode(), json.dumps(label).encode())])
+    code, failed = plant.check()
+    assert code == 4
+    assert "they never meet. Write both topics with the same keys" in failed["labels keyed otherwise"]
+    plant.settle()
+    assert "they never meet" in (client.role.trouble or "")
+    assert caplog.text.count("they never meet") == 1
+    plant.now += 100
+    caplog.clear()
+    plant.settle()
+    assert "labels were forgotten after 60 s (labels.expiry_seconds) without their sample" in caplog.text
+
+
+def test_labels_that_name_their_samples_otherwise_are_told(plant: Plant) -> None:
+    """Protects late labels whose names never match: nothing is learnt, whatever the keys."""
+    with_labels(plant)
+    client = plant.start()
+    for number in range(30):
+        plant.sample("a", number)
+        plant.bus.write([Outgoing("results", b"a", json.dumps({"site": "a", "id": f"R-{number}", "y": 5}).encode())])
+    plant.settle()
+    assert "none of 30 labels met one of 30 samples" in (client.role.trouble or "")
+    plant.bus.write([Outgoing("results", b"a", json.dumps({"site": "a", "id": "r1", "y": 5}).encode())])
+    plant.settle()
+    assert client.role.trouble is None
+
+
+def test_check_looks_at_both_ends_of_several_partitions(plant: Plant) -> None:
+    """Protects from a check of what was written long ago, in one partition: the mistake is in the newest records of another."""
+    plant.bus.write([Outgoing("readings", b"a", json.dumps({"site": "a", "x0": 1, "x1": 2, "y": 5}).encode(), 0)] * 400)
+    plant.bus.write([Outgoing("readings", b"b", json.dumps({"site": "b", "x0": 1, "x1": 2, "y": 5}).encode(), 2)] * 50)
+    assert plant.check()[0] == 0
+    plant.bus.write([Outgoing("readings", b"b", b'{"site": "b", "x0": 1}', 2)])
+    code, failed = plant.check()
+    assert code == 4
+    assert "readings-2-50 missing_field: x1 is missing" in failed["records of readings"]
+
+
+def test_group_offsets_that_were_set_back_are_told(plant: Plant, caplog: Logs) -> None:
+    """Protects whoever resets a group and waits: the state's own position counts, and the log says how to begin anew really."""
+    plant.run()
+    assert "does not count" not in caplog.text
+    group = plant.bus._groups["plant.pofmkl-client"]
+    group.committed = dict.fromkeys(group.committed, 0)
+    plant.start()
+    plant.settle()
+    assert "the group's offset does not count" in caplog.text
+    assert "delete the topics plant.pofmkl-client.state" in caplog.text
+    assert len(list(plant.bus.read("plant.predictions"))) == 12
+
+
+def test_users_topics_are_made_only_when_asked_for(tmp_path: Path, plant: Plant) -> None:
+    """Protects from a mistyped name: a topic made for it is empty for ever, and everything looks well."""
+    plant.url += "-new"
+    plant.bus = MemoryBus.at(plant.url)
+    plant.change('topic = "readings"', 'topic = "readngs"')
+    plant.settings()
+    config = plant.folder / "pofmkl-client.toml"
+    code, out, error = plant.command("topics", config, "--create", "--format", "json")
+    assert code == 4
+    assert "plant.model" in json.loads(out)["created"]
+    assert "did not create readngs, which is yours, nor plant.pofmkl-client.state" in error
+    assert plant.bus.describe(["readngs", "plant.pofmkl-client.state"]) == {}
+    code, failed = plant.check()
+    assert "see that its name is right" in failed["topic readngs"]
+    plant.bus.create([TopicSpec("readngs", 5, compacted=False)])
+    assert plant.command("topics", config, "--create")[0] == 0
+    assert plant.bus.describe(["plant.pofmkl-client.state"])["plant.pofmkl-client.state"].partitions == 5
+    plant.change('topic = "readngs"', 'topic = "others"')
+    plant.settings()
+    plant.command("topics", config, "--create-inputs")
+    assert plant.bus.describe(["others"])["others"].partitions == 4
+
+
+def test_one_name_for_two_federations_is_told(plant: Plant) -> None:
+    """Protects two teams that chose one name: of the same system their state tells, of two systems their topics do."""
+    plant.run()
+    plant.change('topic = "readings"', 'topic = "theirs"')
+    plant.create()
+    assert 'samples.topic was "readings", is "theirs"' in plant.check()[1]["state in plant.pofmkl-client.state"]
+    plant.change('topic = "theirs"', 'topic = "readings"')
+    plant.bus.create([TopicSpec("plant.vafl-coordinator.state", 1, compacted=True)])
+    code, failed = plant.check()
+    assert code == 4
+    assert "plant.vafl-coordinator.state" in failed["federation.name"]
+    code, _, error = plant.command("run", plant.folder / "pofmkl-client.toml")
+    assert code == 2
+    assert "another system's roles have used it" in error
