@@ -53,6 +53,7 @@ from streamfl_connectors.kafka_clients import (
     close_consumer,
     complete,
     discard,
+    end_once,
     mend_joins,
     publish,
     read_edges,
@@ -783,6 +784,7 @@ class KafkaSession:
             producer = self._bus.make(KafkaProducer, PRODUCER_DEFAULTS, **settings)
             if self._transactional:
                 wait_for_brokers(producer)
+                end_once(producer)
                 try:
                     producer.init_transactions()
                 except BaseException:
@@ -795,6 +797,7 @@ class KafkaSession:
         producer = self._ready_producer()
         transactions = producer._transaction_manager
         wait = self._bus.write_timeout * 1000
+        ending = False
         try:
             producer.begin_transaction()
             # The order matters: committing with a failed send succeeds and loses it, and committing with a refused
@@ -805,9 +808,14 @@ class KafkaSession:
             if positions:
                 offsets = {KafkaPartition(*one): OffsetAndMetadata(offset, "", -1) for one, offset in positions.items()}
                 complete(producer, transactions.send_offsets_to_transaction(offsets, self._group), wait)
+            ending = True
             complete(producer, transactions.begin_commit(), wait)
         except BaseException:
-            self._abort(producer)
+            if ending:
+                # Its EndTxn may be under way: an abort in the same epoch could be overtaken by it.
+                self._replace(producer)
+            else:
+                self._abort(producer)
             raise
 
     def _fence(self) -> dict[TopicPartition, int]:
@@ -828,6 +836,10 @@ class KafkaSession:
                 return
         except (KafkaError, AssertionError):
             pass
+        self._replace(producer)
+
+    def _replace(self, producer: Any) -> None:
+        """The next producer of this id has the cluster decide what this one leaves undecided."""
         self._producer = None
         discard(producer)
 
@@ -837,8 +849,7 @@ class KafkaSession:
             publish(producer, step.outputs, limits, self._bus.write_timeout)
             publish(producer, step.changelog, limits, self._bus.write_timeout)
         except BaseException:
-            self._producer = None
-            discard(producer)
+            self._replace(producer)
             raise
         if step.positions:
             offsets = {KafkaPartition(*one): OffsetAndMetadata(offset, "", -1) for one, offset in step.positions.items()}

@@ -6,7 +6,7 @@ This module reaches into the library's private parts, so the library is pinned t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count as counted
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from kafka import TopicPartition as KafkaPartition
 from kafka import errors as kafka_errors
 from kafka.errors import KafkaError
+from kafka.producer.transaction_manager import EndTxnHandler
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from streamfl.role import ConfigurationError, Record
@@ -26,6 +27,7 @@ __all__ = [
     "close_consumer",
     "complete",
     "discard",
+    "end_once",
     "mend_joins",
     "publish",
     "read_to_end",
@@ -258,6 +260,37 @@ def mend_joins(coordinator: Any) -> None:
     coordinator._do_join_and_sync_async = join_once
     coordinator._on_join_complete_async = complete_once
     coordinator.reset_generation = begin_anew
+
+
+def end_once(producer: Any) -> None:
+    """Have a producer whose EndTxn was not answered die instead of sending it again.
+
+    EndTxn ends a transaction. It says which producer and which epoch, and not which transaction (KAFKA-17754). The library sends it
+    again when the connection breaks, and goes on when the second one is answered. The first one may be under way even then; it ends
+    whatever transaction that epoch has begun by the time it arrives, with records missing, or records that were to be aborted. So
+    no transaction may begin in such an epoch: a dead producer begins none, and the ``init_transactions`` of the next one has the
+    cluster refuse the epoch from then on. An answer, an error as well, says that nothing is under way any more; what the library
+    does about one is right.
+    """
+    transactions = producer._transaction_manager
+    enqueue = transactions._enqueue_request
+
+    def enqueue_once(handler: Any) -> None:
+        # Also what the library sends again after an answer comes by here.
+        if isinstance(handler, EndTxnHandler) and "on_complete" not in vars(handler):
+            handler.on_complete = _fatal_unless_answered(handler.on_complete)
+        enqueue(handler)
+
+    transactions._enqueue_request = enqueue_once
+
+
+def _fatal_unless_answered(take: Callable[[int, Any], None]) -> Callable[[int, Any], None]:
+    def on_complete(number: int, answer: Any) -> None:
+        # Of all exceptions a lost connection alone makes the library send again; every other one is the end of the producer.
+        lost = isinstance(answer, kafka_errors.KafkaConnectionError)
+        take(number, KafkaError(f"the connection broke before EndTxn was answered ({answer})") if lost else answer)
+
+    return on_complete
 
 
 def wait_for_brokers(producer: Any) -> None:

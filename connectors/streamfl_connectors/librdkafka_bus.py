@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import logging
 import threading
 import time
 from collections import deque
@@ -19,6 +18,7 @@ from streamfl.runtime.bus import BusUnavailable, Outgoing, Subscription, TopicSp
 from streamfl.runtime.bus import TopicPartition as Place
 from streamfl_connectors.librdkafka_clients import Reader, Writer, check
 from streamfl_connectors.librdkafka_failures import NOT_LET_IN, needed, told, translated
+from streamfl_connectors.librdkafka_log import LOG
 from streamfl_connectors.librdkafka_session import LibrdkafkaSession
 from streamfl_connectors.partitioner import partition_of
 
@@ -65,6 +65,7 @@ OWN_OPTIONS = {
     "group.id": "set bus.group",
     "group.protocol": "not configurable",
     "isolation.level": "always read_committed",
+    "log.queue": "always on, streamfl listens to the log",
     "metadata.broker.list": "set bus.url",
     "partition.assignment.strategy": "not configurable",
     "partitioner": "always murmur2_random, as Java's clients choose",
@@ -88,19 +89,6 @@ OTHER_SPELLINGS = {
 # Names that are offered instead of a mistyped one, beside those above.
 COMMON = ("security.protocol", "sasl.mechanism", "client.id", "compression.type", "linger.ms", "max.poll.interval.ms")
 
-LOG = logging.getLogger(__name__)
-
-
-class _OneOptionForAll(logging.Filter):
-    """Hides that a producer has no use for a consumer's option: every client gets all of them."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return "CONFWARN" not in record.getMessage()
-
-
-LOG.addFilter(_OneOptionForAll())
-
-
 class LibrdkafkaBus:
     """A Kafka cluster. ``servers`` is ``host:port[,host:port…]``; the rest as :func:`streamfl_connectors.librdkafka.connect`."""
 
@@ -121,7 +109,9 @@ class LibrdkafkaBus:
     def make(self, client: Callable[[dict[str, Any]], Any], **settings: Any) -> Any:
         """A client of the library with this bus's options; ConfigurationError if it does not accept one."""
         whole = {"error_cb": self._causes.append, **DEFAULTS, **settings, **self._options}
-        whole |= {"bootstrap.servers": self._servers, "logger": LOG}
+        whole |= {"bootstrap.servers": self._servers, "logger": settings.get("logger", LOG)}
+        if "debug" in settings and "debug" in self._options:
+            whole["debug"] = f"{self._options['debug']},{settings['debug']}"
         try:
             return client(whole)
         except KafkaException as error:

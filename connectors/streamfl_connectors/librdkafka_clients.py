@@ -16,6 +16,7 @@ from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import BusUnavailable, Outgoing
 from streamfl.runtime.bus import TopicPartition as Place
 from streamfl_connectors.librdkafka_failures import told
+from streamfl_connectors.librdkafka_log import EndTxnAnswers
 
 __all__ = ["END_SECONDS", "Cluster", "Reader", "Silence", "Writer", "record_of"]
 
@@ -174,6 +175,8 @@ class Writer:
     def __init__(self, cluster: Cluster, batch_bytes: int, settings: Mapping[str, Any]) -> None:
         self.batch_bytes = batch_bytes
         self._failed: list[tuple[KafkaError, str]] = []
+        self._answers = EndTxnAnswers()
+        heard = {"logger": self._answers, "debug": EndTxnAnswers.CONTEXT} if "transactional.id" in settings else {}
         self.client: LibraryProducer = cluster.make(
             LibraryProducer,
             **{
@@ -185,6 +188,7 @@ class Writer:
                 # A call into Python for each record that was written well would cost more than writing it.
                 "delivery.report.only.error": True,
                 "on_delivery": self._note,
+                **heard,
                 **settings,
             },
         )
@@ -233,6 +237,14 @@ class Writer:
             raise BusUnavailable(f"committing: the offsets were not taken within {timeout:g} s")
         if raised[0] is not None:
             raise raised[0]
+
+    def ended_for_certain(self) -> bool:
+        """Whether the transaction that the library has just committed or aborted was ended by one EndTxn, which was answered.
+
+        If not, another may still be under way, and no transaction may begin in this writer's epoch: it has to be replaced.
+        """
+        self.client.poll(0)
+        return self._answers.only_success()
 
     def blame(self) -> None:
         """Raise what the record failed with that was to blame, if one was."""

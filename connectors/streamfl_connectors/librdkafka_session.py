@@ -399,6 +399,7 @@ class LibrdkafkaSession:
         def left() -> float:
             return max(0.1, deadline - time.monotonic())
 
+        ending = False
         try:
             writer.client.begin_transaction()
             writer.send(step.outputs, left())
@@ -409,6 +410,7 @@ class LibrdkafkaSession:
                 # While the records are on their way.
                 writer.send_offsets(offsets, self._group, left())
             writer.settle(left())
+            ending = True
             writer.client.commit_transaction(left())
         except BaseException:
             try:
@@ -416,13 +418,20 @@ class LibrdkafkaSession:
                 with translated("committing", self._subscription.group):
                     raise
             except (CommitRefused, ConfigurationError):
-                self._abort(writer)
+                if ending:
+                    # Its EndTxn may be under way: an abort in the same epoch could be overtaken by it.
+                    self._replace(writer)
+                else:
+                    self._abort(writer)
                 raise
             except BaseException:
                 # The library would abort this transaction quietly, and wait for ever in the next one for the answer that did not
                 # come to this one.
                 self._replace(writer)
                 raise
+        if not writer.ended_for_certain():
+            # Committed it is; but what the library sent first may come late, and no transaction of its epoch may be there then.
+            self._replace(writer)
 
     def _with_followers(self, positions: Mapping[Place, int]) -> dict[Place, int]:
         if not positions or len(self._subscription.inputs) == 1 or time.monotonic() - self._refreshed < REFRESH_SECONDS:
@@ -438,8 +447,11 @@ class LibrdkafkaSession:
     def _abort(self, writer: Writer) -> None:
         try:
             writer.client.abort_transaction(10)
-            writer.forget()
         except KafkaException:
+            self._replace(writer)
+            return
+        writer.forget()
+        if not writer.ended_for_certain():
             self._replace(writer)
 
     def _replace(self, writer: Writer) -> None:
