@@ -18,8 +18,9 @@ from streamfl.cli.output import (
     print_table,
 )
 from streamfl.cli.preflight import ConfigArgument, Configured, counted, inspect_topics, read_configuration
+from streamfl.cli.unreadable import remedy as remedy_of
 from streamfl.role import Channels, ConfigurationError, PeerError, Received, Rejection, Role, Send
-from streamfl.runtime.bus import Bus, BusUnavailable
+from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
 
 __all__ = ["check"]
 
@@ -62,6 +63,8 @@ def _look(config: ConfigArgument, findings: list[_Finding]) -> int:
         with closing(configured.connect()) as bus:
             topics = _topics(configured, bus)
             findings.append(_Finding("bus", True, f"{url} answers"))
+            if codecs := bus.codecs():
+                findings.append(_Finding("compressions", True, f"{', '.join(codecs)} were tried"))
             findings += topics
             findings += _records(configured, bus, role, channels)
     except BusUnavailable as error:
@@ -91,7 +94,11 @@ def _records(configured: Configured, bus: Bus, role: Role, channels: Channels) -
         if source.topic not in existing or existing[source.topic].error is not None:
             continue
         wrong: list[str] = []
-        records = list(bus.read(source.topic, SAMPLE_RECORDS))
+        try:
+            records = list(bus.read(source.topic, SAMPLE_RECORDS))
+        except Unreadable as failure:
+            findings.append(_Finding(f"records of {source.topic}", False, str(failure), remedy_of(configured, failure)))
+            continue
         for record in records:
             try:
                 batch.append(Received(channel, source.decode(record), record))

@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing
 
 from streamfl.cli.output import STALLED
 from streamfl.cli.preflight import ConfigArgument, inspect_topics, read_configuration
+from streamfl.cli.unreadable import telling_remedy
 from streamfl.role import ConfigurationError
 from streamfl.runtime.health import HealthServer, Watchdog
 from streamfl.runtime.kinds import build_worker
@@ -48,7 +49,8 @@ def run(config: ConfigArgument) -> None:
             log.info("serving metrics and health", host=settings.metrics.host, port=server.port)
         log.info("running", role=settings.role.kind, federation=settings.federation.name, group=settings.group)
         begun.set()
-        worker.run(stop)
+        with telling_remedy(configured):
+            worker.run(stop)
     log.info("stopped")
 
 

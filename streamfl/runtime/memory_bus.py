@@ -103,6 +103,13 @@ class MemoryBus:
             records = [record for log in self._topic(topic).partitions for record in log.since(0)]
         return iter(records[:limit])
 
+    def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
+        with self._changed:
+            return iter(self._log(topic, partition).since(offset))
+
+    def codecs(self) -> Sequence[str]:
+        return ()
+
     def expel(self, session: MemorySession) -> None:
         """What a cluster does to a worker that fell silent: its partitions go to others and its commits are refused."""
         with self._changed:

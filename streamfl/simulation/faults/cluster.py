@@ -66,6 +66,12 @@ class FaultyBus:
     def read(self, topic: str, limit: int | None = None) -> Iterator[Record]:
         return self.cluster.read(topic, limit)
 
+    def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
+        return self.cluster.read_from(topic, partition, offset)
+
+    def codecs(self) -> Sequence[str]:
+        return self.cluster.codecs()
+
     def close(self) -> None:
         self.cluster.close()
 
