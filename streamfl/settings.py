@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from pydantic_settings.sources import EnvSettingsSource
 
 from streamfl.role import ConfigurationError
+from streamfl.urls import check_url, without_userinfo
 
 __all__ = [
     "Bus",
@@ -44,7 +45,7 @@ class Section(BaseModel):
     A validator that looks at several keys begins its message with the name of one of them, followed by a space.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -89,6 +90,8 @@ class Bus(Section):
     """Seconds without a cluster after which a command gives up."""
     stall_timeout_seconds: float = Field(default=120.0, gt=0, allow_inf_nan=False)
     """Seconds without a round of the loop after which a worker ends itself, so that another can take over."""
+
+    _is_a_place = field_validator("url")(check_url)
 
 
 class RoleSection(Section):
@@ -137,6 +140,7 @@ class RoleSettings(BaseSettings):
         env_prefix=ENVIRONMENT_PREFIX,
         env_nested_delimiter=NESTED_DELIMITER,
         use_attribute_docstrings=True,
+        hide_input_in_errors=True,
     )
 
     federation: Federation
@@ -266,8 +270,9 @@ def _explain(error: ValidationError, cls: type[BaseModel], content: dict[str, An
     for problem in error.errors():
         path, value = _locate(problem["loc"], content, missing=problem["type"] == "missing")
         message = problem["msg"].removeprefix("Value error, ")
+        shown = "" if _may_be_secret(path) else f"= {without_userinfo(repr(value))}"
         if problem["type"] == "missing":
-            text = "is missing" if isinstance(value, dict) else f"= {value!r}: more items are expected"
+            text = "is missing" if isinstance(value, dict) else f"{shown}: more items are expected"
         elif problem["type"] == "extra_forbidden":
             section = _model_at(cls, path[:-1])
             text = _unknown(path[-1], section.model_fields if section else {})
@@ -277,9 +282,15 @@ def _explain(error: ValidationError, cls: type[BaseModel], content: dict[str, An
         elif isinstance(value, dict):
             text = message
         else:
-            text = f"= {value!r}: {message}"
+            text = f"{shown}: {message}"
         lines.setdefault(".".join(path), []).append(text)
-    return [f"{key} {' / '.join(dict.fromkeys(texts))}".strip() for key, texts in lines.items()]
+    joined = {key: " / ".join(dict.fromkeys(texts)) for key, texts in lines.items()}
+    return [f"{key}{text}" if text.startswith(":") else f"{key} {text}".strip() for key, text in joined.items()]
+
+
+def _may_be_secret(path: list[str]) -> bool:
+    """Whether a password may stand there, in place or out of place."""
+    return path[:1] == ["bus"] and (len(path) == 1 or path[1] in ("url", "options"))
 
 
 def _locate(location: tuple[int | str, ...], content: Any, missing: bool) -> tuple[list[str], Any]:

@@ -117,6 +117,10 @@ class Broker:
         """The value for ``bus.url``."""
         return f"kafka://{self.address}"
 
+    def folder(self, topic: str, partition: int, node: int = 0) -> Path:
+        """Where a node keeps the segments of a partition."""
+        return self._directory / f"data-{node}" / f"{topic}-{partition}"
+
     def __enter__(self) -> Broker:
         libraries = _libraries()
         self._directory = Path(tempfile.mkdtemp(prefix="streamfl-broker-"))

@@ -45,9 +45,12 @@ from streamfl.runtime.bus import (
     TopicPartition,
     TopicSpec,
     TopicState,
+    Unreadable,
     new_transactional_id,
 )
 from streamfl_connectors.assignor import CoPartitionAssignor
+from streamfl_connectors.codecs import try_codecs
+from streamfl_connectors.kafka_batches import check_batches
 from streamfl_connectors.kafka_clients import (
     PendingFetches,
     close_consumer,
@@ -112,6 +115,7 @@ OWN_OPTIONS = {
     "acks": "all replicas acknowledge, always",
     "auto_offset_reset": "set bus.auto_offset_reset",
     "bootstrap_servers": "set bus.url",
+    "check_crcs": "always on",
     "enable_auto_commit": "streamfl commits",
     "enable_idempotence": "always on",
     "group_id": "set bus.group",
@@ -149,6 +153,8 @@ class KafkaBus:
                 "the Kafka connector needs the package 'crc32c' (without it checksums are up to 150 times slower): "
                 "pip install 'kafka-python[crc32c]'"
             )
+        # Told at the start: the first record that needs a missing one may come after days.
+        self._codecs = try_codecs()
         remaining = dict(options or {})
         self._servers = _servers(url)
         self.connect_timeout = _positive(remaining.pop("connect_timeout_seconds", CONNECT_TIMEOUT_SECONDS))
@@ -174,13 +180,16 @@ class KafkaBus:
 
         with causes_logged() as causes:
             try:
-                return client(**{**chosen, **settings, "kafka_client": connection})
+                made = client(**{**chosen, **settings, "kafka_client": connection})
+                if client is KafkaConsumer:
+                    check_batches(made)
+                return made
             except (KafkaError, OSError) as error:
                 # The constructor leaves its thread and its sockets behind when it fails.
-                for made in connections:
+                for left in connections:
                     with suppress(Exception):
-                        made.close()
-                        made._net.stop()
+                        left.close()
+                        left._net.stop()
                 if isinstance(error, kafka_errors.KafkaConfigurationError):
                     raise ConfigurationError(f"bus.options: {error}") from error
                 where = ",".join(self._servers)
@@ -308,6 +317,27 @@ class KafkaBus:
         with self.reader() as consumer:
             places = [KafkaPartition(topic, partition) for partition in partitions]
             return [record for place in places for record in read_edges(consumer, place, count, self.connect_timeout)]
+
+    def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
+        """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's bytes."""
+        if not 0 <= partition < (count := self.require([topic])[topic]):
+            raise ConfigurationError(f"topic {topic!r} has {count} partitions, there is no partition {partition}")
+        end = self.ends([(topic, partition)])[topic, partition]
+        with self.reader() as consumer:
+            place = KafkaPartition(topic, partition)
+            consumer.assign([place])
+            consumer.seek(place, offset)
+            try:
+                yield from read_to_end(consumer, [place], self.connect_timeout)
+            except Unreadable as failure:
+                # A damaged header may say anything: no more is passed over than what is certainly there.
+                if failure.following is None or not failure.offset < failure.following <= end:
+                    failure.following = failure.offset + 1
+                raise
+
+    def codecs(self) -> Sequence[str]:
+        """The compressions that were tried when the bus was made."""
+        return self._codecs
 
     def close(self) -> None:
         """Close the clients of the bus; sessions are closed by themselves."""
@@ -875,10 +905,11 @@ def _servers(url: str) -> list[str]:
     servers = [server.strip() for server in rest.rstrip("/").split(",") if server.strip()]
     for server in servers:
         host, _, port = server.rpartition(":")
-        if not host or not port.isdigit():
+        if not host or "@" in host or not port.isdigit():
             servers = []
     if scheme != "kafka" or not separator or not servers:
-        raise ConfigurationError(f"bus.url = {url!r}: expected kafka://host:port, several brokers separated by commas")
+        # What it is instead is not shown: it may hold a password.
+        raise ConfigurationError("bus.url: expected kafka://host:port, several brokers separated by commas")
     return servers
 
 

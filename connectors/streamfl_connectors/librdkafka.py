@@ -38,6 +38,6 @@ def _servers(url: str) -> str:
     scheme, _, rest = url.partition("://")
     servers = [server.strip() for server in rest.rstrip("/").split(",") if server.strip()]
     hosts_and_ports = [server.rpartition(":") for server in servers]
-    if scheme != SCHEME or not servers or not all(host and port.isdigit() for host, _, port in hosts_and_ports):
-        raise ConfigurationError(f"bus.url = {url!r}: expected {SCHEME}://host:port, several brokers separated by commas")
+    if scheme != SCHEME or not servers or not all(host and "@" not in host and port.isdigit() for host, _, port in hosts_and_ports):
+        raise ConfigurationError(f"bus.url: expected {SCHEME}://host:port, several brokers separated by commas")
     return ",".join(servers)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import difflib
+import re
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Producer as LibraryProducer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import BusUnavailable, Outgoing, Subscription, TopicSpec, TopicState
 from streamfl.runtime.bus import TopicPartition as Place
+from streamfl_connectors.codecs import CODECS
+from streamfl_connectors.kafka import KafkaBus
 from streamfl_connectors.librdkafka_clients import Reader, Writer, check
 from streamfl_connectors.librdkafka_failures import NOT_LET_IN, needed, told, translated
 from streamfl_connectors.librdkafka_log import LOG
@@ -27,6 +31,8 @@ __all__ = ["LibrdkafkaBus"]
 CONNECT_TIMEOUT_SECONDS = 30.0
 
 DEFAULTS: dict[str, Any] = {
+    # Off in the library: it would take what a disk has damaged.
+    "check.crcs": True,
     "reconnect.backoff.max.ms": 1000,
     "heartbeat.interval.ms": 500,
     "session.timeout.ms": 10_000,
@@ -57,6 +63,7 @@ OWN_OPTIONS = {
     "auto.offset.reset": "set bus.auto_offset_reset",
     "batch.size": "chosen by streamfl, below every topic's max.message.bytes",
     "bootstrap.servers": "set bus.url",
+    "check.crcs": "always on",
     "delivery.report.only.error": "always on",
     "enable.auto.commit": "streamfl commits",
     "enable.auto.offset.store": "streamfl commits",
@@ -86,8 +93,20 @@ OTHER_SPELLINGS = {
     "max.request.size": "message.max.bytes",
     "delivery.timeout.ms": "message.timeout.ms",
 }
+# What a client needs to be let in, and kafka-python knows by another name with underscores.
+ENTRANCE = {
+    "security.protocol": "security_protocol",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.mechanisms": "sasl_mechanism",
+    **{
+        ours: theirs.replace(".", "_") for theirs, ours in OTHER_SPELLINGS.items() if ours.startswith(("sasl", "ssl"))
+    },
+}
 # Names that are offered instead of a mistyped one, beside those above.
 COMMON = ("security.protocol", "sasl.mechanism", "client.id", "compression.type", "linger.ms", "max.poll.interval.ms")
+
+INVALID_VALUE = re.compile(r'Invalid value ".*" for', re.DOTALL)
+
 
 class LibrdkafkaBus:
     """A Kafka cluster. ``servers`` is ``host:port[,host:port…]``; the rest as :func:`streamfl_connectors.librdkafka.connect`."""
@@ -103,6 +122,7 @@ class LibrdkafkaBus:
         self._identities: dict[str, str] = {}
         self._writer: Writer | None = None
         self._lock = threading.Lock()
+        self.codecs()
         self._admin: AdminClient = self.make(AdminClient)
         self._reach()
 
@@ -239,6 +259,31 @@ class LibrdkafkaBus:
             return [record for partition in partitions for record in reader.read_edges((topic, partition), count)]
         finally:
             reader.close()
+
+    def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
+        """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's bytes.
+
+        Read with kafka-python: this library gives nothing of what it cannot read, and may end the process after a wrong checksum.
+        """
+        entrance = {ENTRANCE[name]: value for name, value in self._options.items() if name in ENTRANCE}
+        if isinstance(protocol := entrance.get("security_protocol"), str):
+            entrance["security_protocol"] = protocol.upper()
+        entrance["connect_timeout_seconds"] = self.connect_timeout
+        with closing(KafkaBus(f"kafka://{self._servers}", entrance)) as bus:
+            yield from bus.read_from(topic, partition, offset)
+
+    def codecs(self) -> Sequence[str]:
+        """The compressions that the library says it was built with, each asked for by a client of its own."""
+        names = [name for name, _, _ in CODECS.values()]
+        for name in names:
+            try:
+                LibraryProducer({"compression.type": name, "logger": LOG})
+            except KafkaException as error:
+                raise ConfigurationError(
+                    f"this librdkafka was built without the compression {name}, and any producer may choose it: install "
+                    f"confluent-kafka's own wheel, pip install --force-reinstall --no-cache-dir confluent-kafka"
+                ) from error
+        return names
 
     def close(self) -> None:
         """Close the clients of the bus; sessions are closed by themselves."""
@@ -400,8 +445,8 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refusal(error: KafkaError) -> ConfigurationError:
-    """Why the library refuses the options, without the value where the name is wrong: it may be a password."""
-    text = error.str()
+    """Why the library refuses the options, without any value: one that is in the wrong place may be a password."""
+    text = INVALID_VALUE.sub("Invalid value for", error.str())
     if "No such configuration property" not in text:
         return ConfigurationError(f"bus.options: {text.strip()}")
     name = text.split('"')[1]

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from operator import methodcaller
 from typing import Any, Protocol
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
@@ -13,12 +14,12 @@ from confluent_kafka import Consumer as LibraryConsumer
 from confluent_kafka import Producer as LibraryProducer
 
 from streamfl.role import ConfigurationError, Record
-from streamfl.runtime.bus import BusUnavailable, Outgoing
+from streamfl.runtime.bus import BusUnavailable, Outgoing, Unreadable
 from streamfl.runtime.bus import TopicPartition as Place
-from streamfl_connectors.librdkafka_failures import told
+from streamfl_connectors.librdkafka_failures import UNREADABLE, told
 from streamfl_connectors.librdkafka_log import EndTxnAnswers
 
-__all__ = ["END_SECONDS", "Cluster", "Reader", "Silence", "Writer", "record_of"]
+__all__ = ["END_SECONDS", "Cluster", "Reader", "Silence", "Writer", "record_of", "unreadable"]
 
 READER: dict[str, Any] = {
     # The library wants one; without a subscription it is never joined.
@@ -39,6 +40,10 @@ LARGEST_FRAME, LARGEST_HEADER_FRAME = 100, 10
 # Whoever asks how far behind it is is not to wait for a cluster that is away.
 END_SECONDS = 2.0
 
+# message.headers(), by a call that looks whether it failed. The library gives a list with holes and an exception beside it where a
+# name is no text; what Python makes of a call that is made often takes the list, and ends the process at the hole.
+HEADERS = methodcaller("headers")
+
 # Beyond the time that a call of the library was given.
 GRACE_SECONDS = 2.0
 
@@ -57,11 +62,15 @@ class Cluster(Protocol):
     def ends(self, places: Iterable[Place], patience: float | None = None) -> dict[Place, int]:
         """Offset after the last committed record of each partition; BusUnavailable after ``patience`` seconds."""
 
+    def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
+        """Committed records from ``offset`` to the present end; Unreadable where the library may say nothing."""
+
 
 class Silence:
     """Tells when nothing comes from a partition in which records lie.
 
-    After an outage of the whole cluster the library may never ask for a partition again, and say nothing.
+    After an outage of the whole cluster the library may never ask for a partition again, and say nothing. Nor does it say anything
+    of a record that it cannot make out.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -71,7 +80,7 @@ class Silence:
 
     def check(self, positions: Mapping[Place, int]) -> None:
         """Called when nothing is left of what the library had brought. BusUnavailable if one of the partitions was behind its end
-        ``connect_timeout`` seconds ago, and stands where it stood.
+        ``connect_timeout`` seconds ago, and stands where it stood; Unreadable if that is because of what lies there.
         """
         if time.monotonic() < self._next:
             return
@@ -82,6 +91,7 @@ class Silence:
             self._behind = {place: position for place, position in positions.items() if position < ends[place]}
         for (topic, partition), position in self._behind.items():
             if before.get((topic, partition)) == position:
+                next(self._cluster.read_from(topic, partition, position), None)
                 raise BusUnavailable(
                     f"nothing came from {topic!r} partition {partition} after offset {position} for "
                     f"{self._cluster.connect_timeout:g} s, though records are there"
@@ -96,11 +106,12 @@ class Reader:
         self._client: LibraryConsumer = cluster.make(LibraryConsumer, **READER)
         self._positions: dict[Place, int] = {}
         self._silence = Silence(cluster)
+        self._unreadable: Unreadable | None = None
 
     def read_whole(self, places: Sequence[Place]) -> Iterator[Record]:
         """All committed records of the partitions up to their ends as of now; the reader then stands there.
 
-        BusUnavailable if nothing moves for ``connect_timeout`` seconds.
+        BusUnavailable if nothing moves for ``connect_timeout`` seconds; Unreadable at what cannot be read.
         """
         self._positions = dict.fromkeys(places, 0)
         self._client.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in places])
@@ -140,11 +151,15 @@ class Reader:
             if self._positions != before:
                 moved = time.monotonic()
             elif time.monotonic() - moved > self._cluster.connect_timeout:
+                for place in (place for place, end in ends.items() if self._positions[place] < end):
+                    next(self._cluster.read_from(*place, self._positions[place]), None)
                 raise BusUnavailable(f"nothing could be read from {next(iter(ends))[0]!r} for {self._cluster.connect_timeout:g} s")
 
     def take(self, timeout: float, most: int) -> list[Record]:
         """What has come, after waiting for it at most ``timeout`` seconds; at most ``most`` records."""
         records: list[Record] = []
+        if self._unreadable is not None:
+            raise self._unreadable
         first = self._client.poll(timeout)
         if first is None:
             self._silence.check(self._positions)
@@ -156,6 +171,10 @@ class Reader:
                 self._positions[place] = records[-1].offset + 1
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._positions[place] = message.offset()
+            elif error.code() in UNREADABLE:
+                # What was read before it comes first.
+                self._unreadable = unreadable(message, self._positions[place])
+                break
             # Readers use no group, and one that is not allowed does not matter.
             elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
                 failure = told("reading", error, topic=place[0] or "")
@@ -309,9 +328,19 @@ def check(records: Iterable[Outgoing], limits: Mapping[str, int], counts: Mappin
             )
 
 
+def unreadable(message: Message, position: int) -> Unreadable:
+    """What the library says instead of the records from ``position`` on."""
+    error = message.error()
+    assert error is not None
+    return Unreadable(message.topic() or "", message.partition() or 0, position, error.str())
+
+
 def record_of(message: Message) -> Record:
-    """The library's message as a record."""
-    headers = message.headers()
+    """The library's message as a record; without headers, if a name among them is not text: it takes any, and cannot give them."""
+    try:
+        headers = HEADERS(message)
+    except SystemError:
+        headers = None
     return Record(
         message.topic(),
         message.partition(),

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, transactional_prefix
 
-__all__ = ["NOT_LET_IN", "needed", "told", "translated"]
+__all__ = ["NOT_LET_IN", "UNREADABLE", "needed", "told", "translated"]
 
 NOT_LET_IN = frozenset(
     {
@@ -20,6 +20,11 @@ NOT_LET_IN = frozenset(
         KafkaError.SASL_AUTHENTICATION_FAILED,
         KafkaError.UNSUPPORTED_SASL_MECHANISM,
     }
+)
+
+# Of a message: a wrong checksum, compressed content that is none, a codec or a format that is not known; and the broker's own word.
+UNREADABLE = frozenset(
+    {KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, KafkaError._NOT_IMPLEMENTED, KafkaError.INVALID_MSG, KafkaError._UNDERFLOW}
 )
 
 REFUSED = frozenset(

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from streamfl.role import ConfigurationError, Record
-from streamfl.runtime.bus import BusUnavailable, CommitRefused, Polled, Step, Subscription, new_transactional_id
+from streamfl.runtime.bus import BusUnavailable, CommitRefused, Polled, Step, Subscription, Unreadable, new_transactional_id
 from streamfl.runtime.bus import TopicPartition as Place
-from streamfl_connectors.librdkafka_clients import END_SECONDS, Reader, Silence, Writer, record_of
-from streamfl_connectors.librdkafka_failures import told, translated
+from streamfl_connectors.librdkafka_clients import END_SECONDS, Reader, Silence, Writer, record_of, unreadable
+from streamfl_connectors.librdkafka_failures import UNREADABLE, told, translated
 
 if TYPE_CHECKING:
     from streamfl_connectors.librdkafka_bus import LibrdkafkaBus
@@ -71,6 +71,7 @@ class LibrdkafkaSession:
         self._held_tables: list[Record] = []
         self._refreshed = float("-inf")
         self._silence = Silence(bus)
+        self._unreadable: Unreadable | None = None
         try:
             # Made now, so that a missing right on the transactional id stops the start and not the first commit.
             self._ready_writer({})
@@ -189,6 +190,8 @@ class LibrdkafkaSession:
     # Joining and polling
 
     def _poll(self, polled: Polled, deadline: float, max_records: int) -> None:
+        if self._unreadable is not None:
+            raise self._unreadable
         if self._tables and self._table_reader is None:
             self._read_tables(polled)
         if self._refused:
@@ -292,6 +295,11 @@ class LibrdkafkaSession:
             elif error.code() == KafkaError._PARTITION_EOF:
                 if place in flowing:
                     self._positions[place] = message.offset()
+            elif error.code() in UNREADABLE:
+                if place in flowing:
+                    # What was read before it comes first, and what comes after it is not wanted any more.
+                    self._unreadable = unreadable(message, self._positions[place])
+                    return
             else:
                 failure = told("polling", error, self._subscription.group, place[0] or "")
                 if isinstance(failure, ConfigurationError):

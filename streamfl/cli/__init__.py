@@ -1,7 +1,7 @@
 """The command ``streamfl``: one module a command, and one place where errors become exit codes.
 
 0 ok; 2 the configuration or the command line is wrong; 3 the bus is unavailable; 4 a check failed; 5 the data cannot be used;
-70 the worker did not go round for ``bus.stall_timeout_seconds`` and ended itself.
+6 what lies in a topic cannot be read; 70 the worker did not go round for ``bus.stall_timeout_seconds`` and ended itself.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import sys
 import typer
 from threadpoolctl import threadpool_limits
 
-from streamfl.cli import check, compare, dead_letters, demo, features, members, replay, run, simulate, topics
-from streamfl.cli.output import BUS_UNAVAILABLE, CONFIGURATION, DATA, say
+from streamfl.cli import check, compare, dead_letters, demo, features, forget, members, replay, run, simulate, skip, topics
+from streamfl.cli.output import BUS_UNAVAILABLE, CONFIGURATION, DATA, UNREADABLE, say
 from streamfl.role import ConfigurationError
-from streamfl.runtime.bus import BusUnavailable
+from streamfl.runtime.bus import BusUnavailable, Unreadable
 from streamfl.samples import DataError
 
 __all__ = ["app", "main"]
@@ -32,6 +32,8 @@ for _command in (
     topics.topics,
     replay.replay,
     dead_letters.dead_letters,
+    skip.skip,
+    forget.forget,
     features.features,
     simulate.simulate,
     compare.compare,
@@ -53,8 +55,10 @@ def main() -> None:
         _fail(BUS_UNAVAILABLE, error)
     except DataError as error:
         _fail(DATA, error)
+    except Unreadable as error:
+        _fail(UNREADABLE, error)
 
 
 def _fail(code: int, error: Exception) -> None:
-    say(f"error: {error}")
+    say("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]))
     sys.exit(code)

@@ -28,8 +28,9 @@ from streamfl.cli.preflight import (
     namesakes,
     read_configuration,
 )
+from streamfl.cli.unreadable import remedy as remedy_of
 from streamfl.role import ConfigurationError
-from streamfl.runtime.bus import Bus, BusUnavailable
+from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
 
 __all__ = ["check"]
 
@@ -61,6 +62,8 @@ def _look(config: ConfigArgument, findings: list[Finding]) -> int:
         with closing(configured.connect()) as bus:
             topics = _topics(configured, bus)
             findings.append(Finding("bus", True, f"{url} answers"))
+            if codecs := bus.codecs():
+                findings.append(Finding("compressions", True, f"{', '.join(codecs)} were tried"))
             findings += topics
             if found := namesakes(configured, bus):
                 findings.append(Finding("federation.name", False, namesake_problem(configured, found), "give one another name"))
@@ -69,6 +72,9 @@ def _look(config: ConfigArgument, findings: list[Finding]) -> int:
             # What the tables made the role say is in its finding.
             list(role.notices())
             findings += look_at_inputs(configured, bus, role, channels)
+    except Unreadable as failure:
+        findings.append(Finding(f"records of {failure.topic}", False, str(failure), remedy_of(configured, failure)))
+        return CHECK_FAILED
     except BusUnavailable as error:
         findings.append(Finding("bus", False, str(error), "see that it runs and that bus.url and bus.options are right"))
         return BUS_UNAVAILABLE

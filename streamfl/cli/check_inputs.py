@@ -8,8 +8,9 @@ from typing import Any
 
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import Configured, counted
+from streamfl.cli.unreadable import remedy as remedy_of
 from streamfl.role import Channels, PeerError, Received, Record, Rejection, Role, Send
-from streamfl.runtime.bus import Bus
+from streamfl.runtime.bus import Bus, Unreadable
 from streamfl.samples import Sample, SamplesSection, format_named
 
 __all__ = ["look_at_inputs"]
@@ -30,7 +31,11 @@ def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Chann
         if state is None or state.error is not None:
             continue
         wrong: list[str] = []
-        records = bus.peek(source.topic, _spread(state.partitions), SAMPLE_RECORDS)
+        try:
+            records = bus.peek(source.topic, _spread(state.partitions), SAMPLE_RECORDS)
+        except Unreadable as failure:
+            yield Finding(f"records of {source.topic}", False, str(failure), remedy_of(configured, failure))
+            continue
         for record in records:
             try:
                 batch.append(Received(channel, source.decode(record), record))

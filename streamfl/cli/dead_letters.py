@@ -40,6 +40,7 @@ from streamfl.runtime.bus import (
     Subscription,
     new_transactional_id,
 )
+from streamfl.runtime.repair import UNREADABLE
 from streamfl.wire import record_size
 
 __all__ = ["dead_letters"]
@@ -394,6 +395,8 @@ class _Replay:
     def _obstacle(self, letter: _Letter | None) -> str:
         if letter is None:
             return "not_a_letter"
+        if letter.reason == UNREADABLE:
+            return "unreadable"
         if letter.truncated_from is not None:
             return "truncated"
         return "" if letter.partition < self._partitions.get(letter.topic, 0) else "other_topic"
@@ -409,6 +412,7 @@ PASSED = {
     "limit": "beyond --limit",
     "truncated": "cut short when they were refused: the rest of the record is lost",
     "other_topic": "from a topic or partition that this role does not read: use the configuration of the role that does",
+    "unreadable": "a batch that could not be read, as it lay in the topic: no record can be made of it",
     "not_a_letter": "not written by streamfl",
 }
 

@@ -19,6 +19,7 @@ __all__ = [
     "CONFIGURATION",
     "DATA",
     "STALLED",
+    "UNREADABLE",
     "FormatOption",
     "OutputFormat",
     "print_json",
@@ -30,6 +31,7 @@ CONFIGURATION = 2
 BUS_UNAVAILABLE = 3
 CHECK_FAILED = 4
 DATA = 5
+UNREADABLE = 6
 STALLED = 70
 
 

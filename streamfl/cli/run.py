@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing
 
 from streamfl.cli.output import CONFIGURATION, STALLED
 from streamfl.cli.preflight import ConfigArgument, inspect_topics, namesake_problem, namesakes, read_configuration
+from streamfl.cli.unreadable import telling_remedy
 from streamfl.role import ConfigurationError
 from streamfl.runtime.cluster_watch import ClusterWatch, topics_of
 from streamfl.runtime.health import HealthServer, Watchdog
@@ -63,7 +64,8 @@ def run(config: ConfigArgument) -> None:
         held.callback(watch.close)
         log.info("running", role=settings.role.kind, federation=settings.federation.name, group=settings.group)
         begun.set()
-        worker.run(stop)
+        with telling_remedy(configured):
+            worker.run(stop)
         if lost:
             raise ConfigurationError(lost[0])
     log.info("stopped")

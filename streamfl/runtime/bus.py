@@ -19,6 +19,7 @@ from typing import Any, Literal, Protocol, cast, runtime_checkable
 import msgspec
 
 from streamfl.role import ConfigurationError, Record, TopicSpec
+from streamfl.urls import check_url, scheme_of
 
 __all__ = [
     "Bus",
@@ -32,6 +33,7 @@ __all__ = [
     "TopicPartition",
     "TopicSpec",
     "TopicState",
+    "Unreadable",
     "connect",
     "new_transactional_id",
     "transactional_prefix",
@@ -50,6 +52,25 @@ class CommitRefused(Exception):
 
     The next poll reports every partition as revoked and the ones still assigned as assigned.
     """
+
+
+class Unreadable(Exception):
+    """What lies in a topic cannot be read, now or later: damaged, or written in a way that this process does not know.
+
+    offset: of the first record that cannot be read. content: the batch as it lies there, empty where it cannot be had. following:
+    the offset from which reading can go on; None where that is not known.
+    """
+
+    def __init__(
+        self, topic: str, partition: int, offset: int, cause: str, content: bytes = b"", following: int | None = None
+    ) -> None:
+        super().__init__(f"{topic}-{partition}-{offset} cannot be read: {cause}")
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.cause = cause
+        self.content = content
+        self.following = following
 
 
 @dataclass(frozen=True)
@@ -149,11 +170,12 @@ class Session(Protocol):
         last, as compaction does. A poll that reports an assignment brings them up to date, for whoever had the partition before
         may have used what lies in them. No records come from a partition before the poll after the one that reported it as
         assigned, so that the caller can restore and :meth:`seek` first.
-        BusUnavailable if the cluster is away; ConfigurationError if a right or a topic is missing.
+        BusUnavailable if the cluster is away; ConfigurationError if a right or a topic is missing; Unreadable at a batch that
+        cannot be read, once all before it in its partition was given. A later poll meets it again.
         """
 
     def restore(self, topic: str, partition: int) -> Iterator[Record]:
-        """All committed records of a partition from its beginning to its present end."""
+        """All committed records of a partition from its beginning to its present end. Unreadable at a batch that cannot be read."""
 
     def committed(self, topic: str, partition: int) -> int | None:
         """The group's committed offset; waits until no earlier owner's commit is still undecided."""
@@ -200,7 +222,22 @@ class Bus(Protocol):
         """Write records outside any session and wait until they are durable."""
 
     def read(self, topic: str, limit: int | None = None) -> Iterator[Record]:
-        """Committed records from the beginning of every partition to the present end, at most ``limit``."""
+        """Committed records from the beginning of every partition to the present end, at most ``limit``.
+
+        Unreadable at a batch that cannot be read.
+        """
+
+    def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
+        """Committed records of one partition from ``offset`` to its present end; if that is gone, from the first that is left.
+
+        Unreadable, with all that can be had of it, at a batch that cannot be read.
+        """
+
+    def codecs(self) -> Sequence[str]:
+        """The compressions that batches may have here, each tried on something compressed; none where nothing is compressed.
+
+        ConfigurationError names those that cannot be read, and what to install.
+        """
 
     def peek(self, topic: str, partitions: Sequence[int], count: int) -> list[Record]:
         """The first and the last committed records of each of these partitions, ``count`` of either at most, in order, each once.
@@ -213,12 +250,15 @@ class Bus(Protocol):
 
 
 def connect(url: str, options: Mapping[str, Any] | None = None) -> Bus:
-    """The bus at ``url``; ConfigurationError if nothing is installed for its scheme."""
-    scheme = url.partition("://")[0]
+    """The bus at ``url``; ConfigurationError if nothing is installed for its scheme, or more than a place is in it."""
+    try:
+        scheme = scheme_of(check_url(url))
+    except ValueError as error:
+        raise ConfigurationError(f"bus.url: {error}") from None
     for found in entry_points(group="streamfl.connectors", name=scheme):
         return cast(Bus, found.load()(url, dict(options or {})))
     known = sorted({point.name for point in entry_points(group="streamfl.connectors")})
     raise ConfigurationError(
-        f"bus.url = {url!r}: no connector for {scheme!r} is installed (known: {', '.join(known)}). "
+        f"bus.url: no connector for {scheme!r} is installed (known: {', '.join(known)}). "
         f"Install a package that offers the entry point {scheme!r} in the group 'streamfl.connectors'."
     )

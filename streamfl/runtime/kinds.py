@@ -8,17 +8,20 @@ import importlib.util
 import pkgutil
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import streamfl
 from streamfl.identity import load_identity, sealed_channels
 from streamfl.role import Channels, ConfigurationError
 from streamfl.role_kind import RoleKind
 from streamfl.runtime.bus import Bus, Subscription, new_transactional_id
+from streamfl.runtime.repair import Repair
 from streamfl.runtime.worker import Worker
 from streamfl.settings import RoleSettings
 
-__all__ = ["build_channels", "build_worker", "find_kind", "known_kinds"]
+__all__ = ["build_channels", "build_repair", "build_worker", "find_kind", "known_kinds"]
+
+AnyWorker = TypeVar("AnyWorker", bound=Worker)
 
 
 @functools.cache
@@ -62,6 +65,15 @@ def build_worker(
     clock: the role's time in seconds. monotonic, sleep: by what the worker measures its own waiting.
     ConfigurationError if there is no such role or its settings do not fit together.
     """
+    return _build(Worker, settings, bus, clock=clock, monotonic=monotonic, sleep=sleep)
+
+
+def build_repair(settings: RoleSettings, bus: Bus) -> Repair:
+    """A worker of the role that ``settings`` describe, for one change of what it remembers; errors as :func:`build_worker`."""
+    return _build(Repair, settings, bus)
+
+
+def _build(worker: type[AnyWorker], settings: RoleSettings, bus: Bus, **clocks: Callable[..., Any]) -> AnyWorker:
     kind = find_kind(settings.role.kind)
     role = kind.build(settings)
     channels = build_channels(settings)
@@ -73,21 +85,19 @@ def build_worker(
         auto_offset_reset=settings.bus.auto_offset_reset,
         transactional_id=new_transactional_id(settings.group),
     )
-    return Worker(
+    return worker(
         role,
         channels,
         bus,
         subscription,
         settings.dead_letters,
-        clock=clock,
         commit_interval=settings.bus.commit_interval_ms / 1000,
         max_records=settings.bus.max_poll_records,
         restore_seconds=settings.bus.connect_timeout_seconds,
         stall_seconds=settings.bus.stall_timeout_seconds,
         progress_seconds=settings.log.progress_seconds,
-        monotonic=monotonic,
-        sleep=sleep,
         made_with=kind.made_with(settings),
+        **clocks,
     )
 
 

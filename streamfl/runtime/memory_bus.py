@@ -114,6 +114,13 @@ class MemoryBus:
         with self._changed:
             return [record for partition in partitions for record in self._log(topic, partition).edges(count)]
 
+    def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
+        with self._changed:
+            return iter(self._log(topic, partition).since(offset))
+
+    def codecs(self) -> Sequence[str]:
+        return ()
+
     def expel(self, session: MemorySession) -> None:
         """What a cluster does to a worker that fell silent: its partitions go to others and its commits are refused."""
         with self._changed:

@@ -234,6 +234,15 @@ class SqliteBus:
                 records += [found.record(edges[key]) for key in sorted(edges)]
         return records
 
+    def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
+        """Committed records of one partition from ``offset`` to its present end."""
+        found = self.topic(topic)
+        return (record for record in self.scan(found, found.log(partition), 1) if record.offset >= offset)
+
+    def codecs(self) -> Sequence[str]:
+        """None: nothing is compressed."""
+        return ()
+
     def close(self) -> None:
         """Close the file; sessions are closed by themselves."""
         self.database.close()
@@ -714,7 +723,7 @@ def _options(given: Mapping[str, Any]) -> dict[str, float]:
     for name, value in given.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not 0 < value < math.inf:
-            raise ConfigurationError(f"bus.options.{name} = {value!r}: a positive number is expected")
+            raise ConfigurationError(f"bus.options.{name}: a positive number is expected")
     return {**OPTIONS, **given}
 
 
@@ -722,7 +731,7 @@ def _path(url: str) -> Path:
     text = url.removeprefix(SCHEME)
     if not text or text.endswith("/") or "?" in text or "\0" in text:
         raise ConfigurationError(
-            f"bus.url = {url!r}: expected a file, as in sqlite:///var/lib/plant.db, or sqlite://plant.db below the working folder"
+            "bus.url: expected a file, as in sqlite:///var/lib/plant.db, or sqlite://plant.db below the working folder"
         )
     return Path(text).absolute()
 

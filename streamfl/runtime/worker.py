@@ -42,6 +42,7 @@ from streamfl.runtime.bus import (
     Step,
     Subscription,
     TopicPartition,
+    Unreadable,
 )
 from streamfl.runtime.health import Health
 from streamfl.runtime.journal import Journal
@@ -144,7 +145,7 @@ class Worker:
     def step(self, timeout: float) -> bool:
         """Wait at most ``timeout`` seconds for records, process them, commit once. True if there was anything to do.
 
-        ConfigurationError if the cluster says that a topic or a right is missing.
+        ConfigurationError if the cluster says that a topic or a right is missing; Unreadable at what cannot be read.
         """
         work: _Work | None = None
         try:
@@ -229,7 +230,11 @@ class Worker:
             remaining = self._until_tick(deadline - self._monotonic())
             if room <= 0 or remaining <= 0:
                 break
-            more = session.poll(0.0 if self.role.prompt else remaining, room)
+            try:
+                more = session.poll(0.0 if self.role.prompt else remaining, room)
+            except Unreadable:
+                # What was gathered comes before it and counts; the next poll meets it again.
+                break
             if self.role.prompt and not more:
                 break
             # What was gathered of a partition that is gone now is another worker's to process.

@@ -78,6 +78,12 @@ class FaultyBus:
     def peek(self, topic: str, partitions: Sequence[int], count: int) -> list[Record]:
         return self.cluster.peek(topic, partitions, count)
 
+    def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
+        return self.cluster.read_from(topic, partition, offset)
+
+    def codecs(self) -> Sequence[str]:
+        return self.cluster.codecs()
+
     def close(self) -> None:
         self.cluster.close()
 

@@ -1,0 +1,168 @@
+"""Reading the batches that kafka-python fetched: checked, bounded, and with the place of what cannot be read.
+
+The library raises whatever it came upon and says not where, takes a format that it does not know for one that it knows, and goes on
+asking for what the broker says is damaged. This module reaches into the library's private parts, so the library is pinned to one
+version exactly.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from kafka import errors as kafka_errors
+from kafka.consumer.fetcher import Fetcher
+from kafka.record.default_records import DefaultRecord, DefaultRecordBatch
+from kafka.record.util import decode_varint
+
+from streamfl.runtime.bus import Unreadable
+from streamfl_connectors.codecs import decompress
+
+__all__ = ["check_batches"]
+
+MAGIC_OFFSET, LAST_DELTA_OFFSET = 16, 23
+NEWEST_FORMAT = 2
+LONGEST_CAUSE = 300
+
+
+def check_batches(consumer: Any) -> None:
+    """Have a consumer raise :class:`Unreadable` at what it cannot read, now and at each later poll."""
+    fetcher = consumer._fetcher
+    fetcher.PartitionRecords = _PartitionRecords
+    parse = fetcher._parse_fetched_data
+
+    def parse_or_tell(fetch: Any) -> Any:
+        place = fetch.topic_partition
+        if fetch.partition_data.error_code == kafka_errors.CorruptRecordError.errno:
+            # To the library a reason to ask again, quietly and for ever.
+            raise Unreadable(place.topic, place.partition, fetch.fetched_offset, "the broker says that its log is damaged there")
+        try:
+            return parse(fetch)
+        except kafka_errors.KafkaError as error:
+            if "no complete records were found" in str(error):
+                content = bytes(fetch.partition_data.records)
+                cause = "its length goes beyond what the broker has of it"
+                raise Unreadable(place.topic, place.partition, fetch.fetched_offset, cause, content) from None
+            raise
+
+    fetcher._parse_fetched_data = parse_or_tell
+
+
+class _Batch(DefaultRecordBatch):  # type: ignore[misc]
+    __slots__ = ()
+
+    def _maybe_uncompress(self: Any) -> None:
+        if not self._decompressed and self.compression_type:
+            self._buffer = bytearray(decompress(self.compression_type, bytes(memoryview(self._buffer)[self._pos :])))
+            self._pos = 0
+        self._decompressed = True
+
+    def __next__(self: Any) -> Any:
+        try:
+            return super().__next__()
+        except kafka_errors.CorruptRecordError as error:
+            if not isinstance(error.__context__, UnicodeDecodeError):
+                raise
+            self._next_record_index += 1
+            return self._with_any_names()
+
+    def _with_any_names(self: Any) -> Any:
+        """The next record, whatever bytes its headers' names are of: brokers take any, and one record must not stop a partition."""
+        buffer, position = self._buffer, self._pos
+
+        def number() -> int:
+            nonlocal position
+            value, position = decode_varint(buffer, position)
+            return int(value)
+
+        def content() -> bytes | None:
+            nonlocal position
+            size = number()
+            if size > len(buffer) - position:
+                raise ValueError(f"{size} bytes are announced, {len(buffer) - position} are left")
+            begin, position = position, position + max(0, size)
+            return None if size < 0 else bytes(buffer[begin:position])
+
+        length = number()
+        number()
+        timestamp = self.first_timestamp + number()
+        if self.timestamp_type == self.LOG_APPEND_TIME:
+            timestamp = self.max_timestamp
+        offset = self.base_offset + number()
+        key, value = content(), content()
+        headers = [((content() or b"").decode(errors="replace"), content()) for _ in range(number())]
+        self._pos = position
+        return DefaultRecord(length, offset, timestamp, self.timestamp_type, key, value, headers)
+
+
+class _Batches:
+    """The library's batches of one answer, none of a format that is not known; and the bytes of the one that is being read."""
+
+    def __init__(self, records: Any) -> None:
+        self._records = records
+        self.current = b""
+        self.following: int | None = None
+
+    def next_batch(self) -> Any:
+        found = self._records._next_slice
+        self.current, self.following = bytes(found or b""), None
+        batch = self._records.next_batch()
+        if batch is None:
+            return None
+        after = self._records._next_slice
+        if after is not None:
+            (self.following,) = struct.unpack_from(">q", after)
+        elif len(self.current) >= LAST_DELTA_OFFSET + 4:
+            (delta,) = struct.unpack_from(">i", self.current, LAST_DELTA_OFFSET)
+            self.following = batch.base_offset + delta + 1
+        magic = self.current[MAGIC_OFFSET]
+        if magic > NEWEST_FORMAT:
+            raise ValueError(f"its format has the number {magic}, which is not known here")
+        if magic == NEWEST_FORMAT:
+            batch.__class__ = _Batch
+        return batch
+
+
+class _PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
+    def _unpack_records(self, place: Any, records: Any, *deserializers: Any) -> Iterator[Any]:
+        batches = _Batches(records)
+        return _Readable(self, batches, super()._unpack_records(place, batches, *deserializers))
+
+
+class _Readable:
+    """Records as they come, up to one that cannot be read; that is told each time that the next is asked for.
+
+    An iterator that had ended would have the library look for more of it without end.
+    """
+
+    def __init__(self, part: Any, batches: _Batches, records: Iterator[Any]) -> None:
+        self._part = part
+        self._batches = batches
+        self._records = records
+        self._failure: Unreadable | None = None
+
+    def __iter__(self) -> _Readable:
+        return self
+
+    def __next__(self) -> Any:
+        if self._failure is None:
+            try:
+                return next(self._records)
+            except (StopIteration, MemoryError):
+                raise
+            except Exception as error:
+                place = self._part.topic_partition
+                content, following = self._batches.current, self._batches.following
+                self._failure = Unreadable(
+                    place.topic, place.partition, self._part.next_fetch_offset, _cause(error), content, following
+                )
+                self._failure.__cause__ = error
+        raise self._failure
+
+
+def _cause(error: Exception) -> str:
+    text = str(error)
+    if "failed crc check" in text:
+        return "its checksum does not fit its content"
+    return f"{text or type(error).__name__}"[:LONGEST_CAUSE]

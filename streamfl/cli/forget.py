@@ -1,0 +1,37 @@
+"""``streamfl forget``: one client less in what a role remembers."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from streamfl.cli.output import FormatOption, OutputFormat, print_json, say
+from streamfl.cli.preflight import ConfigArgument, counted, read_configuration
+from streamfl.cli.unreadable import telling_remedy
+from streamfl.role import ConfigurationError
+from streamfl.runtime.kinds import build_repair
+
+__all__ = ["forget"]
+
+
+def forget(
+    config: ConfigArgument,
+    client: Annotated[str, typer.Option(help="The client's name, as its samples or updates carry it.")],
+    format: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Remove a client from what the role remembers, as if it had never been there. Stop the role's workers first.
+
+    Its place among federation.clients is free again. If its messages still come, it is a new client. Exit code 2: it is not known.
+    """
+    configured = read_configuration(config)
+    with closing(configured.connect()) as bus, telling_remedy(configured):
+        partitions = build_repair(configured.settings, bus).forget(client)
+    kind = configured.settings.role.kind
+    if not partitions:
+        raise ConfigurationError(f"--client {client!r}: no partition of this {kind} remembers it")
+    if format is OutputFormat.JSON:
+        print_json({"client": client, "partitions": partitions})
+    else:
+        say(f"forgot client {client!r}, which {counted(len(partitions), 'partition')} of this {kind} remembered: {partitions}")

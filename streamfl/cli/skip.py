@@ -1,0 +1,40 @@
+"""``streamfl skip``: past a batch or a record at which the workers stop."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from streamfl.cli.output import FormatOption, OutputFormat, print_json, say
+from streamfl.cli.preflight import ConfigArgument, read_configuration
+from streamfl.cli.unreadable import telling_remedy
+from streamfl.runtime.kinds import build_repair
+
+__all__ = ["skip"]
+
+
+def skip(
+    config: ConfigArgument,
+    topic: Annotated[str, typer.Option(help="One of the topics that the role reads as a stream.")],
+    partition: Annotated[int, typer.Option(min=0, help="Its partition.")],
+    offset: Annotated[int, typer.Option(min=0, help="Where the workers stop, as their error says.")],
+    format: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Pass over what cannot be read, or one record, into the dead letters. Stop the role's workers first.
+
+    The role reads on behind it. The batch goes to the dead letters as it lies in the topic, in the same transaction.
+    """
+    configured = read_configuration(config)
+    with closing(configured.connect()) as bus, telling_remedy(configured):
+        skipped = build_repair(configured.settings, bus).skip(topic, partition, offset)
+    if format is OutputFormat.JSON:
+        print_json({**asdict(skipped), "dead_letters": configured.settings.dead_letters})
+    else:
+        what = f"which cannot be read ({skipped.cause})" if skipped.cause else "a record"
+        say(
+            f"passed over {topic}-{partition}, offset {skipped.offset} to {skipped.following - 1}, {what}: "
+            f"{skipped.kept} bytes of it went to {configured.settings.dead_letters}"
+        )

@@ -1,0 +1,40 @@
+"""What an operator can do about a batch that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from streamfl.cli.preflight import Configured
+from streamfl.runtime.bus import Unreadable
+
+__all__ = ["remedy", "telling_remedy"]
+
+WHOLE_REPLICA = "If a broker's disk is at fault, let a replica that has it whole lead the partition"
+
+
+def remedy(configured: Configured, failure: Unreadable) -> str:
+    """What to do about ``failure``: an input can be passed over, what the role remembers cannot."""
+    settings = configured.settings
+    channels = configured.kind.channels(settings)
+    if failure.topic in {source.topic for source in channels.inputs.values()}:
+        return (
+            f"{WHOLE_REPLICA}. Or stop the workers of the group {settings.group!r} and pass over it into the dead letters: "
+            f"streamfl skip {configured.path} --topic {failure.topic} --partition {failure.partition} --offset {failure.offset}"
+        )
+    if failure.topic in channels.changelogs.values():
+        return (
+            f"{WHOLE_REPLICA}. What this role remembers lies there, so it cannot be passed over. To begin anew, delete "
+            f"{', '.join(channels.changelogs.values())} and the offsets of the consumer group {settings.group!r}"
+        )
+    return f"{WHOLE_REPLICA}. Who reads the topic needs all of it, so it cannot be passed over; whoever writes it has to begin anew"
+
+
+@contextmanager
+def telling_remedy(configured: Configured) -> Iterator[None]:
+    """Adds to an :class:`Unreadable` what to do about it."""
+    try:
+        yield
+    except Unreadable as failure:
+        failure.add_note(remedy(configured, failure))
+        raise

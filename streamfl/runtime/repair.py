@@ -1,0 +1,132 @@
+"""A change of what a role remembers or of where it reads on, made by a command while no worker of the role runs.
+
+It is a step like any other: the whole group's partitions are restored, one thing is changed, and positions, dead letters and
+changelog become visible together or not at all. So a command may be killed or repeated, and a worker that starts finds either all
+of it or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from streamfl.role import ConfigurationError, PeerError, Record
+from streamfl.runtime.bus import BusUnavailable, CommitRefused, Session, Step, TopicPartition, Unreadable
+from streamfl.runtime.worker import Worker, _Work
+
+__all__ = ["SKIPPED", "UNREADABLE", "Repair", "Skipped"]
+
+# Reasons of dead letters: a batch as it lay in the log, which is no record; and a record that was passed over on demand.
+UNREADABLE = "unreadable"
+SKIPPED = "skipped"
+
+TURN_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """What was passed over: the offsets from ``offset`` to before ``following``. kept: bytes of it in the dead letter."""
+
+    topic: str
+    partition: int
+    offset: int
+    following: int
+    cause: str
+    kept: int
+
+
+class Repair(Worker):
+    """A worker that takes no messages. Made as any worker is, used for one change, and closed."""
+
+    def forget(self, name: str) -> list[int]:
+        """Have the role forget a client, and commit that; the partitions that remembered it.
+
+        ConfigurationError while other workers of the group run; BusUnavailable if nothing was committed.
+        """
+        with self._all_partitions() as session:
+            step = Step()
+            # What restoring alone would write is of no client.
+            self._remember(step)
+            others = len(step.changelog)
+            if not self.role.forget(name):
+                return []
+            self._remember(step)
+            session.commit(step)
+            return sorted({record.partition for record in step.changelog[others:] if record.partition is not None})
+
+    def skip(self, topic: str, partition: int, offset: int) -> Skipped:
+        """Pass over what lies at ``offset`` of an input, the next that the role would read, into the dead letters.
+
+        Where a batch cannot be read, all of it from ``offset`` on; else one record. ConfigurationError if the role reads on
+        elsewhere, or while other workers of the group run; BusUnavailable if nothing was committed.
+        """
+        if topic not in self._inputs:
+            raise ConfigurationError(f"topic {topic!r} is none of this role's inputs ({', '.join(sorted(self._inputs))})")
+        with self._all_partitions() as session:
+            place = (topic, partition)
+            if partition not in self._tasks:
+                raise ConfigurationError(f"topic {topic!r} has {len(self._tasks)} partitions, there is no partition {partition}")
+            skipped, record = self._look(place, self._position(session, place), offset)
+            work = _Work(Step({place: skipped.following}))
+            self._reject(record, PeerError(UNREADABLE if skipped.cause else SKIPPED, skipped.cause or "by command"), work)
+            self._remember(work.step)
+            session.commit(work.step)
+            return skipped
+
+    @contextmanager
+    def _all_partitions(self) -> Iterator[Session]:
+        """The session, once this is the group's only member and has restored every partition."""
+        # No message of a table is taken, so none of its batches has to be readable.
+        self._subscription = replace(self._subscription, tables=())
+        try:
+            session = self._join()
+            self._take_all(session)
+            yield session
+        except CommitRefused as refusal:
+            raise BusUnavailable(f"nothing was changed, run the command again: {refusal}") from refusal
+        finally:
+            self.close()
+
+    def _take_all(self, session: Session) -> None:
+        topic = next(iter(self._inputs))
+        wanted = set(range(self._bus.describe([topic])[topic].partitions))
+        session.pause([(name, partition) for name in self._inputs for partition in wanted])
+        deadline = self._monotonic() + self._restore_seconds
+        held: set[int] = set()
+        while held != wanted:
+            polled = session.poll(TURN_SECONDS, 1)
+            held = held - set(polled.revoked) | set(polled.assigned)
+            if self._monotonic() > deadline:
+                raise ConfigurationError(
+                    f"partitions {sorted(wanted - held)} belong to other workers of the group {self._subscription.group!r}: "
+                    "stop all of them first, and wait until the group has noticed"
+                )
+        for partition in sorted(held):
+            self._open_task(session, partition)
+
+    def _position(self, session: Session, place: TopicPartition) -> int:
+        remembered = self._positions.get(place)
+        return remembered if remembered is not None else session.committed(*place) or 0
+
+    def _look(self, place: TopicPartition, position: int, offset: int) -> tuple[Skipped, Record]:
+        """What lies at ``offset``; ConfigurationError unless it is the first thing from ``position`` on."""
+        topic, partition = place
+        if position > offset:
+            raise ConfigurationError(f"{topic}-{partition}-{offset} is behind this role: it reads on at offset {position}")
+        first: int | None = None
+        try:
+            for record in self._bus.read_from(topic, partition, position):
+                if record.offset == offset:
+                    kept = len(record.value or b"")
+                    return Skipped(topic, partition, offset, offset + 1, "", kept), record
+                first = record.offset
+                break
+        except Unreadable as failure:
+            following = failure.following or failure.offset + 1
+            if failure.offset <= offset < following:
+                found = Record(topic, partition, failure.offset, None, failure.content)
+                return Skipped(topic, partition, failure.offset, following, failure.cause, len(failure.content)), found
+            first = failure.offset
+        here = "there is nothing to be read there" if first is None else f"what this role reads next is at offset {first}"
+        raise ConfigurationError(f"{topic}-{partition}-{offset} cannot be passed over: {here}")
