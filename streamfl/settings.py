@@ -13,7 +13,7 @@ import tomllib
 import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
@@ -159,6 +159,11 @@ class RoleSettings(BaseSettings):
     def dead_letters(self) -> str:
         """The topic for records that this role cannot use."""
         return f"{self.federation.name}.dead-letters"
+
+    def without_keys(self) -> Self:
+        """The same federation between roles of one process, which need not prove to each other who they are."""
+        federation = self.federation.model_copy(update={"members": None})
+        return self.model_copy(update={"identity": IdentitySection(), "federation": federation})
 
     @classmethod
     def settings_customise_sources(

@@ -29,8 +29,10 @@ from streamfl.cli.preflight import (
     read_configuration,
 )
 from streamfl.cli.unreadable import remedy as remedy_of
+from streamfl.identity import Member, load_identity
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
+from streamfl.runtime.kinds import build_channels
 
 __all__ = ["check"]
 
@@ -52,11 +54,14 @@ def _look(config: ConfigArgument, findings: list[Finding]) -> int:
     try:
         configured = read_configuration(config)
         role = configured.kind.build(configured.settings)
-        channels = configured.kind.channels(configured.settings)
+        channels = build_channels(configured.settings)
+        identity = load_identity(configured.settings)
     except ConfigurationError as error:
         findings.append(Finding("configuration", False, str(error), f"correct {config} or the environment"))
         return CONFIGURATION
     findings.append(Finding("configuration", True, f"{configured.settings.role.kind} of {config}"))
+    if identity is not None:
+        findings.append(Finding("identity", True, _who(identity.member)))
     url = configured.settings.bus.url
     try:
         with closing(configured.connect()) as bus:
@@ -71,7 +76,7 @@ def _look(config: ConfigArgument, findings: list[Finding]) -> int:
             findings += look_at_tables(bus, role, channels)
             # What the tables made the role say is in its finding.
             list(role.notices())
-            findings += look_at_inputs(configured, bus, role, channels)
+            findings += look_at_inputs(configured, bus, role, channels, identity)
     except Unreadable as failure:
         findings.append(Finding(f"records of {failure.topic}", False, str(failure), remedy_of(configured, failure)))
         return CHECK_FAILED
@@ -91,3 +96,8 @@ def _topics(configured: Configured, bus: Bus) -> list[Finding]:
         detail = found.problem or (counted(state.partitions, "partition") if state else "")
         findings.append(Finding(f"topic {found.spec.name}", found.problem is None, detail, found.remedy))
     return findings
+
+
+def _who(member: Member) -> str:
+    own = f", and speaks for {', '.join(member.speaks_for)}" if member.speaks_for else ""
+    return f"{member.name} may be {', '.join(member.roles)}{own}"

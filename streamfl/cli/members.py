@@ -33,26 +33,46 @@ def init(key_file: Annotated[Path, typer.Argument(metavar="KEY_FILE", help="The 
 
 
 @members.command()
+def rotate(key_file: Annotated[Path, typer.Argument(metavar="KEY_FILE", help="The member's key file.")]) -> None:
+    """Make a member's next key, at the head of its key file, and print its public half. The old one stays in use until then."""
+    print(add_key(key_file).public.text)
+    say(
+        f"{key_file} has a new key: restart this member's workers, then have the public key above added with streamfl members add; "
+        "when every other member has the new members' file give it to this one too, and then have the old key revoked"
+    )
+
+
+@members.command()
 def add(
     file: MembersArgument,
     name: NameOption,
-    public_key: Annotated[str, typer.Option(help="What `streamfl members init` printed.")],
-    role: Annotated[list[str], typer.Option(help="A kind of role that it may be; may be given several times.")],
+    public_key: Annotated[str, typer.Option(help="What `streamfl members init` or `rotate` printed.")],
+    role: Annotated[
+        list[str] | None, typer.Option(help="Of a new member: a kind of role that it may be; may be given several times.")
+    ] = None,
     speaks_for: Annotated[
         list[str] | None,
-        typer.Option(help="A client or party that it speaks for; * at the end: all that begin so. May be given several times."),
+        typer.Option(
+            help="Of a new member: a client or party that it speaks for; with * at the end all that begin so. Several are possible."
+        ),
     ] = None,
     federation: Annotated[str | None, typer.Option(help="federation.name; needed when the file is made.")] = None,
 ) -> None:
-    """Let a member take part. The file is made if there is none."""
-    for kind in role:
+    """Let a member take part, or give one that does a new key beside its old ones. The file is made if there is none."""
+    for kind in role or ():
         find_kind(kind)
     known = _opened(file, federation)
-    if known.named(name) is not None:
-        raise ConfigurationError(f"{file}: {name!r} is a member already: see streamfl members rotate for a new key of it")
-    key = PublicKey.parse(public_key).text
-    write_members(file, known.replaced(Member(name, tuple(role), (key,), tuple(speaks_for or ()))))
-    say(f"added {name}: give {file} to every member, and restart its workers")
+    member, key = known.named(name), PublicKey.parse(public_key).text
+    if member is None:
+        if not role:
+            raise ConfigurationError(f"{name!r} is new: say with --role what it may be")
+        member = Member(name, tuple(role), (), tuple(speaks_for or ()))
+    elif role or speaks_for:
+        raise ConfigurationError(f"{file}: {name!r} is a member already: leave out --role and --speaks-for to give it a new key")
+    elif member.revoked:
+        raise ConfigurationError(f"{file}: {name!r} is revoked: a new key would be too; add it under a new name")
+    write_members(file, known.replaced(replace(member, public_keys=(key, *member.public_keys))))
+    say(f"added a key of {name}: give {file} to every member, and restart its workers")
 
 
 @members.command()
@@ -74,32 +94,6 @@ def revoke(
         changed = replace(member, public_keys=rest, revoked_keys=(key, *member.revoked_keys))
     write_members(file, known.replaced(changed))
     say(f"revoked {name if public_key is None else 'a key of ' + name}: give {file} to every member, and restart its workers")
-
-
-@members.command()
-def rotate(
-    file: MembersArgument,
-    name: NameOption,
-    key_file: Annotated[Path | None, typer.Option(help="The member's key file: a new key is made at its head.")] = None,
-    public_key: Annotated[str | None, typer.Option(help="The public half of a key that was made elsewhere.")] = None,
-) -> None:
-    """Give a member a new key beside its old ones, which count until they are revoked."""
-    if (key_file is None) == (public_key is None):
-        raise ConfigurationError("rotate needs one of --key-file, where the member's workers run, and --public-key, elsewhere")
-    known = read_members(file)
-    member = _member(file, known, name)
-    if member.revoked:
-        raise ConfigurationError(f"{file}: {name!r} is revoked: a new key would be too; add it under a new name")
-    new = PublicKey.parse(public_key) if public_key is not None else None
-    if new is None:
-        assert key_file is not None
-        new = add_key(key_file).public
-        print(new.text)
-    write_members(file, known.replaced(replace(member, public_keys=(new.text, *member.public_keys))))
-    say(
-        f"{name} has a new key: give {file} to every other member first and restart their workers, then to {name}; "
-        "revoke the old key when all have it"
-    )
 
 
 @members.command("list")

@@ -42,23 +42,22 @@ class Identity:
         self._known = {found.key.identifier: found for found in members.every_key()}
         self._pairs: dict[tuple[bytes, bytes], bytes] = {}
         listed = [self._known[key.public.identifier] for key in keys if key.public.identifier in self._known]
-        self._own = {
-            key.public.identifier: key
-            for key in keys
-            if key.public.identifier in self._known and not self._known[key.public.identifier].revoked
-        }
-        if not self._own:
+        if not listed:
             newest = next(iter(keys)).public.text
             raise ConfigurationError(
-                f"the key of {listed[0].member.name!r} is revoked in the members' file: ask for a new one to be added"
-                if listed
-                else f"the members' file does not have this member's public key, {newest}: have it added with streamfl members add"
+                f"the members' file does not have this member's public key, {newest}: have it added with streamfl members add"
             )
-        if len({self._known[identifier].member.name for identifier in self._own}) > 1:
+        if len({found.member.name for found in listed}) > 1:
             raise ConfigurationError("the key file holds keys of two members: give each a file of its own")
+        valid = [found.key.identifier for found in listed if not found.revoked]
+        if not valid:
+            raise ConfigurationError(f"the key of {listed[0].member.name!r} is revoked in the members' file: have a new one added")
+        # A new key opens before this member's own file has it, for the others may have a newer file.
+        revoked = {found.key.identifier for found in listed if found.revoked}
+        self._own = {key.public.identifier: key for key in keys if key.public.identifier not in revoked}
         # The newest that the others can know.
-        self._key = next(iter(self._own.values()))
-        self.member: Member = self._known[self._key.public.identifier].member
+        self._key = self._own[valid[0]]
+        self.member: Member = listed[0].member
         if kind not in self.member.roles:
             raise ConfigurationError(
                 f"role.kind = {kind!r}: {self.member.name!r} may be {', '.join(self.member.roles) or 'nothing'}, says the members' "

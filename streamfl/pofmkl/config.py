@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -201,6 +202,11 @@ class PofmklSettings(RoleSettings):
     challengers: ChallengersSection = Field(default_factory=ChallengersSection)
 
     @property
+    def state_topic(self) -> str:
+        """What a client's group remembers: several groups, each with samples of its own, can be clients of one federation."""
+        return f"{self.group}.state"
+
+    @property
     def views(self) -> tuple[str, ...]:
         """What the kernels of preset = "default" see."""
         return tuple(self.kernels.views or VIEWS)
@@ -274,6 +280,16 @@ class PofmklSettings(RoleSettings):
                     f"{name}.topic = {section.topic!r}: a topic other than the federation's own is expected "
                     f"(those are {', '.join(own)})"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _group_names_a_topic(self) -> PofmklSettings:
+        group = self.bus.group
+        if group is not None and (len(group) > 200 or not re.fullmatch(r"[A-Za-z0-9._-]+", group)):
+            raise ValueError(
+                f"bus.group = {group!r}: up to 200 letters, digits, '.', '_' and '-' are expected, for what the group remembers "
+                "lies in the topic <group>.state"
+            )
         return self
 
     @model_validator(mode="after")

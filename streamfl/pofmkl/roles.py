@@ -229,7 +229,7 @@ def _client_channels(settings: PofmklSettings) -> Channels:
         inputs=inputs,
         tables={"model": Input(f"{name}.model", decode_model_record)},
         outputs={"predictions": f"{name}.predictions", "updates": f"{name}.updates"},
-        changelogs={"state": f"{name}.pofmkl-client.state"},
+        changelogs={"state": settings.state_topic},
         # The key of an update is its client's name.
         receivers={"updates": Receiver(SERVER, lambda key: (key or b"").decode(errors="replace"))},
     )
@@ -260,7 +260,7 @@ def _client_topics(settings: PofmklSettings) -> list[TopicSpec]:
     return [
         *(TopicSpec(topic, None, compacted=False, users=True) for topic in users),
         TopicSpec(f"{name}.predictions", None, compacted=False),
-        TopicSpec(f"{name}.pofmkl-client.state", None, compacted=True, preferred=_SMALL_SEGMENTS),
+        TopicSpec(settings.state_topic, None, compacted=True, preferred=_SMALL_SEGMENTS),
         *_shared_topics(settings),
     ]
 
@@ -273,7 +273,7 @@ def _server_topics(settings: PofmklSettings) -> list[TopicSpec]:
 
 def _client_partitions(settings: PofmklSettings) -> dict[str, str]:
     topic = _samples(settings).topic
-    like = {f"{settings.federation.name}.pofmkl-client.state": topic}
+    like = {settings.state_topic: topic}
     return like if settings.labels is None else like | {settings.labels.topic: topic}
 
 

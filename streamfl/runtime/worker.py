@@ -376,7 +376,7 @@ class Worker:
                 "without keys, or with keys that are revoked, is not taken over. To begin anew, delete "
                 f"{', '.join(self._channels.changelogs.values())} and the offsets of the group {self._subscription.group!r}."
             )
-        log.warning("others have written where only this member may: take that right from them", topic=topic, refused=found)
+        log.warning("records that this member did not write, or wrote with a key that is revoked", topic=topic, refused=found)
 
     def _restore_one(self, change: StateChange, topic: str) -> None:
         try:

@@ -154,7 +154,7 @@ def simulate(
         }
     )
     federation = settings.federation.model_copy(update={"clients": clients})
-    settings = settings.model_copy(update={"samples": section, "federation": federation, "labels": None})
+    settings = settings.model_copy(update={"samples": section, "federation": federation, "labels": None}).without_keys()
     clock = _Clock()
     bus = MemoryBus(clock=clock)
     started = time.perf_counter()

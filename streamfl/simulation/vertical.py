@@ -89,6 +89,7 @@ class VerticalFederation:
         label_range: tuple[float, float] = (0.0, 1.0),
         arrivals: int | None = None,
     ) -> None:
+        settings = settings.without_keys()
         self.settings = settings
         self.arrivals = arrivals
         self.labels = labels

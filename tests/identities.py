@@ -1,0 +1,61 @@
+"""Members with keys, in a folder of a test's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from streamfl.identity import (
+    Identity,
+    Member,
+    Members,
+    PrivateKey,
+    make_key_file,
+    read_key_file,
+    read_members,
+    write_members,
+)
+
+__all__ = ["Keys"]
+
+
+@dataclass
+class Keys:
+    """The members' file of a federation, and the key file of every member."""
+
+    folder: Path
+    federation: str
+    members: Members = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.members = Members(self.federation)
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "members.toml"
+
+    def key_file(self, name: str) -> Path:
+        return self.folder / f"{name}.key"
+
+    def add(self, name: str, *roles: str, speaks_for: tuple[str, ...] = ()) -> PrivateKey:
+        """A new member with a new key."""
+        key = make_key_file(self.key_file(name))
+        self.change(Member(name, roles, (key.public.text,), speaks_for))
+        return key
+
+    def change(self, member: Member) -> None:
+        self.members = self.members.replaced(member)
+        write_members(self.file, self.members)
+
+    def member(self, name: str) -> Member:
+        found = self.members.named(name)
+        assert found is not None
+        return found
+
+    def identity(self, name: str, kind: str) -> Identity:
+        return Identity(read_key_file(self.key_file(name)), read_members(self.file), kind)
+
+    def sections(self, name: str) -> dict[str, dict[str, Any]]:
+        """What a member's settings say of its key and of the others."""
+        return {"identity": {"key_file": str(self.key_file(name))}, "federation": {"members": str(self.file)}}
