@@ -322,7 +322,7 @@ MUTATIONS: dict[str, Mutation] = {
 TRIED_FIRST = {
     "client: bucket refilled at a restart": 60,
     "client: labelled pairs wait without bound": 26,
-    "client: uses half a version": 134,
+    "client: uses half a version": 409,
     "server: round not restored": 24,
     "server: adds up in order of arrival": 17,
 }
