@@ -28,6 +28,7 @@ class InputWatch:
         self._joined = joined
         self._clients = clients
         self._place: dict[str, int] = {}
+        self._label_places: dict[str, set[int]] = {}
         self._samples = self._labels = self._pairs = self._outside = 0
         self._last_outside = 0.0
         self._learnt = False
@@ -53,13 +54,16 @@ class InputWatch:
         self._labels += 1
         self._seen += 1
         self._look_at(label)
+        # Which of the two topics is read first is nobody's to say.
+        places = self._label_places.get(client)
+        if places is None:
+            if len(self._label_places) >= self._clients:
+                del self._label_places[next(iter(self._label_places))]
+            places = self._label_places[client] = set()
+        places.add(partition)
         place = self._place.get(client)
         if place is not None and place != partition:
-            self._find(
-                "labels_keyed_otherwise",
-                f"a label of the client {client!r} came in partition {partition}, its samples come in partition {place}: they "
-                "never meet. Write both topics with the same keys, by the same partitioner",
-            )
+            self._apart(client, partition, place)
 
     def pair(self) -> None:
         """A sample and a label met."""
@@ -106,6 +110,15 @@ class InputWatch:
         elif len(self._place) >= self._clients:
             del self._place[next(iter(self._place))]
         self._place[client] = partition
+        if elsewhere := self._label_places.get(client, set()) - {partition}:
+            self._apart(client, min(elsewhere), partition)
+
+    def _apart(self, client: str, label: int, sample: int) -> None:
+        self._find(
+            "labels_keyed_otherwise",
+            f"a label of the client {client!r} came in partition {label}, its samples come in partition {sample}: they never meet. "
+            "Write both topics with the same keys, by the same partitioner",
+        )
 
     def _look_at(self, label: float) -> None:
         if not 0.0 <= label <= 1.0:

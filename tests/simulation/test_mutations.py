@@ -337,7 +337,7 @@ TRIED_FIRST = {
     "connector: no new epoch after an unanswered EndTxn": 34,
     "client: bucket refilled at a restart": 60,
     "client: labelled pairs wait without bound": 26,
-    "client: uses half a version": 134,
+    "client: uses half a version": 409,
     "server: round not restored": 24,
     "server: adds up in order of arrival": 17,
 }

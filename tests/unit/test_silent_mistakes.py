@@ -469,6 +469,19 @@ def test_labels_keyed_otherwise_than_samples_are_told(plant: Plant, caplog: Logs
     assert "labels were forgotten after 60 s (labels.expiry_seconds) without their sample" in caplog.text
 
 
+def test_labels_that_are_read_before_their_samples_are_told_too(plant: Plant) -> None:
+    """Protects from the order in which two topics are read, which is nobody's to say: on Kafka it is often labels first."""
+    with_labels(plant)
+    client = plant.start()
+    for number in range(10):
+        plant.bus.write([Outgoing("results", b"other", json.dumps({"site": "a", "id": f"r{number}", "y": 5}).encode(), 0)])
+    plant.settle()
+    assert client.role.trouble is None
+    plant.bus.write([Outgoing("readings", b"a", json.dumps({"site": "a", "id": "r1", "x0": 1, "x1": 2}).encode(), 2)])
+    plant.settle()
+    assert "came in partition 0, its samples come in partition 2" in (client.role.trouble or "")
+
+
 def test_labels_that_name_their_samples_otherwise_are_told(plant: Plant) -> None:
     """Protects late labels whose names never match: nothing is learnt, whatever the keys."""
     with_labels(plant)

@@ -1,0 +1,147 @@
+"""Mistakes of keys and of offsets on a real broker, where Kafka's own partitioner and its own tools make them."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from broker import Broker
+from command_line import run_command
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.structs import OffsetAndMetadata
+
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.runtime.bus import Bus, Outgoing, connect
+from streamfl.runtime.kinds import build_worker
+from streamfl.runtime.worker import Worker
+from streamfl.settings import load_settings
+
+SITES = ("north", "south", "east", "west", "centre")
+CONFIGURATION = """
+[federation]
+name = "{name}"
+clients = 5
+[bus]
+url = "{url}"
+commit_interval_ms = 0
+[role]
+kind = "pofmkl-client"
+[samples]
+topic = "{name}-readings"
+client = "site"
+sample_id = "id"
+features = ["x0", "x1"]
+{labels}
+[learning]
+features_per_kernel = 4
+staleness = "async"
+"""
+LABELS = """
+[labels]
+topic = "{name}-results"
+client = "site"
+sample_id = "id"
+label = "y"
+"""
+
+
+class Plant:
+    """A client's configuration on the broker, with all its topics, and the command line in this process."""
+
+    def __init__(self, folder: Path, broker: Broker, labels: str) -> None:
+        self.name = f"plant-{uuid.uuid4().hex[:8]}"
+        self.config = folder / "client.toml"
+        self.config.write_text(CONFIGURATION.format(name=self.name, url=broker.url, labels=labels.format(name=self.name)))
+        self.settings = load_settings(self.config, PofmklSettings)
+
+    def worker(self, bus: Bus) -> Worker:
+        return build_worker(self.settings, bus)
+
+    def sample(self, number: int, key: str, **more: float) -> Outgoing:
+        content = {"site": SITES[number % 5], "id": f"r{number}", "x0": number % 7 / 7, "x1": 0.5, **more}
+        return Outgoing(f"{self.name}-readings", key.encode(), json.dumps(content).encode())
+
+    def label(self, number: int, key: str) -> Outgoing:
+        content = {"site": SITES[number % 5], "id": f"r{number}", "y": 0.5}
+        return Outgoing(f"{self.name}-results", key.encode(), json.dumps(content).encode())
+
+
+def work(worker: Worker, records: int) -> None:
+    """Until so many input records were taken."""
+    deadline = time.monotonic() + 60
+    while f"streamfl_records_total {float(records)}\n" not in worker.metrics.render().decode():
+        assert time.monotonic() < deadline, worker.metrics.render().decode()
+        worker.step(0.2)
+
+
+@pytest.mark.parametrize("which", ["samples", "labels"])
+def test_keys_that_are_not_the_clients_are_told(
+    which: str, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects five sites whose records are keyed by something else, where Kafka puts them by its own hash: check and the worker
+    both say it, and neither asks for more seats.
+    """
+    plant = Plant(tmp_path, broker, LABELS if which == "labels" else 'label = "y"')
+    command = ("topics", plant.config, "--create-inputs", "--partitions", 4)
+    assert run_command(monkeypatch, capsys, *command)[0] == 0
+    with closing(connect(broker.url)) as bus:
+        if which == "samples":
+            bus.write([plant.sample(number, f"r{number}", y=0.5) for number in range(60)])
+            found, count = "not keyed by client", 60
+        else:
+            bus.write([plant.sample(number, SITES[number % 5]) for number in range(60)])
+            bus.write([plant.label(number, f"r{number}") for number in range(60)])
+            found, count = "labels keyed otherwise", 120
+        code, out, _ = run_command(monkeypatch, capsys, "check", plant.config, "--format", "json")
+        assert code == 4
+        failed = {one["check"]: one["detail"] for one in json.loads(out)["checks"] if not one["passed"]}
+        assert found in failed
+        worker = plant.worker(bus)
+        with closing(worker):
+            work(worker, count)
+            assert "partition" in (worker.role.trouble or "")
+        letters = [dict(letter.headers)["text"] for letter in bus.read(f"{plant.name}.dead-letters")]
+        assert not [text for text in letters if b"raise federation.clients" in text]
+
+
+def test_offsets_that_were_reset_by_hand_are_told(
+    broker: Broker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Protects whoever sets a group back with Kafka's tools and waits for predictions that do not come: the log says that the
+    state's position counts, and doing what it says really begins anew.
+    """
+    plant = Plant(tmp_path, broker, 'label = "y"')
+    topics = ("topics", plant.config, "--create-inputs", "--partitions", 2)
+    assert run_command(monkeypatch, capsys, *topics)[0] == 0
+    places = [TopicPartition(f"{plant.name}-readings", partition) for partition in range(2)]
+    admin = KafkaAdminClient(bootstrap_servers=broker.address)
+    with closing(connect(broker.url)) as bus, closing(admin):
+        bus.write([plant.sample(number, SITES[number % 5], y=0.5) for number in range(20)])
+        with closing(plant.worker(bus)) as worker:
+            work(worker, 20)
+        admin.alter_group_offsets(plant.settings.group, {place: OffsetAndMetadata(0, "", -1) for place in places})
+        bus.write([plant.sample(number, SITES[number % 5], y=0.5) for number in range(20, 30)])
+        assert "does not count" not in caplog.text
+        with closing(plant.worker(bus)) as worker:
+            work(worker, 10)
+        assert "the group's offset does not count" in caplog.text
+        state = f"{plant.name}.pofmkl-client.state"
+        assert f"delete the topics {state}" in caplog.text
+        admin.delete_topics([state])
+        admin.delete_group_offsets(plant.settings.group, places)
+        deadline = time.monotonic() + 30
+        while bus.describe([state]) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert run_command(monkeypatch, capsys, *topics)[0] == 0
+    with closing(connect(broker.url)) as bus:
+        with closing(plant.worker(bus)) as worker:
+            work(worker, 30)
+        assert len(list(bus.read(f"{plant.name}.predictions"))) == 60
