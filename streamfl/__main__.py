@@ -1,6 +1,6 @@
 """``python -m streamfl``: the command ``streamfl``."""
 
-from streamfl.cli import main
+from streamfl.entry import main
 
 if __name__ == "__main__":
     main()

@@ -156,15 +156,15 @@ PUT_RIGHT = (
 
 
 class _PutRight(logging.Filter):
-    """Hides one logger's messages of :data:`PUT_RIGHT`, unless its debug messages are wanted."""
+    """Hides one logger's messages of :data:`PUT_RIGHT`, unless ``log.level`` is debug."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        self._logger = logging.getLogger(name)
         self._texts = [text for logger, text in PUT_RIGHT if logger == name]
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return self._logger.isEnabledFor(logging.DEBUG) or not any(text in record.getMessage() for text in self._texts)
+        wanted = logging.getLogger("streamfl").isEnabledFor(logging.DEBUG)
+        return wanted or not any(text in record.getMessage() for text in self._texts)
 
 
 _FILTERS = {name: _PutRight(name) for name, _ in PUT_RIGHT}

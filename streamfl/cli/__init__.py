@@ -1,7 +1,8 @@
 """The command ``streamfl``: one module a command, and one place where errors become exit codes.
 
 0 ok; 2 the configuration or the command line is wrong; 3 the bus is unavailable; 4 a check failed; 5 the data cannot be used;
-6 what lies in a topic cannot be read; 70 the worker did not go round for ``bus.stall_timeout_seconds`` and ended itself.
+6 what lies in a topic cannot be read; 70 the worker did not go round for ``bus.stall_timeout_seconds`` and ended itself; 71, from
+:mod:`streamfl.entry`, the machine gives too little.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    # Brackets in a help text are names of sections, not markup.
+    rich_markup_mode=None,
 )
 for _command in (
     run.run,

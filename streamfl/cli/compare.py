@@ -66,6 +66,7 @@ def compare(
                 "clients": settings.federation.clients,
                 "rounds": len(streams.labels),
                 "delay_labels": delay_labels,
+                **streams.left_out,
                 "methods": summaries,
             }
         )

@@ -14,7 +14,7 @@ from streamfl.role import ConfigurationError
 from streamfl.samples import DataError
 from streamfl.wire import LONGEST_NAME
 
-__all__ = ["DataTable", "client_names", "input_names", "numbers", "read_data"]
+__all__ = ["DataTable", "client_names", "input_names", "numbers", "read_data", "unread_columns"]
 
 
 class DataTable(Protocol):
@@ -44,6 +44,11 @@ def input_names(table: DataTable, features: Sequence[str] | None, besides: Seque
     if not names:
         raise DataError(f"{location}: no numeric column" + (f" besides {', '.join(others)}" if others else ""))
     return names
+
+
+def unread_columns(table: DataTable, names: Sequence[str], besides: Sequence[str | None]) -> list[str]:
+    """The columns that are neither learnt from nor named otherwise: texts and times, which the data does not offer as inputs."""
+    return [name for name in table.columns if name not in names and name not in besides]
 
 
 def client_names(table: DataTable, column: str, location: str) -> list[str | None]:

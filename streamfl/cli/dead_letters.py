@@ -52,6 +52,7 @@ CAUSE = ("topic", "partition", "offset", "error", "text")
 TRUNCATED_FROM = "truncated_from"
 
 SHOWN = 100
+MOST_REASONS = 20
 LONGEST_PREVIEW = 80
 # The last second of the year 9999.
 LATEST_TIME = 253_402_300_799.0
@@ -86,6 +87,9 @@ def dead_letters(
     configured = read_configuration(config)
     reasons = frozenset(reason or ())
     with closing(configured.connect()) as bus:
+        # What follows may still be refused for this reason.
+        if reasons and not follow:
+            _check_reasons(bus, _topic(configured), reasons)
         if replay:
             _report(_Replay(configured, bus, reasons, limit).run(), format)
         else:
@@ -144,6 +148,16 @@ def _read_note(record: Record) -> _Note | None:
 
 def _number(content: bytes) -> int | None:
     return int(content) if content.isdigit() and len(content) < 20 else None
+
+
+def _check_reasons(bus: Bus, topic: str, reasons: frozenset[str]) -> None:
+    """ConfigurationError if there are letters, and none of one of these reasons: it is mistyped, or nothing is left of it."""
+    letters = filter(None, map(_read_letter, bus.read(topic)))
+    counts = Counter(letter.reason for letter in letters)
+    unknown = sorted(reasons - counts.keys())
+    if unknown and counts:
+        found = ", ".join(f"{_printable(reason)} ({count})" for reason, count in counts.most_common(MOST_REASONS))
+        raise ConfigurationError(f"--reason {', '.join(unknown)}: no letter in {topic} has this reason; there are: {found}")
 
 
 # ---- showing

@@ -10,10 +10,11 @@ import typer
 
 from streamfl.cli.output import FormatOption, OutputFormat, print_json, say
 from streamfl.cli.preflight import ConfigArgument, read_configuration
-from streamfl.kernels import frequencies
 from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.roles import learner
 from streamfl.role import ConfigurationError
 from streamfl.samples import SampleReader
+from streamfl.simulation.federation import drawn_frequencies
 
 __all__ = ["features"]
 
@@ -23,28 +24,25 @@ def features(
     out: Annotated[Path, typer.Option("--out", help="The .npz file to write.")],
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Write the frequencies that every client draws: array 'frequencies', shape (kernels, features_per_kernel, dimension)."""
+    """Write the frequencies that every client draws, one array for each set of kernels that see the same inputs.
+
+    preset = "paper": 'frequencies', shape (kernels, features_per_kernel, dimension). "default": 'frequencies_VIEW' for each
+    of kernels.views, shape (bandwidths, features_per_kernel, dimension), two wider where the view has the last labels as inputs.
+    """
     configured = read_configuration(config)
     settings = configured.settings
     if not isinstance(settings, PofmklSettings):
         raise ConfigurationError(f"{config}: role.kind = {settings.role.kind!r} draws no random features")
     if settings.samples is None:
         raise ConfigurationError(f"{config}: the section [samples] is missing: the inputs' dimension follows from it")
-    learning = settings.learning
-    drawn = frequencies(
-        settings.kernels.dictionary(),
-        learning.features_per_kernel,
-        SampleReader(settings.samples).dimension,
-        settings.federation.seed,
-        dtype=np.dtype(learning.precision),
-        shared_directions=learning.shared_directions,
-    )
+    drawn = drawn_frequencies(learner(settings, SampleReader(settings.samples).dimension))
     try:
         with out.open("wb") as file:
-            np.savez(file, frequencies=drawn)
+            np.savez(file, allow_pickle=False, **drawn)
     except OSError as error:
         raise ConfigurationError(f"--out {out}: cannot be written: {error.strerror or error}") from None
     if format is OutputFormat.JSON:
-        print_json({"path": str(out), "shape": list(drawn.shape), "dtype": str(drawn.dtype)})
+        arrays = {name: {"shape": list(array.shape), "dtype": str(array.dtype)} for name, array in drawn.items()}
+        print_json({"path": str(out), "arrays": arrays})
     else:
-        say(f"wrote {out}: frequencies {drawn.shape} {drawn.dtype}")
+        say(f"wrote {out}: " + ", ".join(f"{name} {array.shape} {array.dtype}" for name, array in drawn.items()))

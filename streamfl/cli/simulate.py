@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from streamfl.cli.datasets import client_names, input_names, numbers, read_data
+from streamfl.cli.datasets import client_names, input_names, numbers, read_data, unread_columns
 from streamfl.cli.output import FormatOption, OutputFormat, print_json, print_table, say
 from streamfl.cli.preflight import ConfigArgument, kind_of, read_configuration
 from streamfl.cli.simulate_vertical import (
@@ -55,7 +55,9 @@ __all__ = [
 class Streams:
     """A data set dealt to K clients, in its own units: inputs (T, K, d), labels (T, K), names: the data's own, if it has any.
 
-    largest_norm, label_range: over all usable rows, dealt or not, so that the scale depends on neither K nor T.
+    largest_norm, label_range: over all usable rows, dealt or not, so that the scale depends on neither K nor T. dropped: rows that
+    lack something. unused_rows, unused_clients: usable, and not dealt. shortest: the client whose rows were used up first, where
+    that ended the run. unread: columns that are no inputs because they hold no numbers.
     """
 
     inputs: NDArray[np.float64]
@@ -64,6 +66,20 @@ class Streams:
     label_range: tuple[float, float]
     dropped: int
     names: list[str] | None = None
+    unused_rows: int = 0
+    unused_clients: int = 0
+    shortest: str | None = None
+    unread: tuple[str, ...] = ()
+
+    @property
+    def left_out(self) -> dict[str, Any]:
+        """What of the data the run has not seen, as commands print it."""
+        return {
+            "dropped_rows": self.dropped,
+            "unused_rows": self.unused_rows,
+            "unused_clients": self.unused_clients,
+            "unread_columns": list(self.unread),
+        }
 
 
 DataOption = Annotated[str, typer.Option("--data", help="A .csv, .parquet or .npz file, or river:NAME.")]
@@ -115,7 +131,7 @@ def simulate(
         except OSError as error:
             raise ConfigurationError(f"--trace {trace}: cannot be written: {error.strerror or error}") from None
     if format is OutputFormat.JSON:
-        print_json({**outcome.summary(), "dropped_rows": streams.dropped})
+        print_json({**outcome.summary(), **streams.left_out})
     else:
         print_table(f"Federation on {data}", ("measure", "value"), report_rows(outcome))
 
@@ -144,6 +160,18 @@ def read_streams(
     streams = deal(data, label, settings.federation.clients, rounds, named, client_column)
     if streams.dropped:
         say(f"{streams.dropped} rows have no number in some column, or no client, and are left out")
+    if streams.unread:
+        say(
+            f"not learnt from, for they hold no numbers: {', '.join(streams.unread)}. Write them as numbers (one column of 0 and 1 "
+            "for each value, say), or name the inputs in samples.features"
+        )
+    if streams.shortest is not None and streams.unused_rows:
+        used = streams.labels.size
+        say(
+            f"{streams.unused_rows} of {used + streams.unused_rows} usable rows are not used: every client takes part in every "
+            f"round, and the rows of {streams.shortest!r} end after {len(streams.labels)}. With --clients N the N clients with the "
+            "most rows take part; streamfl replay writes every row"
+        )
     return scaled(settings, streams), streams
 
 
@@ -157,7 +185,9 @@ def deal(
 ) -> Streams:
     """Deal the rows of a data set in which every number is finite; DataError if there are too few.
 
-    With ``client_column`` its first ``clients`` values are the clients, each with its rows in order; rows without one are left out.
+    With ``client_column`` the clients are the ``clients`` of its values that have the most rows, in the order of the file, each
+    with its rows in order; rows without one are left out. All clients have as many rows as the one with the fewest: what is
+    measured and compared is a round of all clients, and a round without some of them would be another federation.
     """
     table = read_data(location)
     names = input_names(table, features, (label, client_column), location)
@@ -175,12 +205,15 @@ def deal(
         if len(own) < clients:
             raise DataError(f"{location}: {client_column} names {len(own)} clients, {clients} are asked for")
     usable = np.flatnonzero(present)
-    chosen = list(own)[:clients] if own else None
+    # Of those with equally many rows the first.
+    most_rows = set(sorted(own, key=lambda name: -len(own[name]))[:clients])
+    chosen = [name for name in own if name in most_rows] if own else None
     most = len(usable) // clients if chosen is None else min(len(own[name]) for name in chosen)
     if most < (rounds or 1):
         raise DataError(
             f"{location}: {len(usable)} usable rows give each of {clients} clients {most} samples, {rounds or 1} are asked for"
         )
+    shortest = None if chosen is None or rounds is not None else min(chosen, key=lambda name: len(own[name]))
     rounds = rounds or most
     if chosen is None:
         dealt = usable[: rounds * clients].reshape(rounds, clients)
@@ -198,7 +231,18 @@ def deal(
             f"{location}: inputs as large as {np.abs(inputs[usable]).max():g}: the norm of a row is no finite number. "
             "Name other columns in samples.features, or change their unit"
         )
-    return Streams(inputs[dealt], labels[dealt], largest, (low, high), table.rows - len(usable), chosen)
+    return Streams(
+        inputs[dealt],
+        labels[dealt],
+        largest,
+        (low, high),
+        dropped=table.rows - len(usable),
+        names=chosen,
+        unused_rows=len(usable) - dealt.size,
+        unused_clients=len(own) - clients if own else 0,
+        shortest=shortest,
+        unread=() if features else tuple(unread_columns(table, names, (label, client_column))),
+    )
 
 
 def scaled(settings: PofmklSettings, streams: Streams) -> PofmklSettings:

@@ -275,18 +275,19 @@ class PofmklClient:
             self._model_silence.answered()
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
-        before = self.model.versions
+        versions, sent = self.model.versions, self._counts["updates"]
         replies = self._receive(batch, now)
-        self._watch_model(self.model.versions != before, bool(batch), now)
+        self._watch_model(self.model.versions != versions, self._counts["updates"] > sent, bool(batch), now)
         return replies
 
-    def _watch_model(self, changed: bool, batch: bool, now: float) -> None:
+    def _watch_model(self, changed: bool, sending: bool, batch: bool, now: float) -> None:
         """Note what the server owes: a new version of the model after updates, and for whoever waits for one."""
         silence, sent = self._model_silence, self._counts["updates"]
         if changed:
             silence.answered()
             self._updates_answered = sent
-        if sent > self._updates_answered or any(self._waiting.values()):
+        # One update may change nothing, as one that came twice: those that go on going out may not.
+        if sending or any(self._waiting.values()):
             silence.asked(now)
         if not batch:
             if sent == self._updates_answered and not any(map(self._waits_for_model, self._members.values())):

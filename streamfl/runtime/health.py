@@ -109,6 +109,8 @@ class Health:
         found, now, since = dict(self._noted), self._clock(), self._stuck_since
         if self.standby is not None:
             found.pop("partitions", None)
+        if "restoring" in found:
+            return found
         if since is not None and now - since > self.patience_seconds:
             found["commits"] = f"records have waited for their commit for {now - since:.0f} s"
         elif self._refusals >= REFUSALS and now - self._last_refusal <= CALM_SECONDS:

@@ -58,10 +58,13 @@ class Metrics:
         """What of the worker's own counters belongs in the log's line of progress."""
         for counter in (self.records, self.dead_letters, self.table_rejections, self.commits_refused, self.bus_failures):
             for family in counter.collect():
-                for sample in family.samples:
-                    if sample.name.endswith("_total"):
-                        name = family.name.removeprefix(PREFIX)
-                        yield Measurement(name, "counter", "", sample.value, tuple(sample.labels.items()), True)
+                name = family.name.removeprefix(PREFIX)
+                counted = [sample for sample in family.samples if sample.name.endswith("_total")]
+                if not counted:
+                    # Of a counter with labels there is nothing before the first count.
+                    yield Measurement(name, "counter", "", 0.0, (), True)
+                for sample in counted:
+                    yield Measurement(name, "counter", "", sample.value, tuple(sample.labels.items()), True)
 
     def render(self) -> bytes:
         """All figures in the text format, version 0.0.4."""

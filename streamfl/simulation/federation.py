@@ -29,7 +29,7 @@ from streamfl.settings import Bus, RoleSection
 from streamfl.simulation.direct import alone
 from streamfl.wire import record_size
 
-__all__ = ["Outcome", "local_predictions", "simulate"]
+__all__ = ["Outcome", "drawn_frequencies", "local_predictions", "simulate"]
 
 _MOST_STEPS = 10_000
 # On the learning scale labels are between 0 and 1: what is this large is no prediction any more.
@@ -222,7 +222,7 @@ def simulate(
         budget_bytes=None if budget is None else budget * clients * clock.now,
         seconds=time.perf_counter() - started,
         parameters=client.model.parameters.copy(),
-        frequencies=_frequencies(client.learner),
+        frequencies=drawn_frequencies(client.learner),
         steps=steps,
         challengers={} if client.challengers is None else client.challengers.mean_squared_errors(),
     )
@@ -231,7 +231,7 @@ def simulate(
     return outcome
 
 
-def _frequencies(learner: Learner) -> dict[str, NDArray[Any]]:
+def drawn_frequencies(learner: Learner) -> dict[str, NDArray[Any]]:
     """The random features' frequencies, as a trace names them."""
     if isinstance(learner, PaperLearner):
         return {"frequencies": learner.features.frequencies}

@@ -15,9 +15,11 @@ from command_line import run_command
 
 from streamfl.cli import run as run_module
 from streamfl.kernels import frequencies, paper_dictionary
+from streamfl.pofmkl.config import PofmklSettings
 from streamfl.role import TopicSpec
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.memory_bus import MemoryBus
+from streamfl.settings import load_settings
 
 CONFIG = """
 [federation]
@@ -206,12 +208,28 @@ def test_replay_writes_rows_as_the_settings_say(line: Line) -> None:
     assert all(record.key == content["device"].encode() for record, content in zip(written, contents, strict=True))
 
 
-def test_features_are_those_of_the_clients(line: Line, tmp_path: Path) -> None:
-    """Somebody who computes without streamfl has to get the very frequencies that the clients draw."""
+def test_features_are_those_of_the_clients(line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody who computes without streamfl has to get the very frequencies that the clients draw, whatever the preset."""
+    code, result = line.json("features", line.config, "--out", tmp_path / "default.npz")
+    views = load_settings(line.config, PofmklSettings).views
+    assert (code, len(views), result["arrays"].keys()) == (0, 4, {f"frequencies_{view}" for view in views})
+    with np.load(tmp_path / "default.npz") as archive, np.load(_trace(line, tmp_path)) as trace:
+        assert set(archive.files) == set(result["arrays"])
+        for name in archive.files:
+            np.testing.assert_array_equal(archive[name], trace[name])
+            assert archive[name].shape[1:] == (4, 4 if name.endswith("lags") else 2)
+    monkeypatch.setenv("STREAMFL_LEARNING__PRESET", "paper")
     code, result = line.json("features", line.config, "--out", tmp_path / "f.npz")
-    assert (code, result["shape"]) == (0, [51, 4, 2])
+    assert (code, result["arrays"]) == (0, {"frequencies": {"shape": [51, 4, 2], "dtype": "float32"}})
     with np.load(tmp_path / "f.npz") as archive:
         np.testing.assert_array_equal(archive["frequencies"], frequencies(paper_dictionary(), 4, 2, seed=7))
+
+
+def _trace(line: Line, folder: Path) -> Path:
+    """What the clients of a federation had drawn."""
+    code, _, error = line("simulate", line.config, "--data", line.data, "--rounds", 2, "--trace", folder / "trace")
+    assert code == 0, error
+    return folder / "trace" / "trace.npz"
 
 
 def test_simulate_deals_rows_and_scales_them_over_the_file(

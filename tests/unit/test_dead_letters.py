@@ -127,6 +127,19 @@ def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return Plant(tmp_path, monkeypatch, capsys)
 
 
+def test_a_reason_that_no_letter_has_is_told_with_those_that_there_are(plant: Plant) -> None:
+    """Protects whoever mistypes a reason from an empty answer that looks as if nothing had been refused."""
+    plant.create()
+    assert plant.letters("--reason", "nope") == []
+    plant.refuse(*[Outgoing("readings", b"press", BAD, 1)] * 3, Outgoing("readings", b"press", MISSING, 0))
+    for more in ((), ("--replay",)):
+        code, out, error = plant("dead-letters", "--reason", "nope", "--reason", "not_numeric", *more)
+        assert (code, out) == (2, "")
+        assert "--reason nope: no letter" in error
+        assert "not_numeric (3), missing_field (1)" in error
+    assert len(plant.letters("--reason", "missing_field")) == 1
+
+
 def test_letters_are_shown_as_they_were_refused(plant: Plant) -> None:
     """Protects whoever looks for the cause: place, key, reason, headers and value are the refused record's own."""
     plant.create()
@@ -144,7 +157,6 @@ def test_letters_are_shown_as_they_were_refused(plant: Plant) -> None:
     assert base64.b64decode(first["key_base64"]) == b"\xff"
     assert base64.b64decode(first["value_base64"]) == b"\x80\x81"
     assert [letter["reason"] for letter in plant.letters("--reason", "malformed")] == ["malformed"]
-    assert plant.letters("--reason", "label") == []
     table = plant("dead-letters")[1]
     assert "readings-1-1" in table
     assert "not_numeric" in table

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.client
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 
@@ -125,3 +127,38 @@ def test_the_watchdog_ends_a_hang(health: Health, clock: Clock) -> None:
     assert barked.acquire(timeout=60)
     watchdog.close()
     assert not barked.acquire(blocking=False)
+
+
+def hang_up(server: HealthServer, said: bytes, at_once: bool) -> None:
+    """Say something, read nothing, and reset the connection."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.sendall(said)
+        if not at_once:
+            connection.recv(1)
+
+
+def test_who_hangs_up_leaves_no_traceback(clock: Clock, capfd: pytest.CaptureFixture[str]) -> None:
+    """Protects the log from load balancers that look whether a port is open: half requests and resets are no failure of ours."""
+    health = Health(stall_seconds=10, clock=clock)
+    with HealthServer("127.0.0.1", 0, health, lambda: b"x" * 20_000_000) as server:
+        for said in (b"", b"GET /met", b"GET /metrics HTTP/1.1\r\n", b"\x16\x03\x01\r\n\r\n", b"GET /metrics HTTP/1.1\r\n\r\n"):
+            for _ in range(5):
+                hang_up(server, said, at_once=True)
+        hang_up(server, b"GET /metrics HTTP/1.1\r\n\r\n", at_once=False)
+        assert ask(server, "/metrics")[0] == 200
+        while threads := [thread for thread in threading.enumerate() if "process_request" in thread.name]:
+            threads[0].join(30)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_page_that_fails_is_one_line(clock: Clock, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+    """Protects the log from pages of traceback at every scrape, and the operator from not hearing of it."""
+
+    def broken() -> bytes:
+        raise MemoryError("no room")
+
+    with HealthServer("127.0.0.1", 0, Health(clock=clock), broken) as server, pytest.raises(http.client.HTTPException):
+        ask(server, "/metrics")
+    assert "MemoryError" in caplog.text
+    assert "Traceback" not in caplog.text + capfd.readouterr().err

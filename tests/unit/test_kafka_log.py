@@ -8,7 +8,7 @@ import pytest
 from streamfl_connectors.kafka_failures import quieten
 
 HARMLESS = [
-    ("kafka.coordinator", "Marking the coordinator dead (node coordinator-1) for group plant.client: [Error 16] NotCoordinatorError."),
+    ("kafka.coordinator", "Marking the coordinator dead (node coordinator-1) for group plant: [Error 16] NotCoordinatorError."),
     ("kafka.coordinator", "Error sending FindCoordinatorRequest to node 1 [Cancelled]"),
     ("kafka.coordinator.heartbeat", "Heartbeat failed for group g: generation id is not  current."),
     ("kafka.coordinator.heartbeat", "Heartbeat: local member_id was not recognized; this consumer needs to re-join"),
@@ -35,10 +35,11 @@ def test_only_failures_reach_the_operator(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_everything_is_there_for_who_asks_for_it(caplog: pytest.LogCaptureFixture) -> None:
-    """Protects whoever looks for a fault in the client library: with the level debug nothing is hidden."""
+    """Protects whoever looks for a fault in the client library: with log.level = "debug" nothing is hidden."""
     quieten()
     quieten()
-    caplog.set_level(logging.DEBUG, "kafka")
+    caplog.set_level(logging.WARNING, "kafka")
+    caplog.set_level(logging.DEBUG, "streamfl")
     for name, text in HARMLESS:
         logging.getLogger(name).warning(text)
     assert len(caplog.records) == len(HARMLESS)

@@ -138,6 +138,27 @@ def test_rows_without_a_client_are_left_out_and_counted(line: Line, devices: lis
     assert sorted(map(str, keys)) == sorted([str(name.encode()) for name in names] * 4)
 
 
+def test_rows_and_columns_that_are_not_used_are_told(line: Line) -> None:
+    """Protects the reader of a figure measured on 9 rows of 703: what was left out, and why, is on stderr and in the JSON."""
+    owners = ["short"] * 3 + ["long"] * 40 + ["middle"] * 20
+    data = line.csv(x=np.arange(63.0), city=["Bern"] * 63, device=owners, y=np.arange(63.0) % 5)
+    code, out, error = line("simulate", "--data", data, "--client-column", "device", "--clients", "3", "--format", "json")
+    found = json.loads(out)
+    assert (code, found["samples"], found["unused_rows"], found["unused_clients"]) == (0, 9, 54, 0)
+    assert found["unread_columns"] == ["city"]
+    assert "54 of 63 usable rows are not used" in error
+    assert "'short' end after 3" in error
+    assert "hold no numbers: city" in error
+    code, out, error = line("simulate", "--data", data, "--client-column", "device", "--clients", "2", "--format", "json")
+    found = json.loads(out)
+    assert (code, found["samples"], found["unused_rows"], found["unused_clients"]) == (0, 40, 23, 1)
+    assert list(found["regret_per_client"]) == ["long", "middle"]
+    chosen = ("--clients", "2", "--methods", "local")
+    code, out, _ = line("compare", "--data", data, "--client-column", "device", *chosen, "--format", "json")
+    found = json.loads(out)
+    assert (code, found["unused_rows"], found["unread_columns"]) == (0, 23, ["city"])
+
+
 def test_clients_keep_their_names_in_a_simulation(line: Line) -> None:
     """Protects whoever looks for a device's regret: clients are in the order of the file, and the trace's columns too."""
     generator = np.random.default_rng(1)

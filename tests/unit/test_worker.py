@@ -605,3 +605,60 @@ def test_two_inputs_on_one_topic_are_refused(bus: MemoryBus) -> None:
     )
     with pytest.raises(ConfigurationError, match="same topic"):
         Worker(CountingRole(), channels, bus, Subscription("g", ("numbers",)), "dead-letters")
+
+
+def test_the_log_of_a_worker_tells_refusals_and_progress(bus: MemoryBus, caplog: pytest.LogCaptureFixture) -> None:
+    """Protects the operator who looks at the log alone: the first refusal, how many more, and a line while nothing happens."""
+    now = iter(range(0, 10_000, 5))
+    seconds = [0.0]
+
+    def monotonic() -> float:
+        return seconds[0]
+
+    stop = threading.Event()
+
+    class Stopping(CountingRole):
+        @property
+        def trouble(self) -> str | None:
+            seconds[0] = float(next(now))
+            if seconds[0] > 75.0:
+                stop.set()
+            return None
+
+    send(bus, *[b"nonsense"] * 60)
+    caplog.set_level("INFO")
+    Worker(
+        Stopping(),
+        CHANNELS,
+        bus,
+        Subscription("counters", ("numbers",), ("factor",)),
+        "dead-letters",
+        progress_seconds=60.0,
+        monotonic=monotonic,
+        commit_interval=0.0,
+    ).run(stop)
+    told = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
+    refused = [line for line in told if line["event"] == "a record was refused"]
+    assert [(line["record"], line.get("more")) for line in refused] == [("numbers-0-0", None), ("numbers-0-59", 59)]
+    progress = [line for line in told if line["event"] == "progress"]
+    assert [(line["dead_letters"], line["records"], line["partitions"]) for line in progress] == [(60, 60, 2), (0, 0, 2)]
+    assert progress[0]["dead_letters_by_reason"] == {"malformed": 60}
+    assert [line["seconds"] for line in progress] == [10, 60]
+
+
+def test_a_refused_step_tells_nothing_until_it_is_done(bus: MemoryBus, caplog: pytest.LogCaptureFixture) -> None:
+    """Protects against a log that counts a record twice whose step was refused and is done again."""
+    role = CountingRole()
+    counting = worker(bus, role)
+    drain(counting)
+
+    def lose_the_group() -> None:
+        role.before_reply = lambda: None
+        bus.session(Subscription("counters", ("numbers",))).close()
+
+    send(bus, b"nonsense", number(1, 5))
+    role.before_reply = lose_the_group
+    counting.step(0)
+    assert "a record was refused" not in caplog.text
+    drain(counting)
+    assert caplog.text.count("a record was refused") == 1

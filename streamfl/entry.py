@@ -1,0 +1,50 @@
+"""Where a process begins: loads the command line, and ends with a number where the machine does not give what that needs.
+
+Only the standard library is imported here at first: under a limit of memory every other import may fail.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+
+__all__ = ["SYSTEM", "main"]
+
+SYSTEM = 71
+# Of address space; it is asked for and given back.
+LEAST_BYTES = 256 * 1024 * 1024
+SCARCE = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOSPC)
+
+
+def main() -> None:
+    """Run the command line of this process and exit with its code."""
+    # The commands use one thread for products; the library would take memory for all processors while it is loaded.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    try:
+        # OpenBLAS ends the process by itself, with 1, where it gets none.
+        mmap.mmap(-1, LEAST_BYTES).close()
+        from streamfl.cli import main as run
+    except (ImportError, OSError, MemoryError, RuntimeError, SystemError) as error:
+        _end(f"streamfl cannot be loaded: {_cause(error)}")
+    try:
+        run()
+    except MemoryError as error:
+        _end(f"out of memory: {str(error) or 'a limit (ulimit -v, a container) is too low for this work'}")
+    except (OSError, RuntimeError) as error:
+        if not (isinstance(error, OSError) and error.errno in SCARCE) and "start new thread" not in str(error):
+            raise
+        _end(f"the machine gives no more: {error}")
+
+
+def _end(text: str) -> None:
+    # Not by the print of Python, which may want memory; and no module is to clean up what it could not set up.
+    os.write(2, f"error: {' '.join(text.split())}\n".encode(errors="replace")[:2000])
+    os._exit(SYSTEM)
+
+
+def _cause(error: BaseException) -> str:
+    """What happened first: libraries wrap a failed import in pages of advice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error) or "out of memory" if isinstance(error, MemoryError) else f"{type(error).__name__}: {error}"

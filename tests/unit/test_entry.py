@@ -1,0 +1,51 @@
+"""A process that gets too little memory, threads or files: one line and a number that a supervisor knows, never a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+LIMITED = "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv.pop(1)) << 20,) * 2); "
+COMMAND = "sys.argv[0] = 'streamfl'; runpy.run_module('streamfl', run_name='__main__')"
+FAILING = "import streamfl.cli, streamfl.entry\ndef fail():\n    {}\nstreamfl.cli.main = fail\nstreamfl.entry.main()"
+
+
+def run(code: str, *arguments: str) -> tuple[int, str]:
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("megabytes", [60, 110, 300])
+def test_too_little_memory_to_load_is_one_line_and_a_number(megabytes: int) -> None:
+    """Protects an operator under ulimit -v from an exit code that is in no table and from pages of a library's advice."""
+    code, said = run(LIMITED + COMMAND, str(megabytes), "--help")
+    assert code == 71, said
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        ("raise MemoryError", "memory"),
+        ("bytearray(1 << 62)", "memory"),
+        ("import numpy; numpy.ones(1 << 50)", "allocate"),
+        ("raise RuntimeError(\"can't start new thread\")", "thread"),
+        ("raise OSError(24, 'Too many open files')", "open files"),
+        ("raise OSError(28, 'No space left on device')", "space"),
+    ],
+)
+def test_what_the_machine_does_not_give_is_told_wherever_a_command_meets_it(failure: str, told: str) -> None:
+    """Protects the same in the middle of the work."""
+    code, said = run(FAILING.format(failure))
+    assert (code, said.count("\n")) == (71, 1), said
+    assert told in said
+
+
+def test_a_fault_of_the_code_is_not_hidden() -> None:
+    """Protects us from calling every mistake the machine's."""
+    code, said = run(FAILING.format("raise RuntimeError('a mistake')"))
+    assert code == 1
+    assert "Traceback" in said
