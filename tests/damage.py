@@ -38,6 +38,14 @@ def _unknown_magic(batch: bytearray) -> None:
     batch[MAGIC] = 3
 
 
+def _wild_offset(batch: bytearray) -> None:
+    struct.pack_into(">q", batch, 0, 2**40)
+
+
+def _wild_length(batch: bytearray) -> None:
+    struct.pack_into(">i", batch, 8, 10**6)
+
+
 def _seal(batch: bytearray) -> None:
     struct.pack_into(">I", batch, CHECKSUM, crc32c(bytes(batch[CHECKED:])))
 
@@ -48,6 +56,8 @@ DAMAGES: dict[str, Callable[[bytearray], None]] = {
     "cut inside": _cut_inside,
     "unknown codec": _unknown_codec,
     "unknown magic": _unknown_magic,
+    "wild offset": _wild_offset,
+    "wild length": _wild_length,
 }
 
 

@@ -67,6 +67,7 @@ from streamfl_connectors.kafka_clients import (
 )
 from streamfl_connectors.kafka_failures import NOT_LET_IN, causes_logged, needed, quieten, translated
 from streamfl_connectors.partitioner import partition_of
+from streamfl_connectors.silence import Silence
 
 __all__ = ["KafkaBus", "KafkaSession", "connect"]
 
@@ -77,6 +78,9 @@ TURN_SECONDS = 0.01
 
 # A change of assignment without any record is reported after at most this long.
 LONGEST_TURN_SECONDS = 0.1
+
+# For the answer of a cluster that is there to a question about the ends of partitions.
+END_SECONDS = 5.0
 
 # The producer has no memory bound of its own: writes outside a session wait for the broker after this many bytes.
 WRITE_BYTES = 16_000_000
@@ -394,13 +398,15 @@ class KafkaBus:
             self._known_limits[name] = int(state.options["max.message.bytes"])
         return {name: self._known_limits[name] for name in names}
 
-    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Offset after the last committed record of each partition."""
+    def ends(self, partitions: Iterable[TopicPartition], patience: float = END_SECONDS) -> dict[TopicPartition, int]:
+        """Offset after the last committed record of each partition; BusUnavailable after ``patience`` seconds."""
         wanted = {KafkaPartition(*partition): OffsetSpec.LATEST for partition in partitions}
         if not wanted:
             return {}
         with translated("reading the ends of partitions"):
-            found = self._admin.list_partition_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED, timeout_ms=5000)
+            found = self._admin.list_partition_offsets(
+                wanted, isolation_level=IsolationLevel.READ_COMMITTED, timeout_ms=int(patience * 1000)
+            )
         return {(partition.topic, partition.partition): int(offset.offset) for partition, offset in found.items()}
 
     @contextmanager
@@ -456,6 +462,7 @@ class KafkaSession:
         self._last_lag: dict[TopicPartition, int] = {}
         self._alone_since: float | None = None
         self._fetches = PendingFetches(bus.connect_timeout)
+        self._silence = Silence(bus)
         self._readers: list[Any] = []
         try:
             with translated("joining the group", self._subscription):
@@ -664,6 +671,12 @@ class KafkaSession:
             batches = {}
         for batch in batches.values():
             polled.records += [record_of(found) for found in batch]
+        if coordinator.rejoining:
+            # Nothing is read meanwhile, and that is as it should be.
+            self._silence = Silence(self._bus)
+        elif not batches:
+            still = {KafkaPartition(*place) for place in self._positions} - self._consumer.paused()
+            self._silence.check({(one.topic, one.partition): self._positions[one.topic, one.partition] for one in still})
         for name in self._positions:
             # The client's own: it goes on over the markers that end transactions, which no poll brings.
             state = self._consumer._subscription.assignment.get(KafkaPartition(*name))

@@ -19,7 +19,7 @@ from kafka.record.util import decode_varint
 from streamfl.runtime.bus import Unreadable
 from streamfl_connectors.codecs import decompress
 
-__all__ = ["check_batches"]
+__all__ = ["check_batches", "gives_nothing"]
 
 MAGIC_OFFSET, LAST_DELTA_OFFSET = 16, 23
 NEWEST_FORMAT = 2
@@ -31,22 +31,41 @@ def check_batches(consumer: Any) -> None:
     fetcher = consumer._fetcher
     fetcher.PartitionRecords = _PartitionRecords
     parse = fetcher._parse_fetched_data
+    fetcher.given_nothing = given_nothing = {}
 
     def parse_or_tell(fetch: Any) -> Any:
-        place = fetch.topic_partition
-        if fetch.partition_data.error_code == kafka_errors.CorruptRecordError.errno:
+        place, offset, data = fetch.topic_partition, fetch.fetched_offset, fetch.partition_data
+        if data.error_code == kafka_errors.CorruptRecordError.errno:
             # To the library a reason to ask again, quietly and for ever.
-            raise Unreadable(place.topic, place.partition, fetch.fetched_offset, "the broker says that its log is damaged there")
+            raise Unreadable(place.topic, place.partition, offset, "the broker says that its log is damaged there")
+        if data.error_code == 0 and not data.records and offset < data.last_stable_offset:
+            given_nothing[place] = offset
+        else:
+            given_nothing.pop(place, None)
         try:
-            return parse(fetch)
+            part = parse(fetch)
         except kafka_errors.KafkaError as error:
             if "no complete records were found" in str(error):
-                content = bytes(fetch.partition_data.records)
                 cause = "its length goes beyond what the broker has of it"
-                raise Unreadable(place.topic, place.partition, fetch.fetched_offset, cause, content) from None
+                raise Unreadable(place.topic, place.partition, offset, cause, bytes(data.records)) from None
             raise
+        if part is not None:
+            part.batches.expected, part.batches.end = offset, data.high_watermark
+        return part
 
     fetcher._parse_fetched_data = parse_or_tell
+
+
+def gives_nothing(consumer: Any, place: Any) -> Unreadable | None:
+    """Why a partition does not move on: the broker answered with nothing, though it said that the partition goes on.
+
+    It said so once: of a partition of which there is nothing new it is silent.
+    """
+    state = consumer._subscription.assignment.get(place)
+    offset = consumer._fetcher.given_nothing.get(place)
+    if offset is None or state is None or state.position is None or state.position.offset != offset:
+        return None
+    return Unreadable(place.topic, place.partition, offset, "the broker gives nothing from there on, though the partition goes on")
 
 
 class _Batch(DefaultRecordBatch):  # type: ignore[misc]
@@ -103,6 +122,8 @@ class _Batches:
         self._records = records
         self.current = b""
         self.following: int | None = None
+        # What the next batch has to reach and may not go beyond.
+        self.expected, self.end = 0, 0
 
     def next_batch(self) -> Any:
         found = self._records._next_slice
@@ -111,7 +132,7 @@ class _Batches:
         if batch is None:
             return None
         after = self._records._next_slice
-        if after is not None:
+        if after is not None and len(after) >= 8:
             (self.following,) = struct.unpack_from(">q", after)
         elif len(self.current) >= LAST_DELTA_OFFSET + 4:
             (delta,) = struct.unpack_from(">i", self.current, LAST_DELTA_OFFSET)
@@ -120,14 +141,21 @@ class _Batches:
         if magic > NEWEST_FORMAT:
             raise ValueError(f"its format has the number {magic}, which is not known here")
         if magic == NEWEST_FORMAT:
+            # Not covered by the checksum; a position that was taken from it would be committed.
+            if not (self.expected <= batch.last_offset and batch.base_offset <= batch.last_offset < self.end):
+                if self.following is not None and self.following <= self.expected:
+                    # It was passed over before; the broker takes it for what was asked for.
+                    return self.next_batch()
+                raise ValueError(f"it says to hold offsets {batch.base_offset} to {batch.last_offset}, which cannot be there")
+            self.expected = batch.next_offset
             batch.__class__ = _Batch
         return batch
 
 
 class _PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
     def _unpack_records(self, place: Any, records: Any, *deserializers: Any) -> Iterator[Any]:
-        batches = _Batches(records)
-        return _Readable(self, batches, super()._unpack_records(place, batches, *deserializers))
+        self.batches = _Batches(records)
+        return _Readable(self, self.batches, super()._unpack_records(place, self.batches, *deserializers))
 
 
 class _Readable:

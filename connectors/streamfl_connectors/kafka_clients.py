@@ -19,6 +19,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import BusUnavailable, Outgoing, TopicPartition
+from streamfl_connectors.kafka_batches import gives_nothing
 from streamfl_connectors.kafka_failures import too_large
 from streamfl_connectors.partitioner import partition_of
 
@@ -114,7 +115,7 @@ def _hand_over(producer: Any, records: Sequence[Outgoing]) -> Iterator[Any]:
 def read_whole(consumer: Any, partitions: Sequence[Any], patience: float) -> Iterator[Record]:
     """All committed records of the partitions up to their ends as of now; the consumer then stands there.
 
-    BusUnavailable if nothing moves for ``patience`` seconds.
+    BusUnavailable if nothing moves for ``patience`` seconds; Unreadable if that is because of what lies there.
     """
     if not partitions:
         return
@@ -136,6 +137,9 @@ def read_to_end(consumer: Any, partitions: Sequence[Any], patience: float) -> It
         if now != before:
             before, moved = now, time.monotonic()
         elif time.monotonic() - moved > patience:
+            for partition in partitions:
+                if failure := gives_nothing(consumer, partition):
+                    raise failure
             raise BusUnavailable(f"nothing could be read from {partitions[0].topic!r} for {patience:g} s")
         for batch in consumer.poll(timeout_ms=200, max_records=4000).values():
             yield from (record_of(found) for found in batch)

@@ -18,8 +18,9 @@ from streamfl.runtime.bus import BusUnavailable, Outgoing, Unreadable
 from streamfl.runtime.bus import TopicPartition as Place
 from streamfl_connectors.librdkafka_failures import UNREADABLE, told
 from streamfl_connectors.librdkafka_log import EndTxnAnswers
+from streamfl_connectors.silence import END_SECONDS, Silence
 
-__all__ = ["END_SECONDS", "Cluster", "Reader", "Silence", "Writer", "record_of", "unreadable"]
+__all__ = ["END_SECONDS", "Cluster", "Reader", "Writer", "record_of", "unreadable"]
 
 READER: dict[str, Any] = {
     # The library wants one; without a subscription it is never joined.
@@ -36,9 +37,6 @@ READER: dict[str, Any] = {
 
 # A batch's header and the lengths and deltas of a record, at most; a header's lengths, at most.
 LARGEST_FRAME, LARGEST_HEADER_FRAME = 100, 10
-
-# Whoever asks how far behind it is is not to wait for a cluster that is away.
-END_SECONDS = 2.0
 
 # message.headers(), by a call that looks whether it failed. The library gives a list with holes and an exception beside it where a
 # name is no text; what Python makes of a call that is made often takes the list, and ends the process at the hole.
@@ -64,38 +62,6 @@ class Cluster(Protocol):
 
     def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
         """Committed records from ``offset`` to the present end; Unreadable where the library may say nothing."""
-
-
-class Silence:
-    """Tells when nothing comes from a partition in which records lie.
-
-    After an outage of the whole cluster the library may never ask for a partition again, and say nothing. Nor does it say anything
-    of a record that it cannot make out.
-    """
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._behind: dict[Place, int] = {}
-        self._next = time.monotonic() + cluster.connect_timeout
-
-    def check(self, positions: Mapping[Place, int]) -> None:
-        """Called when nothing is left of what the library had brought. BusUnavailable if one of the partitions was behind its end
-        ``connect_timeout`` seconds ago, and stands where it stood; Unreadable if that is because of what lies there.
-        """
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + self._cluster.connect_timeout
-        before, self._behind = self._behind, {}
-        with suppress(BusUnavailable, ConfigurationError):
-            ends = self._cluster.ends(positions, END_SECONDS)
-            self._behind = {place: position for place, position in positions.items() if position < ends[place]}
-        for (topic, partition), position in self._behind.items():
-            if before.get((topic, partition)) == position:
-                next(self._cluster.read_from(topic, partition, position), None)
-                raise BusUnavailable(
-                    f"nothing came from {topic!r} partition {partition} after offset {position} for "
-                    f"{self._cluster.connect_timeout:g} s, though records are there"
-                )
 
 
 class Reader:

@@ -18,8 +18,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Polled, Step, Subscription, Unreadable, new_transactional_id
 from streamfl.runtime.bus import TopicPartition as Place
-from streamfl_connectors.librdkafka_clients import END_SECONDS, Reader, Silence, Writer, record_of, unreadable
+from streamfl_connectors.librdkafka_clients import Reader, Writer, record_of, unreadable
 from streamfl_connectors.librdkafka_failures import UNREADABLE, told, translated
+from streamfl_connectors.silence import END_SECONDS, Silence
 
 if TYPE_CHECKING:
     from streamfl_connectors.librdkafka_bus import LibrdkafkaBus

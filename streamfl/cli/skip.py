@@ -21,6 +21,9 @@ def skip(
     topic: Annotated[str, typer.Option(help="One of the topics that the role reads as a stream.")],
     partition: Annotated[int, typer.Option(min=0, help="Its partition.")],
     offset: Annotated[int, typer.Option(min=0, help="Where the workers stop, as their error says.")],
+    to: Annotated[
+        int | None, typer.Option(min=0, help="Where to read on; left out: behind the batch, or one further if that is not known.")
+    ] = None,
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Pass over what cannot be read, or one record, into the dead letters. Stop the role's workers first.
@@ -29,7 +32,7 @@ def skip(
     """
     configured = read_configuration(config)
     with closing(configured.connect()) as bus, telling_remedy(configured):
-        skipped = build_repair(configured.settings, bus).skip(topic, partition, offset)
+        skipped = build_repair(configured.settings, bus).skip(topic, partition, offset, to)
     if format is OutputFormat.JSON:
         print_json({**asdict(skipped), "dead_letters": configured.settings.dead_letters})
     else:

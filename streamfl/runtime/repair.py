@@ -55,11 +55,12 @@ class Repair(Worker):
             session.commit(step)
             return sorted({record.partition for record in step.changelog[others:] if record.partition is not None})
 
-    def skip(self, topic: str, partition: int, offset: int) -> Skipped:
+    def skip(self, topic: str, partition: int, offset: int, to: int | None = None) -> Skipped:
         """Pass over what lies at ``offset`` of an input, the next that the role would read, into the dead letters.
 
-        Where a batch cannot be read, all of it from ``offset`` on; else one record. ConfigurationError if the role reads on
-        elsewhere, or while other workers of the group run; BusUnavailable if nothing was committed.
+        Where a batch cannot be read, all of it from ``offset`` on; else one record. to: where to read on, for what cannot be read
+        may not say how far it goes; None: as far as is certain. ConfigurationError if the role reads on elsewhere, or while other
+        workers of the group run; BusUnavailable if nothing was committed.
         """
         if topic not in self._inputs:
             raise ConfigurationError(f"topic {topic!r} is none of this role's inputs ({', '.join(sorted(self._inputs))})")
@@ -67,7 +68,16 @@ class Repair(Worker):
             place = (topic, partition)
             if partition not in self._tasks:
                 raise ConfigurationError(f"topic {topic!r} has {len(self._tasks)} partitions, there is no partition {partition}")
-            skipped, record = self._look(place, self._position(session, place), offset)
+            position = self._position(session, place)
+            skipped, record = self._look(place, position, offset)
+            if to is not None:
+                end = position + session.lag().get(place, 0)
+                if not skipped.cause or not skipped.offset < to <= end:
+                    raise ConfigurationError(
+                        f"{topic}-{partition} cannot be read on at {to}: it ends at {end}, and only of what cannot be read "
+                        "more than one record is passed over"
+                    )
+                skipped = replace(skipped, following=to)
             work = _Work(Step({place: skipped.following}))
             self._reject(record, PeerError(UNREADABLE if skipped.cause else SKIPPED, skipped.cause or "by command"), work)
             self._remember(work.step)

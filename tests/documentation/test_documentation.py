@@ -81,7 +81,7 @@ def test_exit_codes_are_documented() -> None:
     """Protects supervisors: restart rules are written from the document."""
     text = (ROOT / "docs" / "exit-codes.md").read_text(encoding="utf-8")
     documented = {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
-    used = {output.CONFIGURATION, output.BUS_UNAVAILABLE, output.CHECK_FAILED, output.DATA, output.STALLED}
+    used = {output.CONFIGURATION, output.BUS_UNAVAILABLE, output.CHECK_FAILED, output.DATA, output.UNREADABLE, output.STALLED}
     assert documented == {0, *used}
 
 

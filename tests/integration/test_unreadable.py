@@ -5,9 +5,13 @@ The broker checks what producers give it, so batches are damaged where they lie 
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +20,13 @@ from counting import CHANNELS, CountingRole, decode_number, number
 from damage import DAMAGES, damage
 from kafka import KafkaProducer
 
+from streamfl.pofmkl.config import PofmklSettings
 from streamfl.role import Channels, ConfigurationError, Input, TopicSpec
-from streamfl.runtime.bus import Bus, Subscription, Unreadable, connect
+from streamfl.runtime.bus import Bus, Outgoing, Subscription, Unreadable, connect
+from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.repair import Repair
 from streamfl.runtime.worker import Worker
+from streamfl.settings import load_settings
 
 pytestmark = pytest.mark.broker
 
@@ -79,6 +86,13 @@ def _topics(request: pytest.FixtureRequest, broker: Broker) -> Iterator[Topics]:
         yield Topics(broker, bus)
 
 
+@pytest.fixture(name="own")
+def _own(broker: Broker) -> Iterator[Topics]:
+    """With kafka-python only."""
+    with closing(connect(broker.url)) as bus:
+        yield Topics(broker, bus)
+
+
 def test_every_compression_is_read(topics: Topics) -> None:
     """Protects a federation from its users' producers: each may choose its own compression, and none stops or is left out."""
     for turn, codec in enumerate(CODECS):
@@ -88,10 +102,18 @@ def test_every_compression_is_read(topics: Topics) -> None:
     assert set(topics.bus.codecs()) == {"gzip", "snappy", "lz4", "zstd"}
 
 
-CASES = [*((kind, "gzip") for kind in DAMAGES), ("bad checksum", None), ("garbage inside", None)]
+CASES = [
+    *(("kafka", kind, "gzip") for kind in DAMAGES if kind != "wild length"),
+    ("kafka", "garbage inside", None),
+    ("kafka+librdkafka", "bad checksum", "zstd"),
+    ("kafka+librdkafka", "unknown codec", "snappy"),
+    ("kafka+librdkafka", "unknown magic", "lz4"),
+    # Of this the library says nothing at all.
+    ("kafka+librdkafka", "garbage inside", None),
+]
 
 
-@pytest.mark.parametrize(("kind", "codec"), CASES)
+@pytest.mark.parametrize(("topics", "kind", "codec"), CASES, indirect=["topics"])
 def test_a_damaged_batch_stops_the_worker_and_is_passed_over(topics: Topics, kind: str, codec: str | None) -> None:
     """Protects against endless retries, against garbage that is learnt, and against losing what lies before and behind."""
     topics.write(topics.numbers, number(1, 1), number(2, 1))
@@ -123,6 +145,21 @@ def test_a_damaged_batch_stops_the_worker_and_is_passed_over(topics: Topics, kin
     assert headers["text"]
 
 
+def test_a_batch_that_says_a_wrong_length_is_no_silence(topics: Topics) -> None:
+    """Protects against a green worker to which nothing comes any more: the broker itself does not get past such a batch."""
+    for one in (1, 2, 3, 4):
+        topics.write(topics.numbers, number(one, 1))
+    damage(topics.broker, topics.numbers, 0, 1, "wild length")
+    with pytest.raises(Unreadable, match=rf"{topics.numbers}-0-1 cannot be read: the broker gives nothing from there on"):
+        topics.work(lambda: False)
+    assert topics.read(topics.totals) == [b"1 1"]
+    # How far it goes nobody knows but the operator.
+    with pytest.raises(ConfigurationError, match="it ends at 4"):
+        topics.worker(Repair).skip(topics.numbers, 0, 1, 5)
+    assert topics.worker(Repair).skip(topics.numbers, 0, 1, 4).following == 4
+    topics.write(topics.numbers, number(5, 1))
+
+
 def test_what_is_remembered_or_shared_stops_the_worker_too(topics: Topics) -> None:
     """Protects state and tables: a damaged changelog or table is no outage, and is never taken for an empty one."""
     topics.write(topics.numbers, number(1, 1))
@@ -139,31 +176,31 @@ def test_what_is_remembered_or_shared_stops_the_worker_too(topics: Topics) -> No
         topics.worker(Repair).skip(topics.numbers, 0, 1)
 
 
-def test_only_what_comes_next_is_passed_over_and_by_one_alone(topics: Topics) -> None:
+def test_only_what_comes_next_is_passed_over_and_by_one_alone(own: Topics) -> None:
     """Protects records from a mistyped offset, and workers from a position that moves beneath them."""
-    topics.write(topics.numbers, number(1, 1))
-    topics.work(lambda: len(topics.read(topics.totals)) == 1)
-    topics.write(topics.numbers, number(2, 1))
-    topics.write(topics.numbers, number(3, 1))
-    repair = topics.worker(Repair)
+    own.write(own.numbers, number(1, 1))
+    own.work(lambda: len(own.read(own.totals)) == 1)
+    own.write(own.numbers, number(2, 1))
+    own.write(own.numbers, number(3, 1))
+    repair = own.worker(Repair)
     for offset, told in ((0, "is behind this role: it reads on at offset 1"), (2, "reads next is at offset 1")):
         with pytest.raises(ConfigurationError, match=told):
-            repair.skip(topics.numbers, 0, offset)
+            repair.skip(own.numbers, 0, offset)
     with pytest.raises(ConfigurationError, match="there is no partition 2"):
-        repair.skip(topics.numbers, 2, 1)
+        repair.skip(own.numbers, 2, 1)
     with pytest.raises(ConfigurationError, match="none of this role's inputs"):
-        repair.skip(topics.totals, 0, 1)
-    assert repair.skip(topics.numbers, 0, 1).following == 2
-    assert topics.read(topics.letters) == [number(2, 1)]
-    with closing(topics.worker()) as other:
+        repair.skip(own.totals, 0, 1)
+    assert repair.skip(own.numbers, 0, 1).following == 2
+    assert own.read(own.letters) == [number(2, 1)]
+    with closing(own.worker()) as other:
         for _ in range(100):
             other.step(0.1)
-            if len(topics.read(topics.totals)) == 2:
+            if len(own.read(own.totals)) == 2:
                 break
-        assert topics.read(topics.totals)[-1] == b"3 2"
+        assert own.read(own.totals)[-1] == b"3 2"
         # A part of the group's partitions would do for a change, but not for a role of which another part goes on.
         with pytest.raises(ConfigurationError, match="belong to other workers of the group"):
-            topics.worker(Repair, patience=3.0).skip(topics.numbers, 0, 3)
+            own.worker(Repair, patience=3.0).skip(own.numbers, 0, 3)
 
 
 def test_a_strangers_header_stops_nobody(topics: Topics) -> None:
@@ -185,15 +222,70 @@ def test_a_strangers_header_stops_nobody(topics: Topics) -> None:
     assert topics.read(topics.totals)[-1] == b"100 100"
 
 
-def test_a_batch_that_expands_without_bound_is_not_read(broker: Broker) -> None:
+def test_a_batch_that_expands_without_bound_is_not_read(own: Topics) -> None:
     """Protects memory: nine kilobytes that a topic takes become hundreds of megabytes; the worker stops before it has them."""
+    for place, codec in enumerate(("gzip", "zstd", "lz4")):
+        producer = KafkaProducer(bootstrap_servers=own.broker.address, compression_type=codec, max_request_size=10**9)
+        producer.send(own.numbers, value=bytes(70 << 20), partition=0).get(60)
+        producer.close()
+        with pytest.raises(Unreadable, match="it expands to more than 64 MiB"):
+            own.work(lambda: False)
+        assert own.worker(Repair).skip(own.numbers, 0, place).following == place + 1
+
+
+CONFIG = """
+[federation]
+name = "{name}"
+clients = 5
+[bus]
+url = "{url}"
+[role]
+kind = "pofmkl-client"
+[samples]
+topic = "{name}.readings"
+client = "device"
+features = ["x"]
+[learning]
+preset = "paper"
+features_per_kernel = 4
+"""
+
+
+def test_an_operator_is_told_and_gets_past(broker: Broker, tmp_path: Path) -> None:
+    """Protects the operator: one line says where and which command helps, and with it the stream goes on; the letter stays."""
+    name, config = f"plant-{uuid.uuid4().hex[:8]}", tmp_path / "client.toml"
+    config.write_text(CONFIG.format(name=name, url=broker.url))
+    readings = f"{name}.readings"
+
+    def command(*words: str, code: int = 0) -> tuple[str, str]:
+        ended = subprocess.run([sys.executable, "-m", "streamfl", *words], capture_output=True, text=True, timeout=60)
+        assert ended.returncode == code, ended.stderr
+        assert "Traceback" not in ended.stderr
+        return ended.stdout, ended.stderr
+
+    command("topics", str(config), "--create", "--partitions", "1")
     with closing(connect(broker.url)) as bus:
-        topics = Topics(broker, bus)
-        for codec in ("gzip", "zstd", "lz4"):
-            place = len(topics.read(topics.letters))
-            producer = KafkaProducer(bootstrap_servers=broker.address, compression_type=codec, max_request_size=10**9)
-            producer.send(topics.numbers, value=bytes(70 << 20), partition=0).get(60)
-            producer.close()
-            with pytest.raises(Unreadable, match="it expands to more than 64 MiB"):
-                topics.work(lambda: False)
-            assert topics.worker(Repair).skip(topics.numbers, 0, place).following == place + 1
+        for x in range(3):
+            bus.write([Outgoing(readings, b"press", b'{"device": "press", "x": %d}' % x)])
+        damage(broker, readings, 0, 1, "bad checksum")
+        _, said = command("run", str(config), code=6)
+        assert f"{readings}-0-1 cannot be read: its checksum does not fit its content" in said
+        rows = json.loads(command("check", str(config), "--format", "json", code=4)[0])["checks"]
+        (row,) = (row for row in rows if row["check"] == f"records of {readings}")
+        told = said[said.index("streamfl skip") :].split()[1:9]
+        assert "streamfl " + " ".join(told) in row["remedy"]
+        assert any(row["check"] == "compressions" and "zstd" in row["detail"] for row in rows)
+
+        skipped = json.loads(command(*told, "--format", "json")[0])
+        assert (skipped["offset"], skipped["following"], skipped["dead_letters"]) == (1, 2, f"{name}.dead-letters")
+        _, said = command(*told, code=2)
+        assert "is behind this role: it reads on at offset 2" in said
+        worker = build_worker(load_settings(config, PofmklSettings), bus)
+        for _ in range(100):
+            worker.step(0.1)
+            if len(list(bus.read(f"{name}.predictions"))) == 2:
+                break
+        worker.close()
+        assert len(list(bus.read(f"{name}.predictions"))) == 2
+    replayed = json.loads(command("dead-letters", str(config), "--replay", "--format", "json")[0])
+    assert (replayed["replayed"], replayed["not_replayed"]["unreadable"]) == (0, 1)

@@ -274,8 +274,8 @@ def test_no_letter_writes_where_this_role_does_not_read(plant: Plant) -> None:
         Outgoing("readings", b"sly", BAD, 0, (("topic", b"secret"), ("partition", b"1"), ("offset", b"0"), ("replayed", b"9"))),
     )
 
-    def forged(topic: bytes, partition: bytes) -> Outgoing:
-        cause = (("topic", topic), ("partition", partition), ("offset", b"3"), ("error", b"malformed"), ("text", b""))
+    def forged(topic: bytes, partition: bytes, reason: bytes = b"malformed") -> Outgoing:
+        cause = (("topic", topic), ("partition", partition), ("offset", b"3"), ("error", reason), ("text", b""))
         return Outgoing("plant.dead-letters", b"k", b"v", 0, cause)
 
     plant.bus.write(
@@ -285,6 +285,8 @@ def test_no_letter_writes_where_this_role_does_not_read(plant: Plant) -> None:
             forged(b"plant.predictions", b"0"),
             forged(b"readings", b"2"),
             forged(b"readings", b"-1"),
+            # A batch as it lay in the topic is no record.
+            forged(b"readings", b"0", b"unreadable"),
             Outgoing("plant.dead-letters", b"k", b"v", 0),
             Outgoing("plant.dead-letters", b"k", b"[0]", 0, (("replayed", b"nine"),)),
             Outgoing("plant.dead-letters", b"k", b"[0,", 0, (("replayed", b"9"),)),
@@ -292,7 +294,7 @@ def test_no_letter_writes_where_this_role_does_not_read(plant: Plant) -> None:
     )
     result = plant.replay()
     assert result["replayed"] == 1
-    assert result["not_replayed"] == {"limit": 0, "truncated": 1, "other_topic": 4, "not_a_letter": 4}
+    assert result["not_replayed"] == {"limit": 0, "truncated": 1, "unreadable": 1, "other_topic": 4, "not_a_letter": 4}
     assert [record.key for record in plant.replayed()] == [b"sly"]
     for topic in ("secret", "plant.model", "plant.predictions"):
         assert list(plant.bus.read(topic)) == []

@@ -1,0 +1,60 @@
+"""Noticing that a client library brings nothing from a partition in which records lie."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Protocol
+
+from streamfl.role import ConfigurationError, Record
+from streamfl.runtime.bus import BusUnavailable, TopicPartition
+
+__all__ = ["END_SECONDS", "Silence"]
+
+# Whoever asks how far behind it is is not to wait for a cluster that is away.
+END_SECONDS = 2.0
+
+
+class Cluster(Protocol):
+    """What is needed of a bus."""
+
+    connect_timeout: float
+
+    def ends(self, places: Iterable[TopicPartition], patience: float, /) -> dict[TopicPartition, int]:
+        """Offset after the last committed record of each partition; BusUnavailable after ``patience`` seconds."""
+
+    def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
+        """Committed records from ``offset`` to the present end; Unreadable where the library may say nothing."""
+
+
+class Silence:
+    """Tells when nothing comes from a partition in which records lie.
+
+    After an outage of the whole cluster the library may never ask for a partition again, and say nothing. Nor does it say anything
+    of a record that it cannot make out.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._behind: dict[TopicPartition, int] = {}
+        self._next = time.monotonic() + cluster.connect_timeout
+
+    def check(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Called when nothing is left of what the library had brought. BusUnavailable if one of the partitions was behind its end
+        ``connect_timeout`` seconds ago, and stands where it stood; Unreadable if that is because of what lies there.
+        """
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self._cluster.connect_timeout
+        before, self._behind = self._behind, {}
+        with suppress(BusUnavailable, ConfigurationError):
+            ends = self._cluster.ends(positions, END_SECONDS)
+            self._behind = {place: position for place, position in positions.items() if position < ends[place]}
+        for (topic, partition), position in self._behind.items():
+            if before.get((topic, partition)) == position:
+                next(self._cluster.read_from(topic, partition, position), None)
+                raise BusUnavailable(
+                    f"nothing came from {topic!r} partition {partition} after offset {position} for "
+                    f"{self._cluster.connect_timeout:g} s, though records are there"
+                )

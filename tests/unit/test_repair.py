@@ -1,0 +1,151 @@
+"""A change made while no worker runs, on the memory bus: it is a step like any other, and nothing else is touched by it."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from command_line import run_command
+from counting import CHANNELS, TOPICS, CountingRole, number
+
+from streamfl.role import ConfigurationError, StateChange
+from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Step, Subscription
+from streamfl.runtime.memory_bus import MemoryBus, MemorySession
+from streamfl.runtime.repair import Repair
+from streamfl.runtime.worker import Worker
+
+SUBSCRIPTION = Subscription("group", ("numbers",), ("factor",))
+
+
+class ForgettingRole(CountingRole):
+    """It can forget, and begins each partition with a mark that is of no client."""
+
+    def open(self, partition: int) -> None:
+        super().open(partition)
+        self.changes.append(StateChange("state", partition, b"mark", number(0, 0)))
+
+    def forget(self, name: str) -> bool:
+        known = [partition for partition, totals in self.totals.items() if totals.pop(name.encode(), None)]
+        self.changes += [StateChange("state", partition, name.encode(), None) for partition in known]
+        return bool(known)
+
+
+class Plant:
+    """The counting role's topics, and its workers."""
+
+    def __init__(self, bus: MemoryBus) -> None:
+        self.bus = bus
+        bus.create(TOPICS)
+
+    def worker(self, kind: type[Worker] = Worker) -> Worker:
+        return kind(ForgettingRole(), CHANNELS, self.bus, SUBSCRIPTION, "dead-letters", commit_interval=0, restore_seconds=0.3)
+
+    def repair(self) -> Repair:
+        made = self.worker(Repair)
+        assert isinstance(made, Repair)
+        return made
+
+    def work(self, *records: tuple[bytes, bytes, int]) -> dict[bytes, bytes]:
+        """Write (key, value, partition) and work them off; the last total of each key."""
+        self.bus.write([Outgoing("numbers", key, value, partition) for key, value, partition in records])
+        with closing(self.worker()) as worker:
+            while worker.step(0.0):
+                pass
+        return {record.key or b"": record.value or b"" for record in self.bus.read("totals")}
+
+
+@pytest.fixture(name="plant")
+def _plant() -> Plant:
+    return Plant(MemoryBus(clock=time.time))
+
+
+def test_a_client_is_forgotten_in_every_partition_and_nobody_else(plant: Plant) -> None:
+    """Protects the other clients: one name is as if it had never been there, after a restart too, and positions stay."""
+    plant.work((b"a", number(5, 10), 0), (b"a", number(5, 10), 1), (b"b", number(5, 10), 1))
+    assert plant.repair().forget("a") == [0, 1]
+    assert plant.repair().forget("a") == []
+    # Lower numbers of a count anew, b's are repetitions; and nothing that was read is read again.
+    totals = plant.work((b"a", number(1, 1), 0), (b"b", number(5, 99), 1), (b"b", number(6, 1), 1))
+    assert totals == {b"a": b"1 1", b"b": b"6 11"}
+
+
+def test_who_knows_nobody_writes_nothing(plant: Plant) -> None:
+    """Protects the log of changes: a name that nobody knows leaves no trace."""
+    plant.work((b"a", number(1, 1), 0))
+    before = list(plant.bus.read("state"))
+    assert plant.repair().forget("stranger") == []
+    assert list(plant.bus.read("state")) == before
+
+
+def test_a_record_is_passed_over_once(plant: Plant) -> None:
+    """Protects the records around it: one goes to the dead letters as it came, the role reads on behind it."""
+    plant.work((b"a", number(1, 1), 0))
+    plant.bus.write([Outgoing("numbers", b"a", number(n, 10 ** (n - 1)), 0, (("trace", b"7"),)) for n in (2, 3)])
+    skipped = plant.repair().skip("numbers", 0, 1)
+    assert (skipped.offset, skipped.following, skipped.cause) == (1, 2, "")
+    (letter,) = plant.bus.read("dead-letters")
+    assert (letter.key, letter.value) == (b"a", number(2, 10))
+    assert [name for name, _ in letter.headers] == ["trace", "topic", "partition", "offset", "error", "text"]
+    assert dict(letter.headers)["error"] == b"skipped"
+    with pytest.raises(ConfigurationError, match="behind this role: it reads on at offset 2"):
+        plant.repair().skip("numbers", 0, 1)
+    assert plant.work()[b"a"] == b"3 101"
+
+
+def test_while_others_work_nothing_is_changed(plant: Plant) -> None:
+    """Protects a role of which a part goes on elsewhere: a change needs all of it."""
+    plant.work((b"a", number(1, 1), 0))
+    with closing(plant.worker()) as other:
+        other.step(0.0)
+        other.step(0.0)
+        with pytest.raises(ConfigurationError, match=r"partitions \[\d\] belong to other workers .* stop all of them first"):
+            plant.repair().forget("a")
+    assert plant.repair().forget("a") == [0]
+
+
+def test_a_refused_change_is_no_change(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects against half a change: what was not committed is not seen, and can be done again."""
+    plant.work((b"a", number(1, 1), 0))
+    commit = MemorySession.commit
+
+    def refuse(session: MemorySession, step: Step) -> None:
+        raise CommitRefused("somebody came")
+
+    monkeypatch.setattr(MemorySession, "commit", refuse)
+    with pytest.raises(BusUnavailable, match="nothing was changed, run the command again"):
+        plant.repair().forget("a")
+    monkeypatch.setattr(MemorySession, "commit", commit)
+    assert plant.repair().forget("a") == [0]
+
+
+CONFIG = """
+[federation]
+name = "plant"
+clients = 4
+[bus]
+url = "memory://{name}"
+connect_timeout_seconds = 0.5
+[role]
+kind = "pofmkl-client"
+[samples]
+topic = "readings"
+client = "device"
+features = ["x"]
+"""
+
+
+def test_a_name_that_nobody_knows_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects an operator's typing: forgetting nobody is no success."""
+    config = tmp_path / "client.toml"
+    config.write_text(CONFIG.format(name=tmp_path.name))
+    run_command(monkeypatch, capsys, "topics", config, "--create", "--partitions", 2)
+    code, out, error = run_command(monkeypatch, capsys, "forget", config, "--client", "nobody", "--format", "json")
+    assert (code, out) == (2, "")
+    assert "'nobody': no partition of this pofmkl-client remembers it" in error
+    code, out, error = run_command(monkeypatch, capsys, "skip", config, "--topic", "readings", "--partition", 1, "--offset", 0)
+    assert (code, out) == (2, "")
+    assert "readings-1-0 cannot be passed over: there is nothing to be read there" in error
