@@ -153,13 +153,9 @@ class Sender:
 
 @dataclass(frozen=True)
 class Receiver:
-    """For whom an output is: workers of the role ``kind``, those of the party ``name`` if there are several.
-
-    speaker: the client or party that a message with this key speaks for, if any.
-    """
+    """For whom an output is: workers of the role ``kind``, those of the party ``name`` if there are several."""
 
     kind: str
-    speaker: Callable[[bytes | None], str | None]
     name: str | None = None
 
 
@@ -168,13 +164,14 @@ class Input:
     """A topic that a role reads and how its records become messages. ``decode`` raises PeerError.
 
     makes_room: what waits in the role waits for these messages, so they are read while a partition is full. sender: the peers that
-    write it; None: the user does.
+    write it; None: the user does. client: in whose name the role speaks because of such a message.
     """
 
     topic: str
     decode: Decode
     makes_room: bool = False
     sender: Sender | None = None
+    client: Callable[[Any], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -200,7 +197,8 @@ class Channels:
     inputs: streams that one consumer group shares, partition p of each to the same worker.
     tables: compacted topics that every worker reads whole, whatever partitions it was assigned.
     outputs: topics that the role sends to. changelogs: compacted topics that restore partition p from partition p.
-    receivers: the peers that read an output; what is sent there names its partition. published: changelogs that peers read too.
+    receivers: the peers that read an output; what is sent there names its partition. party: in whose name all of it is sent, if it
+    is one's. published: changelogs that peers read too.
 
     Where members have keys the runtime fills the rest. seals: of outputs and changelogs, headers for each record. admits: of
     changelogs, made anew for each restoring of a partition, what refuses records of others.
@@ -211,6 +209,7 @@ class Channels:
     changelogs: Mapping[str, str]
     tables: Mapping[str, Input] = field(default_factory=dict)
     receivers: Mapping[str, Receiver] = field(default_factory=dict)
+    party: str | None = None
     published: Collection[str] = ()
     seals: Mapping[str, Seal] = field(default_factory=dict)
     admits: Mapping[str, Callable[[], Admit]] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from streamfl.cli.output import (
     print_table,
 )
 from streamfl.cli.preflight import ConfigArgument, Configured, counted, inspect_topics, read_configuration
-from streamfl.identity import Identity, Member, load_identity
+from streamfl.identity import Member, load_identity
 from streamfl.role import Channels, ConfigurationError, PeerError, Received, Rejection, Role, Send
 from streamfl.runtime.bus import Bus, BusUnavailable
 from streamfl.runtime.kinds import build_channels
@@ -68,7 +68,7 @@ def _look(config: ConfigArgument, findings: list[_Finding]) -> int:
             topics = _topics(configured, bus)
             findings.append(_Finding("bus", True, f"{url} answers"))
             findings += topics
-            findings += _records(configured, bus, role, channels, identity)
+            findings += _records(configured, bus, role, channels)
     except BusUnavailable as error:
         findings.append(_Finding("bus", False, str(error), "see that it runs and that bus.url and bus.options are right"))
         return BUS_UNAVAILABLE
@@ -92,7 +92,7 @@ def _who(member: Member) -> str:
     return f"{member.name} may be {', '.join(member.roles)}{own}"
 
 
-def _records(configured: Configured, bus: Bus, role: Role, channels: Channels, identity: Identity | None) -> list[_Finding]:
+def _records(configured: Configured, bus: Bus, role: Role, channels: Channels) -> list[_Finding]:
     """A few records of every input, decoded, and what a role without any state would make of them."""
     findings: list[_Finding] = []
     batch: list[Received] = []
@@ -112,28 +112,20 @@ def _records(configured: Configured, bus: Bus, role: Role, channels: Channels, i
         remedy = f"such records go to {configured.settings.dead_letters}: correct them or the settings"
         findings.append(_Finding(f"records of {source.topic}", not wrong, detail, remedy if wrong else ""))
     if batch:
-        findings += _would_produce(role, channels, batch, identity)
+        findings += _would_produce(role, channels, batch)
     return findings
 
 
-def _would_produce(role: Role, channels: Channels, batch: Sequence[Received], identity: Identity | None) -> list[_Finding]:
+def _would_produce(role: Role, channels: Channels, batch: Sequence[Received]) -> list[_Finding]:
     for partition in sorted({received.partition for received in batch}):
         role.open(partition)
     sent: dict[str, list[Send]] = {topic: [] for topic in channels.outputs.values()}
     findings: list[_Finding] = []
-    unspoken: dict[str, None] = {}
     for reply in role.receive(batch, max(received.record.timestamp for received in batch)):
         if isinstance(reply, Rejection):
             findings.append(_Finding("processing", False, str(reply.error), "see the sender of this record"))
         else:
             sent[channels.outputs[reply.channel]].append(reply)
-            receiver = channels.receivers.get(reply.channel)
-            name = None if receiver is None or identity is None else receiver.speaker(reply.key)
-            if identity is not None and name is not None and not identity.member.speaks_in_the_name_of(name):
-                unspoken[name] = None
-    if identity is not None and unspoken:
-        detail = f"{identity.member.name} may not speak for {', '.join(map(repr, unspoken))}: what it sends for them is refused"
-        findings.append(_Finding("clients", False, detail, "have them added to its speaks_for in the members' file"))
     for topic, sends in sent.items():
         detail = f"{counted(len(sends), 'record')} from these"
         if sends:

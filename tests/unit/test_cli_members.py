@@ -111,8 +111,8 @@ def test_check_says_which_clients_would_be_refused(plant: Line) -> None:
     plant.bus.write(records)
     code, found = plant.checked(config)
     assert code == 4
-    assert "'saw'" in found["clients"]["detail"]
-    assert "'press-1'" not in found["clients"]["detail"]
+    assert "not_its_client: 'site-a' may not speak for 'saw'" in found["records of readings"]["detail"]
+    assert "1 of 2" in found["records of readings"]["detail"]
 
 
 def test_check_and_run_refuse_what_does_not_fit(plant: Line) -> None:
