@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import client_core, end_to_end, footprint, presets, scale_out, server, sqlite_bus, vafl
+from benchmarks import client_core, end_to_end, footprint, identity, presets, scale_out, server, sqlite_bus, vafl
 from benchmarks.figures import Figure
 
 BENCHMARKS: dict[str, Callable[[], Iterator[Figure]]] = {
@@ -22,6 +22,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Figure]]] = {
     "server": server.measure,
     "footprint": footprint.measure,
     "end-to-end": end_to_end.measure,
+    "identity": identity.measure,
     "sqlite": sqlite_bus.measure,
     "scale-out": scale_out.measure,
     "vafl": vafl.measure,

@@ -19,7 +19,7 @@ from benchmarks.figures import Figure
 from streamfl.role import TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing, connect
 
-__all__ = ["PARTITIONS", "SAMPLES", "bare_rate", "measure", "streamfl_rate"]
+__all__ = ["CLIENTS", "CONFIGURATION", "PARTITIONS", "SAMPLES", "bare_rate", "measure", "samples", "streamfl_rate"]
 
 CLIENTS, SAMPLES, PARTITIONS = 1_000, 100_000, 4
 COMMIT_SECONDS, WAIT_SECONDS = 0.1, 180.0
@@ -53,7 +53,7 @@ def measure() -> Iterator[Figure]:
     with Broker() as broker:
         bus = connect(broker.url)
         bus.create([TopicSpec("samples", PARTITIONS, False), TopicSpec("bare", PARTITIONS, False)])
-        records = _samples()
+        records = samples()
         for start in range(0, SAMPLES, 10_000):
             bus.write(records[start : start + 10_000])
         bare = bare_rate(broker.address, bus)
@@ -66,7 +66,8 @@ def measure() -> Iterator[Figure]:
     yield Figure("end to end: streamfl run against the bare loop", streamfl / bare, "x", goal=0.7)
 
 
-def _samples() -> list[Outgoing]:
+def samples() -> list[Outgoing]:
+    """The records of the topic ``samples``."""
     generator = np.random.default_rng(0)
     inputs, labels = generator.random((SAMPLES, DIMENSION)).round(6), generator.random(SAMPLES).round(6)
     encode = msgspec.json.Encoder().encode

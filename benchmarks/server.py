@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -19,11 +19,12 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import UPDATE, Update
 from streamfl.pofmkl.roles import ROLES
 from streamfl.pofmkl.server import PofmklServer
+from streamfl.role import Seal
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker
 from streamfl.wire import VERSION, encode_array
 
-__all__ = ["measure"]
+__all__ = ["UPDATES", "measure", "server_seconds", "settings_of", "write_updates"]
 
 CLIENTS, UPLOADS, RECORDS_PER_POLL, REPEATS, KERNELS = 1_000, 60, 4_000, 3, 51
 UPDATES = CLIENTS * UPLOADS
@@ -40,9 +41,10 @@ def measure() -> Iterator[Figure]:
         bus = connect(broker.url)
         for repeat in range(REPEATS):
             federation = f"bench-{repeat}"
-            _write_updates(bus, federation)
+            settings = settings_of(federation)
+            write_updates(bus, settings)
             bare = min(bare, _bare_seconds(broker.address, federation))
-            served = min(served, _server_seconds(bus, federation))
+            served = min(served, server_seconds(bus, settings))
         bus.close()
     yield Figure("server: records/s of a loop that only consumes", UPDATES / bare, "1/s")
     yield Figure("server: updates applied/s", UPDATES / served, "1/s")
@@ -72,26 +74,30 @@ def _bare_seconds(address: str, federation: str) -> float:
     return seconds
 
 
-def _server_seconds(bus: Bus, federation: str) -> float:
-    """From the step that applies the first updates to the one that applies the last; its state and the model are written."""
-    worker = build_worker(_settings(federation), bus)
+def server_seconds(bus: Bus, settings: PofmklSettings, clock: Callable[[], float] = time.perf_counter) -> float:
+    """From the step that applies the first updates to the one that applies the last; its state and the model are written.
+
+    clock: time.process_time for the processor's seconds.
+    """
+    worker = build_worker(settings, bus)
     started, deadline = 0.0, time.perf_counter() + WAIT_SECONDS
     applied = 0.0
     while applied < UPDATES:
-        before = time.perf_counter()
+        before = clock()
         worker.step(0.1)
         applied = next(figure.value for figure in worker.role.measure() if figure.name == "updates_applied")
         if applied:
             started = started or before
-        if before > deadline:
+        if time.perf_counter() > deadline:
             raise RuntimeError(f"the server applied {applied:.0f} of {UPDATES} updates in {WAIT_SECONDS:g} s")
-    seconds = time.perf_counter() - started
+    seconds = clock() - started
     worker.close()
     return seconds
 
 
-def _write_updates(bus: Bus, federation: str) -> None:
-    settings, kind = _settings(federation), ROLES["pofmkl-server"]
+def write_updates(bus: Bus, settings: PofmklSettings, seal: Seal = lambda key, value, partition: ()) -> None:
+    """The topics of a server, and the updates that it is to apply; ``seal`` gives their headers."""
+    kind = ROLES["pofmkl-server"]
     bus.create([replace(topic, partitions=topic.partitions or 1) for topic in kind.topics(settings)])
     fingerprint = cast(PofmklServer, kind.build(settings)).fingerprint
     generator = np.random.default_rng(0)
@@ -102,10 +108,12 @@ def _write_updates(bus: Bus, federation: str) -> None:
             name = f"client-{client}"
             kernels = (int(generator.integers(KERNELS)),)
             update = Update(VERSION, fingerprint, DIMENSION, name, 0, sequence, 0, 1, kernels, steps)
-            records.append(Outgoing(f"{federation}.updates", name.encode(), UPDATE.encode(update), 0))
+            key, value = name.encode(), UPDATE.encode(update)
+            records.append(Outgoing(f"{settings.federation.name}.updates", key, value, 0, seal(key, value, 0)))
         bus.write(records)
 
 
-def _settings(federation: str) -> PofmklSettings:
+def settings_of(federation: str) -> PofmklSettings:
+    """Of the server of a federation of this name."""
     settings = client_settings(CLIENTS, DIMENSION, kind="pofmkl-server")
     return settings.model_copy(update={"federation": settings.federation.model_copy(update={"name": federation})})

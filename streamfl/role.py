@@ -157,13 +157,9 @@ class Sender:
 
 @dataclass(frozen=True)
 class Receiver:
-    """For whom an output is: workers of the role ``kind``, those of the party ``name`` if there are several.
-
-    speaker: the client or party that a message with this key speaks for, if any.
-    """
+    """For whom an output is: workers of the role ``kind``, those of the party ``name`` if there are several."""
 
     kind: str
-    speaker: Callable[[bytes | None], str | None]
     name: str | None = None
 
 
@@ -174,6 +170,7 @@ class Input:
     makes_room: what waits in the role waits for these messages, so they are read while a partition is full.
     keyed_by: the name in a message that says in which partition it has to lie, by the bus's own choice for a key; None: in any.
     sender: the peers that write it; None: the user does.
+    client: in whose name the role speaks because of such a message.
     """
 
     topic: str
@@ -181,6 +178,7 @@ class Input:
     makes_room: bool = False
     keyed_by: Callable[[Any], str] | None = None
     sender: Sender | None = None
+    client: Callable[[Any], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -206,7 +204,8 @@ class Channels:
     inputs: streams that one consumer group shares, partition p of each to the same worker.
     tables: compacted topics that every worker reads whole, whatever partitions it was assigned.
     outputs: topics that the role sends to. changelogs: compacted topics that restore partition p from partition p.
-    receivers: the peers that read an output; what is sent there names its partition. published: changelogs that peers read too.
+    receivers: the peers that read an output; what is sent there names its partition. party: in whose name all of it is sent, if it
+    is one's. published: changelogs that peers read too.
 
     Where members have keys the runtime fills the rest. seals: of outputs and changelogs, headers for each record. admits: of
     changelogs, made anew for each restoring of a partition, what refuses records of others.
@@ -217,6 +216,7 @@ class Channels:
     changelogs: Mapping[str, str]
     tables: Mapping[str, Input] = field(default_factory=dict)
     receivers: Mapping[str, Receiver] = field(default_factory=dict)
+    party: str | None = None
     published: Collection[str] = ()
     seals: Mapping[str, Seal] = field(default_factory=dict)
     admits: Mapping[str, Callable[[], Admit]] = field(default_factory=dict)

@@ -37,8 +37,8 @@ __all__ = [
     "wait_for_brokers",
 ]
 
-# A batch's header and the lengths and deltas of a record without headers take no more than this.
-LARGEST_FRAME = 100
+# A batch's header and the lengths and deltas of a record take no more than the first, the lengths of each header than the other.
+LARGEST_FRAME, LARGEST_HEADER_FRAME = 100, 10
 LONGEST_REBALANCE_SECONDS = 60
 
 _TURNS = counted()
@@ -56,7 +56,10 @@ def publish(producer: Any, records: Sequence[Outgoing], limits: Mapping[str, int
         # The library splits a batch with a refused record and retries; neighbours in flight then fail out of sequence and hide
         # the one to blame.
         limit = min(limits[record.topic], largest)
-        if len(record.key or b"") + len(record.value or b"") > limit - LARGEST_FRAME or record.headers:
+        framed = LARGEST_FRAME
+        for name, content in record.headers:
+            framed += LARGEST_HEADER_FRAME + len(name.encode()) + len(content)
+        if len(record.key or b"") + len(record.value or b"") > limit - framed:
             size = _size(record)
             if size > limit:
                 raise too_large(record.topic, f"it takes {size} bytes, {limit} are allowed")

@@ -76,7 +76,7 @@ def _look(config: ConfigArgument, findings: list[Finding]) -> int:
             findings += look_at_tables(bus, role, channels)
             # What the tables made the role say is in its finding.
             list(role.notices())
-            findings += look_at_inputs(configured, bus, role, channels, identity)
+            findings += look_at_inputs(configured, bus, role, channels)
     except Unreadable as failure:
         findings.append(Finding(f"records of {failure.topic}", False, str(failure), remedy_of(configured, failure)))
         return CHECK_FAILED

@@ -9,7 +9,6 @@ from typing import Any
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import Configured, counted
 from streamfl.cli.unreadable import remedy as remedy_of
-from streamfl.identity import Identity
 from streamfl.role import Channels, PeerError, Received, Record, Rejection, Role, Send
 from streamfl.runtime.bus import Bus, Unreadable
 from streamfl.samples import Sample, SamplesSection, format_named
@@ -23,9 +22,7 @@ EXAMPLES = 3
 LONGEST_EXAMPLE = 200
 
 
-def look_at_inputs(
-    configured: Configured, bus: Bus, role: Role, channels: Channels, identity: Identity | None
-) -> Iterator[Finding]:
+def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Channels) -> Iterator[Finding]:
     """role: with no partition open; it has read its tables, if there are any."""
     batch: list[Received] = []
     existing = bus.describe([source.topic for source in channels.inputs.values()])
@@ -50,7 +47,7 @@ def look_at_inputs(
         yield Finding(f"records of {source.topic}", not wrong, "; ".join([readable, *examples]), remedy if wrong else "")
     yield from _labels(configured, batch)
     if batch:
-        yield from _would_produce(configured, role, channels, batch, identity)
+        yield from _would_produce(configured, role, channels, batch)
 
 
 def _spread(partitions: int) -> list[int]:
@@ -86,23 +83,16 @@ def _fields(section: SamplesSection, records: Sequence[Record]) -> list[str]:
     return sorted({str(name) for content in contents if isinstance(content, dict) for name in content})
 
 
-def _would_produce(
-    configured: Configured, role: Role, channels: Channels, batch: Sequence[Received], identity: Identity | None
-) -> Iterator[Finding]:
+def _would_produce(configured: Configured, role: Role, channels: Channels, batch: Sequence[Received]) -> Iterator[Finding]:
     """What a role without any state of its own makes of these records."""
     users = {spec.name for spec in configured.kind.topics(configured.settings) if spec.users}
     for partition in sorted({received.partition for received in batch}):
         role.open(partition)
     sent: dict[str, list[Send]] = {topic: [] for topic in channels.outputs.values()}
     refused: dict[str, list[Rejection]] = {}
-    unspoken: dict[str, None] = {}
     for reply in role.receive(batch, max(received.record.timestamp for received in batch)):
         if isinstance(reply, Send):
             sent[channels.outputs[reply.channel]].append(reply)
-            receiver = channels.receivers.get(reply.channel)
-            name = None if receiver is None else receiver.speaker(reply.key)
-            if identity is not None and name is not None and not identity.member.speaks_in_the_name_of(name):
-                unspoken[name] = None
         elif reply.received.record.topic in users or reply.error.reason == "configuration":
             # What else a peer's message has to fit is in the state, which is not taken back here.
             refused.setdefault(reply.error.reason, []).append(reply)
@@ -110,9 +100,6 @@ def _would_produce(
         record = rejections[0].received.record
         detail = f"{counted(len(rejections), 'record')} refused, the first {record.topic}-{record.partition}-{record.offset}: "
         yield Finding("processing", False, detail + str(rejections[0].error), "see the sender of this record")
-    if identity is not None and unspoken:
-        detail = f"{identity.member.name} may not speak for {', '.join(map(repr, unspoken))}: what it sends for them is refused"
-        yield Finding("clients", False, detail, "have them added to its speaks_for in the members' file")
     for notice in role.notices():
         yield Finding(notice.reason.replace("_", " "), False, notice.text, "correct the topic or the settings")
     for topic, sends in sent.items():

@@ -6,13 +6,22 @@ from dataclasses import replace
 from typing import Any
 
 from streamfl.identity.authentication import Identity
-from streamfl.role import Channels, Input, PeerError, Record, Sender
+from streamfl.identity.members import Member
+from streamfl.role import Channels, ConfigurationError, Input, PeerError, Record, Sender
 
 __all__ = ["sealed_channels"]
 
 
 def sealed_channels(channels: Channels, identity: Identity) -> Channels:
-    """The same channels between members with keys; ConfigurationError if a receiver is not among the members."""
+    """The same channels between members with keys.
+
+    ConfigurationError if a receiver is not among the members, or the member may not speak for its party.
+    """
+    if channels.party is not None and not identity.member.speaks_in_the_name_of(channels.party):
+        raise ConfigurationError(
+            f"party.name = {channels.party!r}: {identity.member.name!r} may not speak for it, says the members' file: name a party "
+            "that it may, or have the file changed"
+        )
     seals = {
         channel: identity.seal(channels.outputs[channel], receiver.kind, receiver.name)
         for channel, receiver in channels.receivers.items()
@@ -20,13 +29,26 @@ def sealed_channels(channels: Channels, identity: Identity) -> Channels:
     own = {channel: identity.seal_own(channels.changelogs[channel]) for channel in channels.published}
     return replace(
         channels,
-        inputs={
-            channel: source if source.sender is None else _opened(source, source.sender, identity)
-            for channel, source in channels.inputs.items()
-        },
+        inputs={channel: _checked(source, identity) for channel, source in channels.inputs.items()},
         seals={**seals, **{channel: seal for channel, (seal, _) in own.items()}},
         admits={channel: begin for channel, (_, begin) in own.items()},
     )
+
+
+def _checked(source: Input, identity: Identity) -> Input:
+    if source.sender is not None:
+        return _opened(source, source.sender, identity)
+    decode, client_of = source.decode, source.client
+    if client_of is None:
+        return source
+
+    def decode_own(record: Record) -> Any:
+        message = decode(record)
+        # The receiver would refuse what comes of it, and here nobody would know.
+        _check_name(identity.member, client_of(message))
+        return message
+
+    return replace(source, decode=decode_own)
 
 
 def _opened(source: Input, sender: Sender, identity: Identity) -> Input:
@@ -37,8 +59,13 @@ def _opened(source: Input, sender: Sender, identity: Identity) -> Input:
         member = check(record)
         message = decode(record)
         name = sender.speaker(message)
-        if name is not None and not member.speaks_in_the_name_of(name):
-            raise PeerError("not_its_client", f"{member.name!r} may not speak for {name!r}")
+        if name is not None:
+            _check_name(member, name)
         return message
 
     return replace(source, decode=open_and_decode)
+
+
+def _check_name(member: Member, name: str) -> None:
+    if not member.speaks_in_the_name_of(name):
+        raise PeerError("not_its_client", f"{member.name!r} may not speak for {name!r}, says the members' file")

@@ -29,7 +29,7 @@ from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.pofmkl.views import ViewedFeatures
 from streamfl.role import Channels, ConfigurationError, Input, Receiver, Record, Sender, TopicSpec
 from streamfl.role_kind import RoleKind
-from streamfl.samples import LABEL_RANGE, LabelReader, SampleReader, SamplesSection
+from streamfl.samples import LABEL_RANGE, Label, LabelReader, Sample, SampleReader, SamplesSection
 from streamfl.wire import MAXIMUM_BYTES, fingerprint
 
 __all__ = ["ROLES", "feature_map", "learner", "server_step"]
@@ -220,25 +220,28 @@ def _decode_update(record: Record) -> Update:
     return UPDATE.decode(record.value)
 
 
+def _client_of(message: Sample | Label | Update) -> str:
+    return message.client
+
+
 def _client_channels(settings: PofmklSettings) -> Channels:
     name, samples = settings.federation.name, _samples(settings)
-    inputs = {"samples": Input(samples.topic, SampleReader(samples).decode)}
+    inputs = {"samples": Input(samples.topic, SampleReader(samples).decode, client=_client_of)}
     if settings.labels is not None:
-        inputs["labels"] = Input(settings.labels.topic, LabelReader(settings.labels, samples.label_range).decode)
+        inputs["labels"] = Input(settings.labels.topic, LabelReader(settings.labels, samples.label_range).decode, client=_client_of)
     return Channels(
         inputs=inputs,
         tables={"model": Input(f"{name}.model", decode_model_record)},
         outputs={"predictions": f"{name}.predictions", "updates": f"{name}.updates"},
         changelogs={"state": settings.state_topic},
-        # The key of an update is its client's name.
-        receivers={"updates": Receiver(SERVER, lambda key: (key or b"").decode(errors="replace"))},
+        receivers={"updates": Receiver(SERVER)},
     )
 
 
 def _server_channels(settings: PofmklSettings) -> Channels:
     name = settings.federation.name
     return Channels(
-        inputs={"updates": Input(f"{name}.updates", _decode_update, sender=Sender(CLIENT, lambda update: str(update.client)))},
+        inputs={"updates": Input(f"{name}.updates", _decode_update, sender=Sender(CLIENT, _client_of))},
         outputs={},
         changelogs={"state": f"{name}.pofmkl-server.state", "model": f"{name}.model"},
         published=("model",),

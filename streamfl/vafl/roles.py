@@ -275,7 +275,8 @@ def _party_channels(settings: VaflSettings) -> Channels:
         },
         outputs={"embeddings": f"{own}.embeddings"},
         changelogs={"state": f"{own}.state"},
-        receivers={"embeddings": Receiver(COORDINATOR, _for(_party(settings)))},
+        receivers={"embeddings": Receiver(COORDINATOR)},
+        party=_party(settings),
     )
 
 
@@ -303,7 +304,7 @@ def _coordinator_channels(settings: VaflSettings) -> Channels:
             **{f"gradients/{party}": f"{name}.{party}.gradients" for party in parties},
         },
         changelogs={"state": f"{settings.member}.state"},
-        receivers={f"gradients/{party}": Receiver(PARTY, _for_nobody, party) for party in parties},
+        receivers={f"gradients/{party}": Receiver(PARTY, party) for party in parties},
     )
 
 

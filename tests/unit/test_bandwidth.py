@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamfl.identity import SEAL_BYTES
 from streamfl.kernels import SQUARE, FeatureMap
 from streamfl.pofmkl.bandwidth import TokenBucket, UpdateCost
 from streamfl.pofmkl.client import PaperLearner
@@ -23,6 +24,9 @@ FREQUENCIES = np.random.default_rng(1).standard_normal((KERNELS, FEATURES, 2))
 NAME = "client-1"
 ROW_BYTES = 2 * FEATURES * 8
 
+SEALED = (("seal", bytes(33)),)
+"""The header of a sealed update: a byte of form, two names of keys, a code."""
+
 TIMES = st.lists(st.tuples(st.floats(0.0, 2.5), st.integers(0, 3), st.booleans()), min_size=5, max_size=40)
 """Seconds since the last event, the samples that come, and whether the model changes."""
 
@@ -30,14 +34,15 @@ TIMES = st.lists(st.tuples(st.floats(0.0, 2.5), st.integers(0, 3), st.booleans()
 class Run:
     """A client driven over events; keeps when which bytes left it and what it learnt."""
 
-    def __init__(self, rate: float, staleness: int | None, lockstep: bool, shards: int) -> None:
+    def __init__(self, rate: float, staleness: int | None, lockstep: bool, shards: int, seal_bytes: int = 0) -> None:
         self.steps: list[StepTrace] = []
         self.sent: list[tuple[float, int]] = []
         self.updates: list[Update] = []
         self.shards = shards
         self.version = 0
         self.now = 1_700_000_000.0
-        self.cost = UpdateCost(NAME, ROW_BYTES, shards, lockstep)
+        self.seal_bytes = seal_bytes
+        self.cost = UpdateCost(NAME, ROW_BYTES, shards, lockstep, seal_bytes)
         self.depth = max(rate, float(self.cost.bytes_for(1)))
         self.client = PofmklClient(
             learner=PaperLearner(features=FeatureMap(FREQUENCIES), learning_rate=0.1, regularisation=1e-3, loss=SQUARE),
@@ -48,6 +53,7 @@ class Run:
             shards=shards,
             encode_prediction=lambda prediction: b"",
             trace=self.steps.append,
+            seal_bytes=seal_bytes,
         )
         self.client.open(0)
 
@@ -72,7 +78,9 @@ class Run:
         for send in self.client.receive(batch, self.now):
             assert isinstance(send, Send)
             if send.channel == "updates":
-                self.sent.append((self.now, encoded_size(send.key, send.value)))
+                # As it leaves: a seal is one header.
+                headers = (("seal", bytes(self.seal_bytes - len("seal") - 4)),) if self.seal_bytes else ()
+                self.sent.append((self.now, encoded_size(send.key, send.value, headers)))
                 self.updates.append(UPDATE.decode(send.value))
 
     def measured(self, name: str) -> float:
@@ -90,13 +98,13 @@ class Run:
 @pytest.mark.parametrize(
     ("staleness", "lockstep", "shards"), [(None, False, 1), (None, False, 2), (3, False, 1), (1, True, 1), (1, True, 2)]
 )
-@given(events=TIMES, rate=st.floats(60.0, 3000.0))
+@given(events=TIMES, rate=st.floats(60.0, 3000.0), seal_bytes=st.sampled_from([0, SEAL_BYTES]))
 @settings(max_examples=60, deadline=None)
 def test_no_span_of_time_holds_more_bytes_than_the_bucket(
-    staleness: int | None, lockstep: bool, shards: int, events: list[tuple[float, int, bool]], rate: float
+    staleness: int | None, lockstep: bool, shards: int, events: list[tuple[float, int, bool]], rate: float, seal_bytes: int
 ) -> None:
-    """Protects the promise to the user, on encoded bytes with key and framing, at whatever times samples and models come."""
-    run = Run(rate, staleness, lockstep, shards)
+    """Protects the promise to the user, on encoded bytes with key, seal and framing, at whatever times samples and models come."""
+    run = Run(rate, staleness, lockstep, shards, seal_bytes)
     run.play(events)
     run.assert_never_overdrawn(rate)
     assert run.measured("update_bytes") == sum(size for _, size in run.sent)
@@ -150,10 +158,11 @@ def test_kernels_follow_from_the_budget() -> None:
     numbers=st.tuples(*[st.integers(0, 2**53)] * 4),
     row_bytes=st.sampled_from([8, 800, 1600]),
     notify_all=st.booleans(),
+    sealed=st.booleans(),
 )
 @settings(max_examples=150, deadline=None)
 def test_the_cost_is_an_upper_bound_and_a_close_one(
-    client: str, kernels: list[int], shards: int, numbers: tuple[int, int, int, int], row_bytes: int, notify_all: bool
+    client: str, kernels: list[int], shards: int, numbers: tuple[int, int, int, int], row_bytes: int, notify_all: bool, sealed: bool
 ) -> None:
     """Protects the bucket from an encoding larger than was reserved, and the user from a budget that is half wasted."""
     size = 0
@@ -163,9 +172,9 @@ def test_the_cost_is_an_upper_bound_and_a_close_one(
         if chosen or notify_all:
             epoch, sequence, version, samples = numbers
             update = Update(VERSION, 2**53, 16, client, epoch, sequence, version, samples, chosen, bytes(row_bytes * len(chosen)))
-            size += encoded_size(client.encode(), UPDATE.encode(update))
+            size += encoded_size(client.encode(), UPDATE.encode(update), SEALED if sealed else ())
             messages += 1
-    cost = UpdateCost(client, row_bytes, shards, notify_all)
+    cost = UpdateCost(client, row_bytes, shards, notify_all, SEAL_BYTES if sealed else 0)
     reserved = cost.bytes_for(len(kernels))
     assert size <= reserved
     if messages == min(shards, len(kernels)) or notify_all:

@@ -194,6 +194,17 @@ def test_updates_of_strangers_are_refused_to_the_last(tmp_path: Path) -> None:
     assert sum(plant.refused().values()) == len(attacks)
 
 
+def test_a_site_does_not_take_samples_of_others(tmp_path: Path) -> None:
+    """Protects a site that forgot to have a client added: it is told where the samples are, not only where the updates go."""
+    plant = Plant(tmp_path)
+    content = {"c": "saw", "x": 0.5, "y": 0.5}
+    plant.bus.write([Outgoing("readings-a", b"saw", json.dumps(content).encode(), 0)])
+    plant.learn(1)
+    (letter,) = plant.records("dead-letters")
+    assert (letter.key, dict(letter.headers)["error"], dict(letter.headers)["topic"]) == (b"saw", b"not_its_client", b"readings-a")
+    assert len(plant.records("predictions")) == plant.applied() == len(CLIENTS)
+
+
 def test_a_valid_update_again_in_its_place_is_a_duplicate(tmp_path: Path) -> None:
     """Protects the sum from replay: the seal is good where the update was, and the numbers in it say that it counted already."""
     plant = Plant(tmp_path)
@@ -504,6 +515,18 @@ def test_vertical_messages_of_strangers_are_refused(tmp_path: Path) -> None:
     loans.bus.write([again(shown)])
     loans.settle()
     assert figure(loans.workers["head"], "ignored_embeddings") == 1
+
+
+def test_a_party_has_to_speak_for_itself(tmp_path: Path) -> None:
+    """Protects a party from running in vain: the coordinator would refuse all that it sends."""
+    loans = Loans(tmp_path)
+    loans.keys.change(replace(loans.keys.member("shop"), speaks_for=("ship",)))
+    loans.workers["bank"].close()
+    with pytest.raises(ConfigurationError, match="'shop' may not speak for it"):
+        loans._start("shop")
+    # Nobody could read what the coordinator answers.
+    with pytest.raises(ConfigurationError, match="0 members"):
+        loans._start("head")
 
 
 def party_sealed(

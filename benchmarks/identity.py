@@ -1,0 +1,155 @@
+"""What keys of members cost: a seal beside a signature, for an update and for a commit of them, and a whole client."""
+
+from __future__ import annotations
+
+import hashlib
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import end_to_end, server
+from benchmarks.client_core import DIMENSION
+from benchmarks.figures import Figure
+from streamfl.identity import Identity, Member, Members, PrivateKey, make_key_file, read_key_file, read_members, write_members
+from streamfl.role import Record, TopicSpec
+from streamfl.runtime.bus import Bus, connect
+from streamfl.settings import IdentitySection
+
+__all__ = ["measure"]
+
+# Bytes of an update: one kernel of the paper's preset, five of the default.
+UPDATES = {"one kernel": 880, "five kernels": 4_100}
+COMMIT, REPEATS, RUNS = 100, 100, 3
+
+
+def measure() -> Iterator[Figure]:
+    # The broker lives with the tests that also need it; neither is installed.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+    from broker import Broker  # type: ignore[import-not-found]
+
+    yield from _updates()
+    with Broker() as broker, tempfile.TemporaryDirectory() as folder:
+        bus = connect(broker.url)
+        yield from _server(bus, Path(folder))
+        yield from _end_to_end(bus, broker.address, Path(folder))
+        bus.close()
+
+
+def _updates() -> Iterator[Figure]:
+    site, server = PrivateKey.generate(), PrivateKey.generate()
+    members = _members("bench", site, server)
+    seal = Identity((site,), members, "pofmkl-client").seal("bench.updates", "pofmkl-server")
+    open_ = Identity((server,), members, "pofmkl-server").open("bench.updates", "pofmkl-client")
+    generator = np.random.default_rng(0)
+    for name, size in UPDATES.items():
+        values = [generator.bytes(size) for _ in range(COMMIT)]
+
+        def seals(values: list[bytes] = values) -> None:
+            for value in values:
+                open_(Record("bench.updates", 0, 0, b"client-7", value, seal(b"client-7", value, 0)))
+
+        def signatures(values: list[bytes] = values) -> None:
+            for value in values:
+                site.public.verifies(site.sign(value), value)
+
+        def one_signature(values: list[bytes] = values) -> None:
+            # The least that it can be: a digest of each update at both ends, all of them under one signature.
+            statement = b"".join([hashlib.blake2b(value, digest_size=16).digest() for value in values])
+            signature = site.sign(statement)
+            again = b"".join([hashlib.blake2b(value, digest_size=16).digest() for value in values])
+            site.public.verifies(signature, again)
+
+        yield Figure(f"identity: seal and open an update of {name}", _microseconds(seals) / COMMIT, "us")
+        yield Figure(f"identity: sign and verify an update of {name}", _microseconds(signatures) / COMMIT, "us")
+        yield Figure(f"identity: the same, one signature for {COMMIT} updates", _microseconds(one_signature) / COMMIT, "us")
+    alone = generator.bytes(UPDATES["one kernel"])
+    taken = _microseconds(lambda: site.public.verifies(site.sign(alone), alone))
+    yield Figure("identity: one signature for a commit of one update", taken, "us")
+
+
+def _microseconds(work: Callable[[], object]) -> float:
+    """Of the processor, the least of many times: what else the machine does is not counted."""
+    best = float("inf")
+    for _ in range(REPEATS):
+        started = time.process_time()
+        work()
+        best = min(best, time.process_time() - started)
+    return 1e6 * best
+
+
+def _server(bus: Bus, folder: Path) -> Iterator[Figure]:
+    """The processor's time of a server's worker, its client library included."""
+    taken: dict[bool, list[float]] = {False: [], True: []}
+    for run in range(RUNS):
+        for keys in taken:
+            name = f"server-{'keys' if keys else 'plain'}-{run}"
+            settings = server.settings_of(name)
+            if keys:
+                _make_keys(folder, name)
+                section = IdentitySection(key_file=f"{folder}/{name}-server.key")
+                federation = settings.federation.model_copy(update={"members": f"{folder}/{name}.toml"})
+                settings = settings.model_copy(update={"identity": section, "federation": federation})
+                site = Identity(read_key_file(folder / f"{name}-site.key"), read_members(folder / f"{name}.toml"), "pofmkl-client")
+                server.write_updates(bus, settings, site.seal(f"{name}.updates", "pofmkl-server"))
+            else:
+                server.write_updates(bus, settings)
+            taken[keys].append(1e6 * server.server_seconds(bus, settings, time.process_time) / server.UPDATES)
+    plain, keyed = (min(taken[keys]) for keys in (False, True))
+    yield Figure("identity: processor's time of the server an update, without keys", plain, "us")
+    yield Figure("identity: processor's time of the server an update, with keys", keyed, "us")
+
+
+def _end_to_end(bus: Bus, address: str, folder: Path) -> Iterator[Figure]:
+    features = ", ".join(f'"x{i}"' for i in range(DIMENSION))
+    bus.create([TopicSpec("samples", end_to_end.PARTITIONS, False)])
+    records = end_to_end.samples()
+    for start in range(0, len(records), 10_000):
+        bus.write(records[start : start + 10_000])
+    for scheme in ("kafka", "kafka+librdkafka"):
+        rates: dict[bool, list[float]] = {False: [], True: []}
+        taken: dict[bool, list[float]] = {False: [], True: []}
+        for run in range(RUNS):
+            for keys in rates:
+                name = f"{scheme.partition('+')[2] or scheme}-{'keys' if keys else 'plain'}-{run}"
+                text = end_to_end.CONFIGURATION.format(
+                    name=name, clients=end_to_end.CLIENTS, url=f"{scheme}://{address}", features=features
+                )
+                if keys:
+                    _make_keys(folder, name)
+                    text = text.replace("[bus]", f'members = "{folder}/{name}.toml"\n[bus]')
+                    text += f'[identity]\nkey_file = "{folder}/{name}-site.key"\n'
+                before = resource.getrusage(resource.RUSAGE_CHILDREN)
+                rates[keys].append(end_to_end.streamfl_rate(f"{name}.predictions", [text], bus))
+                after = resource.getrusage(resource.RUSAGE_CHILDREN)
+                seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+                taken[keys].append(1e6 * seconds / end_to_end.SAMPLES)
+        plain, keyed = (statistics.median(rates[keys]) for keys in (False, True))
+        yield Figure(f"identity: samples/s of {scheme} without keys, median of {RUNS}", plain, "1/s")
+        yield Figure(f"identity: samples/s of {scheme} with keys, median of {RUNS}", keyed, "1/s")
+        yield Figure(f"identity: {scheme} with keys against without", keyed / plain, "x", goal=0.85)
+        plain, keyed = (min(taken[keys]) for keys in (False, True))
+        yield Figure(f"identity: processor's time of {scheme} a sample, without keys", plain, "us")
+        yield Figure(f"identity: processor's time of {scheme} a sample, with keys", keyed, "us")
+        yield Figure(f"identity: the latter against the former, {scheme}", keyed / plain, "x", goal=1.15, at_most=True)
+
+
+def _make_keys(folder: Path, name: str) -> None:
+    """A federation's members' file and the key files of its site and its server."""
+    site, server_key = (make_key_file(folder / f"{name}-{one}.key") for one in ("site", "server"))
+    write_members(folder / f"{name}.toml", _members(name, site, server_key))
+
+
+def _members(federation: str, site: PrivateKey, server_key: PrivateKey) -> Members:
+    return Members(
+        federation,
+        (
+            Member("site", ("pofmkl-client",), (site.public.text,), ("*",)),
+            Member("server", ("pofmkl-server",), (server_key.public.text,)),
+        ),
+    )

@@ -1,0 +1,215 @@
+"""``streamfl members`` and what ``check`` and ``run`` say of keys: from nothing to a federation whose members know each other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import run_command
+
+from streamfl.identity import read_key_file, read_members
+from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.memory_bus import MemoryBus
+
+CONFIG = """
+[federation]
+name = "plant"
+clients = 4
+members = "{folder}/members.toml"
+[identity]
+key_file = "{folder}/{key}.key"
+[bus]
+url = "memory://{bus}"
+[role]
+kind = "{kind}"
+[samples]
+topic = "readings"
+client = "device"
+features = ["x0"]
+label = "y"
+[learning]
+staleness = "async"
+features_per_kernel = 4
+"""
+
+
+class Line:
+    """The command line in this process, in a folder of the test's own."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self.members = folder / "members.toml"
+        self.bus = MemoryBus.at(f"memory://{folder.name}")
+        self._monkeypatch, self._capture = monkeypatch, capture
+
+    def __call__(self, *arguments: object) -> tuple[int, str, str]:
+        return run_command(self._monkeypatch, self._capture, *arguments)
+
+    def key(self, name: str) -> str:
+        """A new key file, and its public half as it is printed."""
+        code, out, _ = self("members", "init", self.folder / f"{name}.key")
+        assert code == 0
+        return out.strip()
+
+    def add(self, name: str, public_key: str, role: str, *more: object) -> tuple[int, str, str]:
+        return self("members", "add", self.members, "--name", name, "--public-key", public_key, "--role", role, *more)
+
+    def config(self, key: str, kind: str = "pofmkl-client") -> Path:
+        path = self.folder / f"{key}-{kind}.toml"
+        path.write_text(CONFIG.format(folder=self.folder, key=key, kind=kind, bus=self.folder.name))
+        return path
+
+    def checked(self, config: Path) -> tuple[int, dict[str, Any]]:
+        code, out, _ = self("check", config, "--format", "json")
+        return code, {found["check"]: found for found in json.loads(out)["checks"]}
+
+
+@pytest.fixture
+def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Line:
+    return Line(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+def plant(line: Line) -> Line:
+    """A federation with a server and a site."""
+    assert line.add("server", line.key("server"), "pofmkl-server", "--federation", "plant")[0] == 0
+    assert line.add("site-a", line.key("site-a"), "pofmkl-client", "--speaks-for", "press-*", "--speaks-for", "mill")[0] == 0
+    return line
+
+
+def test_five_commands_make_a_federation_with_keys(plant: Line) -> None:
+    """Protects the first try: what the document shows leads to members who are let in, and check says who they are."""
+    config = plant.config("site-a")
+    for one in (config, plant.config("server", "pofmkl-server")):
+        assert plant("topics", one, "--create")[0] == 0
+    plant.bus.write([Outgoing("readings", b"press-1", b'{"device": "press-1", "x0": 1, "y": 0.5}')])
+    code, found = plant.checked(config)
+    assert code == 0, found
+    assert found["identity"]["detail"] == "site-a may be pofmkl-client, and speaks for press-*, mill"
+    assert plant.checked(plant.config("server", "pofmkl-server"))[0] == 0
+
+
+def test_nothing_that_is_printed_is_secret(plant: Line) -> None:
+    """Protects the private key from a terminal's history, a pipeline's log, and the public file."""
+    secret = (plant.folder / "site-a.key").read_text().splitlines()[2].partition(":")[2]
+    said = [plant("members", "list", plant.members), plant("members", "rotate", plant.folder / "site-a.key")]
+    said.append(plant("check", plant.config("site-a")))
+    newer = (plant.folder / "site-a.key").read_text().splitlines()[2].partition(":")[2]
+    for text in (*(part for one in said for part in one[1:]), plant.members.read_text()):
+        assert secret not in text
+        assert newer not in text
+
+
+def test_check_says_which_clients_would_be_refused(plant: Line) -> None:
+    """Protects a site that forgot a client: its updates would go to the dead letters while everything looks well."""
+    config = plant.config("site-a")
+    for one in (config, plant.config("server", "pofmkl-server")):
+        plant("topics", one, "--create")
+    records = [Outgoing("readings", name, b'{"device": "%s", "x0": 1, "y": 0.5}' % name) for name in (b"press-1", b"saw")]
+    plant.bus.write(records)
+    code, found = plant.checked(config)
+    assert code == 4
+    assert "not_its_client: 'site-a' may not speak for 'saw'" in found["records of readings"]["detail"]
+    assert "1 of 2" in found["records of readings"]["detail"]
+
+
+def test_check_and_run_refuse_what_does_not_fit(plant: Line) -> None:
+    """Protects from a start that cannot work: both commands end with exit code 2 and say what to do."""
+
+    def refused(config: Path, *expected: str) -> None:
+        assert plant("topics", config, "--create")[0] == 0
+        for command in ("check", "run"):
+            code, out, error = plant(command, config)
+            assert code == 2, (command, out, error)
+            for text in expected:
+                assert text in out + error, (command, expected)
+
+    key_file = plant.folder / "site-a.key"
+    key_file.chmod(0o644)
+    refused(plant.config("site-a"), "chmod 600")
+    key_file.chmod(0o600)
+    refused(plant.config("site-a", "pofmkl-server"), "may be pofmkl-client")
+    stranger = plant.key("stranger")
+    refused(plant.config("stranger"), stranger, "streamfl members add")
+    refused(plant.config("nobody"), "cannot be read")
+    plant("members", "revoke", plant.members, "--name", "site-a")
+    refused(plant.config("site-a"), "revoked")
+    plant("members", "revoke", plant.members, "--name", "server")
+    refused(plant.config("site-a"), "revoked")
+    other = plant.config("site-a")
+    other.write_text(other.read_text().replace('name = "plant"', 'name = "plants"'))
+    refused(other, "'plant'", "'plants'")
+
+
+@pytest.mark.parametrize(("left_out", "expected"), [("key_file", "identity.key_file"), ("members", "federation.members")])
+def test_half_of_it_is_a_mistake(plant: Line, left_out: str, expected: str) -> None:
+    """Protects who believes that keys are in use: one of the two settings without the other would check nobody."""
+    config = plant.config("site-a")
+    config.write_text("".join(one for one in config.read_text().splitlines(True) if not one.startswith(left_out)))
+    for command in ("check", "run", "topics"):
+        code, out, error = plant(command, config)
+        assert code == 2
+        assert f"{expected} is missing" in out + error
+
+
+def test_a_key_is_added_and_the_old_one_revoked(plant: Line) -> None:
+    """Protects rotation: the new key stands first, both count until the old one is revoked, and no key is lost."""
+    path = plant.folder / "site-a.key"
+    (old,) = [key.public.text for key in read_key_file(path)]
+    code, out, _ = plant("members", "rotate", path)
+    new = out.strip()
+    assert code == 0
+    assert [key.public.text for key in read_key_file(path)] == [new, old]
+    assert plant("members", "add", plant.members, "--name", "site-a", "--public-key", new)[0] == 0
+    member = read_members(plant.members).named("site-a")
+    assert member is not None
+    assert (member.public_keys, member.revoked_keys) == ((new, old), ())
+    assert plant("members", "revoke", plant.members, "--name", "site-a", "--public-key", old)[0] == 0
+    member = read_members(plant.members).named("site-a")
+    assert member is not None
+    assert (member.public_keys, member.revoked_keys, member.revoked) == ((new,), (old,), False)
+    code, out, _ = plant("members", "list", plant.members, "--format", "json")
+    assert code == 0
+    listed = {one["name"]: one for one in json.loads(out)["members"]}
+    assert listed["site-a"] == {
+        "name": "site-a",
+        "revoked": False,
+        "roles": ["pofmkl-client"],
+        "speaks_for": ["press-*", "mill"],
+        "public_keys": [new],
+        "revoked_keys": [old],
+    }
+
+
+def test_mistakes_leave_the_files_as_they_were(plant: Line) -> None:
+    """Protects what is there: a command that is refused ends with exit code 2, without a traceback, and changes nothing."""
+    before = {path: path.read_bytes() for path in plant.folder.iterdir()}
+    (public,) = [key.public.text for key in read_key_file(plant.folder / "site-a.key")]
+    fresh = "streamfl-public-1:" + "A" * 90
+    commands: list[tuple[object, ...]] = [
+        ("init", plant.folder / "site-a.key"),
+        ("init", plant.folder / "missing" / "site-a.key"),
+        ("rotate", plant.folder / "other.key"),
+        ("rotate", plant.members),
+        ("add", plant.members, "--name", "b", "--public-key", public, "--role", "pofmkl-client"),
+        ("add", plant.members, "--name", "b", "--public-key", fresh, "--role", "pofmkl-client"),
+        ("add", plant.members, "--name", "b", "--public-key", public),
+        ("add", plant.members, "--name", "b", "--public-key", public, "--role", "cook"),
+        ("add", plant.members, "--name", "site-a", "--public-key", public),
+        ("add", plant.members, "--name", "site-a", "--public-key", public, "--role", "pofmkl-client"),
+        ("add", plant.members, "--name", "b b", "--public-key", public, "--role", "pofmkl-client"),
+        ("add", plant.members, "--name", "b", "--public-key", public, "--role", "pofmkl-client", "--federation", "other"),
+        ("add", plant.folder / "new.toml", "--name", "b", "--public-key", public, "--role", "pofmkl-client"),
+        ("revoke", plant.members, "--name", "nobody"),
+        ("revoke", plant.members, "--name", "server", "--public-key", public),
+        ("list", plant.folder / "nothing.toml"),
+        ("list", plant.folder / "site-a.key"),
+    ]
+    for arguments in commands:
+        code, out, error = plant("members", *arguments)
+        assert code == 2, arguments
+        assert out == ""
+        assert error.startswith("error: ")
+    assert {path: path.read_bytes() for path in plant.folder.iterdir()} == before
