@@ -41,6 +41,7 @@ from streamfl.runtime.bus import (
     Subscription,
     TopicPartition,
 )
+from streamfl.runtime.checksum import is_damaged, with_checksum
 from streamfl.runtime.health import Health
 from streamfl.runtime.log import logger
 from streamfl.runtime.metrics import Metrics
@@ -273,32 +274,47 @@ class Worker:
         self._just_opened = True
 
     def _restore(self, session: Session, partition: int) -> dict[str, int]:
-        remembered: dict[str, int] = {}
+        positions: dict[str, int] = {}
         for channel, topic in self._channels.changelogs.items():
-            latest: dict[bytes, bytes | None] = {}
+            latest: dict[bytes, Record] = {}
             for record in session.restore(topic, partition):
                 key = record.key or b""
                 # In the order of the last writing, as compaction would leave them.
                 latest.pop(key, None)
-                latest[key] = record.value
-            for key, value in latest.items():
-                if value is None:
+                latest[key] = record
+            for key, record in latest.items():
+                if record.value is None:
                     continue
+                if is_damaged(record):
+                    raise self._not_taken_back(topic, partition, key, "its checksum says that it was damaged or moved since")
                 if key.startswith(POSITION_KEY):
-                    remembered[key.removeprefix(POSITION_KEY).decode()] = struct.unpack("<q", value)[0]
+                    positions.update([self._position(topic, partition, key, record.value)])
                 else:
-                    self._restore_one(StateChange(channel, partition, key, value), topic)
-        return {topic: position for topic, position in remembered.items() if topic in self._inputs}
+                    self._restore_one(StateChange(channel, partition, key, record.value), topic)
+        return {topic: position for topic, position in positions.items() if topic in self._inputs}
+
+    def _position(self, topic: str, partition: int, key: bytes, value: bytes) -> tuple[str, int]:
+        try:
+            (position,) = struct.unpack("<q", value)
+            name = key.removeprefix(POSITION_KEY).decode()
+        except (struct.error, UnicodeDecodeError) as error:
+            raise self._not_taken_back(topic, partition, key, f"it is no position: {error}") from None
+        if position < 0:
+            raise self._not_taken_back(topic, partition, key, f"{position} is no position")
+        return name, position
 
     def _restore_one(self, change: StateChange, topic: str) -> None:
         try:
             self.role.restore(change)
         except PeerError as error:
-            raise ConfigurationError(
-                f"topic {topic}, partition {change.partition}, key {change.key!r}: what was remembered there does not fit "
-                f"these settings ({error}). Run with the settings that wrote it, or, to begin anew, delete the topic and the "
-                f"offsets of the consumer group {self._subscription.group!r}, or set another bus.group."
-            ) from None
+            raise self._not_taken_back(topic, change.partition, change.key, str(error)) from None
+
+    def _not_taken_back(self, topic: str, partition: int, key: bytes, why: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"topic {topic}, partition {partition}, key {key!r}: what was remembered there does not fit these settings, or is "
+            f"damaged ({why}). Run with the settings that wrote it, or put back a copy of the topic, or, to begin anew, delete "
+            f"the topic and the offsets of the consumer group {self._subscription.group!r}, or set another bus.group."
+        )
 
     def _check_end(self, topic: str, partition: int, position: int, end: int) -> None:
         if end < position:
@@ -398,12 +414,12 @@ class Worker:
     def _remember(self, step: Step) -> None:
         changelogs = self._channels.changelogs
         for change in self.role.changed_state():
-            step.changelog.append(Outgoing(changelogs[change.channel], change.key, change.value, change.partition))
+            step.changelog.append(with_checksum(changelogs[change.channel], change.partition, change.key, change.value))
         if changelogs:
             first = next(iter(changelogs.values()))
             for (topic, partition), position in step.positions.items():
                 key = POSITION_KEY + topic.encode()
-                step.changelog.append(Outgoing(first, key, struct.pack("<q", position), partition))
+                step.changelog.append(with_checksum(first, partition, key, struct.pack("<q", position)))
 
     def _count(self, work: _Work) -> None:
         self.metrics.records.inc(work.records)
