@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from streamfl.expiry import overdue
+from streamfl.restored import Time, check_name
 from streamfl.role import Measurement, Notice, PeerError
 
 __all__ = ["JoinKey", "LabelJoin", "Pair"]
@@ -40,7 +41,7 @@ class _Entry(msgspec.Struct, array_like=True):
     """``since``: when it came to this stage, in seconds."""
 
     stage: _Stage
-    since: float
+    since: Time
     content: bytes = b""
     label: float = 0.0
 
@@ -153,16 +154,18 @@ class LabelJoin:
             yield key.partition, name, None if entry is None else msgspec.msgpack.encode(entry)
         self._changed = {}
 
-    def restore(self, partition: int, name: bytes, value: bytes, content_bytes: int) -> Pair | None:
+    def restore(self, partition: int, name: bytes, value: bytes, check: Callable[[bytes], None]) -> Pair | None:
         """Take back one value, in the order in which they were written; the pair if it is one that was not learnt yet.
 
-        PeerError if the content kept of a sample has not ``content_bytes``: it was written by another learner.
+        check: raises PeerError for what cannot be kept of a sample.
         """
         end = 2 + int.from_bytes(name[:2], "big")
-        key = JoinKey(partition, name[2:end].decode(), name[end:].decode())
+        key = JoinKey(partition, check_name(name[2:end]), check_name(name[end:]))
         entry = msgspec.msgpack.decode(value, type=_Entry)
-        if len(entry.content) != (content_bytes if entry.stage in (_Stage.SAMPLE, _Stage.JOINED) else 0):
-            raise PeerError("shape", f"what is kept of a sample has {len(entry.content)} bytes, not {content_bytes}")
+        if entry.stage in (_Stage.SAMPLE, _Stage.JOINED):
+            check(entry.content)
+        elif entry.content:
+            raise PeerError("shape", f"of a label, or of what was learnt, {len(entry.content)} bytes are kept")
         held = self._partitions[partition]
         if entry.stage is _Stage.JOINED:
             held.joined[key] = entry

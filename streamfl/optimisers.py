@@ -9,11 +9,15 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.restored import check_within
+
 __all__ = ["AdaGrad", "Adam", "Optimiser", "OptimiserName", "Rows", "StochasticGradient", "finite_step", "optimiser_named"]
 
 OptimiserName = Literal["sgd", "sgd-decay", "adagrad", "adam"]
 Rows = slice | NDArray[np.intp]
 ALL = slice(None)
+# Squares of gradients that are as large as messages may be, as many as there may be.
+LARGEST_REMEMBERED = 1e60
 
 
 class Optimiser(Protocol):
@@ -23,6 +27,9 @@ class Optimiser(Protocol):
     def arrays(self) -> Mapping[str, NDArray[np.float64]]:
         """What it remembers beside the parameters, by name, each of their shape. Restored in place."""
 
+    def check(self, name: str, numbers: NDArray[np.float64]) -> None:
+        """PeerError for numbers of one of its arrays that it cannot have remembered."""
+
     def step(self, parameters: NDArray[Any], gradient: NDArray[Any], number: int, rows: Rows = ALL) -> None:
         """Move ``parameters`` in place, of any shape, at ``rows``: indices of their first axis, each at most once.
 
@@ -30,7 +37,16 @@ class Optimiser(Protocol):
         """
 
 
-class StochasticGradient:
+class _Remembers:
+    """squares: names of its arrays that are sums or means of squares."""
+
+    squares: tuple[str, ...] = ()
+
+    def check(self, name: str, numbers: NDArray[np.float64]) -> None:
+        check_within(numbers, 0.0 if name in self.squares else -LARGEST_REMEMBERED, LARGEST_REMEMBERED, name)
+
+
+class StochasticGradient(_Remembers):
     """theta <- theta - eta g, or with ``decay`` theta <- theta - (eta / k) g at step k (VAFL, theorem 3)."""
 
     arrays: Mapping[str, NDArray[np.float64]] = {}
@@ -44,11 +60,13 @@ class StochasticGradient:
         parameters[rows] -= (rate * gradient).astype(parameters.dtype, copy=False)
 
 
-class AdaGrad:
+class AdaGrad(_Remembers):
     """s <- s + g^2;  theta <- theta - eta g / (1e-8 + sqrt(s))   (Duchi, Hazan and Singer 2011, diagonal form, figure 1).
 
     shape: of the parameters.
     """
+
+    squares = ("squares",)
 
     def __init__(self, learning_rate: float, shape: int | tuple[int, ...]) -> None:
         self._learning_rate = learning_rate
@@ -62,8 +80,10 @@ class AdaGrad:
         parameters[rows] -= moved.astype(parameters.dtype, copy=False)
 
 
-class Adam:
+class Adam(_Remembers):
     """Kingma and Ba 2015, algorithm 1, with its own constants .9, .999 and 1e-8. shape: of the parameters."""
+
+    squares = ("square",)
 
     def __init__(self, learning_rate: float, shape: int | tuple[int, ...]) -> None:
         self._learning_rate = learning_rate

@@ -17,12 +17,19 @@ from scipy.special import expit
 from streamfl.kernels import LOGISTIC, FeatureMap, Loss
 from streamfl.kernels.log_weights import normalised
 from streamfl.pofmkl.learner import Batch
+from streamfl.pofmkl.restored import check_inputs
 from streamfl.pofmkl.rows import Rows
+from streamfl.restored import check_within
 from streamfl.role import PeerError
 from streamfl.samples import LARGEST_NUMBER
 from streamfl.wire import decode_array, encode_array
 
 __all__ = ["PaperLearner"]
+
+# A score is a mean of predictions, and these are cut at LARGEST_NUMBER.
+LARGEST_SCORE = 1.001 * LARGEST_NUMBER
+# Of as many losses as there may be, each of which is the square of such a number.
+LARGEST_SUM = 1e60
 
 
 class PaperLearner:
@@ -127,9 +134,14 @@ class PaperLearner:
         batch = Batch(rows, np.arange(len(rows)), one, then["inputs"].astype(self.dtype), labels, one.astype(np.bool_))
         return _Taken(self, batch, parameters, predictions, scores, kernel_predictions, log_weights, changes)
 
-    @property
-    def forecast_bytes(self) -> int:
-        return self._forecast_type.itemsize
+    def check_forecast(self, content: bytes) -> None:
+        if len(content) != self._forecast_type.itemsize:
+            expected = self._forecast_type.itemsize
+            raise PeerError("shape", f"what is kept of a sample has {len(content)} bytes, not {expected}")
+        forecast = np.frombuffer(content, self._forecast_type)[0]
+        check_inputs(forecast["inputs"], self.dimension)
+        for name in ("score", "kernel_predictions"):
+            check_within(forecast[name], -LARGEST_SCORE, LARGEST_SCORE, name)
 
     def remember(self, rows: Sequence[int]) -> list[bytes]:
         content, width = encode_array(self._personal.numbers[rows]), self._personal.numbers.shape[1] * 8
@@ -139,9 +151,14 @@ class PaperLearner:
         return ()
 
     def restore(self, row: int, remembered: bytes) -> None:
-        self._personal.numbers[row] = decode_array(
-            remembered, np.float64, self._personal.numbers.shape[1:], "the numbers of a client"
-        )
+        numbers = decode_array(remembered, np.float64, self._personal.numbers.shape[1:], "the numbers of a client")
+        samples, labels = numbers[-4], numbers[-3]
+        if not 0 <= labels <= samples <= 2**53 or samples % 1 or labels % 1:
+            raise PeerError("malformed", f"{samples:g} samples and {labels:g} labels of a client are remembered")
+        check_within(numbers[: self.kernels], -LARGEST_SUM, LARGEST_SUM, "weights of kernels")
+        check_within(numbers[self.kernels : -4], 0.0, LARGEST_SUM, "losses of kernels")
+        check_within(numbers[-2:], 0.0, LARGEST_SUM, "losses")
+        self._personal.numbers[row] = numbers
 
     def restore_part(self, row: int, key: bytes, value: bytes) -> None:
         raise PeerError("malformed", "a client's state has parts that preset paper does not know: it is of another preset")

@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -27,13 +27,15 @@ from streamfl.pofmkl.learner import Batch, Learner, Taken
 from streamfl.pofmkl.live_challengers import WINDOW, LiveChallengers, classification_measurements, recent_arrays
 from streamfl.pofmkl.messages import LARGEST_STEP, UPDATE, KernelParameters, Prediction, ServerSettings, ShardVersion, Update
 from streamfl.pofmkl.model import ModelTable
+from streamfl.pofmkl.restored import check_inputs, check_label
 from streamfl.pofmkl.rows import Rows
 from streamfl.pofmkl.signed_model import ModelSigning
+from streamfl.restored import Time, check_name
 from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.samples import LABEL_RANGE, Label, Sample
 from streamfl.seeding import UniformSequence
 from streamfl.silence import Silence
-from streamfl.wire import VERSION, decode_array, encode_array, encoded_size
+from streamfl.wire import VERSION, Count, Name, decode_array, encode_array, encoded_size
 
 __all__ = ["Pace", "PofmklClient", "StepTrace", "Uplink"]
 
@@ -41,6 +43,9 @@ NO_MODEL = (
     "no server answers: updates go out, and no model newer than version {} has come for {:g} s. Start the pofmkl-server, or look "
     "at what its log says of this client's updates"
 )
+# Without a budget there is no end of tokens.
+Tokens = Annotated[float, msgspec.Meta(ge=0)]
+Probability = Annotated[float, msgspec.Meta(gt=0, le=1)]
 # Steps are computed this many at a time: with all kernels in a bin, the samples of a poll have hundreds of thousands.
 BLOCK_STEPS = 1024
 
@@ -89,12 +94,12 @@ class StepTrace:
 class _Window(msgspec.Struct, array_like=True):
     """What is remembered of an upload while it is gathered: the bin drawn before its labels, and the steps added up so far."""
 
-    opened_at: float
-    versions: tuple[int, ...]
-    probability: float = 1.0
-    drawn_bin: int = 0
+    opened_at: Time
+    versions: tuple[Count, ...]
+    probability: Probability = 1.0
+    drawn_bin: Count = 0
     kernels: tuple[int, ...] = ()
-    samples: int = 0
+    samples: Count = 0
     steps: bytes = b""
 
 
@@ -102,13 +107,13 @@ class _State(msgspec.Struct, array_like=True):
     """What is remembered of one client, as one value. ``numbers``: its row of personal numbers."""
 
     name: str
-    epoch: int
-    sequence: int = 0
-    taken: int = 0
-    taken_on: tuple[int, ...] | None = None
-    uploads_drawn: int = 0
-    tokens: float = 0.0
-    filled_at: float = 0.0
+    epoch: Count
+    sequence: Count = 0
+    taken: Count = 0
+    taken_on: tuple[Count, ...] | None = None
+    uploads_drawn: Count = 0
+    tokens: Tokens = 0.0
+    filled_at: Time = 0.0
     window: _Window | None = None
     numbers: bytes = b""
 
@@ -783,52 +788,78 @@ class PofmklClient:
     def restore(self, change: StateChange) -> None:
         try:
             self._restore(change)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except msgspec.DecodeError as error:
             raise PeerError("malformed", f"a client's state: {error}") from None
 
     def _restore(self, change: StateChange) -> None:
         kind, _, rest = change.key.partition(b"/")
         value = change.value or b""
         if kind == b"client":
-            self._restore_client((change.partition, rest.decode()), msgspec.msgpack.decode(value, type=_State))
+            self._restore_client((change.partition, check_name(rest)), msgspec.msgpack.decode(value, type=_State))
         elif kind == b"part":
             end = 2 + int.from_bytes(rest[:2], "big")
-            member = self._known((change.partition, rest[2:end].decode()))
+            member = self._known((change.partition, check_name(rest[2:end])))
             self.learner.restore_part(member.row, rest[end:], value)
+        elif kind not in (b"join", b"waiting"):
+            raise PeerError("malformed", f"{change.key!r} is nothing that a client remembers")
         elif (kind == b"join") != (self.join is not None):
             raise PeerError("malformed", "it was remembered with labels that came another way: with [labels], or without it")
         elif self.join is not None:
-            pair = self.join.restore(change.partition, rest, value, self.learner.forecast_bytes)
+            pair = self.join.restore(change.partition, rest, value, self.learner.check_forecast)
             if pair is not None:
+                self._check_remembered_label(pair.label)
                 self._queue_pair(self._known(pair.key[:2]), pair)
         else:
-            self._restore_waiting((change.partition, rest[8:].decode()), int.from_bytes(rest[:8], "big"), value)
+            self._restore_waiting((change.partition, check_name(rest[8:])), int.from_bytes(rest[:8], "big"), value)
 
     def _known(self, key: tuple[int, str]) -> _Member:
         """The client that is being restored: what is remembered of it comes in any order."""
         return self._members.get(key) or self._member(key, _State(key[1], epoch=0))
 
     def _restore_client(self, key: tuple[int, str], state: _State) -> None:
+        if state.name != key[1]:
+            raise PeerError("malformed", f"it is the state of client {state.name!r}")
+        self._check_versions(state.taken_on)
         member = self._known(key)
-        member.state = state
         self.learner.restore(member.row, state.numbers)
+        member.state = state
         if member.bucket is not None:
             member.bucket.tokens, member.bucket.filled_at = min(state.tokens, member.bucket.depth), state.filled_at
         if state.window is not None:
+            steps = self._remembered_steps(state.window)
             rows = self._steps.borrow(len(state.window.kernels))
-            shape = (len(rows), self.learner.row_length)
-            self._steps.numbers[rows] = decode_array(state.window.steps, np.float64, shape, "the steps of a client")
+            self._steps.numbers[rows] = steps
             self._keep_open(_Upload(member, state.window, step_rows=rows))
         state.numbers, state.window = b"", None
 
+    def _remembered_steps(self, window: _Window) -> NDArray[np.float64]:
+        self._check_versions(window.versions)
+        kernels = window.kernels
+        if list(kernels) != sorted(set(kernels)) or not set(kernels) <= set(range(self.learner.kernels)):
+            raise PeerError("kernel", f"an upload of kernels {kernels[:5]} is remembered, there are {self.learner.kernels}")
+        shape = (len(kernels), self.learner.row_length)
+        return decode_array(window.steps, np.float64, shape, "the steps of a client")
+
+    def _check_versions(self, versions: tuple[int, ...] | None) -> None:
+        if versions is not None and len(versions) != self.shards:
+            raise PeerError("malformed", f"versions {versions[:5]} of the model are remembered, federation.shards is {self.shards}")
+
+    def _check_remembered_label(self, label: float | None) -> None:
+        if label is not None:
+            check_label(label, self.learner.loss is LOGISTIC)
+
     def _restore_waiting(self, key: tuple[int, str], slot: int, value: bytes) -> None:
         # A compacted topic keeps the last record of each slot, in the order written: slots come and go first in, first out.
+        identifier, features, label, record_key = msgspec.msgpack.decode(
+            value, type=tuple[Name, tuple[float, ...], float | None, bytes | None]
+        )
+        check_inputs(np.array(features), self.learner.dimension)
+        self._check_remembered_label(label)
         member = self._known(key)
         if not member.waiting:
             member.first_slot = slot
-        identifier, features, label, record_key = msgspec.msgpack.decode(
-            value, type=tuple[str, tuple[float, ...], float | None, bytes | None]
-        )
+        if slot != member.first_slot + len(member.waiting):
+            raise PeerError("malformed", f"a sample waits as number {slot}, those before it begin at {member.first_slot}")
         member.waiting.append((Sample(key[1], identifier, features, label), record_key))
         member.slots_written += 1
         self._waiting[key[0]] += 1

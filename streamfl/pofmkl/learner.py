@@ -108,9 +108,8 @@ class Learner(Protocol):
     ) -> Taken:
         """Learn the label, (clients,), of one sample of each of these clients that :meth:`predict` predicted some time ago."""
 
-    @property
-    def forecast_bytes(self) -> int:
-        """The length of what has to be kept of a sample."""
+    def check_forecast(self, content: bytes) -> None:
+        """PeerError if what was kept of a sample until its label comes is of another learner, or damaged."""
 
     def remember(self, rows: Sequence[int]) -> list[bytes]:
         """What belongs into each client's record."""

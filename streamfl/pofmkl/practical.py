@@ -20,6 +20,7 @@ from streamfl.kernels.online_scaling import moments_with, predictive_deviation
 from streamfl.pofmkl.learner import Batch, Taken
 from streamfl.pofmkl.mixture import corrected, log_posterior, mixed, ridge_step
 from streamfl.pofmkl.neighbours import Projection, neighbour_predictions
+from streamfl.pofmkl.restored import check_entry, check_kept, check_snapshot
 from streamfl.pofmkl.views import LAGS, ViewedFeatures
 from streamfl.pofmkl.windowed import ChangeDetector, RiverExperts, Windowed
 from streamfl.role import PeerError
@@ -340,9 +341,9 @@ class PracticalLearner:
             log_weights_after=self._log_weights(self._mixing["losses"][rows, : self.kernels], self._mixing["count"][rows]),
         )
 
-    @property
-    def forecast_bytes(self) -> int:
-        return self._forecast_type.itemsize
+    def check_forecast(self, content: bytes) -> None:
+        _check_size(content, self._forecast_type.itemsize)
+        check_entry(np.frombuffer(content, self._forecast_type)[0], self.dimension, self.loss is LOGISTIC)
 
     def remember(self, rows: Sequence[int]) -> list[bytes]:
         return [b""] * len(rows)
@@ -357,17 +358,28 @@ class PracticalLearner:
     def restore_part(self, row: int, key: bytes, value: bytes) -> None:
         unread = self._unread.setdefault(row, _Unread())
         kind, slot = key[:1], int.from_bytes(key[1:], "big")
-        if kind == b"s":
+        if key == b"s":
             _check_size(value, self._moments_type.itemsize + self._mixture_type.itemsize)
+            check_snapshot(*self._of_snapshot(value), RIDGE, self.loss is LOGISTIC)
             unread.snapshot = value
         elif kind in self._entry_types and slot < SNAPSHOT_EVERY:
             _check_size(value, self._entry_types[kind].itemsize)
+            entry = np.frombuffer(value, self._entry_types[kind])[0]
+            check_entry(entry, self.dimension, self.loss is LOGISTIC)
+            if key != _key(kind, int(entry["number"]) % SNAPSHOT_EVERY):
+                raise PeerError("malformed", f"entry {entry['number']} of a client's journal lies under {key!r}")
             unread.entries[key] = value
-        elif kind == b"k" and slot < self._ring:
+        elif kind == b"k" and slot < self._ring and key == _key(kind, slot):
             _check_size(value, 4 * self._kept_width)
-            self._kept[row, slot] = np.frombuffer(value, "<f4")
+            kept = np.frombuffer(value, "<f4")
+            check_kept(kept, self._project.width, self._kept_label)
+            self._kept[row, slot] = kept
         else:
             raise PeerError("malformed", f"a client's state has a part {key!r} that this preset does not know")
+
+    def _of_snapshot(self, content: bytes) -> tuple[Any, Any]:
+        size = self._moments_type.itemsize
+        return np.frombuffer(content[:size], self._moments_type)[0], np.frombuffer(content[size:], self._mixture_type)[0]
 
     def sums(self, rows: Sequence[int]) -> NDArray[np.float64]:
         self._put_together(rows)
@@ -599,9 +611,7 @@ class PracticalLearner:
         for row in [row for row in rows if row in self._unread]:
             unread = self._unread.pop(row)
             if unread.snapshot is not None:
-                size = self._moments_type.itemsize
-                self._moments[row] = np.frombuffer(unread.snapshot[:size], self._moments_type)[0]
-                self._mixing[row] = np.frombuffer(unread.snapshot[size:], self._mixture_type)[0]
+                self._moments[row], self._mixing[row] = self._of_snapshot(unread.snapshot)
             done = int(self._mixing["entries"][row])
             entries = [(key[:1], np.frombuffer(value, self._entry_types[key[:1]])) for key, value in unread.entries.items()]
             for kind, entry in sorted(entries, key=lambda one: int(one[1]["number"][0])):

@@ -25,8 +25,9 @@ from scipy.sparse import csr_array
 from streamfl import optimisers
 from streamfl.optimisers import Optimiser
 from streamfl.pofmkl.messages import LARGEST_TARGET
+from streamfl.restored import check_within
 from streamfl.role import PeerError
-from streamfl.wire import decode_array, encode_array
+from streamfl.wire import Count, decode_array, encode_array
 
 __all__ = ["AdaGrad", "AveragedStep", "RecursiveLeastSquares", "ServerStep", "StochasticGradient"]
 
@@ -118,9 +119,11 @@ class _GradientStep:
             raise PeerError("malformed", f"step state {key!r}: {type(self).__name__} has none of this name")
         remembered = _decoded(key, value, _Remembered)
         kernels, row_length = array.shape
-        if not 0 <= remembered.kernel < kernels:
-            raise PeerError("malformed", f"step state {key!r} is not of a kernel from 0 to {kernels - 1}")
-        array[remembered.kernel] = decode_array(remembered.numbers, np.float64, (row_length,), name)
+        if not 0 <= remembered.kernel < kernels or key != b"%s/%d" % (name.encode(), remembered.kernel):
+            raise PeerError("malformed", f"step state {key!r} is of kernel {remembered.kernel}, there are 0 to {kernels - 1}")
+        numbers = decode_array(remembered.numbers, np.float64, (row_length,), name)
+        self._optimiser.check(name, numbers)
+        array[remembered.kernel] = numbers
 
 
 class StochasticGradient(_GradientStep):
@@ -225,21 +228,37 @@ class RecursiveLeastSquares:
         if key.startswith(b"slot/"):
             slot = _decoded(key, value, _Slot)
             one_block = 0 < slot.first <= slot.number and (slot.first - 1) // self._block == (slot.number - 1) // self._block
-            if not (one_block and 0 <= slot.kernel < len(self._counts)):
+            if not (one_block and 0 <= slot.kernel < len(self._counts)) or key != self._slot_key(slot.kernel, slot.number):
                 raise PeerError("malformed", f"step state {key!r}: kernel {slot.kernel}, rows {slot.first} to {slot.number}")
-            decode_array(slot.row, self._dtype, (self._row_length,), "row")
+            row = decode_array(slot.row, self._dtype, (self._row_length,), "row")
+            check_within(row, -LARGEST_TARGET_NORM, LARGEST_TARGET_NORM, f"step state {key!r}")
             self._restored.setdefault(slot.kernel, {})[slot.number] = slot
         elif key.startswith(b"snapshot/"):
             snapshot = _decoded(key, value, _Snapshot)
-            if not 0 <= snapshot.kernel < len(self._counts) or snapshot.rows < 1 or snapshot.rows % self._slots:
-                raise PeerError("malformed", f"step state {key!r}: kernel {snapshot.kernel} after {snapshot.rows} rows")
-            numbers = decode_array(snapshot.triangle, self._dtype, self._triangle[0].shape, "snapshot")
-            inverse = self._inverses[snapshot.kernel]
-            inverse[self._triangle] = numbers
-            inverse.T[self._triangle] = numbers
-            self._counts[snapshot.kernel] = snapshot.rows
+            kernel = snapshot.kernel
+            whole_blocks = snapshot.rows >= 1 and snapshot.rows % self._slots == 0
+            if not (0 <= kernel < len(self._counts) and whole_blocks) or key != b"snapshot/%d" % kernel:
+                raise PeerError("malformed", f"step state {key!r}: kernel {kernel} after {snapshot.rows} rows")
+            self._inverses[kernel] = self._restored_inverse(snapshot.triangle)
+            self._counts[kernel] = snapshot.rows
         else:
             raise PeerError("malformed", f"step state {key!r} is neither a slot nor a snapshot")
+
+    def _restored_inverse(self, triangle: bytes) -> NDArray[Any]:
+        """P of its upper triangle; PeerError if it is no covariance, or larger than I / ridge."""
+        numbers = decode_array(triangle, self._dtype, self._triangle[0].shape, "snapshot")
+        check_within(numbers, -1.001 * self._prior, 1.001 * self._prior, "snapshot")
+        inverse = np.empty((self._row_length, self._row_length), self._dtype)
+        inverse[self._triangle] = numbers
+        inverse.T[self._triangle] = numbers
+        try:
+            np.linalg.cholesky(inverse.astype(np.float64))
+        except np.linalg.LinAlgError:
+            raise PeerError("malformed", "a snapshot of the step is no covariance") from None
+        return inverse
+
+    def _slot_key(self, kernel: int, number: int) -> bytes:
+        return b"slot/%d/%d" % (kernel, number % self._slots)
 
     def _note(self, kernel: int, rows: NDArray[Any]) -> None:
         """Rows that are learnt together, into their slots."""
@@ -248,7 +267,7 @@ class RecursiveLeastSquares:
         for place in range(len(rows)):
             number = first + place
             slot = _Slot(kernel, number, first, content[place * size : (place + 1) * size])
-            self._changed_slots[b"slot/%d/%d" % (kernel, number % self._slots)] = slot
+            self._changed_slots[self._slot_key(kernel, number)] = slot
 
     def _learn(self, kernel: int, units: NDArray[Any], residuals: NDArray[Any]) -> NDArray[Any]:
         """Rows that do not go beyond the kernel's block into P; returns r' G, (2 D,)."""
@@ -297,7 +316,7 @@ class _Snapshot(msgspec.Struct, array_like=True):
     """The upper triangle of a kernel's P after so many rows, row by row."""
 
     kernel: int
-    rows: int
+    rows: Count
     triangle: bytes
 
 
@@ -305,8 +324,8 @@ class _Slot(msgspec.Struct, array_like=True):
     """A kernel's target row by its running number from 1; ``first``: that of the first row that was learnt together with it."""
 
     kernel: int
-    number: int
-    first: int
+    number: Count
+    first: Count
     row: bytes
 
 

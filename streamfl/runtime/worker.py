@@ -44,6 +44,7 @@ from streamfl.runtime.bus import (
     TopicPartition,
     Unreadable,
 )
+from streamfl.runtime.checksum import is_damaged, with_checksum
 from streamfl.runtime.health import Health
 from streamfl.runtime.journal import Journal
 from streamfl.runtime.log import logger
@@ -327,9 +328,9 @@ class Worker:
                 )
 
     def _restore(self, session: Session, partition: int) -> dict[str, int]:
-        remembered: dict[str, int] = {}
+        positions: dict[str, int] = {}
         for channel, topic in self._channels.changelogs.items():
-            latest: dict[bytes, bytes | None] = {}
+            latest: dict[bytes, Record] = {}
             made_with: Record | None = None
             for record in self._own_records(session, channel, topic, partition):
                 if is_settings(record):
@@ -338,17 +339,29 @@ class Worker:
                 key = record.key or b""
                 # In the order of the last writing, as compaction would leave them.
                 latest.pop(key, None)
-                latest[key] = record.value
-            of_the_role = any(value is not None and not key.startswith(POSITION_KEY) for key, value in latest.items())
+                latest[key] = record
+            of_the_role = any(record.value is not None and not key.startswith(POSITION_KEY) for key, record in latest.items())
             self._settings.found(topic, partition, made_with, bool(latest or made_with), of_the_role)
-            for key, value in latest.items():
-                if value is None:
+            for key, record in latest.items():
+                if record.value is None:
                     continue
+                if is_damaged(record):
+                    raise self._not_taken_back(topic, partition, key, "its checksum says that it was damaged or moved since")
                 if key.startswith(POSITION_KEY):
-                    remembered[key.removeprefix(POSITION_KEY).decode()] = struct.unpack("<q", value)[0]
+                    positions.update([self._remembered_position(topic, partition, key, record.value)])
                 else:
-                    self._restore_one(StateChange(channel, partition, key, value), topic)
-        return {topic: position for topic, position in remembered.items() if topic in self._inputs}
+                    self._restore_one(StateChange(channel, partition, key, record.value), topic)
+        return {topic: position for topic, position in positions.items() if topic in self._inputs}
+
+    def _remembered_position(self, topic: str, partition: int, key: bytes, value: bytes) -> tuple[str, int]:
+        try:
+            (position,) = struct.unpack("<q", value)
+            name = key.removeprefix(POSITION_KEY).decode()
+        except (struct.error, UnicodeDecodeError) as error:
+            raise self._not_taken_back(topic, partition, key, f"it is no position: {error}") from None
+        if position < 0:
+            raise self._not_taken_back(topic, partition, key, f"{position} is no position")
+        return name, position
 
     def _own_records(self, session: Session, channel: str, topic: str, partition: int) -> Iterator[Record]:
         """What this member wrote to a changelog; where members have keys, what others wrote beside it is passed over."""
@@ -382,11 +395,14 @@ class Worker:
         try:
             self.role.restore(change)
         except PeerError as error:
-            raise ConfigurationError(
-                f"topic {topic}, partition {change.partition}, key {change.key!r}: what was remembered there does not fit "
-                f"these settings ({error}). Run with the settings that wrote it, or, to begin anew, delete the topic and the "
-                f"offsets of the consumer group {self._subscription.group!r}, or set another bus.group."
-            ) from None
+            raise self._not_taken_back(topic, change.partition, change.key, str(error)) from None
+
+    def _not_taken_back(self, topic: str, partition: int, key: bytes, why: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"topic {topic}, partition {partition}, key {key!r}: what was remembered there does not fit these settings, or is "
+            f"damaged ({why}). Run with the settings that wrote it, or put back a copy of the topic, or, to begin anew, delete "
+            f"the topic and the offsets of the consumer group {self._subscription.group!r}, or set another bus.group."
+        )
 
     def _check_end(self, topic: str, partition: int, position: int, end: int) -> None:
         if end < position:
@@ -509,12 +525,13 @@ class Worker:
         step.changelog += self._settings.to_write(touched)
         for change in changes:
             headers = self._headers(change.channel, change.key, change.value, change.partition)
-            step.changelog.append(Outgoing(changelogs[change.channel], change.key, change.value, change.partition, headers))
+            topic = changelogs[change.channel]
+            step.changelog.append(with_checksum(topic, change.partition, change.key, change.value, headers))
         if changelogs:
             first = next(iter(changelogs.values()))
             for (topic, partition), position in step.positions.items():
                 key = POSITION_KEY + topic.encode()
-                step.changelog.append(Outgoing(first, key, struct.pack("<q", position), partition))
+                step.changelog.append(with_checksum(first, partition, key, struct.pack("<q", position)))
 
     def _count(self, work: _Work) -> None:
         self.metrics.records.inc(work.records)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,12 +24,16 @@ def changed_chunks(arrays: Mapping[str, NDArray[Any]]) -> Iterator[tuple[bytes, 
             yield b"array/%s/%d" % (name.encode(), number), encode_array(array[begin : begin + step])
 
 
-def restore_chunk(arrays: Mapping[str, NDArray[Any]], key: bytes, value: bytes) -> None:
-    """Take back one piece in place; PeerError if it is of other arrays than these."""
+def restore_chunk(
+    arrays: Mapping[str, NDArray[Any]], key: bytes, value: bytes, check: Callable[[str, NDArray[Any]], None]
+) -> None:
+    """Take back one piece in place; PeerError if it is of other arrays than these, or if ``check`` raises it for its numbers."""
     parts = key.decode(errors="replace").split("/")
     array = arrays.get(parts[1]) if len(parts) == 3 and parts[0] == "array" and parts[2].isdecimal() else None
     begin = int(parts[2]) * (CHUNK_BYTES // array.itemsize) if array is not None else 0
     if array is None or begin >= len(array):
         raise PeerError("malformed", f"state {key!r} is not of this model")
     part = array[begin : begin + CHUNK_BYTES // array.itemsize]
-    part[:] = decode_array(value, np.dtype(array.dtype).type, part.shape, parts[1])
+    numbers = decode_array(value, np.dtype(array.dtype).type, part.shape, parts[1])
+    check(parts[1], numbers)
+    part[:] = numbers

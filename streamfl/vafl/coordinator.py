@@ -9,7 +9,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from streamfl.expiry import overdue
 from streamfl.optimisers import Optimiser, OptimiserName, finite_step, optimiser_named
+from streamfl.restored import Time, check_name, check_within
 from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.samples import Label
 from streamfl.silence import Silence
@@ -44,6 +45,8 @@ NO_EMBEDDING = (
 )
 WINDOW = 1000
 HEADLINES = {"embeddings", "labels", "predictions", "learnt", "gradients"}
+# A sum of embeddings, or what a network makes of them.
+LARGEST_OUTPUT = 1e100
 # A running mean of embeddings follows the parties' models: its memory is of so many embeddings.
 MEAN_OF = 1000
 
@@ -80,12 +83,16 @@ class HeadSteps:
     regularisation: float = 0.0
 
 
+# -1: nothing was heard yet.
+Epoch = Annotated[int, msgspec.Meta(ge=-1, le=2**53)]
+
+
 class _Party(msgspec.Struct, array_like=True):
     """What is known of a party in a partition. ``mean``: of its embeddings, float64 numbers."""
 
-    epoch: int = -1
-    sequence: int = 0
-    parameters_version: int = 0
+    epoch: Epoch = -1
+    sequence: Count = 0
+    parameters_version: Count = 0
     count: Count = 0
     mean: bytes = b""
 
@@ -97,9 +104,9 @@ class _Held(msgspec.Struct, array_like=True, gc=False):
     gradients that went to earlier ones of this party and entity.
     """
 
-    epoch: int
-    sequence: int
-    parameters_version: int
+    epoch: Count
+    sequence: Count
+    parameters_version: Count
     values: bytes
     fresh: bool = True
     asked: bool = False
@@ -113,13 +120,13 @@ class _Entity(msgspec.Struct, array_like=True):
     asked_at: since when a newer embedding is awaited. rounds: how often ``wait_for`` parties were learnt from together.
     """
 
-    since: float
+    since: Time
     label: float | None = None
     held: dict[int, _Held] = {}
     shown: Count = 0
     revision: Count = 0
     outputs: tuple[float, ...] | None = None
-    asked_at: float | None = None
+    asked_at: Time | None = None
     rounds: Count = 0
 
 
@@ -369,7 +376,7 @@ class VaflCoordinator:
         if value is None:
             return
         kind, _, name = key.partition(b"/")
-        if kind == b"task":
+        if key == b"task":
             task.counters = msgspec.msgpack.decode(value, type=_Counters)
             task.begun = True
             if task.counters.fingerprint != self.fingerprint:
@@ -389,11 +396,14 @@ class VaflCoordinator:
                 raise PeerError("label", f"of the entity {name!r} the label {entity.label:g} is remembered")
             if len(entity.outputs or ()) != (self.loss.outputs if entity.shown else 0):
                 raise PeerError("shape", f"of the entity {name!r} {len(entity.outputs or ())} outputs are remembered")
-            task.entities[name.decode()] = entity
+            if entity.outputs is not None:
+                check_within(entity.outputs, -LARGEST_OUTPUT, LARGEST_OUTPUT, f"the outputs of entity {name!r}")
+            task.entities[check_name(name)] = entity
             if entity.asked_at is not None:
                 task.asked[name.decode()] = entity.asked_at
         else:
-            restore_chunk({"parameters": task.parameters, "gradient": task.gradient, **task.optimiser.arrays}, key, value)
+            arrays = {"parameters": task.parameters, "gradient": task.gradient, **task.optimiser.arrays}
+            restore_chunk(arrays, key, value, task.optimiser.check)
 
     def _check_numbers(self, numbers: Iterable[int]) -> None:
         for number in numbers:

@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from streamfl.expiry import overdue
 from streamfl.optimisers import Optimiser, OptimiserName, finite_step, optimiser_named
+from streamfl.restored import Amount, Time, check_name, check_within
 from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
-from streamfl.samples import Sample
+from streamfl.samples import LARGEST_NUMBER, Sample
 from streamfl.seeding import uniform
 from streamfl.silence import Silence
 from streamfl.vafl.arrays import changed_chunks, restore_chunk
@@ -35,7 +36,7 @@ from streamfl.vafl.messages import (
 )
 from streamfl.vafl.networks import Differentiable
 from streamfl.vafl.privacy import ROUNDING, Mechanism, epsilon_of, secret_noise
-from streamfl.wire import VERSION, Count, decode_array
+from streamfl.wire import VERSION, Count, Name, decode_array
 
 __all__ = ["PartySteps", "VaflParty"]
 
@@ -45,7 +46,6 @@ NO_GRADIENT = (
 )
 DELTA = 1e-5
 HEADLINES = {"samples", "embeddings", "gradients", "steps"}
-Square = Annotated[float, msgspec.Meta(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class PartySteps:
 class _Shown(msgspec.Struct, array_like=True, gc=False):
     """An entity whose gradient has not come yet. ``features``: raw numbers. ``requests``: how often it was shown anew."""
 
-    since: float
-    sequence: int
+    since: Time
+    sequence: Count
     features: bytes
     requests: Count = 0
 
@@ -75,11 +75,11 @@ class _Shown(msgspec.Struct, array_like=True, gc=False):
 class _Answered(msgspec.Struct, array_like=True, gc=False):
     """A gradient that waits for its step. ``noise``: sigma that its cost was counted with; its step has no less."""
 
-    entity: str
-    sequence: int
+    entity: Name
+    sequence: Count
     features: bytes
     gradient: bytes
-    noise: float = 0.0
+    noise: Amount = 0.0
 
 
 class _Counters(msgspec.Struct, array_like=True):
@@ -265,7 +265,7 @@ class VaflParty:
         if value is None:
             return
         kind, _, name = key.partition(b"/")
-        if kind == b"task":
+        if key == b"task":
             task.counters = msgspec.msgpack.decode(value, type=_Counters)
             if task.counters.fingerprint != self.fingerprint:
                 raise PeerError("configuration", ANOTHER)
@@ -273,24 +273,26 @@ class VaflParty:
         elif kind == b"entity":
             shown = msgspec.msgpack.decode(value, type=_Shown)
             self._check_features(shown.features)
-            task.shown[name.decode()] = shown
+            task.shown[check_name(name)] = shown
         elif kind == b"answered":
             answered = msgspec.msgpack.decode(value, type=_Answered)
             self._check_features(answered.features)
-            decode_array(answered.gradient, self.function.dtype, (self.embedding_size,), "gradient")
+            bounded_array(answered.gradient, self.function.dtype, self.embedding_size, "gradient")
             if int(name) != len(task.answered):
                 raise PeerError("malformed", f"{key!r} is remembered after {len(task.answered)} others")
             task.answered[int(name)] = answered
         elif kind == b"waiting":
-            entity, features = msgspec.msgpack.decode(value, type=tuple[str, bytes])
+            entity, features = msgspec.msgpack.decode(value, type=tuple[Name, bytes])
             self._check_features(features)
+            if int(name) < len(task.waiting):
+                raise PeerError("malformed", f"{key!r} is remembered after {len(task.waiting)} others")
             task.waiting.append((entity, features))
         elif kind == b"spent":
             self._check_ledger()
-            spent = task.spent[name.decode()] = msgspec.msgpack.decode(value, type=Square)
+            spent = task.spent[check_name(name)] = msgspec.msgpack.decode(value, type=Amount)
             task.largest_mu = max(task.largest_mu, math.sqrt(spent))
         else:
-            restore_chunk({"parameters": task.parameters, **task.optimiser.arrays}, key, value)
+            restore_chunk({"parameters": task.parameters, **task.optimiser.arrays}, key, value, task.optimiser.check)
 
     def measure(self) -> Iterable[Measurement]:
         texts = {
@@ -523,7 +525,8 @@ class VaflParty:
         return numbers.astype(self.function.dtype, copy=False).reshape(len(rows), width)
 
     def _check_features(self, content: bytes) -> None:
-        decode_array(content, self.function.dtype, (self.inputs,), "features")
+        features = decode_array(content, self.function.dtype, (self.inputs,), "features")
+        check_within(np.abs(features, dtype=np.float64).sum(), 0.0, 1.001 * LARGEST_NUMBER, "features")
 
     # ---- privacy
 

@@ -14,15 +14,17 @@ import msgspec
 import numpy as np
 from fuzz.federations import NOW, PARTITIONS, Member, System, corpus, some_of_each
 from fuzz.mutations import Message
+from fuzz.resumed import Run
 from fuzz.targets import Arrays, Decoder, Restored, RoleTarget, Samples, Target
 
-from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.config import KernelsSection, PofmklSettings, UplinkSection
 from streamfl.pofmkl.messages import UPDATE, KernelParameters, decode_model
 from streamfl.role import Send, StateChange
+from streamfl.runtime.bus import Outgoing
 from streamfl.samples import SamplesSection, format_named
 from streamfl.wire import decode_array
 
-__all__ = ["FEDERATIONS", "POFMKL", "member"]
+__all__ = ["FEDERATIONS", "POFMKL", "member", "run"]
 
 GOOD_CLIENT = "the-good-one"
 CLIENTS = ("press-1", "press-2", "pümpe")
@@ -131,6 +133,23 @@ def record(federation: str) -> list[Message]:
         found += [Message("server", one.key, one.value, one.partition) for one in state if one.channel == "state" and one.value]
         found += [Message("client", one.key, one.value, one.partition) for one in client.role.changed_state() if one.value]
     return some_of_each(found)
+
+
+def run(federation: str) -> Run:
+    """A federation of a server and the clients, few kernels each, for whoever comes back to what they remember."""
+    few = KernelsSection(bandwidths=[0.5, 1.0], views=["centred-lags"]) if federation.startswith("default") else KernelsSection()
+    own = {
+        kind: settings(federation, kind).model_copy(update={"kernels": few, "uplink": UplinkSection(kernels_per_upload=2)})
+        for kind in ("pofmkl-server", "pofmkl-client")
+    }
+    late = "labels" in FEDERATIONS[federation]
+
+    def written(number: int) -> list[Outgoing]:
+        told = [("readings", sample(federation, name, number, label=not late)) for name in CLIENTS]
+        told += [("truths", label(federation, name, number - 1)) for name in CLIENTS if late and number]
+        return [Outgoing(topic, one.key, one.value, one.partition) for topic, one in told]
+
+    return Run(own, written)
 
 
 class PofmklTarget(RoleTarget):

@@ -14,16 +14,18 @@ import msgspec
 import numpy as np
 from fuzz.federations import CORPUS, NOW, PARTITIONS, Member, System, corpus, some_of_each
 from fuzz.mutations import Message
+from fuzz.resumed import Run
 from fuzz.targets import Decoder, Restored, RoleTarget, Target
 from msgspec import structs
 
 from streamfl.role import PeerError, Rejection, Send
+from streamfl.runtime.bus import Outgoing
 from streamfl.samples import format_named
 from streamfl.vafl.config import COORDINATOR, PARTY, VaflSettings
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply, bounded_array
 from streamfl.wire import VERSION, encode_array
 
-__all__ = ["FEDERATIONS", "VAFL", "WRONG", "member"]
+__all__ = ["FEDERATIONS", "VAFL", "WRONG", "member", "run"]
 
 # What the first two say is made wrong; the others are as good as their word, and have to get what is theirs all the same.
 WRONG, GOOD = ("press", "pump"), ("good-1", "good-2")
@@ -184,6 +186,25 @@ def record(federation: str) -> list[Message]:
 def _sent(replies: Sequence[Send | Rejection]) -> list[Send]:
     assert not [reply for reply in replies if isinstance(reply, Rejection)]
     return [reply for reply in replies if isinstance(reply, Send)]
+
+
+def run(federation: str) -> Run:
+    """A federation of the coordinator and all parties, for whoever comes back to what they remember."""
+    own = {}
+    for name in (COORDINATOR, *WRONG, *GOOD):
+        chosen = settings(federation, name)
+        assert chosen.samples is not None
+        # Everybody sees other columns of the same entities.
+        samples = chosen.samples.model_copy(update={"topic": f"readings-{name}"})
+        own[name] = chosen.model_copy(update={"samples": samples})
+
+    def written(number: int) -> list[Outgoing]:
+        entity = f"e-{number}"
+        told = [(f"readings-{name}", sample(federation, entity, number)) for name in (*WRONG, *GOOD)]
+        told += [("truths", label(federation, entity, number))] if number % 3 else []
+        return [Outgoing(topic, one.key, one.value, one.partition) for topic, one in told]
+
+    return Run(own, written)
 
 
 class VaflTarget(RoleTarget):

@@ -16,6 +16,7 @@ from streamfl.pofmkl.client_role import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import UPDATE, Update
 from streamfl.pofmkl.roles import feature_map
+from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.role import PeerError
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
@@ -285,7 +286,7 @@ def test_what_changed_twice_in_a_step_is_remembered_last() -> None:
     join.label(first, 0.5, 50.0)
     join.learnt(first, 50.0)
     for _, name, value in join.changed_state():
-        restored.restore(0, name, value or b"", 4)
+        restored.restore(0, name, value or b"", lambda content: None)
     assert restored.wake_at == join.wake_at == 2.0 + EXPIRY
     restored.expire(2.0 + EXPIRY)
     assert restored.label(second, 0.5, 2.0 + EXPIRY) is None
@@ -416,8 +417,9 @@ def test_state_of_another_learner_is_refused(federation: Federation) -> None:
     )
     join = LabelJoin(EXPIRY, 10, 5)
     join.open(0)
+    other = learner_of(settings(learning={"preset": "paper"}), 2)
     with pytest.raises(PeerError, match="shape"):
-        join.restore(0, (key or b"").removeprefix(b"join/"), value or b"", 8)
+        join.restore(0, (key or b"").removeprefix(b"join/"), value or b"", other.check_forecast)
 
 
 def late_labels(rounds: int, clients: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -1,0 +1,38 @@
+"""What is taken back from a changelog is checked like what a stranger says: it may be damaged, whatever Kafka's checksums say.
+
+Nothing that a role wrote is refused here. What it could not have written is: numbers that are none, counts below 0, times of no
+clock, names that no sample can have.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+from streamfl.role import PeerError
+from streamfl.wire import Name
+
+__all__ = ["Amount", "Time", "check_name", "check_within"]
+
+# Seconds since 1970 until some time in the 32nd millennium.
+LATEST = 1e12
+
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e300)]
+Time = Annotated[float, msgspec.Meta(ge=-LATEST, le=LATEST)]
+
+
+def check_name(content: bytes) -> str:
+    """The name of a client, a sample or an entity in the key of a changelog; PeerError if it is none."""
+    try:
+        return msgspec.convert(content.decode(), Name)
+    except (UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise PeerError("malformed", f"{content[:60]!r} is no name: {error}") from None
+
+
+def check_within(numbers: Any, low: float, high: float, what: str) -> None:
+    """PeerError where a number is below ``low``, above ``high`` or none at all."""
+    array = np.asarray(numbers)
+    if not ((array >= low) & (array <= high)).all():
+        raise PeerError("not_finite", f"{what}: a number is not within {low:g} and {high:g}")
