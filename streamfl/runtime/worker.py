@@ -256,8 +256,9 @@ class Worker:
             # An atomic commit has reached the group's offsets, its end marker has not reached the changelog yet.
             if self._monotonic() >= deadline:
                 raise BusUnavailable(
-                    f"the changelog of partition {partition} ends before the group's offsets: {behind}. If its topic was deleted "
-                    f"on purpose, delete the offsets of the group {self._subscription.group!r} as well, or set another bus.group."
+                    f"the changelog of partition {partition} ends before the group's offsets: {behind}. If this stays so, the "
+                    f"changelog has lost records, for instance with its topic. To go on where it ends, and do again what was read "
+                    f"since, delete the offsets of the group {self._subscription.group!r}, or set another bus.group."
                 )
             self._sleep(0.05)
         for topic, position in remembered.items():
