@@ -413,7 +413,7 @@ class LibrdkafkaSession:
             writer.client.begin_transaction()
             writer.send(step.outputs, left())
             writer.send(step.changelog, left())
-            positions = self._with_followers(step.positions) or self._fence()
+            positions = {**self._fence(step), **self._with_followers(step.positions)}
             if positions:
                 offsets = [TopicPartition(*place, offset) for place, offset in positions.items()]
                 # While the records are on their way.
@@ -448,10 +448,19 @@ class LibrdkafkaSession:
         self._refreshed = time.monotonic()
         return {**{place: offset for place, offset in self._base.items() if place[1] in self._reported}, **positions}
 
-    def _fence(self) -> dict[Place, int]:
-        """An offset that changes nothing, for a step without any: it makes the cluster check that the member is still one."""
-        held = [(place, offset) for place, offset in self._base.items() if place[1] in self._reported]
-        return dict(held[:1]) if self._group is not None else {}
+    def _fence(self, step: Step) -> dict[Place, int]:
+        """Offsets that change nothing: of each partition whose changelog the step writes without a position of it, and of one if
+        the step has no position at all.
+
+        They make the cluster check that the member is still one; and whoever takes such a partition over asks for its offset, and
+        with that waits until the transaction is decided, however late its end comes.
+        """
+        if self._group is None:
+            return {}
+        held = {place[1]: (place, offset) for place, offset in self._base.items() if place[1] in self._reported}
+        written = {record.partition for record in step.changelog} - {partition for _, partition in step.positions}
+        fenced = [held[partition] for partition in held.keys() & written]
+        return dict(fenced or ([] if step.positions else list(held.values())[:1]))
 
     def _abort(self, writer: Writer) -> None:
         try:

@@ -295,9 +295,10 @@ class Worker:
             # An atomic commit has reached the group's offsets, its end marker has not reached the changelog yet.
             if self._monotonic() >= deadline:
                 raise BusUnavailable(
-                    f"the changelog of partition {partition} ends before the group's offsets: {behind}. If its topic was deleted "
-                    f"on purpose, delete the offsets of the group {self._subscription.group!r} as well, or set another bus.group. "
-                    "If the offsets were set by hand, set them back or delete them: the position beside the state counts."
+                    f"the changelog of partition {partition} ends before the group's offsets: {behind}. If this stays so, the offsets "
+                    f"were set by hand, or the changelog has lost records, for instance with its topic. To go on where it ends, and "
+                    f"do again what was read since, delete the offsets of the group {self._subscription.group!r}, or set another "
+                    "bus.group."
                 )
             self._sleep(0.05)
         self._tell_of_other_offsets(partition, committed, remembered)

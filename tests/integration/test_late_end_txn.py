@@ -4,9 +4,13 @@ behind a proxy that delays exactly that request.
 
 from __future__ import annotations
 
+import threading
+import time
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +18,7 @@ from broker import Broker
 from end_txn_proxy import Caught, EndTxnProxy, Fault, Moment
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
+from late_end_txn.cases import Case, cluster, run
 from streamfl_connectors.kafka import PRODUCER_DEFAULTS, KafkaBus
 from streamfl_connectors.kafka_clients import discard
 
@@ -114,6 +119,52 @@ def test_a_late_end_ends_no_other_transaction(
         bus.close()
 
 
+@pytest.mark.parametrize("scheme", ["kafka", "kafka+librdkafka"])
+def test_who_takes_over_waits_for_an_end_that_is_under_way(proxy: EndTxnProxy, address: str, scheme: str) -> None:
+    """Protects a partition of which a step had remembered something without reading from it, as when time passes: the worker died
+    with its EndTxn under way. Its successor, of another transactional id, does not take the state back before that is decided;
+    else it would go on from a state that is older than what then becomes visible.
+    """
+    bus = connect(f"{scheme}://{address}")
+    samples, changelog = topic(bus, 2), topic(bus, 2)
+    group = f"group-{uuid.uuid4().hex[:12]}"
+    bus.write([Outgoing(samples, None, b"x", partition) for partition in (0, 1)])
+    died = bus.session(Subscription(group, (samples,)))
+    taker = None
+    try:
+        deadline, read = time.monotonic() + 30, 0
+        while read < 2:
+            assert time.monotonic() < deadline
+            read += len(died.poll(0.2, 100).records)
+        died.commit(Step({(samples, p): 1 for p in (0, 1)}, [], [Outgoing(changelog, b"k", b"old", p) for p in (0, 1)]))
+        caught = proxy.catch(Fault.KEEP, True, f"{group}:")
+        undecided = Step({}, [], [Outgoing(changelog, b"k", b"new", p) for p in (0, 1)])
+        dying = threading.Thread(target=partial(_commit, died, undecided))
+        dying.start()
+        assert caught.kept.wait(20)
+        taker = bus.session(Subscription(group, (samples,)))
+        arrival = threading.Timer(1.0, proxy.deliver, (caught,))
+        arrival.start()
+        restored = {}
+        # The other way round than offsets are fenced one by one.
+        for partition in (1, 0):
+            assert taker.committed(samples, partition) == 1
+            restored[partition] = [record.value for record in taker.restore(changelog, partition)]
+        arrival.join()
+        dying.join()
+        assert restored == {0: [b"old", b"new"], 1: [b"old", b"new"]}
+    finally:
+        if taker is not None:
+            taker.close()
+        died.close()
+        bus.close()
+
+
+def _commit(session: Session, made: Step) -> None:
+    with suppress(BusUnavailable, CommitRefused):
+        session.commit(made)
+
+
 def test_kafka_python_sends_an_end_twice(proxy: EndTxnProxy, address: str) -> None:
     """Protects the reason for ``end_once``: a version that does not send it again fails here, and the mend can go."""
     bus = KafkaBus(f"kafka://{address}", {})
@@ -152,3 +203,33 @@ def test_librdkafka_says_of_every_end_what_became_of_it(proxy: EndTxnProxy, addr
     finally:
         session.close()
         bus.close()
+
+
+ONE_NODE = (Case("kafka"), Case("kafka+librdkafka"))
+THREE_NODES = (Case("kafka", slow=True, kill="answered"), Case("kafka+librdkafka", slow=True))
+
+
+@pytest.fixture(name="three_nodes", scope="module")
+def _three_nodes() -> Iterator[tuple[EndTxnProxy, str]]:
+    with cluster(3) as found:
+        yield found
+
+
+@pytest.mark.parametrize("case", ONE_NODE, ids=str)
+def test_every_sample_is_predicted_once_whenever_an_end_arrives(
+    proxy: EndTxnProxy, address: str, case: Case, tmp_path: Path
+) -> None:
+    """Protects the promise to users: `streamfl run` loses and doubles nothing, and its changelog counts every label once, when the
+    end of one of its transactions arrives amid another. Without the mend hundreds are lost or doubled.
+    """
+    outcome = run(case, proxy, address, tmp_path)
+    assert outcome.good, outcome
+
+
+@pytest.mark.parametrize("case", THREE_NODES, ids=str)
+def test_a_slow_broker_changes_nothing_about_it(three_nodes: tuple[EndTxnProxy, str], case: Case, tmp_path: Path) -> None:
+    """Protects it where outputs and changelog go to several brokers, of which one has not taken its part when the end arrives; and
+    where the worker is killed at that moment.
+    """
+    outcome = run(case, *three_nodes, tmp_path)
+    assert outcome.good, outcome

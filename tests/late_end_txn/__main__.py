@@ -17,13 +17,14 @@ SCHEMES = ("kafka", "kafka+librdkafka")
 
 
 def cases(nodes: int) -> list[Case]:
-    """All of a cluster of so many nodes."""
-    found = [Case(scheme, fault, kill=kill) for scheme, fault, kill in product(SCHEMES, Fault, ("", "caught"))]
-    found += [Case(scheme, fault, committed=False) for scheme, fault in product(SCHEMES, Fault)]
-    late = (Fault.KEEP, Fault.KEEP_AND_BREAK)
-    found += [Case(scheme, fault, kill="answered") for scheme, fault in product(SCHEMES, late)]
+    """Those of a cluster of so many nodes."""
+    broken, late = Fault.KEEP_AND_BREAK, (Fault.KEEP, Fault.KEEP_AND_BREAK)
+    found = [Case(scheme, fault, committed) for scheme, fault, committed in product(SCHEMES, Fault, (True, False))]
+    found += [Case(scheme, broken, kill=kill) for scheme, kill in product(SCHEMES, ("caught", "answered"))]
     if nodes > 1:
-        found += [Case(scheme, fault, slow=True, kill=kill) for scheme, fault, kill in product(SCHEMES, late, ("", "answered"))]
+        found = [Case(scheme, fault, slow=True) for scheme, fault in product(SCHEMES, late)]
+        found += [Case(scheme, broken, slow=True, kill=kill) for scheme, kill in product(SCHEMES, ("caught", "answered"))]
+        found += [Case(scheme, broken, committed=False, slow=True) for scheme in SCHEMES]
     return found
 
 
@@ -34,9 +35,9 @@ def main(arguments: list[str]) -> int:
     print("| --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
     with tempfile.TemporaryDirectory(prefix="late-end-txn-") as folder:
         for nodes in map(int, arguments or ("1", "3")):
-            with cluster(nodes) as (proxy, broker):
+            with cluster(nodes) as (proxy, address):
                 for case in cases(nodes):
-                    one = run(case, proxy, broker, Path(folder))
+                    one = run(case, proxy, address, Path(folder))
                     bad += not one.good
                     other = [*([] if one.caught else ["nothing was caught"]), *one.wrong]
                     other += [f"{one.doubtful} transactions in doubt"] if one.doubtful else []

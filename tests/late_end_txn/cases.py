@@ -35,7 +35,7 @@ from streamfl.settings import load_settings
 
 __all__ = ["SAMPLES", "Case", "Outcome", "cluster", "run"]
 
-SAMPLES = 20_000
+SAMPLES = 6_000
 CLIENTS = 10
 PATIENCE_SECONDS = 100.0
 
@@ -47,9 +47,8 @@ shards = 1
 [bus]
 url = "{url}"
 connect_timeout_seconds = 10
-# Steps of several Produce requests.
-commit_interval_ms = 400
-max_poll_records = 8000
+commit_interval_ms = 200
+max_poll_records = 1500
 [bus.options]
 {options}
 [role]
@@ -70,9 +69,9 @@ bandwidths = [0.7, 2.8]
 [uplink]
 kernels_per_upload = 2
 """
-# A request that is not answered, and a worker that is gone, are given up soon.
+# A request that is not answered, and a worker that is gone, are given up soon; a step takes several Produce requests.
 OPTIONS = {
-    "kafka": "request_timeout_ms = 5000\nsession_timeout_ms = 6000",
+    "kafka": "request_timeout_ms = 5000\nsession_timeout_ms = 6000\nbatch_size = 16384",
     "kafka+librdkafka": '"socket.timeout.ms" = 5000\n"session.timeout.ms" = 6000',
 }
 _NUMBERS = count(1)
@@ -119,24 +118,24 @@ class Outcome:
 
 
 @contextmanager
-def cluster(nodes: int) -> Iterator[tuple[EndTxnProxy, Broker]]:
-    """Brokers behind a proxy."""
+def cluster(nodes: int) -> Iterator[tuple[EndTxnProxy, str]]:
+    """Brokers behind a proxy, and where clients find them."""
     with EndTxnProxy(nodes) as proxy, Broker(nodes=nodes, proxy=proxy) as broker:
-        yield proxy, broker
+        yield proxy, broker.address
 
 
-def run(case: Case, proxy: EndTxnProxy, broker: Broker, folder: Path, samples: int = SAMPLES) -> Outcome:
+def run(case: Case, proxy: EndTxnProxy, address: str, folder: Path, samples: int = SAMPLES) -> Outcome:
     """Have a worker process predict samples that are there already, and judge by the topics when it is through."""
     name = f"late{next(_NUMBERS)}"
     configuration, log = folder / f"{name}.toml", folder / f"{name}.log"
-    url = f"{case.scheme}://{broker.address}"
+    url = f"{case.scheme}://{address}"
     configuration.write_text(
         CONFIGURATION.format(name=name, clients=CLIENTS, url=url, options=OPTIONS[case.scheme], features=FEATURES)
     )
     settings = load_settings(configuration, PofmklSettings)
     outcome = Outcome(samples)
     doubtful = len(proxy.doubtful)
-    with closing(connect(url, {})) as bus, closing(KafkaAdminClient(bootstrap_servers=broker.address.split(","))) as admin:
+    with closing(connect(url, {})) as bus, closing(KafkaAdminClient(bootstrap_servers=address.split(","))) as admin:
         for kind in KINDS:
             bus.create([replace(topic, partitions=topic.partitions or PARTITIONS) for topic in find_kind(kind).topics(settings)])
         _write_samples(bus, name, samples)
