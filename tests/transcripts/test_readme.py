@@ -145,7 +145,7 @@ def test_simulate_prints_one_object(run: Run) -> None:
     code, out, _ = run(command)
     found = as_json(out)
     assert code == 0
-    assert found.keys() == FIGURES | {"dropped_rows"}
+    assert found.keys() == FIGURES | {"dropped_rows", "unused_rows", "unused_clients", "unread_columns"}
     assert (found["samples"], found["clients"], found["rounds"]) == (160, 40, 4)
     assert found["uplink_bytes"] <= found["uplink_budget_bytes"]
     assert found["regret_per_client"].keys() == {f"client-{number}" for number in range(40)}
@@ -188,14 +188,16 @@ def test_topics_and_check_lead_to_a_federation_that_can_run(run: Run) -> None:
 
 
 def test_features_say_what_was_written(run: Run, folder: Path) -> None:
-    """Protects whoever computes without streamfl: the file's array is the one that the line and the object describe."""
+    """Protects whoever computes without streamfl: the file's arrays are those that the line and the object describe."""
     code, out, error = run("features client.toml --out f.npz")
     assert (code, out) == (0, "")
-    assert error == "wrote f.npz: frequencies (51, 100, 3) float32\n"
+    assert error.startswith("wrote f.npz: frequencies_standardised (6, 100, 3) float32, ")
     found = as_json(run("features client.toml --out f.npz --format json")[1])
-    assert found == {"path": "f.npz", "shape": [51, 100, 3], "dtype": "float32"}
+    assert found["path"] == "f.npz"
     with np.load(folder / "f.npz") as archive:
-        assert archive["frequencies"].shape == (51, 100, 3)
+        written = {name: {"shape": list(archive[name].shape), "dtype": str(archive[name].dtype)} for name in archive.files}
+    assert found["arrays"] == written
+    assert len(written) == 4
 
 
 @pytest.mark.parametrize("beginning", ["check", "topics client", "run client"])
