@@ -7,9 +7,9 @@ of it or nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from streamfl.role import ConfigurationError, PeerError, Record
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Session, Step, TopicPartition, Unreadable
@@ -22,6 +22,8 @@ UNREADABLE = "unreadable"
 SKIPPED = "skipped"
 
 TURN_SECONDS = 0.2
+
+Outcome = TypeVar("Outcome")
 
 
 @dataclass(frozen=True)
@@ -37,14 +39,19 @@ class Skipped:
 
 
 class Repair(Worker):
-    """A worker that takes no messages. Made as any worker is, used for one change, and closed."""
+    """A worker that takes no messages. Made as any worker is; each change joins the group and leaves it again."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._held: set[int] = set()
 
     def forget(self, name: str) -> list[int]:
         """Have the role forget a client, and commit that; the partitions that remembered it.
 
         ConfigurationError while other workers of the group run; BusUnavailable if nothing was committed.
         """
-        with self._all_partitions() as session:
+
+        def change(session: Session) -> list[int]:
             step = Step()
             # What restoring alone would write is of no client.
             self._remember(step)
@@ -55,6 +62,8 @@ class Repair(Worker):
             session.commit(step)
             return sorted({record.partition for record in step.changelog[others:] if record.partition is not None})
 
+        return self._do(change)
+
     def skip(self, topic: str, partition: int, offset: int, to: int | None = None) -> Skipped:
         """Pass over what lies at ``offset`` of an input, the next that the role would read, into the dead letters.
 
@@ -64,8 +73,9 @@ class Repair(Worker):
         """
         if topic not in self._inputs:
             raise ConfigurationError(f"topic {topic!r} is none of this role's inputs ({', '.join(sorted(self._inputs))})")
-        with self._all_partitions() as session:
-            place = (topic, partition)
+        place = (topic, partition)
+
+        def change(session: Session) -> Skipped:
             if partition not in self._tasks:
                 raise ConfigurationError(f"topic {topic!r} has {len(self._tasks)} partitions, there is no partition {partition}")
             position = self._position(session, place)
@@ -84,18 +94,24 @@ class Repair(Worker):
             session.commit(work.step)
             return skipped
 
-    @contextmanager
-    def _all_partitions(self) -> Iterator[Session]:
-        """The session, once this is the group's only member and has restored every partition."""
+        return self._do(change)
+
+    def _do(self, change: Callable[[Session], Outcome]) -> Outcome:
+        """Make the change as the group's only member, with every partition restored; again, as long as the group still moves."""
         # No message of a table is taken, so none of its batches has to be readable.
         self._subscription = replace(self._subscription, tables=())
+        deadline = self._monotonic() + self._restore_seconds
         try:
             session = self._join()
-            self._take_all(session)
-            yield session
-        except CommitRefused as refusal:
-            raise BusUnavailable(f"nothing was changed, run the command again: {refusal}") from refusal
+            while True:
+                try:
+                    self._take_all(session)
+                    return change(session)
+                except CommitRefused as refusal:
+                    if self._monotonic() > deadline:
+                        raise BusUnavailable(f"nothing was changed, run the command again: {refusal}") from refusal
         finally:
+            self._held.clear()
             self.close()
 
     def _take_all(self, session: Session) -> None:
@@ -103,16 +119,17 @@ class Repair(Worker):
         wanted = set(range(self._bus.describe([topic])[topic].partitions))
         session.pause([(name, partition) for name in self._inputs for partition in wanted])
         deadline = self._monotonic() + self._restore_seconds
-        held: set[int] = set()
-        while held != wanted:
+        while True:
             polled = session.poll(TURN_SECONDS, 1)
-            held = held - set(polled.revoked) | set(polled.assigned)
+            self._held = self._held - set(polled.revoked) | set(polled.assigned)
+            if self._held == wanted:
+                break
             if self._monotonic() > deadline:
                 raise ConfigurationError(
-                    f"partitions {sorted(wanted - held)} belong to other workers of the group {self._subscription.group!r}: "
+                    f"partitions {sorted(wanted - self._held)} belong to other workers of the group {self._subscription.group!r}: "
                     "stop all of them first, and wait until the group has noticed"
                 )
-        for partition in sorted(held):
+        for partition in sorted(wanted):
             self._open_task(session, partition)
 
     def _position(self, session: Session, place: TopicPartition) -> int:
