@@ -316,7 +316,6 @@ class PofmklClient:
                 if received.channel == "model":
                     self._hear(received.message, received.partition)
                     continue
-                self._see(received)
                 self._check_label(received.message.label)
                 key = received.partition, received.message.client
                 if self.join is None:
@@ -327,6 +326,7 @@ class PofmklClient:
                     elif key not in self._members:
                         self.join.check_room(*key)
                     arrived.setdefault(key, []).append((received.message, received.record.key))
+                self._see(received)
             except PeerError as error:
                 replies.append(Rejection(received, error))
         if self.model.versions != before:

@@ -210,8 +210,8 @@ class Restored(Target):
         return None
 
 
-# Parameters that a refused marker of the model discards: they belong to no version.
-PASSING = {"_staged", "_last_now"}
+# Parameters that a refused marker of the model discards: they belong to no version. What a client says of markers that it refused.
+PASSING = {"_staged", "_last_now", "agreement"}
 
 
 def fingerprint(role: Any) -> bytes:

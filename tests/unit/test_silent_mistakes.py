@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -248,6 +249,20 @@ def test_settings_that_are_too_long_to_be_kept_are_compared_all_the_same(plant: 
     [one], _ = other.compare(json.loads(made.encode()))
     assert one.key == "samples.features"
     assert len(str(one)) < 1_000
+
+
+def test_the_keys_that_may_change_are_those_of_the_document(plant: Plant) -> None:
+    """Protects operators who read first: what the page calls free is taken over, and a key that nobody thought of must stay."""
+    text = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
+    [row] = re.findall(r"^\| pofmkl-client \| (.*federation\.clients.*) \|$", text, re.MULTILINE)
+    written = set(re.findall(r"`([a-z]+\.[a-z_]+)`", row))
+    free = set(find_kind("pofmkl-client").made_with(plant.settings()).may_change)
+    with_labels(plant)
+    free |= set(find_kind("pofmkl-client").made_with(plant.settings()).may_change)
+    assert written == free
+    server = find_kind("pofmkl-server").made_with(plant.settings("pofmkl-server"))
+    clients_own = {"learning.server_step", "samples.format", "labels.format", "labels.expiry_seconds", "labels.limit"}
+    assert set(server.may_change) == written - clients_own - {"samples.sample_id"}
 
 
 VERTICAL: dict[str, Any] = {
