@@ -33,6 +33,7 @@ class PaperLearner:
 
     summed = True
     drifts = 0
+    part_bytes = 0
 
     def __init__(self, *, features: FeatureMap, learning_rate: float, regularisation: float, loss: Loss) -> None:
         self.features = features
@@ -131,8 +132,12 @@ class PaperLearner:
     def forecast_bytes(self) -> int:
         return self._forecast_type.itemsize
 
+    @property
+    def record_bytes(self) -> int:
+        return int(self._personal.numbers.shape[1]) * 8
+
     def remember(self, rows: Sequence[int]) -> list[bytes]:
-        content, width = encode_array(self._personal.numbers[rows]), self._personal.numbers.shape[1] * 8
+        content, width = encode_array(self._personal.numbers[rows]), self.record_bytes
         return [content[start : start + width] for start in range(0, len(content), width)]
 
     def parts(self, row: int) -> Iterable[tuple[bytes, bytes]]:

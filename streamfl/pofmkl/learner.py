@@ -112,6 +112,14 @@ class Learner(Protocol):
     def forecast_bytes(self) -> int:
         """The length of what has to be kept of a sample."""
 
+    @property
+    def record_bytes(self) -> int:
+        """The length of what :meth:`remember` gives of a client."""
+
+    @property
+    def part_bytes(self) -> int:
+        """The length of the longest part that :meth:`parts` gives; 0: there are none."""
+
     def remember(self, rows: Sequence[int]) -> list[bytes]:
         """What belongs into each client's record."""
 

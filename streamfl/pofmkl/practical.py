@@ -126,6 +126,7 @@ class PracticalLearner:
     """
 
     summed = False
+    record_bytes = 0
     input_dtype: type[np.float32] | type[np.float64] = np.float64
 
     def __init__(
@@ -343,6 +344,11 @@ class PracticalLearner:
     @property
     def forecast_bytes(self) -> int:
         return self._forecast_type.itemsize
+
+    @property
+    def part_bytes(self) -> int:
+        snapshot = self._moments_type.itemsize + self._mixture_type.itemsize
+        return max(snapshot, 4 * self._kept_width, *(kind.itemsize for kind in self._entry_types.values()))
 
     def remember(self, rows: Sequence[int]) -> list[bytes]:
         return [b""] * len(rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import product
 from typing import Any
@@ -19,16 +19,17 @@ __all__ = ["law_accepted_can_be_written"]
 NOW = 1000.0
 
 
-def law_accepted_can_be_written(subject: Subject) -> None:
+def law_accepted_can_be_written(subject: Subject, tried: Iterable[tuple[str, Any]] | None = None) -> None:
     """8. Whatever anybody writes, every record that it leads to fits, and what is remembered of it can be taken back.
 
-    The largest name, number and key that are accepted are looked for one by one, and then written all together.
+    The largest name, number and key that are accepted are looked for one by one, and then written all together. tried: what they
+    are looked for among, fields of :class:`Extreme` with contents; None: :func:`extremes`, far beyond anything sensible.
     """
     ordinary = subject.anybody(ORDINARY)
     refused = _refused(subject, ordinary)
     assert not refused, f"what is ordinary was refused: {[str(error) for error in refused.values()]}"
     largest: dict[str, dict[Any, Any]] = defaultdict(dict)
-    for field, content in extremes():
+    for field, content in extremes() if tried is None else tried:
         records = _written(subject, ORDINARY._replace(**{field: content}))
         if records is None:
             continue
