@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from streamfl.role import Received, Rejection, Send, StateChange
 from streamfl.testing.bound_laws import law_accepted_can_be_written
+from streamfl.testing.clock_laws import law_clock_ahead, law_clock_is_right_again, law_clock_jumps
 from streamfl.testing.extremes import Extreme
 from streamfl.testing.subjects import LONG, Place, Run, Same, State, Subject, Traffic, equal
 
@@ -37,6 +38,9 @@ __all__ = [
     "Traffic",
     "law_accepted_can_be_written",
     "law_batch_equals_singles",
+    "law_clock_ahead",
+    "law_clock_is_right_again",
+    "law_clock_jumps",
     "law_deterministic",
     "law_duplicates",
     "law_moves",
@@ -98,6 +102,24 @@ class RoleLaws:
     def test_a_message_twice_counts_once(self, subject: Subject, data: st.DataObject) -> None:
         """Protects against a sender's second attempt after an answer that got lost."""
         law_duplicates(subject, data.draw(subject.traffic))
+
+    @given(data=st.data())
+    @settings(max_examples=20, deadline=None)
+    def test_a_clock_that_was_ahead_holds_nothing_up(self, subject: Subject, data: st.DataObject) -> None:
+        """Protects whatever is timed from an hour, or a year, of waiting after a clock was ahead and was set right."""
+        traffic = data.draw(subject.traffic)
+        if not traffic.batches:
+            return
+        begin = data.draw(st.integers(0, len(traffic.batches) - 1))
+        end = data.draw(st.integers(begin + 1, len(traffic.batches)))
+        law_clock_ahead(subject, traffic, begin, end, data.draw(st.booleans()), restart=data.draw(st.booleans()))
+        law_clock_is_right_again(subject, traffic, begin, end)
+
+    @given(data=st.data())
+    @settings(max_examples=10, deadline=None)
+    def test_a_clock_that_jumps_loses_nothing(self, subject: Subject, data: st.DataObject) -> None:
+        """Protects what is not due yet from a clock that was ahead for a moment."""
+        law_clock_jumps(subject, data.draw(subject.traffic))
 
     def test_what_it_accepts_can_be_written(self, subject: Subject) -> None:
         """Protects a role from one message after which it ends at every start: what it led to did not fit into a record."""

@@ -64,7 +64,8 @@ class Subject:
     role that stayed and one that was restored. canonical: the state without differences that have no meaning.
 
     anybody: records that anybody may write to the role's inputs and tables, by channel, the given things in all fields that take
-    such; if they are ordinary, all of them are accepted. decode: how those of a channel become messages.
+    such; if they are ordinary, all of them are accepted. decode: how those of a channel become messages. paced: the outputs on
+    which how much is said depends on the clock: what a budget of bytes a second allows, what is answered by the time it names.
     """
 
     make: Callable[[], Role]
@@ -73,6 +74,7 @@ class Subject:
     decode: Mapping[str, Decode]
     bad: Sequence[tuple[Received, str]] = ()
     repeatable: Collection[str] = ()
+    paced: Collection[str] = ()
     same: Same = equal
     same_restored: Same = equal
     canonical: Callable[[State], State] = as_it_is

@@ -377,6 +377,7 @@ def client_subject(mode: str, shards: int, learner: Callable[[], Learner]) -> Su
         anybody=clients_of_anybody(shards),
         decode=CLIENT_DECODE,
         bad=WRONG_MODEL_RECORDS,
+        paced=["updates"] if mode.endswith("budget") else [],
         repeatable=["model"],
         same=same_of_client,
         same_restored=same_of_client,
