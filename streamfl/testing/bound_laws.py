@@ -20,7 +20,7 @@ NOW = 1000.0
 
 
 def law_accepted_can_be_written(subject: Subject) -> None:
-    """8. Whatever anybody writes, every record that it leads to fits, and what is remembered of it can be taken back.
+    """7. Whatever anybody writes, every record that it leads to fits, and what is remembered of it can be taken back.
 
     The largest name, number and key that are accepted are looked for one by one, and then written all together.
     """

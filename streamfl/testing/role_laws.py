@@ -26,7 +26,7 @@ from streamfl.role import Received, Rejection, Send, StateChange
 from streamfl.testing.bound_laws import law_accepted_can_be_written
 from streamfl.testing.clock_laws import law_clock_ahead, law_clock_is_right_again, law_clock_jumps
 from streamfl.testing.extremes import Extreme
-from streamfl.testing.subjects import LONG, Place, Run, Same, State, Subject, Traffic, equal
+from streamfl.testing.subjects import LONG, Place, Run, Same, State, Subject, Traffic, answers, equal
 
 __all__ = [
     "Extreme",
@@ -130,7 +130,7 @@ def law_deterministic(subject: Subject, traffic: Traffic) -> None:
     """1. The same input gives two new roles the same replies and the same state, bit for bit and in the same order."""
     first = Run(subject, traffic).feed_all(traffic.batches)
     second = Run(subject, traffic).feed_all(traffic.batches)
-    assert _answers(first.replies) == _answers(second.replies), "the same input gave two answers"
+    assert answers(first.replies) == answers(second.replies), "the same input gave two answers"
     assert first.changes == second.changes, "the same input was remembered in two ways"
 
 
@@ -321,11 +321,6 @@ class _Workers:
 
 def _copy(received: Received) -> Received:
     return replace(received, record=replace(received.record, offset=received.record.offset + 1_000_000))
-
-
-def _answers(replies: Sequence[Send | Rejection]) -> list[Send | tuple[Received, str]]:
-    # Two errors are never equal by themselves.
-    return [reply if isinstance(reply, Send) else (reply.received, str(reply.error)) for reply in replies]
 
 
 def _rejected(replies: Sequence[Send | Rejection], but: Collection[str] = ()) -> list[tuple[str, str, int, int, str]]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from streamfl.role import Decode, Received, Record, Rejection, Role, Send, StateChange
 from streamfl.testing.extremes import Extreme
 
-__all__ = ["LONG", "Batch", "Place", "Run", "Same", "State", "Subject", "Traffic", "equal"]
+__all__ = ["LONG", "Batch", "Place", "Run", "Same", "State", "Subject", "Traffic", "answers", "equal"]
 
 # Seconds that outlast any timeout or expiry of a role.
 LONG = 1e9
@@ -118,3 +118,9 @@ class Run:
             if change.value is not None:
                 latest[slot] = change.value
         return latest
+
+
+def answers(replies: Sequence[Send | Rejection]) -> list[Send | tuple[Received, str]]:
+    """Replies that can be compared."""
+    # Two errors are never equal by themselves.
+    return [reply if isinstance(reply, Send) else (reply.received, str(reply.error)) for reply in replies]
