@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from streamfl.expiry import overdue
+from streamfl.moments import overdue, set_back
 from streamfl.restored import Time, check_name
 from streamfl.role import Measurement, Notice, PeerError
 
@@ -133,6 +133,16 @@ class LabelJoin:
         """The pair was used: only that is remembered of it, so that its label is known when it comes again."""
         del self._partitions[key.partition].joined[key]
         self._wait(key, _Entry(_Stage.LEARNT, now))
+
+    def set_back(self, now: float) -> None:
+        """Let everything that came after ``now`` have come now: the clock was ahead."""
+        for held in self._partitions.values():
+            for entries in (held.waiting, held.joined):
+                for key in set_back(entries, now):
+                    self._remember(key, entries[key])
+                    if entries is held.waiting:
+                        own = held.by_client[key.client]
+                        own[key] = own.pop(key)
 
     def expire(self, now: float) -> None:
         """Forget what has waited for too long."""

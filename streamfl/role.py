@@ -11,16 +11,18 @@ The laws of a role, each a reusable test in :mod:`streamfl.testing`:
 3. restoring what ``changed_state`` gave and going on equals never having stopped;
 4. a message that a peer got wrong gives a :class:`Rejection` for that message alone and leaves the state as it was;
 5. a message delivered twice changes nothing the second time;
-6. memory is bounded: whatever waits has a size and an expiry, and expiry is counted.
+6. memory is bounded: whatever waits has a size and an expiry, and expiry is counted;
+7. what was accepted can be written: whatever it is remembered as, and whatever is sent of it, fits into a record and is taken back;
+8. at a tick every time that is remembered becomes the earlier of then and now, and is remembered so (:mod:`streamfl.moments`).
 
 A batch is never a tick. The clock's time passes for a role with an empty batch only: timeouts and whatever else falls due at
 ``wake_at`` are looked at there, and among messages nothing but the messages' own time in their topic may count, so that none is
 judged by how long the role was away. The exception is what may be sent: a budget of bytes a second is of real time, whoever asks.
 A tick comes as soon as ``wake_at`` is reached, in the same step after a batch if there is one. Whatever ``wake_at`` says, one comes
-after partitions were opened, for what was restored may be able to go on, and one when the clock was set back: what a role remembers
-with a time ahead of the tick's it takes for new, or it would wait until that time comes again. A tick is withheld while messages
-that lay in a partition's inputs when it was opened are still unread, unless the partition is full: whoever was away hears what was
-said meanwhile before time passes.
+after partitions were opened, for what was restored may be able to go on, and one when the clock was set back, for what was noted
+by a clock that was ahead would be waited for until that time comes again. A tick is withheld while messages that lay in a
+partition's inputs when it was opened are still unread, unless the partition is full: whoever was away hears what was said meanwhile
+before time passes.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ __all__ = [
     "LONGEST_KEY",
     "LONGEST_NAME",
     "MAXIMUM_BYTES",
+    "ROOM",
     "VERSION",
     "Codec",
     "Count",
@@ -41,6 +42,8 @@ VERSION = 1
 MAXIMUM_BYTES = 1_000_000
 # Of a message. The rest of a record is for the key that it is sent or remembered under, which is a name with a prefix.
 LARGEST_VALUE = MAXIMUM_BYTES - 2_048
+# Of the arrays in one. The rest is for names, in the key and in the value, and for what is counted.
+ROOM = MAXIMUM_BYTES - 4_096
 # Bytes of a sample's own key: it is remembered while the sample waits, and sent on with the prediction.
 LONGEST_KEY = 65_536
 # Characters, of up to four bytes each.

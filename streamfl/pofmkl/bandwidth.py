@@ -52,6 +52,9 @@ class UpdateCost:
 class TokenBucket:
     """Bytes that may be sent: at most ``depth + rate * seconds`` in any span, never overdrawn.
 
+    By a clock that is set. Each time that it jumps ahead, a bucket at most fills up that would not have: one ``depth`` more.
+    ``filled_at``: what was noted by a clock that was ahead has to be set back to now, or nothing fills up until that time comes.
+
     >>> bucket = TokenBucket(rate=100.0, depth=200.0, tokens=200.0, filled_at=0.0)
     >>> bucket.take(150.0, now=0.0), bucket.take(150.0, now=0.5), bucket.take(150.0, now=1.0)
     (True, False, True)

@@ -40,6 +40,7 @@ class PaperLearner:
 
     summed = True
     drifts = 0
+    part_bytes = 0
 
     def __init__(self, *, features: FeatureMap, learning_rate: float, regularisation: float, loss: Loss) -> None:
         self.features = features
@@ -134,6 +135,10 @@ class PaperLearner:
         batch = Batch(rows, np.arange(len(rows)), one, then["inputs"].astype(self.dtype), labels, one.astype(np.bool_))
         return _Taken(self, batch, parameters, predictions, scores, kernel_predictions, log_weights, changes)
 
+    @property
+    def forecast_bytes(self) -> int:
+        return self._forecast_type.itemsize
+
     def check_forecast(self, content: bytes) -> None:
         if len(content) != self._forecast_type.itemsize:
             expected = self._forecast_type.itemsize
@@ -143,8 +148,12 @@ class PaperLearner:
         for name in ("score", "kernel_predictions"):
             check_within(forecast[name], -LARGEST_SCORE, LARGEST_SCORE, name)
 
+    @property
+    def record_bytes(self) -> int:
+        return int(self._personal.numbers.shape[1]) * 8
+
     def remember(self, rows: Sequence[int]) -> list[bytes]:
-        content, width = encode_array(self._personal.numbers[rows]), self._personal.numbers.shape[1] * 8
+        content, width = encode_array(self._personal.numbers[rows]), self.record_bytes
         return [content[start : start + width] for start in range(0, len(content), width)]
 
     def parts(self, row: int) -> Iterable[tuple[bytes, bytes]]:

@@ -21,6 +21,7 @@ from streamfl.input_watch import InputWatch
 from streamfl.join import JoinKey, LabelJoin, Pair
 from streamfl.kernels import LOGISTIC
 from streamfl.kernels.log_weights import bin_probabilities, heaviest_first, normalised
+from streamfl.moments import Moments
 from streamfl.pofmkl.agreement import Agreement
 from streamfl.pofmkl.bandwidth import TokenBucket, UpdateCost
 from streamfl.pofmkl.learner import Batch, Learner, Taken
@@ -224,6 +225,7 @@ class PofmklClient:
         self._model_silence = Silence(patience)
         # Updates counted when the model last changed.
         self._updates_answered = 0.0
+        self._moments = Moments()
 
     @property
     def wake_at(self) -> float | None:
@@ -258,6 +260,7 @@ class PofmklClient:
         return False
 
     def open(self, partition: int) -> None:
+        self._moments.opened()
         self._waiting[partition] = 0
         if self.join is not None:
             self.join.open(partition)
@@ -305,6 +308,8 @@ class PofmklClient:
 
     def _receive(self, batch: Sequence[Received], now: float) -> list[Send | Rejection]:
         replies: list[Send | Rejection] = []
+        if self._moments.pass_to(now, tick=not batch):
+            self._set_back(now)
         if self._last_now is not None and self.uplink.bytes_per_second is not None:
             passed = max(0.0, now - self._last_now)
             self._counts["update_budget_bytes"] += passed * self.uplink.bytes_per_second * len(self._members)
@@ -666,14 +671,23 @@ class PofmklClient:
         # A microsecond more than it takes: times are rounded, and a tick too early would ask for another at the same time.
         return bucket.filled_at + lacking / bucket.rate + 1e-6 if lacking > 0 else None
 
-    def _uploads_due(self, now: float) -> list[_Upload]:
-        """Whose upload has been open for the upload interval."""
+    def _set_back(self, now: float) -> None:
+        """Let everything that was noted after ``now`` have been now: the clock was ahead."""
         for upload in self._open_uploads.values():
             if upload.window.opened_at > now:
-                # Opened by a clock that was ahead.
                 upload.window.opened_at = now
                 self._touched[upload.member.key] = upload.member
                 self._keep_open(upload)
+        for key, member in self._members.items():
+            filled = member.bucket or member.state
+            if filled.filled_at > now:
+                filled.filled_at = now
+                self._touched[key] = member
+        if self.join is not None:
+            self.join.set_back(now)
+
+    def _uploads_due(self, now: float) -> list[_Upload]:
+        """Whose upload has been open for the upload interval."""
         # Two uploads of one client that began at one time leave two equal entries.
         due: dict[tuple[int, str], _Upload] = {}
         while (due_at := self._next_upload_due()) is not None and due_at <= now:

@@ -108,8 +108,20 @@ class Learner(Protocol):
     ) -> Taken:
         """Learn the label, (clients,), of one sample of each of these clients that :meth:`predict` predicted some time ago."""
 
+    @property
+    def forecast_bytes(self) -> int:
+        """The length of what has to be kept of a sample."""
+
     def check_forecast(self, content: bytes) -> None:
         """PeerError if what was kept of a sample until its label comes is of another learner, or damaged."""
+
+    @property
+    def record_bytes(self) -> int:
+        """The length of what :meth:`remember` gives of a client."""
+
+    @property
+    def part_bytes(self) -> int:
+        """The length of the longest part that :meth:`parts` gives; 0: there are none."""
 
     def remember(self, rows: Sequence[int]) -> list[bytes]:
         """What belongs into each client's record."""

@@ -127,6 +127,7 @@ class PracticalLearner:
     """
 
     summed = False
+    record_bytes = 0
     input_dtype: type[np.float32] | type[np.float64] = np.float64
 
     def __init__(
@@ -341,9 +342,18 @@ class PracticalLearner:
             log_weights_after=self._log_weights(self._mixing["losses"][rows, : self.kernels], self._mixing["count"][rows]),
         )
 
+    @property
+    def forecast_bytes(self) -> int:
+        return self._forecast_type.itemsize
+
     def check_forecast(self, content: bytes) -> None:
         _check_size(content, self._forecast_type.itemsize)
         check_entry(np.frombuffer(content, self._forecast_type)[0], self.dimension, self.loss is LOGISTIC)
+
+    @property
+    def part_bytes(self) -> int:
+        snapshot = self._moments_type.itemsize + self._mixture_type.itemsize
+        return max(snapshot, 4 * self._kept_width, *(kind.itemsize for kind in self._entry_types.values()))
 
     def remember(self, rows: Sequence[int]) -> list[bytes]:
         return [b""] * len(rows)

@@ -30,7 +30,7 @@ from streamfl.pofmkl.views import ViewedFeatures
 from streamfl.role import Channels, ConfigurationError, Input, Receiver, Record, Sender, TopicSpec
 from streamfl.role_kind import RoleKind
 from streamfl.samples import LABEL_RANGE, Label, LabelReader, Sample, SampleReader, SamplesSection
-from streamfl.wire import MAXIMUM_BYTES, fingerprint
+from streamfl.wire import LONGEST_KEY, ROOM, fingerprint
 
 __all__ = ["ROLES", "feature_map", "learner", "server_step"]
 
@@ -137,10 +137,12 @@ def server_step(settings: PofmklSettings) -> Callable[[int], ServerStep]:
 def _build_client(settings: PofmklSettings) -> PofmklClient:
     reader = SampleReader(_samples(settings))
     learning = settings.learning
-    _check_sizes(settings)
+    _check_federation(settings)
+    made = learner(settings, reader.dimension)
+    _check_sizes(settings, made)
     lockstep = learning.staleness == "lockstep"
     return PofmklClient(
-        learner=learner(settings, reader.dimension),
+        learner=made,
         pace=Pace(lockstep, 1 if lockstep else learning.max_staleness, learning.upload_interval_ms / 1000),
         uplink=Uplink(settings.kernels_per_upload, settings.uplink.budget_bytes_per_second, learning.exploration_rate),
         seed=settings.federation.seed,
@@ -179,17 +181,36 @@ def _join(settings: PofmklSettings) -> LabelJoin | None:
     return None if labels is None else LabelJoin(labels.expiry_seconds, labels.limit, settings.federation.clients)
 
 
-def _check_sizes(settings: PofmklSettings) -> None:
-    kernels, features = settings.kernel_count, settings.learning.features_per_kernel
+def _check_sizes(settings: PofmklSettings, made: Learner) -> None:
+    """ConfigurationError if something that a client has to remember in one record could be larger than a record may be."""
+    kernels, features, shards = settings.kernel_count, settings.learning.features_per_kernel, settings.federation.shards
     most = settings.kernels_per_upload or kernels
-    # An upload is gathered, and remembered, in double precision.
-    gathered = most * 2 * features * 8
-    if gathered > 0.9 * MAXIMUM_BYTES:
-        raise ConfigurationError(
-            f"an upload of {most} kernels with learning.features_per_kernel = {features} takes {gathered} bytes to remember, "
-            f"more than a record may hold: set uplink.kernels_per_upload to at most {int(0.9 * MAXIMUM_BYTES) // (16 * features)}, "
-            "or lower features_per_kernel"
-        )
+    # An upload is gathered, and remembered, in double precision, with its kernels' numbers and twice the versions of all shards.
+    kernel_bytes, rest = 16 * features + 9, made.record_bytes + 18 * shards
+    _check_fits(
+        f"an upload of {most} kernels with learning.features_per_kernel = {features}, and what is known of its client,",
+        most * kernel_bytes + rest,
+        f"set uplink.kernels_per_upload to at most {max(1, (ROOM - rest) // kernel_bytes)}, or lower features_per_kernel",
+    )
+    _check_fits(
+        f"the scales and weights of a client, with inputs of dimension {made.dimension} and {kernels} kernels,",
+        made.part_bytes,
+        "name fewer samples.features, kernels.bandwidths, kernels.views or experts.river",
+    )
+    # A number takes nine bytes. It waits with its record's key.
+    waiting = made.forecast_bytes if settings.labels is not None else 9 * made.dimension + LONGEST_KEY
+    _check_fits(f"a sample that waits, of dimension {made.dimension},", waiting, "name fewer samples.features")
+
+
+def _check_fits(what: str, needed: int, remedy: str) -> None:
+    if needed > ROOM:
+        raise ConfigurationError(f"{what} takes {needed:,} bytes to remember, more than the {ROOM:,} of a record: {remedy}")
+
+
+def _check_federation(settings: PofmklSettings) -> None:
+    """Say what is known to go badly."""
+    kernels = settings.kernel_count
+    most = settings.kernels_per_upload or kernels
     if settings.learning.preset == "paper" and settings.federation.clients < 3 and most < kernels:
         log.warning(
             "federation.clients = %d with %d of %d kernels an upload: the paper's step, divided by the probability of the "
@@ -200,8 +221,20 @@ def _check_sizes(settings: PofmklSettings) -> None:
         )
 
 
+def _check_server_sizes(settings: PofmklSettings) -> None:
+    """The same of the server: what it knows of a kernel is one record."""
+    learning, features, dtype = settings.learning, settings.learning.features_per_kernel, _dtype(settings)
+    # Parameters, and what an optimiser knows of them in double precision.
+    needed, other = 16 * features, "lower it"
+    if learning.preset == "default" and learning.server_step == "least-squares":
+        needed = RecursiveLeastSquares.snapshot_bytes(2 * features, dtype)
+        other = 'lower it, or set learning.server_step = "adagrad"'
+    _check_fits(f"what the server knows of a kernel with learning.features_per_kernel = {features}", needed, other)
+
+
 def _build_server(settings: PofmklSettings) -> PofmklServer:
     learning = settings.learning
+    _check_server_sizes(settings)
     return PofmklServer(
         clients=settings.federation.clients,
         kernels=settings.kernel_count,

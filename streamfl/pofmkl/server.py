@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.moments import Moments
 from streamfl.pofmkl.messages import (
     KERNEL_PARAMETERS,
     LARGEST_STEP,
@@ -110,6 +111,7 @@ class PofmklServer:
         self.fingerprint = fingerprint
         self.dtype = dtype
         self.signing = signing
+        self._moments = Moments()
         self._open: dict[int, _Shard] = {}
         self._counts = {"applied": 0, "late": 0, "duplicate": 0, "timed_out_rounds": 0, "expired_clients": 0}
         self._staleness = 0.0
@@ -138,6 +140,7 @@ class PofmklServer:
         return False
 
     def open(self, partition: int) -> None:
+        self._moments.opened()
         kernels = range(partition, self.kernels, self.shards)
         parameters = np.zeros((len(kernels), 2 * self.features), self.dtype)
         shard = self._open[partition] = _Shard(frozenset(kernels), parameters, self._make_step(len(kernels)))
@@ -205,11 +208,11 @@ class PofmklServer:
                     "somebody else has written to that topic. Take that right from them, and bring the topic's records back, or "
                     "delete the federation's topics and begin anew"
                 )
+        if self._moments.pass_to(now, tick=not batch):
+            for shard in self._open.values():
+                _set_back(shard, now)
         if not batch:
             for shard in self._open.values():
-                if shard.round.opened_at is not None and shard.round.opened_at > now:
-                    # Written by a clock that was ahead.
-                    shard.round.opened_at, shard.round_changed = now, True
                 self._close_timed_out(shard, now)
             return []
         rejections: list[Rejection] = []
@@ -304,7 +307,8 @@ class PofmklServer:
                 if not (all_sound or short[rows].all()):
                     raise PeerError("too_large", f"a target row is longer than {LARGEST_TARGET:g}: is its label clipped?")
                 written_at = received.record.timestamp
-                if self._hear(shard, update, written_at if written_at > 0 else now):
+                # Whoever wrote the time may have a clock that is ahead.
+                if self._hear(shard, update, min(written_at, now) if written_at > 0 else now):
                     applied.append(update)
             except PeerError as error:
                 rejections.append(Rejection(received, error))
@@ -434,6 +438,16 @@ class PofmklServer:
         shard.awaited -= shard.members.pop(longest).awaited
         shard.touched[longest] = None
         self._counts["expired_clients"] += 1
+
+
+def _set_back(shard: _Shard, now: float) -> None:
+    """Let whatever was noted after ``now`` have been now: the clock was ahead."""
+    if shard.round.opened_at is not None and shard.round.opened_at > now:
+        shard.round.opened_at, shard.round_changed = now, True
+    for name, member in shard.members.items():
+        if member.seen_at > now:
+            member.seen_at = now
+            shard.touched[name] = None
 
 
 def _norms(steps: NDArray[Any]) -> NDArray[Any]:

@@ -199,6 +199,11 @@ class RecursiveLeastSquares:
         self._changed_slots: dict[bytes, _Slot] = {}
         self._restored: dict[int, dict[int, _Slot]] = {}
 
+    @staticmethod
+    def snapshot_bytes(row_length: int, dtype: Any) -> int:
+        """Of a kernel's P, the upper triangle, as it is remembered in one record."""
+        return row_length * (row_length + 1) // 2 * int(np.dtype(dtype).itemsize)
+
     def apply(self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[np.float64]:
         theta = parameters.astype(np.float64)
         order = np.argsort(kernels, kind="stable")

@@ -295,10 +295,10 @@ class Worker:
             # An atomic commit has reached the group's offsets, its end marker has not reached the changelog yet.
             if self._monotonic() >= deadline:
                 raise BusUnavailable(
-                    f"the changelog of partition {partition} ends before the group's offsets: {behind}. If this stays so, the offsets "
-                    f"were set by hand, or the changelog has lost records, for instance with its topic. To go on where it ends, and "
-                    f"do again what was read since, delete the offsets of the group {self._subscription.group!r}, or set another "
-                    "bus.group."
+                    f"the changelog of partition {partition} ends before the group's offsets: {behind}. If this stays so, the "
+                    "offsets were set by hand, or the changelog has lost records, for instance with its topic. To go on where it "
+                    f"ends, and do again what was read since, delete the offsets of the group {self._subscription.group!r}, or set "
+                    "another bus.group."
                 )
             self._sleep(0.05)
         self._tell_of_other_offsets(partition, committed, remembered)

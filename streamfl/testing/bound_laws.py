@@ -14,25 +14,25 @@ from streamfl.testing.extremes import ORDINARY, Extreme, extremes
 from streamfl.testing.subjects import LONG, Run, Subject, Traffic
 from streamfl.wire import MAXIMUM_BYTES, encoded_size
 
-__all__ = ["law_accepted_can_be_written"]
+__all__ = ["law_accepted_can_be_written", "what_is_refused"]
 
 NOW = 1000.0
 
 
 def law_accepted_can_be_written(subject: Subject) -> None:
-    """8. Whatever anybody writes, every record that it leads to fits, and what is remembered of it can be taken back.
+    """7. Whatever anybody writes, every record that it leads to fits, and what is remembered of it can be taken back.
 
     The largest name, number and key that are accepted are looked for one by one, and then written all together.
     """
     ordinary = subject.anybody(ORDINARY)
-    refused = _refused(subject, ordinary)
+    refused = what_is_refused(subject, ordinary)
     assert not refused, f"what is ordinary was refused: {[str(error) for error in refused.values()]}"
     largest: dict[str, dict[Any, Any]] = defaultdict(dict)
     for field, content in extremes():
         records = _written(subject, ORDINARY._replace(**{field: content}))
         if records is None:
             continue
-        refused = _refused(subject, records)
+        refused = what_is_refused(subject, records)
         if any(one != two and place not in refused for place, (one, two) in enumerate(zip(records, ordinary, strict=True))):
             # Of names with each character the longest, and so on: they are tried in this order.
             kind = content[:1] if field == "name" else content > 0 if field in ("whole", "number") else b""
@@ -42,7 +42,7 @@ def law_accepted_can_be_written(subject: Subject) -> None:
     for together in product(*choices):
         records = _written(subject, Extreme(*together))
         assert records is not None
-        _refused(subject, records)
+        what_is_refused(subject, records)
 
 
 def _written(subject: Subject, extreme: Extreme) -> Sequence[tuple[str, Record]] | None:
@@ -52,8 +52,11 @@ def _written(subject: Subject, extreme: Extreme) -> Sequence[tuple[str, Record]]
     return None
 
 
-def _refused(subject: Subject, records: Sequence[tuple[str, Record]]) -> dict[int, PeerError]:
-    """Feed it and let time pass; check all that comes of it. Returns why which of the records were refused, by their place."""
+def what_is_refused(subject: Subject, records: Sequence[tuple[str, Record]]) -> dict[int, PeerError]:
+    """Let a new role take these, and time pass; AssertionError if something that comes of it does not fit or is not taken back.
+
+    Returns why which of the records were refused, by their place.
+    """
     run = Run(subject, Traffic([], sorted({record.partition for _, record in records})))
     refused: dict[int, PeerError] = {}
     for place, (channel, record) in enumerate(records):

@@ -24,8 +24,9 @@ from msgspec.structs import replace
 
 from streamfl.role import Received, Rejection, Send, StateChange
 from streamfl.testing.bound_laws import law_accepted_can_be_written
+from streamfl.testing.clock_laws import law_clock_ahead, law_clock_is_right_again, law_clock_jumps
 from streamfl.testing.extremes import Extreme
-from streamfl.testing.subjects import LONG, Place, Run, Same, State, Subject, Traffic, equal
+from streamfl.testing.subjects import LONG, Place, Run, Same, State, Subject, Traffic, answers, equal
 
 __all__ = [
     "Extreme",
@@ -37,6 +38,9 @@ __all__ = [
     "Traffic",
     "law_accepted_can_be_written",
     "law_batch_equals_singles",
+    "law_clock_ahead",
+    "law_clock_is_right_again",
+    "law_clock_jumps",
     "law_deterministic",
     "law_duplicates",
     "law_moves",
@@ -99,6 +103,24 @@ class RoleLaws:
         """Protects against a sender's second attempt after an answer that got lost."""
         law_duplicates(subject, data.draw(subject.traffic))
 
+    @given(data=st.data())
+    @settings(max_examples=20, deadline=None)
+    def test_a_clock_that_was_ahead_holds_nothing_up(self, subject: Subject, data: st.DataObject) -> None:
+        """Protects whatever is timed from an hour, or a year, of waiting after a clock was ahead and was set right."""
+        traffic = data.draw(subject.traffic)
+        if not traffic.batches:
+            return
+        begin = data.draw(st.integers(0, len(traffic.batches) - 1))
+        end = data.draw(st.integers(begin + 1, len(traffic.batches)))
+        law_clock_ahead(subject, traffic, begin, end, data.draw(st.booleans()), restart=data.draw(st.booleans()))
+        law_clock_is_right_again(subject, traffic, begin, end)
+
+    @given(data=st.data())
+    @settings(max_examples=10, deadline=None)
+    def test_a_clock_that_jumps_loses_nothing(self, subject: Subject, data: st.DataObject) -> None:
+        """Protects what is not due yet from a clock that was ahead for a moment."""
+        law_clock_jumps(subject, data.draw(subject.traffic))
+
     def test_what_it_accepts_can_be_written(self, subject: Subject) -> None:
         """Protects a role from one message after which it ends at every start: what it led to did not fit into a record."""
         law_accepted_can_be_written(subject)
@@ -108,7 +130,7 @@ def law_deterministic(subject: Subject, traffic: Traffic) -> None:
     """1. The same input gives two new roles the same replies and the same state, bit for bit and in the same order."""
     first = Run(subject, traffic).feed_all(traffic.batches)
     second = Run(subject, traffic).feed_all(traffic.batches)
-    assert _answers(first.replies) == _answers(second.replies), "the same input gave two answers"
+    assert answers(first.replies) == answers(second.replies), "the same input gave two answers"
     assert first.changes == second.changes, "the same input was remembered in two ways"
 
 
@@ -299,11 +321,6 @@ class _Workers:
 
 def _copy(received: Received) -> Received:
     return replace(received, record=replace(received.record, offset=received.record.offset + 1_000_000))
-
-
-def _answers(replies: Sequence[Send | Rejection]) -> list[Send | tuple[Received, str]]:
-    # Two errors are never equal by themselves.
-    return [reply if isinstance(reply, Send) else (reply.received, str(reply.error)) for reply in replies]
 
 
 def _rejected(replies: Sequence[Send | Rejection], but: Collection[str] = ()) -> list[tuple[str, str, int, int, str]]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from streamfl.role import Decode, Received, Record, Rejection, Role, Send, StateChange
 from streamfl.testing.extremes import Extreme
 
-__all__ = ["LONG", "Batch", "Place", "Run", "Same", "State", "Subject", "Traffic", "equal"]
+__all__ = ["LONG", "Batch", "Place", "Run", "Same", "State", "Subject", "Traffic", "answers", "equal"]
 
 # Seconds that outlast any timeout or expiry of a role.
 LONG = 1e9
@@ -64,7 +64,8 @@ class Subject:
     role that stayed and one that was restored. canonical: the state without differences that have no meaning.
 
     anybody: records that anybody may write to the role's inputs and tables, by channel, the given things in all fields that take
-    such; if they are ordinary, all of them are accepted. decode: how those of a channel become messages.
+    such; if they are ordinary, all of them are accepted. decode: how those of a channel become messages. paced: the outputs on
+    which how much is said depends on the clock: what a budget of bytes a second allows, what is answered by the time it names.
     """
 
     make: Callable[[], Role]
@@ -73,6 +74,7 @@ class Subject:
     decode: Mapping[str, Decode]
     bad: Sequence[tuple[Received, str]] = ()
     repeatable: Collection[str] = ()
+    paced: Collection[str] = ()
     same: Same = equal
     same_restored: Same = equal
     canonical: Callable[[State], State] = as_it_is
@@ -116,3 +118,9 @@ class Run:
             if change.value is not None:
                 latest[slot] = change.value
         return latest
+
+
+def answers(replies: Sequence[Send | Rejection]) -> list[Send | tuple[Received, str]]:
+    """Replies that can be compared."""
+    # Two errors are never equal by themselves.
+    return [reply if isinstance(reply, Send) else (reply.received, str(reply.error)) for reply in replies]

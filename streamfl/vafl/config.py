@@ -10,13 +10,11 @@ from streamfl.optimisers import OptimiserName
 from streamfl.settings import Section
 from streamfl.vafl.networks import Activation
 from streamfl.vertical import VerticalMembers, VerticalSettings
-from streamfl.wire import MAXIMUM_BYTES
+from streamfl.wire import ROOM
 
-__all__ = ["ROOM", "VaflSettings"]
+__all__ = ["VaflSettings"]
 
 LARGEST_LAYER = 65_536
-# Bytes of a record for its arrays. The rest is for the entity's name, in the key and in the value, and what is counted of it.
-ROOM = MAXIMUM_BYTES - 4_096
 # Bytes: counters that are remembered with an embedding; an output as MessagePack; a probability as JSON, with its comma.
 WITH_EMBEDDING, OUTPUT, PROBABILITY = 64, 9, 24
 # Of noise, in multiples of what it is to hide. With less nothing is hidden, and the square of mu might be infinite.

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.expiry import overdue
+from streamfl.moments import Moments, overdue, set_back
 from streamfl.optimisers import Optimiser, OptimiserName, finite_step, optimiser_named
 from streamfl.restored import Time, check_name, check_within
 from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
@@ -229,6 +229,7 @@ class VaflCoordinator:
         self._wire_dtype = np.dtype(dtype).newbyteorder("<")
         self._numbers = {f"embeddings/{name}": number for number, name in enumerate(self.parties)}
         self._replies = [f"gradients/{name}" for name in self.parties]
+        self._moments = Moments()
         self._tasks: dict[int, _Task] = {}
         self._counts = dict.fromkeys(
             (
@@ -276,6 +277,7 @@ class VaflCoordinator:
         return False
 
     def open(self, partition: int) -> None:
+        self._moments.opened()
         parameters = self.head.initial(self.seed)
         steps, size, count = self.steps, self.head.size, len(self.parties)
         self._tasks[partition] = _Task(
@@ -295,6 +297,9 @@ class VaflCoordinator:
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         replies: list[Send | Rejection] = []
+        if self._moments.pass_to(now, tick=not batch):
+            for task in self._tasks.values():
+                self._set_back(task, now)
         if not batch:
             for partition, task in self._tasks.items():
                 replies += self._give_up_asking(partition, task, now)
@@ -572,9 +577,6 @@ class VaflCoordinator:
 
     def _give_up_asking(self, partition: int, task: _Task, now: float) -> list[Send]:
         sends: list[Send] = []
-        if any(at > now for at in task.asked.values()):
-            # Asked by a clock that was ahead.
-            task.asked = {name: min(at, now) for name, at in task.asked.items()}
         for name in [name for name, at in task.asked.items() if at + self.alignment.reply_seconds <= now]:
             entity = self._entity(task, name, now)
             del task.asked[name]
@@ -586,6 +588,14 @@ class VaflCoordinator:
             self._learn_if_ready(task, name, entity, now)
             sends += self._work_off_full(partition, task)
         return sends
+
+    def _set_back(self, task: _Task, now: float) -> None:
+        """Let everything that came after ``now`` have come now: the clock was ahead. Whoever was asked then was heard of then."""
+        for name in set_back(task.entities, now):
+            entity = task.entities[name]
+            if entity.asked_at is not None:
+                task.asked[name] = entity.asked_at = min(entity.asked_at, now)
+            self._touch(task, name)
 
     def _expire(self, task: _Task, now: float) -> None:
         for name in overdue(task.entities, self.alignment.expiry, now):

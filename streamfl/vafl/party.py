@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.expiry import overdue
+from streamfl.moments import Moments, overdue, set_back
 from streamfl.optimisers import Optimiser, OptimiserName, finite_step, optimiser_named
 from streamfl.restored import Amount, Time, check_name, check_within
 from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
@@ -163,6 +163,7 @@ class VaflParty:
         self.requests = requests
         self.ledger_limit = ledger_limit
         self._wire_dtype = np.dtype(function.dtype).newbyteorder("<")
+        self._moments = Moments()
         self._tasks: dict[int, _Task] = {}
         # Encoded when it is asked for: most is forgotten, or changed again, before that.
         self._changed: dict[tuple[int, bytes], Any] = {}
@@ -195,6 +196,7 @@ class VaflParty:
         return False
 
     def open(self, partition: int) -> None:
+        self._moments.opened()
         parameters = self.function.initial(self.seed, self.name)
         steps = self.steps
         self._tasks[partition] = _Task(parameters, optimiser_named(steps.optimiser, steps.learning_rate, self.function.size))
@@ -207,6 +209,10 @@ class VaflParty:
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         replies: list[Send | Rejection] = []
+        if self._moments.pass_to(now, tick=not batch):
+            for partition, task in self._tasks.items():
+                for entity in set_back(task.shown, now):
+                    self._remember(partition, b"entity/" + entity.encode(), task.shown[entity])
         if not batch:
             for partition, task in self._tasks.items():
                 self._expire(partition, task, now)

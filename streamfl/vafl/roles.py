@@ -14,7 +14,7 @@ from streamfl.role import Channels, ConfigurationError, Input, PeerError, Receiv
 from streamfl.role_kind import RoleKind
 from streamfl.samples import Label, LabelReader, Sample, SampleReader
 from streamfl.secrets import read_secret
-from streamfl.vafl.config import COORDINATOR, PARTY, ROOM, VaflSettings
+from streamfl.vafl.config import COORDINATOR, PARTY, VaflSettings
 from streamfl.vafl.coordinator import Alignment, HeadSteps, VaflCoordinator
 from streamfl.vafl.heads import LOGISTIC, SQUARE, Head, NetworkHead, OutputLoss, SumHead, softmax_loss
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
@@ -24,7 +24,7 @@ from streamfl.vafl.privacy import BoundedOutput, Mechanism
 from streamfl.vafl.remembered import coordinator_made_with, party_made_with
 from streamfl.vafl.torch_model import NOT_INSTALLED
 from streamfl.vertical import EntityLabelsSection, EntitySamplesSection
-from streamfl.wire import fingerprint
+from streamfl.wire import ROOM, fingerprint
 
 __all__ = ["ROLES", "embedding_function", "head", "output_loss"]
 

@@ -71,6 +71,7 @@ class RunningMean:
 
     loss, kernels, row_length, dimension, summed = SQUARE, KERNELS, 2 * FEATURES, DIMENSION, False
     drifts = 0
+    record_bytes, part_bytes, forecast_bytes = 16, 8, 0
     input_dtype: type[np.float32] | type[np.float64] = np.float64
     dtype: type[np.float32] | type[np.float64] = np.float64
 
@@ -376,6 +377,7 @@ def client_subject(mode: str, shards: int, learner: Callable[[], Learner]) -> Su
         anybody=clients_of_anybody(shards),
         decode=CLIENT_DECODE,
         bad=WRONG_MODEL_RECORDS,
+        paced=["updates"] if mode.endswith("budget") else [],
         repeatable=["model"],
         same=same_of_client,
         same_restored=same_of_client,

@@ -184,6 +184,7 @@ def subject(mode: str, shards: int, loss: Loss, views: int) -> Subject:
         decode=pofmkl_laws.CLIENT_DECODE,
         bad=[*WRONG_MODEL_RECORDS, *([NOT_PROBABLE] if loss is LOGISTIC else [])],
         repeatable=["model"],
+        paced=["updates"] if mode.endswith("budget") else [],
         same=same,
         same_restored=same,
         canonical=renumbered,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
 import pytest
 from counting import CountingRole, Message, decode_number, number
 from hypothesis import strategies as st
@@ -19,6 +20,9 @@ from streamfl.testing.role_laws import (
     Traffic,
     law_accepted_can_be_written,
     law_batch_equals_singles,
+    law_clock_ahead,
+    law_clock_is_right_again,
+    law_clock_jumps,
     law_deterministic,
     law_duplicates,
     law_moves,
@@ -181,6 +185,67 @@ class Talkative(CountingRole):
         del self.totals[partition]
 
 
+class Waiting(CountingRole):
+    """Waits until a minute after its last message, by the clock of then."""
+
+    def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
+        if batch:
+            self.wake_at = now + 60.0
+        return super().receive(batch, now)
+
+
+class Dated(CountingRole):
+    """Remembers when it last had a message, by the clock of then."""
+
+    def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
+        if batch:
+            self.changes.append(StateChange("state", 0, b"when", msgspec.msgpack.encode({"at": [now]})))
+        return super().receive(batch, now)
+
+    def restore(self, change: StateChange) -> None:
+        if change.key != b"when":
+            super().restore(change)
+
+
+class Hurried(CountingRole):
+    """Forgets what is a minute old, by a clock that may be ahead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latest = 0.0
+
+    def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
+        if now > self.latest + 60.0:
+            self.changes += [StateChange("state", partition, key, None) for partition, own in self.totals.items() for key in own]
+            self.totals = {partition: {} for partition in self.totals}
+        self.latest = now
+        return super().receive(batch, now)
+
+
+class Sulking(CountingRole):
+    """Answers nothing once the clock was set back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latest = 0.0
+
+    def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
+        self.latest = max(self.latest, now)
+        replies = super().receive(batch, now)
+        return replies if now == self.latest else []
+
+
+def law_of_a_clock_ahead(subject: Subject, traffic: Traffic) -> None:
+    """The law, for the role that was there and for one that takes its state back."""
+    for restart in (False, True):
+        law_clock_ahead(subject, traffic, 1, 3, False, restart=restart)
+
+
+def law_of_a_clock_set_right(subject: Subject, traffic: Traffic) -> None:
+    """The law, with a batch before, one meanwhile and one after."""
+    law_clock_is_right_again(subject, traffic, 1, 2)
+
+
 def law_of_some_moves(subject: Subject, traffic: Traffic) -> None:
     """The law of moves, with some that a role must survive."""
     law_moves(subject, traffic, [[Move(0, 0, lost=True)], [Move(0, 1, lost=False)], [Move(1, 1, lost=True), Move(0, 0, lost=True)]])
@@ -232,6 +297,10 @@ def law_of_extremes(subject: Subject, _traffic: Traffic) -> None:
         (Verbose, law_of_extremes),
         (Hoarder, law_of_extremes),
         (Choosy, law_of_extremes),
+        (Waiting, law_of_a_clock_ahead),
+        (Dated, law_of_a_clock_ahead),
+        (Hurried, law_clock_jumps),
+        (Sulking, law_of_a_clock_set_right),
     ],
 )
 def test_a_broken_role_is_found(role: type[CountingRole], law: Callable[[Subject, Traffic], None]) -> None:

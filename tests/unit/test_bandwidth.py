@@ -201,3 +201,35 @@ def test_a_clock_that_steps_back_fills_nothing_twice(steps: list[tuple[float, fl
             taken += amount
         assert bucket.tokens >= 0
         assert taken <= 200.0 + 100.0 * latest + 1e-6
+
+
+SETTINGS = st.sampled_from([None, None, None, 0.0, 3600.0, -3600.0])
+"""How far ahead the clock is set, if it is set."""
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 3.0), st.floats(0.0, 300.0), SETTINGS), max_size=40))
+def test_a_clock_that_jumps_adds_one_bucket_at_most(steps: list[tuple[float, float, float | None]]) -> None:
+    """Protects the promise of bytes a second: whoever's clock is ahead and set right sends a bucket more, not an hour's.
+
+    And it protects the client: by the seconds that passed since the clock was set right, its bucket is full again.
+    """
+    name = "a"
+    role = Run(100.0, 3, False, 1).client
+    rate, clock = 100.0, 0.0
+    member = role._member_of((0, name), 1_000_000.0)
+    bucket = member.bucket
+    assert bucket is not None
+    real = taken = ahead = jumps = 0.0
+    for seconds, amount, setting in steps:
+        real += seconds
+        if setting is not None:
+            jumps += setting > ahead
+            ahead = setting
+        clock = 1_000_000.0 + real + ahead
+        # The tick that a worker gives where the clock was set back.
+        role.receive([], clock)
+        assert bucket.filled_at <= clock
+        if bucket.take(amount, clock):
+            taken += amount
+        assert taken <= bucket.depth * (1 + jumps) + rate * real + 1e-3
+    assert bucket.available(clock + bucket.depth / rate + 1e-3) >= bucket.depth - 1e-3

@@ -533,6 +533,7 @@ def test_a_clock_that_was_ahead_holds_nothing_up() -> None:
     join.open(0)
     join.sample(JoinKey(0, "a", "early"), b"", 1e6)
     join.sample(JoinKey(0, "a", "late"), b"", 10.0)
+    join.set_back(10.0)
     join.expire(10.0)
     join.expire(10.0 + EXPIRY)
     assert join.wake_at is None

@@ -1,0 +1,127 @@
+"""The laws of the clock: what a role noted by a clock that was ahead holds nothing up once the clock is right."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from streamfl.role import Received, Rejection, Send, StateChange
+from streamfl.testing.subjects import Run, Subject, Traffic, answers
+
+__all__ = ["law_clock_ahead", "law_clock_is_right_again", "law_clock_jumps"]
+
+# Seconds. Longer than any timeout of a role under these laws, and still of a time that microseconds can count in 53 bits.
+AHEAD = 4e9
+MOST_TICKS = 50
+
+
+def law_clock_ahead(subject: Subject, traffic: Traffic, begin: int, end: int, records: bool, *, restart: bool) -> None:
+    """8. At a tick every remembered time becomes the earlier of then and now.
+
+    The clock is far ahead for the batches from ``begin`` to before ``end``, then right again, for the role that was there or, with
+    ``restart``, for one that takes its state back. records: their own times are ahead as well. After the tick nothing is waited
+    for until the time that was wrong, not then and not later, and no number that is remembered is of that time.
+    """
+    run = Run(subject, traffic)
+    for place, (now, batch) in enumerate(traffic.batches[:end]):
+        ahead = AHEAD if place >= begin else 0.0
+        run.feed(now + ahead, [_written(one, ahead if records else 0.0) for one in batch])
+        if run.role.wake_at is not None and run.role.wake_at <= now + ahead:
+            run.feed(now + ahead, [])
+    now, batch = traffic.batches[min(end, len(traffic.batches) - 1)]
+    if restart:
+        run = _restored(run, now, traffic.batches[:end])
+    if batch and end < len(traffic.batches):
+        run.feed(now, batch)
+    run.feed(now, [])
+    for slot, value in run.state.items():
+        wrong = [number for number in _numbers(value) if AHEAD / 2 < number < 2 * AHEAD]
+        assert not wrong, f"{slot} remembers {wrong}, and the time is {now}"
+    _settle(run, now)
+
+
+def law_clock_jumps(subject: Subject, traffic: Traffic) -> None:
+    """8. A clock that was ahead, by less than the next timeout takes, has had no effect at all."""
+    for place in range(1, len(traffic.batches) + 1):
+        where = f"at batch {place}"
+        runs = [Run(subject, traffic).feed_all(traffic.batches[:place]) for _ in range(2)]
+        now = traffic.batches[place - 1][0]
+        for run in runs:
+            run.feed(now, [])
+        wake_at = runs[0].role.wake_at
+        ahead = 3600.0 if wake_at is None else max(0.0, wake_at - now) / 2
+        runs[0].feed(now, [])
+        for time in (now + ahead, now):
+            runs[1].feed(time, [])
+        for run in runs:
+            run.feed_all(traffic.batches[place:])
+        steady, jumped = runs
+        assert answers(steady.replies) == answers(jumped.replies), f"{ahead} seconds ahead were answered {where}"
+        assert steady.state == jumped.state, f"{ahead} seconds ahead were remembered {where}"
+
+
+def law_clock_is_right_again(subject: Subject, traffic: Traffic, begin: int, end: int) -> None:
+    """8. As much comes of some messages in the end if the clock was ahead meanwhile and no tick came as by a clock that was right.
+
+    Counted by channel, key and partition, but for ``subject.paced``.
+    """
+    counts = []
+    for ahead in (0.0, AHEAD):
+        run = Run(subject, traffic)
+        for place, (now, batch) in enumerate(traffic.batches[: end + 1]):
+            run.feed_some(now + (ahead if begin <= place < end else 0.0), batch)
+        now = traffic.batches[min(end, len(traffic.batches) - 1)][0]
+        run.feed(now, [])
+        _settle(run, now)
+        sent = ((reply.channel, reply.key, reply.partition) for reply in run.replies if isinstance(reply, Send))
+        refused = (("refused", reply.error.reason, None) for reply in run.replies if isinstance(reply, Rejection))
+        counts.append(Counter(place for place in chain(sent, refused) if place[0] not in subject.paced))
+    right, ahead_of_it = counts
+    assert right == ahead_of_it, f"by a clock that is right came {right - ahead_of_it} more and {ahead_of_it - right} less"
+
+
+def _settle(run: Run, now: float) -> None:
+    """Ticks as they are asked for, none of which is to be that of a clock that was wrong."""
+    for _ in range(MOST_TICKS):
+        wake_at = run.role.wake_at
+        if wake_at is None:
+            return
+        assert wake_at < AHEAD / 2, f"at {now} the role waits until {wake_at}"
+        now = max(now, wake_at)
+        run.feed(now, [])
+
+
+def _restored(run: Run, now: float, batches: Sequence[tuple[float, Sequence[Received]]]) -> Run:
+    restored = Run(run.subject, run.traffic)
+    for slot, value in run.state.items():
+        restored.role.restore(StateChange(*slot, value))
+        restored.changes.append(StateChange(*slot, value))
+    tables = [received for _, batch in batches for received in batch if received.channel in run.traffic.tables]
+    restored.feed_some(now, tables)
+    return restored
+
+
+def _written(received: Received, ahead: float) -> Received:
+    return replace(received, record=replace(received.record, timestamp=received.record.timestamp + ahead))
+
+
+def _numbers(value: bytes) -> Iterator[float]:
+    """All numbers of a remembered value, if it is MessagePack; arrays of raw numbers hold no times."""
+    try:
+        content = msgspec.msgpack.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return
+    waiting: list[Any] = [content]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            waiting += [*one.keys(), *one.values()]
+        elif isinstance(one, (list, tuple)):
+            waiting += one
+        elif isinstance(one, (int, float)):
+            yield one
