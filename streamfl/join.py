@@ -132,6 +132,16 @@ class LabelJoin:
         del self._partitions[key.partition].joined[key]
         self._wait(key, _Entry(_Stage.LEARNT, now))
 
+    def forget(self, partition: int, client: str) -> None:
+        """Forget whatever is kept of a client."""
+        held = self._partitions[partition]
+        for key in [*held.by_client.get(client, ())]:
+            held.take(key)
+            self._remember(key, None)
+        for key in [key for key in held.joined if key.client == client]:
+            del held.joined[key]
+            self._remember(key, None)
+
     def expire(self, now: float) -> None:
         """Forget what has waited for too long."""
         for held in self._partitions.values():

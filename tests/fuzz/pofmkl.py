@@ -18,6 +18,7 @@ from fuzz.targets import Arrays, Decoder, Restored, RoleTarget, Samples, Target
 
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import UPDATE, KernelParameters, decode_model
+from streamfl.pofmkl.server import PofmklServer
 from streamfl.role import Send, StateChange
 from streamfl.samples import SamplesSection, format_named
 from streamfl.wire import decode_array
@@ -80,7 +81,11 @@ def settings(federation: str, kind: str) -> PofmklSettings:
 
 def member(federation: str, kind: str) -> Member:
     """A role of this kind, as good as new."""
-    return Member.of(settings(federation, kind))
+    made = Member.of(settings(federation, kind))
+    if isinstance(made.role, PofmklServer):
+        # The corpus is of a federation that began before federation.features was known.
+        made.role.dimension = 3
+    return made
 
 
 def sample(federation: str, client: str, number: int, label: bool = True) -> Message:

@@ -25,7 +25,7 @@ def update(
 
 
 def server(lockstep: bool) -> PofmklServer:
-    role = PofmklServer(clients=2, kernels=1, features=2, lockstep=lockstep, round_timeout=30.0)
+    role = PofmklServer(clients=2, kernels=1, features=2, dimension=2, lockstep=lockstep, round_timeout=30.0)
     role.open(0)
     return role
 
