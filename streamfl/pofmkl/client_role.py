@@ -313,25 +313,28 @@ class PofmklClient:
     def _member_of(self, key: tuple[int, str], record: Record, now: float) -> _Member:
         member = self._members.get(key)
         written_at = min(record.timestamp, now) if record.timestamp > 0 else now
-        if written_at >= self._reached[key[0]] + self.client_expiry / STEPS_OF_EXPIRY:
-            self._reached[key[0]] = written_at
+        reached = self._reached[key[0]]
+        if not reached or written_at >= reached + self.client_expiry / STEPS_OF_EXPIRY:
+            reached = written_at
         if member is None:
             if len(self._members) >= self.clients:
-                self._make_room(key[1])
+                self._make_room(key, reached)
             # A life of the client's state is told from an earlier one that was lost by when it began.
             member = self._member(key, _State(key[1], epoch=int(now * 1e6), tokens=float("inf"), filled_at=now))
             # Even if its first sample has to wait: the epoch must be the same after a restart.
             self._touched[key] = member
-        if member.state.seen_at != self._reached[key[0]]:
-            member.state.seen_at = self._reached[key[0]]
+        # Not before here: who is refused moves no time on.
+        self._reached[key[0]] = reached
+        if member.state.seen_at != reached:
+            member.state.seen_at = reached
             self._touched[key] = member
         return member
 
-    def _make_room(self, newcomer: str) -> None:
+    def _make_room(self, newcomer: tuple[int, str], at: float) -> None:
         """Forget the client that has been idle for longest; PeerError if none has been for long enough."""
         longest, idle = None, self.client_expiry
         for key, member in self._members.items():
-            reached = self._reached[key[0]]
+            reached = at if key[0] == newcomer[0] else self._reached[key[0]]
             if not member.state.seen_at:
                 # As the first releases remembered it.
                 member.state.seen_at = reached
@@ -342,8 +345,8 @@ class PofmklClient:
         if longest is None:
             raise PeerError(
                 "too_many_clients",
-                f"{newcomer!r} would be client {self.clients + 1}: raise federation.clients, or wait until one has been without a "
-                f"sample for federation.client_expiry_seconds = {self.client_expiry:g}",
+                f"{newcomer[1]!r} would be client {self.clients + 1}: raise federation.clients, or wait until one has been without "
+                f"a sample for federation.client_expiry_seconds = {self.client_expiry:g}",
             )
         self._counts["expired"] += 1
         self._forget(longest)

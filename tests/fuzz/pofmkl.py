@@ -36,14 +36,14 @@ LISTED = {"features": "x", "dimension": 3, "label": "y"}
 FEDERATIONS: dict[str, dict[str, Any]] = {
     "paper-lockstep": {
         "samples": {"format": "json", **NAMED},
-        "learning": {"preset": "paper"},
+        "learning": {"preset": "paper", "staleness": "lockstep"},
         "uplink": {"kernels_per_upload": 2},
     },
     "paper-async-logistic": {
         "samples": {"format": "msgpack", **LISTED},
         "learning": {"preset": "paper", "staleness": "async", "loss": "logistic", "precision": "float64"},
     },
-    "default-lockstep": {"samples": {"format": "json", **LISTED, "input_norm": 2.0}, "learning": {}},
+    "default-lockstep": {"samples": {"format": "json", **LISTED, "input_norm": 2.0}, "learning": {"staleness": "lockstep"}},
     "default-async": {"samples": {"format": "msgpack", **NAMED}, "learning": {"staleness": "async"}},
     "default-bounded-adagrad": {
         "samples": {"format": "json", **NAMED},

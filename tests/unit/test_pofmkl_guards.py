@@ -145,14 +145,6 @@ def test_samples_of_another_dimension_are_refused_even_after_a_restart(lockstep:
         assert "3 features" in refused.error.text
 
 
-def test_a_client_in_two_partitions_is_told_of() -> None:
-    """Protects a user whose samples are not keyed by client from updates that vanish as repetitions without a word."""
-    role = server(lockstep=False)
-    (refused,) = role.receive([update("a", 1, 1.0, epoch=2), update("a", 7, 1.0, epoch=1)], 0.0)
-    assert isinstance(refused, Rejection)
-    assert refused.error.reason == "superseded"
-
-
 def test_a_model_of_another_federation_is_not_taken_with_the_next_version() -> None:
     """Protects a client's parameters: kernels before a marker that was refused must not come in with the marker after it."""
     table = ModelTable(kernels=1, row_length=4, dimension=2, shards=1, fingerprint=0, dtype=np.float32)

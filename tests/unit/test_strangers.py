@@ -271,7 +271,7 @@ def test_an_update_of_nothing_takes_no_seat(lockstep: bool) -> None:
 
 
 def test_a_client_that_is_forgotten_holds_up_no_round_and_comes_back_as_new() -> None:
-    """Protects what `streamfl forget` promises: nothing is left of it, and the round that waited for it goes on."""
+    """Protects what forgetting promises: nothing is left of it, and the round that waited for it goes on."""
     role, state = server(lockstep=True, clients=2), State()
     role.receive([update("a", 1), update("b", 1)], 1000.0)
     role.receive([update("a", 2, 1, at=1001.0)], 1001.0)
@@ -451,6 +451,10 @@ def table() -> ModelTable:
     return ModelTable(kernels=1, row_length=ROW, dimension=2, shards=1, fingerprint=0, dtype=np.float32)
 
 
+def table_is_in_use(model: ModelTable) -> bool:
+    return model.trouble is None
+
+
 def publish(model: ModelTable, version: int, updates: int | None = None, value: float = 1.0) -> list[str]:
     """The reasons for which records of a version were refused."""
     refused = []
@@ -472,7 +476,8 @@ def test_a_version_that_cannot_be_is_refused_and_told(version: int, updates: int
     assert (model.versions, float(model.parameters[0, 0])) == ((5,), 1.0)
     assert model.trouble is not None
     assert publish(model, 4, value=3.0) == []
-    assert (model.versions, float(model.parameters[0, 0]), model.trouble) == ((4,), 3.0, None)
+    assert (model.versions, float(model.parameters[0, 0])) == ((4,), 3.0)
+    assert table_is_in_use(model)
 
 
 def test_a_jump_that_is_true_is_taken_when_it_is_said_again() -> None:
@@ -492,7 +497,8 @@ def test_parameters_that_cannot_be_are_refused_and_told() -> None:
     assert (model.versions, float(model.parameters[0, 0])) == ((6,), 1.0)
     assert model.trouble is not None
     assert publish(model, 7, value=2.0) == []
-    assert (float(model.parameters[0, 0]), model.trouble) == (2.0, None)
+    assert float(model.parameters[0, 0]) == 2.0
+    assert table_is_in_use(model)
 
 
 def test_every_record_that_mends_is_one_that_clients_take() -> None:
