@@ -41,6 +41,10 @@ def check_numbers(epoch: int, sequence: int, at: float) -> None:
 
 def was_heard(runs: list[Run], epoch: int, sequence: int) -> bool:
     """Whether this very number was noted before."""
+    latest = runs[-1] if runs else None
+    if len(runs) == 1 and latest is not None and latest.epoch == epoch and sequence > latest.last:
+        # As nearly all come.
+        return False
     return any(run.epoch == epoch and run.first <= sequence <= run.last for run in runs)
 
 
@@ -55,6 +59,9 @@ def note(runs: list[Run], epoch: int, sequence: int) -> bool:
     >>> [(run.first, run.last) for run in runs]
     [(1000, 1000), (1, 3)]
     """
+    if len(runs) == 1 and runs[0].epoch == epoch and runs[0].last + 1 == sequence:
+        runs[0].last = sequence
+        return False
     behind = bool(runs) and (epoch, sequence) < (runs[-1].epoch, runs[-1].last)
     if was_heard(runs, epoch, sequence):
         return behind

@@ -191,6 +191,8 @@ class PofmklClient:
         self._waiting: dict[int, int] = {}
         # The time that each partition's own samples have come to: nobody is idle because the worker was away.
         self._reached: dict[int, float] = {}
+        # Partition and time for which nobody made room in this batch: strangers may ask for a seat with every sample.
+        self._full: set[tuple[int, float]] = set()
         self._ready: dict[tuple[int, str], _Member] = {}
         self._open_uploads: dict[tuple[int, str], _Upload] = {}
         self._due: list[tuple[float, tuple[int, str]]] = []
@@ -270,6 +272,7 @@ class PofmklClient:
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         replies: list[Send | Rejection] = []
+        self._full = set()
         if self._last_now is not None and self.uplink.bytes_per_second is not None:
             passed = max(0.0, now - self._last_now)
             self._counts["update_budget_bytes"] += passed * self.uplink.bytes_per_second * len(self._members)
@@ -333,7 +336,7 @@ class PofmklClient:
     def _make_room(self, newcomer: tuple[int, str], at: float) -> None:
         """Forget the client that has been idle for longest; PeerError if none has been for long enough."""
         longest, idle = None, self.client_expiry
-        for key, member in self._members.items():
+        for key, member in self._members.items() if (newcomer[0], at) not in self._full else ():
             reached = at if key[0] == newcomer[0] else self._reached[key[0]]
             if not member.state.seen_at:
                 # As the first releases remembered it.
@@ -343,6 +346,7 @@ class PofmklClient:
             if not busy and reached - member.state.seen_at >= idle:
                 longest, idle = member, reached - member.state.seen_at
         if longest is None:
+            self._full.add((newcomer[0], at))
             raise PeerError(
                 "too_many_clients",
                 f"{newcomer[1]!r} would be client {self.clients + 1}: raise federation.clients, or wait until one has been without "

@@ -72,8 +72,8 @@ class LearningSection(Section):
     preset: Literal["default", "paper"] = "default"
     """default: the learner to use. paper: the text to the letter, with what it leaves open as the documentation lists it."""
     staleness: Literal["lockstep", "bounded", "async"] = "async"
-    """How far a client may run ahead of the model: not at all, max_staleness samples, or as far as it likes. The server's has to be
-    lockstep where the clients' is."""
+    """How far a client may run ahead of the model: not at all, max_staleness samples, or as far as it likes; left out with
+    preset = "paper": lockstep. The server's has to be lockstep where the clients' is."""
     max_staleness: int | None = Field(default=None, ge=1)
     """The samples that a client may take on one model version; belongs to staleness = "bounded"."""
     precision: Literal["float32", "float64"] = "float32"
@@ -112,6 +112,13 @@ class LearningSection(Section):
     def exploration_rate(self) -> float:
         """xi."""
         return self.exploration if self.exploration is not None else 1.0 if self.preset == "paper" else 0.2
+
+    @model_validator(mode="before")
+    @classmethod
+    def _the_paper_is_of_rounds(cls, content: Any) -> Any:
+        if isinstance(content, Mapping) and content.get("preset") == "paper" and "staleness" not in content:
+            return {**content, "staleness": "lockstep"}
+        return content
 
     @model_validator(mode="after")
     def _bounds_belong_to_bounded(self) -> LearningSection:

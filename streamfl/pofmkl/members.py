@@ -44,6 +44,8 @@ class Members:
         self.awaited: set[str] = set()
         self._members: dict[str, _Member] = {}
         self._changed: dict[str, None] = {}
+        # Until when nobody makes room for who teaches, and who does not: strangers may ask for a seat all the time.
+        self._full_until: dict[bool, float] = {}
 
     def __len__(self) -> int:
         return len(self._members)
@@ -66,6 +68,8 @@ class Members:
         """
         if newcomer in self._members or len(self._members) < self.limit:
             return None
+        if at < self._full_until.get(teaches, at):
+            raise self._too_many(newcomer)
         for name, member in self._members.items():
             if member.seen_at > now:
                 # Written by a clock that was ahead: it would count as seen until that time comes again.
@@ -74,12 +78,16 @@ class Members:
         longest = min(self._members, key=lambda name: (not teaches or self._members[name].taught, self._members[name].seen_at))
         given_up = teaches and not self._members[longest].taught
         if not given_up and at - self._members[longest].seen_at < self.expiry:
-            raise PeerError(
-                "too_many_clients",
-                f"{newcomer!r} would be client {self.limit + 1}: raise federation.clients, or wait until one has been idle for "
-                f"federation.client_expiry_seconds = {self.expiry:g}",
-            )
+            self._full_until[teaches] = self._members[longest].seen_at + self.expiry
+            raise self._too_many(newcomer)
         return longest
+
+    def _too_many(self, newcomer: str) -> PeerError:
+        return PeerError(
+            "too_many_clients",
+            f"{newcomer!r} would be client {self.limit + 1}: raise federation.clients, or wait until one has been idle for "
+            f"federation.client_expiry_seconds = {self.expiry:g}",
+        )
 
     def note(self, name: str, epoch: int, sequence: int, at: float, taught: bool) -> bool:
         """Remember that a client was heard; True if a later number of it was noted just before."""
@@ -128,6 +136,7 @@ class Members:
             return False
         self.awaited.discard(name)
         self._changed[name] = None
+        self._full_until = {}
         return True
 
     def changed_state(self) -> Iterable[tuple[str, bytes | None]]:

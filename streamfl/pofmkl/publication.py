@@ -3,8 +3,8 @@
 Whoever has the right to write into the model topic may write a version or parameters into it. The server therefore keeps a *book*
 in its own changelog: its version, and a digest of each kernel as it was published last. When it restarts, what has the book's
 digest counts. Where the topic holds something else, the kernel's *copy* counts, which lies in the server's own changelog as well.
-With every version one kernel in turn is published again and copied, changed or not: what was overwritten lasts for as many versions
-as there are kernels at most, and a copy is as old as that at most.
+With every fourth version one kernel in turn is published again and copied, changed or not: what was overwritten lasts for four
+times as many versions as there are kernels at most, and a copy is as old as that at most.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ __all__ = ["BOOK", "Publication", "Settled"]
 BOOK = b"published"
 COPY = b"copy"
 DIGEST_BYTES = 8
+VERSIONS_A_TURN = 4
 NEVER = bytes(DIGEST_BYTES)
 
 
 class _Book(msgspec.Struct, array_like=True):
-    """turn: counts the kernels that were published in turn. digests: of every kernel of the shard, zeros where there was none."""
+    """turn: counts what was published. digests: of every kernel of the shard, zeros where there was none."""
 
     fingerprint: int
     model_version: int
@@ -192,9 +193,11 @@ class Publication:
     def changes(self, partition: int, changed: set[int], parameters: NDArray[Any], marker: ShardVersion) -> Iterator[StateChange]:
         """A version: the book, copies, the kernels that changed and one in turn, the marker. parameters (kernels, 2 D)."""
         in_turn: set[int] = set()
-        if published := self.published:
-            in_turn = {published[self._turn % len(published)]}
-            self._turn += 1
+        published = self.published
+        turn, rest = divmod(self._turn, VERSIONS_A_TURN)
+        if published and not rest:
+            in_turn = {published[turn % len(published)]}
+        self._turn += 1
         kernels = sorted(changed | in_turn)
         rows = {kernel: encode_array(parameters[self._kernels.index(kernel)]) for kernel in kernels}
         copied = in_turn | self._uncopied | (changed - set(published))
