@@ -139,6 +139,8 @@ def _code(text: str) -> bytes:
 def _settings(method: Method, clients: int, seed: int, dimension: int, horizon: int | None = None) -> PofmklSettings:
     """The method's settings; horizon: T, which the paper's step size is of."""
     sections: dict[str, Any] = {name: dict(section) for name, section in method.settings.items()}
+    # The figures are of rounds, whatever a deployment runs if nothing is said.
+    sections["learning"] = {"staleness": "lockstep", **sections.get("learning", {})}
     if horizon is not None and sections.get("learning", {}).get("preset") == "paper":
         sections["learning"]["horizon"] = horizon
     return PofmklSettings.model_validate(

@@ -28,6 +28,7 @@ CONFIGURATION = """
 [federation]
 name = "{name}"
 clients = {clients}
+features = [{features}]
 [bus]
 url = "{url}"
 processing_guarantee = "exactly_once"
@@ -35,7 +36,6 @@ processing_guarantee = "exactly_once"
 kind = "pofmkl-client"
 [samples]
 topic = "samples"
-features = [{features}]
 label = "y"
 [learning]
 preset = "paper"

@@ -27,7 +27,7 @@ def client_settings(clients: int, dimension: int, kind: str = "pofmkl-client", p
     """JSON samples with fields x0, x1, … and y, the client in the key; asynchronous, M = 1."""
     return PofmklSettings.model_validate(
         {
-            "federation": {"name": "bench", "clients": clients},
+            "federation": {"name": "bench", "clients": clients, "features": dimension},
             "role": {"kind": kind},
             "samples": {"topic": "samples", "features": [f"x{i}" for i in range(dimension)], "label": "y"},
             "learning": {"preset": preset, "staleness": "async"},

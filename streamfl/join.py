@@ -144,6 +144,16 @@ class LabelJoin:
                         own = held.by_client[key.client]
                         own[key] = own.pop(key)
 
+    def forget(self, partition: int, client: str) -> None:
+        """Forget whatever is kept of a client."""
+        held = self._partitions[partition]
+        for key in [*held.by_client.get(client, ())]:
+            held.take(key)
+            self._remember(key, None)
+        for key in [key for key in held.joined if key.client == client]:
+            del held.joined[key]
+            self._remember(key, None)
+
     def expire(self, now: float) -> None:
         """Forget what has waited for too long."""
         for held in self._partitions.values():

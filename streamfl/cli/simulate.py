@@ -155,7 +155,7 @@ def read_streams(
     settings = read_configuration(config, {"federation": federation}).settings
     if not isinstance(settings, PofmklSettings):
         raise ConfigurationError(f"{config}: role.kind = {settings.role.kind!r} has no clients with rows of their own")
-    features = settings.samples.features if settings.samples is not None else None
+    features = settings.samples.features if settings.samples is not None else settings.federation.features
     named = features if isinstance(features, list) else None
     streams = deal(data, label, settings.federation.clients, rounds, named, client_column)
     if streams.dropped:

@@ -30,6 +30,9 @@ __all__ = ["PaperLearner"]
 LARGEST_SCORE = 1.001 * LARGEST_NUMBER
 # Of as many losses as there may be, each of which is the square of such a number.
 LARGEST_SUM = 1e60
+# What is published is at most one label range beyond either end of it. Nothing bounds what a model predicts that diverged, or that
+# somebody else wrote; and a client that sees such labels is to be told that label_range is wrong, not to be followed.
+LOWEST, HIGHEST = -1.0, 2.0
 
 
 class PaperLearner:
@@ -58,6 +61,7 @@ class PaperLearner:
         )
         # A row a client: its log-weights, its loss with each kernel alone, then the four sums.
         self._personal = Rows(2 * self.kernels + 4)
+        self.bounded = 0
 
     def borrow(self) -> int:
         return self._personal.borrow(1)[0]
@@ -81,8 +85,8 @@ class PaperLearner:
             log_weights[start + 1 : end] = log_weights[start] + np.cumsum(changes[start : end - 1], axis=0)
         # (6): f = sum_i w_bar_i f_i
         scores = np.einsum("bn,bn->b", normalised(log_weights), kernel_predictions, dtype=np.float64)
-        # With the logistic loss f is the log-odds of label 1, and what a user reads is its probability.
-        predictions = expit(scores) if self.loss is LOGISTIC else scores
+        predictions = self._published(scores)
+        self._count_bounded(scores)
 
         last = starts + batch.counts - 1
         errors = np.where(labelled, np.square(predictions - labels), 0.0)
@@ -93,6 +97,14 @@ class PaperLearner:
         personal[:, -4:] += np.add.reduceat(sums, starts, axis=0)
         self._personal.numbers[batch.rows] = personal
         return _Taken(self, batch, parameters, predictions, scores, kernel_predictions, log_weights, changes)
+
+    def _published(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        # With the logistic loss f is the log-odds of label 1, and what a user reads is its probability.
+        return np.asarray(expit(scores) if self.loss is LOGISTIC else np.clip(scores, LOWEST, HIGHEST))
+
+    def _count_bounded(self, scores: NDArray[np.float64]) -> None:
+        if self.loss is not LOGISTIC:
+            self.bounded += int(np.count_nonzero((scores < LOWEST) | (scores > HIGHEST)))
 
     def _kernel_predictions(self, inputs: NDArray[Any], parameters: NDArray[Any]) -> NDArray[Any]:
         # (4), (6): f_i = theta_i . z_i(x)
@@ -109,7 +121,8 @@ class PaperLearner:
         content["inputs"], content["kernel_predictions"] = inputs, kernel_predictions
         content["score"] = np.einsum("bn,bn->b", weights, kernel_predictions, dtype=np.float64)
         self._personal.numbers[rows, -4] += 1
-        return _Forecast(content, expit(content["score"]) if self.loss is LOGISTIC else content["score"])
+        self._count_bounded(content["score"])
+        return _Forecast(content, self._published(content["score"]))
 
     def learn(
         self,
@@ -122,7 +135,7 @@ class PaperLearner:
         """(7) and (9) with the f_i of then, and the parameters of now in the regularisation only."""
         then = np.frombuffer(b"".join(forecasts), self._forecast_type)
         scores, kernel_predictions = then["score"].copy(), then["kernel_predictions"].astype(self.dtype)
-        predictions = expit(scores) if self.loss is LOGISTIC else scores
+        predictions = self._published(scores)
         plain_losses = self.loss.value(kernel_predictions, labels[:, None])
         changes = -self.learning_rate * (plain_losses + self.regularisation * squared_norms)
         personal = self._personal.numbers[rows]
@@ -157,6 +170,9 @@ class PaperLearner:
         return [content[start : start + width] for start in range(0, len(content), width)]
 
     def parts(self, row: int) -> Iterable[tuple[bytes, bytes]]:
+        return ()
+
+    def part_keys(self, row: int) -> Iterable[bytes]:
         return ()
 
     def restore(self, row: int, remembered: bytes) -> None:

@@ -32,7 +32,7 @@ from streamfl.pofmkl.restored import check_inputs, check_label
 from streamfl.pofmkl.rows import Rows
 from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.restored import Time, check_name
-from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.role import Measurement, Notice, PeerError, Received, Record, Rejection, Send, StateChange
 from streamfl.samples import LABEL_RANGE, Label, Sample
 from streamfl.seeding import UniformSequence
 from streamfl.silence import Silence
@@ -49,6 +49,8 @@ Tokens = Annotated[float, msgspec.Meta(ge=0)]
 Probability = Annotated[float, msgspec.Meta(gt=0, le=1)]
 # Steps are computed this many at a time: with all kernels in a bin, the samples of a poll have hundreds of thousands.
 BLOCK_STEPS = 1024
+# When a client was seen is remembered so finely: each step of it is a record of the changelog.
+STEPS_OF_EXPIRY = 64
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,10 @@ class _Window(msgspec.Struct, array_like=True):
 
 
 class _State(msgspec.Struct, array_like=True):
-    """What is remembered of one client, as one value. ``numbers``: its row of personal numbers."""
+    """What is remembered of one client, as one value. ``numbers``: its row of personal numbers.
+
+    seen_at: the time that the samples of its partition had come to with its latest, in coarse steps.
+    """
 
     name: str
     epoch: Count
@@ -117,6 +122,7 @@ class _State(msgspec.Struct, array_like=True):
     filled_at: Time = 0.0
     window: _Window | None = None
     numbers: bytes = b""
+    seen_at: Time = 0.0
 
 
 @dataclass(slots=True)
@@ -155,7 +161,8 @@ class PofmklClient:
     One object serves all clients of its partitions: the samples of a poll go to the learner together. ``encode_prediction``
     makes the user's record; ``original`` takes a prediction or label back to the label's own unit. A client's samples are taken in
     order; those that have to wait for the model are remembered, ``waiting_limit`` a partition and one poll more at most. An upload
-    gathers all samples that come while it is open if the learner's steps may be added up, and is one sample's otherwise.
+    gathers all samples that come while it is open if the learner's steps may be added up, and is one sample's otherwise. At most
+    ``clients`` are remembered; one without a sample for ``client_expiry`` seconds makes room for another.
     ``challengers`` learn beside it and are measured; nothing else depends on them.
 
     With a ``join``, labels come on a channel of their own: a sample is predicted as soon as it is there, and the pace is that of
@@ -175,6 +182,7 @@ class PofmklClient:
         uplink: Uplink,
         seed: int,
         clients: int,
+        client_expiry: float = 86_400.0,
         shards: int = 1,
         fingerprint: int = 0,
         encode_prediction: Callable[[Prediction], bytes] = msgspec.json.encode,
@@ -194,6 +202,7 @@ class PofmklClient:
         self.uplink = uplink
         self.seed = seed
         self.clients = clients
+        self.client_expiry = client_expiry
         self.shards = shards
         self.fingerprint = fingerprint
         self.encode_prediction = encode_prediction
@@ -210,15 +219,20 @@ class PofmklClient:
         )
         self._members: dict[tuple[int, str], _Member] = {}
         self._waiting: dict[int, int] = {}
+        # The time that each partition's own samples have come to: nobody is idle because the worker was away.
+        self._reached: dict[int, float] = {}
+        # Partition and time for which nobody made room in this batch: strangers may ask for a seat with every sample.
+        self._full: set[tuple[int, float]] = set()
         self._ready: dict[tuple[int, str], _Member] = {}
         self._open_uploads: dict[tuple[int, str], _Upload] = {}
         self._due: list[tuple[float, tuple[int, str]]] = []
         self._touched: dict[tuple[int, str], _Member] = {}
         self._changed: dict[tuple[int, bytes], bytes | None] = {}
+        self._forgotten: dict[tuple[int, bytes], None] = {}
         self._steps = Rows(learner.row_length)
         self._row_bytes = learner.row_length * np.dtype(learner.dtype).itemsize
         self._counts = dict.fromkeys(
-            ("samples", "labels", "unlabelled", "update_bytes", "update_budget_bytes", "updates", "skipped"), 0.0
+            ("samples", "labels", "unlabelled", "update_bytes", "update_budget_bytes", "updates", "skipped", "expired"), 0.0
         )
         self._recent: deque[tuple[float, float]] = deque(maxlen=WINDOW)
         self._last_now: float | None = None
@@ -226,6 +240,7 @@ class PofmklClient:
         # Updates counted when the model last changed.
         self._updates_answered = 0.0
         self._moments = Moments()
+        self._told_bounded = 0
 
     @property
     def wake_at(self) -> float | None:
@@ -243,30 +258,51 @@ class PofmklClient:
 
     @property
     def trouble(self) -> str | None:
+        return self.agreement.trouble or self._model_trouble or self.watch.trouble(self._ever_learnt)
+
+    @property
+    def _model_trouble(self) -> str | None:
+        if self.model.trouble is not None:
+            return f"the model is not in use as it is published: {self.model.trouble}"
+        if not self.pace.lockstep and any(self.model.lockstep):
+            return (
+                'learning.staleness = "lockstep" at the server and not here: most of what is learnt here comes too late and is '
+                "ignored; set the same at both"
+            )
         silence = self._model_silence
-        silent = NO_MODEL.format(max(self.model.versions), silence.patience) if silence.overdue else None
-        return self.agreement.trouble or self.model.trouble or self.watch.trouble(self._ever_learnt) or silent
+        return NO_MODEL.format(max(self.model.versions), silence.patience) if silence.overdue else None
 
     def notices(self) -> Iterable[Notice]:
         yield from self.agreement.notices()
         yield from self.watch.notices(self._ever_learnt)
         if self.join is not None:
             yield from self.join.notices()
+        bounded = self.learner.bounded - self._told_bounded
+        self._told_bounded = self.learner.bounded
+        if bounded:
+            yield Notice(
+                "bounded_predictions",
+                f"{bounded} predictions were more than a label range beyond samples.label_range and were kept there: the model "
+                "diverged, the labels are not in that range, or somebody else writes into the model topic",
+            )
 
     def _ever_learnt(self) -> bool:
         return bool(self._sums()[:, 1].any())
 
     def forget(self, name: str) -> bool:
-        return False
+        known = [member for key, member in self._members.items() if key[1] == name]
+        for member in known:
+            self._forget(member)
+        return bool(known)
 
     def open(self, partition: int) -> None:
         self._moments.opened()
-        self._waiting[partition] = 0
+        self._waiting[partition], self._reached[partition] = 0, 0.0
         if self.join is not None:
             self.join.open(partition)
 
     def close(self, partition: int) -> None:
-        del self._waiting[partition]
+        del self._waiting[partition], self._reached[partition]
         for key in [key for key in self._members if key[0] == partition]:
             member = self._members.pop(key)
             self.learner.give_back(member.row)
@@ -279,6 +315,7 @@ class PofmklClient:
         if self.join is not None:
             self.join.close(partition)
         self._changed = {key: value for key, value in self._changed.items() if key[0] != partition}
+        self._forgotten = {key: None for key in self._forgotten if key[0] != partition}
         if not self._waiting:
             self._model_silence.answered()
 
@@ -310,6 +347,7 @@ class PofmklClient:
         replies: list[Send | Rejection] = []
         if self._moments.pass_to(now, tick=not batch):
             self._set_back(now)
+        self._full = set()
         if self._last_now is not None and self.uplink.bytes_per_second is not None:
             passed = max(0.0, now - self._last_now)
             self._counts["update_budget_bytes"] += passed * self.uplink.bytes_per_second * len(self._members)
@@ -324,10 +362,10 @@ class PofmklClient:
                 self._check_label(received.message.label)
                 key = received.partition, received.message.client
                 if self.join is None:
-                    self._queue(self._member_of(key, now), received.message, received.record.key)
+                    self._queue(self._member_of(key, received.record, now), received.message, received.record.key)
                 else:
                     if received.channel == "samples":
-                        self._member_of(key, now)
+                        self._member_of(key, received.record, now)
                     elif key not in self._members:
                         self.join.check_room(*key)
                     arrived.setdefault(key, []).append((received.message, received.record.key))
@@ -371,21 +409,70 @@ class PofmklClient:
         if self.learner.loss is LOGISTIC and label not in (None, 0.0, 1.0):
             raise PeerError("label", f"label {label}, 0 or 1 is expected with the logistic loss (after samples.label_range)")
 
-    def _member_of(self, key: tuple[int, str], now: float) -> _Member:
+    def _member_of(self, key: tuple[int, str], record: Record, now: float) -> _Member:
         member = self._members.get(key)
+        written_at = min(record.timestamp, now) if record.timestamp > 0 else now
+        reached = self._reached[key[0]]
+        if not reached or written_at >= reached + self.client_expiry / STEPS_OF_EXPIRY:
+            reached = written_at
         if member is None:
             if len(self._members) >= self.clients:
-                elsewhere = [partition for partition in self._waiting if (partition, key[1]) in self._members]
-                if elsewhere:
-                    remedy = f"its samples come in the partitions {elsewhere} too: write the topic with the client as the key"
-                else:
-                    remedy = self.watch.disorder or "raise federation.clients"
-                raise PeerError("too_many_clients", f"{key[1]!r} would be client {self.clients + 1}: {remedy}")
+                self._make_room(key, reached)
             # A life of the client's state is told from an earlier one that was lost by when it began.
             member = self._member(key, _State(key[1], epoch=int(now * 1e6), tokens=float("inf"), filled_at=now))
             # Even if its first sample has to wait: the epoch must be the same after a restart.
             self._touched[key] = member
+        # Not before here: who is refused moves no time on.
+        self._reached[key[0]] = reached
+        if member.state.seen_at != reached:
+            member.state.seen_at = reached
+            self._touched[key] = member
         return member
+
+    def _make_room(self, newcomer: tuple[int, str], at: float) -> None:
+        """Forget the client that has been idle for longest; PeerError if none has been for long enough."""
+        longest, idle = None, self.client_expiry
+        for key, member in self._members.items() if (newcomer[0], at) not in self._full else ():
+            reached = at if key[0] == newcomer[0] else self._reached[key[0]]
+            if not member.state.seen_at:
+                # As the first releases remembered it.
+                member.state.seen_at = reached
+                self._touched[key] = member
+            busy = member.waiting or member.joined or key in self._open_uploads
+            if not busy and reached - member.state.seen_at >= idle:
+                longest, idle = member, reached - member.state.seen_at
+        if longest is None:
+            self._full.add((newcomer[0], at))
+            elsewhere = [partition for partition in self._waiting if (partition, newcomer[1]) in self._members]
+            if elsewhere:
+                remedy = f"its samples come in the partitions {elsewhere} too: write the topic with the client as the key"
+            else:
+                remedy = self.watch.disorder or (
+                    "raise federation.clients, or wait until one has been without a sample for federation.client_expiry_seconds = "
+                    f"{self.client_expiry:g}"
+                )
+            raise PeerError("too_many_clients", f"{newcomer[1]!r} would be client {self.clients + 1}: {remedy}")
+        self._counts["expired"] += 1
+        self._forget(longest)
+
+    def _forget(self, member: _Member) -> None:
+        """Whatever is remembered of a client goes, with what waits."""
+        key, name = member.key, member.state.name.encode()
+        self._waiting[key[0]] -= len(member.waiting) + len(member.joined)
+        slots = range(member.first_slot, member.first_slot + member.slots_written)
+        parts = self.learner.part_keys(member.row)
+        for remembered in (b"client/" + name, *(_part_key(name, part) for part in parts), *(_waiting_key(name, n) for n in slots)):
+            self._forgotten[key[0], remembered] = None
+            self._changed.pop((key[0], remembered), None)
+        self.learner.give_back(member.row)
+        if key in self._open_uploads:
+            self._steps.give_back(self._open_uploads.pop(key).step_rows)
+        for table in (self._members, self._ready, self._touched):
+            table.pop(key, None)
+        if self.challengers is not None:
+            self.challengers.forget(key)
+        if self.join is not None:
+            self.join.forget(*key)
 
     def _queue(self, member: _Member, sample: Sample, record_key: bytes | None) -> None:
         member.waiting.append((sample, record_key))
@@ -683,6 +770,10 @@ class PofmklClient:
             if filled.filled_at > now:
                 filled.filled_at = now
                 self._touched[key] = member
+            if member.state.seen_at > now:
+                member.state.seen_at = now
+                self._touched[key] = member
+        self._reached.update({partition: now for partition, reached in self._reached.items() if reached > now})
         if self.join is not None:
             self.join.set_back(now)
 
@@ -777,6 +868,10 @@ class PofmklClient:
 
     def changed_state(self) -> Iterable[StateChange]:
         encode = msgspec.msgpack.Encoder().encode
+        # First: a client that was forgotten may be back.
+        for partition, state_key in self._forgotten:
+            yield StateChange("state", partition, state_key, None)
+        self._forgotten = {}
         remembered = self.learner.remember([member.row for member in self._touched.values()])
         for (key, member), numbers in zip(self._touched.items(), remembered, strict=True):
             state, upload = member.state, self._open_uploads.get(key)
@@ -790,7 +885,7 @@ class PofmklClient:
             yield StateChange("state", key[0], b"client/" + name, encode(state))
             state.numbers, state.window = b"", None
             for part, content in self.learner.parts(member.row):
-                yield StateChange("state", key[0], b"part/" + len(name).to_bytes(2, "big") + name + part, content)
+                yield StateChange("state", key[0], _part_key(name, part), content)
         self._touched = {}
         for (partition, state_key), value in self._changed.items():
             yield StateChange("state", partition, state_key, value)
@@ -835,6 +930,7 @@ class PofmklClient:
             raise PeerError("malformed", f"it is the state of client {state.name!r}")
         self._check_versions(state.taken_on)
         member = self._known(key)
+        self._reached[key[0]] = max(self._reached[key[0]], state.seen_at)
         self.learner.restore(member.row, state.numbers)
         member.state = state
         if member.bucket is not None:
@@ -897,6 +993,9 @@ class PofmklClient:
         yield Measurement(
             "waiting_samples", "gauge", "Samples, or labels of [labels], that wait for the model", sum(self._waiting.values())
         )
+        yield Measurement("expired_clients", "counter", "Clients forgotten to make room for others", self._counts["expired"])
+        text = "Predictions kept at one label range beyond samples.label_range"
+        yield Measurement("bounded_predictions", "counter", text, self.learner.bounded)
         yield Measurement(
             "regret", "gauge", "Loss of the predictions minus loss of each client's best kernel, summed over clients", regret
         )
@@ -974,6 +1073,10 @@ class PofmklClient:
                     log_weights=after[place] - after[place].max(),
                 )
             )
+
+
+def _part_key(name: bytes, part: bytes) -> bytes:
+    return b"part/" + len(name).to_bytes(2, "big") + name + part
 
 
 def _waiting_key(name: bytes, slot: int) -> bytes:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from streamfl.challengers import challenger_names
 from streamfl.kernels.dictionary import LARGEST_SMOOTHNESS, Kernel, grid, paper_dictionary
@@ -25,6 +26,7 @@ __all__ = [
     "UplinkSection",
 ]
 
+LARGEST_DIMENSION = 100_000
 LARGEST_FREQUENCIES_BYTES = 4 * 2**30
 BANDWIDTHS = (0.35, 0.5, 0.7, 1.4, 2.8, 5.6)
 FEW_BANDWIDTHS = (0.7, 1.4, 2.8)
@@ -44,6 +46,25 @@ class PofmklFederation(Federation):
     """K, the size of the federation: the server divides by it."""
     shards: int = Field(default=1, ge=1, le=10_000)
     """Partitions of the updates and the model, over which the kernels are dealt."""
+    features: list[str] | int | None = None
+    """What a sample consists of: the inputs' names in order, or how many numbers they are. A new federation needs it; one that
+    began without it goes on with as many as it learnt from."""
+    client_expiry_seconds: float = Field(default=86_400.0, gt=0, allow_inf_nan=False)
+    """Seconds after which a client that says nothing makes room for another; nobody is forgotten while there is room."""
+
+    @field_validator("features")
+    @classmethod
+    def _are_distinct(cls, value: list[str] | int | None) -> list[str] | int | None:
+        if isinstance(value, list) and (not value or len(set(value)) < len(value)):
+            raise ValueError("at least one name is expected, and none twice")
+        if isinstance(value, int) and not 1 <= value <= LARGEST_DIMENSION:
+            raise ValueError(f"a number from 1 to {LARGEST_DIMENSION} is expected, or a list of names")
+        return value
+
+    @property
+    def dimension(self) -> int | None:
+        """How many numbers a sample consists of; None: it is not said."""
+        return len(self.features) if isinstance(self.features, list) else self.features
 
 
 class LearningSection(Section):
@@ -51,8 +72,9 @@ class LearningSection(Section):
 
     preset: Literal["default", "paper"] = "default"
     """default: the learner to use. paper: the text to the letter, with what it leaves open as the documentation lists it."""
-    staleness: Literal["lockstep", "bounded", "async"] = "lockstep"
-    """How far a client may run ahead of the model: not at all, max_staleness samples, or as far as it likes."""
+    staleness: Literal["lockstep", "bounded", "async"] = "async"
+    """How far a client may run ahead of the model: not at all, max_staleness samples, or as far as it likes; left out with
+    preset = "paper": lockstep. The server's has to be lockstep where the clients' is."""
     max_staleness: int | None = Field(default=None, ge=1)
     """The samples that a client may take on one model version; belongs to staleness = "bounded"."""
     precision: Literal["float32", "float64"] = "float32"
@@ -91,6 +113,13 @@ class LearningSection(Section):
     def exploration_rate(self) -> float:
         """xi."""
         return self.exploration if self.exploration is not None else 1.0 if self.preset == "paper" else 0.2
+
+    @model_validator(mode="before")
+    @classmethod
+    def _the_paper_is_of_rounds(cls, content: Any) -> Any:
+        if isinstance(content, Mapping) and content.get("preset") == "paper" and "staleness" not in content:
+            return {**content, "staleness": "lockstep"}
+        return content
 
     @model_validator(mode="after")
     def _bounds_belong_to_bounded(self) -> LearningSection:
@@ -230,6 +259,41 @@ class PofmklSettings(RoleSettings):
         if self.learning.preset == "paper" or self.uplink.budget_bytes_per_second is not None:
             return self.uplink.kernels_per_upload
         return self.uplink.kernels_per_upload or min(KERNELS_PER_UPLOAD, self.kernel_count)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _samples_consist_of_the_features(cls, content: Any) -> Any:
+        """What samples.features, or samples.dimension, leaves out is as federation.features has it."""
+        if not isinstance(content, Mapping):
+            return content
+        federation, samples = content.get("federation"), content.get("samples")
+        if not isinstance(federation, Mapping) or not isinstance(samples, Mapping):
+            return content
+        features, own = federation.get("features"), samples.get("features")
+        if isinstance(features, list) and own is None:
+            return {**content, "samples": {**samples, "features": features}}
+        if isinstance(features, int) and isinstance(own, str) and samples.get("dimension") is None:
+            return {**content, "samples": {**samples, "dimension": features}}
+        return content
+
+    @model_validator(mode="after")
+    def _features_are_the_federations(self) -> PofmklSettings:
+        features = self.federation.features
+        if self.samples is None or features is None or self.samples.features is None:
+            return self
+        own = self.samples.features
+        count = len(own) if isinstance(own, list) else self.samples.dimension
+        if count is not None and count != self.federation.dimension:
+            key = "samples.features" if isinstance(own, list) else "samples.dimension"
+            raise ValueError(
+                f"{key} gives {count} inputs, federation.features says {self.federation.dimension}: as many are expected"
+            )
+        if isinstance(own, list) and isinstance(features, list) and own != features and set(own) == set(features):
+            raise ValueError(
+                f"samples.features = {own}: they are those of federation.features in another order; leave samples.features out, or "
+                f"name them as {features}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _keys_belong_to_the_preset(self) -> PofmklSettings:

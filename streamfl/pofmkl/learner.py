@@ -85,6 +85,8 @@ class Learner(Protocol):
     """Whether the steps of several samples may be added up; otherwise each labelled sample is an upload of its own."""
     drifts: int
     """Changes found in the clients' errors since the learner was made."""
+    bounded: int
+    """Predictions that would have been out of all proportion to the labels, and were kept at the bound, since it was made."""
 
     def borrow(self) -> int:
         """A row for a new client, empty."""
@@ -134,6 +136,9 @@ class Learner(Protocol):
 
     def restore_part(self, row: int, key: bytes, value: bytes) -> None:
         """Take back what ``parts`` gave, before or after the record; PeerError as above."""
+
+    def part_keys(self, row: int) -> Iterable[bytes]:
+        """Every key under which ``parts`` may have given something of this client."""
 
     def sums(self, rows: Sequence[int]) -> NDArray[np.float64]:
         """Samples, labels, squared errors and losses of each client, added up: (clients, 4)."""

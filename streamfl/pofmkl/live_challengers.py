@@ -77,6 +77,10 @@ class LiveChallengers:
                 self._squared_errors[name] += (prediction - label) ** 2
                 self._recent[name].append((prediction, label))
 
+    def forget(self, key: _ClientKey) -> None:
+        """Forget a client's challengers; what was measured stays."""
+        self._challengers.pop(key, None)
+
     def close(self, partition: int) -> None:
         """Forget the challengers of a partition's clients; what was measured stays."""
         self._challengers = {key: own for key, own in self._challengers.items() if key[0] != partition}

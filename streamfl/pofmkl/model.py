@@ -7,18 +7,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.pofmkl.messages import LARGEST_STEP, KernelParameters, ShardVersion, SignedVersion
+from streamfl.pofmkl.messages import KernelParameters, ShardVersion, SignedVersion
 from streamfl.pofmkl.signed_model import ModelSigning, StagedShard, empty_row
 from streamfl.role import PeerError
+from streamfl.sequences import LARGEST_COUNT
 from streamfl.wire import decode_array
 
-__all__ = ["ModelTable"]
+__all__ = ["LARGEST_PARAMETERS", "ModelTable"]
+
+# A kernel's prediction is theta . z with |z| = 1, of labels that are 0 to 1 and a thousand at most. The default server_step keeps
+# |theta| <= 3 sqrt(10 n) after n rows (see server_steps): more than 10^10 updates would lead here.
+LARGEST_PARAMETERS = 1e6
+# Updates that one commit of the server, or what compaction took of a reader that was behind, may account for.
+LARGEST_JUMP = 100_000
 
 
 class ModelTable:
     """Parameters of every kernel, (kernels, row_length), and the version of each shard.
 
-    Version 0 is all zeros, known without a server. With ``signing`` only versions are taken that the server signed.
+    Version 0 is all zeros, known without a server. A version lower than the last is taken: the server mends its topic so. With
+    ``signing`` only versions are taken that the server signed. lockstep: of each shard, whether its server counts rounds and not
+    updates, as far as its numbers tell.
     """
 
     def __init__(
@@ -42,14 +51,11 @@ class ModelTable:
         if signing is not None:
             empty = empty_row(row_length, dtype)
             self._signed = {shard: StagedShard(signing, range(shard, kernels, shards), empty) for shard in range(shards)}
+        # Why the newest marker of a shard was refused; which kernels were; the version beyond a jump that was refused.
         self._refused: dict[int, str] = {}
-
-    @property
-    def trouble(self) -> str | None:
-        """Why the newest versions that came were not taken; None if they were."""
-        if not self._refused:
-            return None
-        return f"the model goes on as it was: {'; '.join(self._refused.values())}"
+        self._implausible: dict[int, str] = {}
+        self._jumped_to: dict[int, int] = {}
+        self.lockstep: tuple[bool, ...] = (False,) * shards
 
     @property
     def unsigned(self) -> int:
@@ -61,8 +67,14 @@ class ModelTable:
         """The version as predictions name it: a number, or one for each shard."""
         return self.versions[0] if len(self.versions) == 1 else self.versions
 
+    @property
+    def trouble(self) -> str | None:
+        """Why the newest records of the model topic are not in use; None if they are."""
+        reasons = [*self._refused.values(), *self._implausible.values()]
+        return reasons[0] if reasons else None
+
     def apply(self, message: KernelParameters | ShardVersion | SignedVersion, shard: int) -> None:
-        """Take a record of the model topic; PeerError where it does not fit this federation."""
+        """Take a record of the model topic; PeerError where it does not fit this federation, or cannot be true."""
         if shard not in self._staged:
             raise PeerError("shard", f"the model has partition {shard}, federation.shards is {len(self.versions)}")
         signed = self._signed.get(shard)
@@ -70,8 +82,12 @@ class ModelTable:
             if not 0 <= message.kernel < len(self.parameters) or message.kernel % len(self.versions) != shard:
                 raise PeerError("kernel", f"kernel {message.kernel} does not belong to shard {shard}")
             parameters: NDArray[Any] = decode_array(message.parameters, self._dtype, self.parameters.shape[1:], "parameters")
-            if not np.abs(parameters).max() <= LARGEST_STEP:
-                raise PeerError("not_finite", f"parameters of kernel {message.kernel} hold a number above {LARGEST_STEP:g}")
+            norm = float(np.sqrt(np.square(parameters, dtype=np.float64).sum()))
+            if not norm <= LARGEST_PARAMETERS:
+                text = f"parameters of kernel {message.kernel} have a norm of {norm:g}, at most {LARGEST_PARAMETERS:g} is plausible"
+                self._implausible[message.kernel] = text
+                raise PeerError("implausible", text)
+            self._implausible.pop(message.kernel, None)
             if signed is None:
                 self._staged[shard][message.kernel] = parameters
             else:
@@ -80,25 +96,41 @@ class ModelTable:
         # Whatever the marker says, the kernels before it belong to no later version.
         staged, self._staged[shard] = self._staged[shard], {}
         version, message = message, message.marker if isinstance(message, SignedVersion) else message
-        if message.fingerprint != self._fingerprint or message.shard != shard:
-            raise PeerError(
-                "configuration",
-                "the server has another federation name, seed, loss, dictionary, features_per_kernel, precision or shards",
-            )
-        if message.dimension != self._dimension:
-            raise PeerError(
-                "configuration", f"the federation's samples have {message.dimension} features, this client's {self._dimension}"
-            )
-        if signed is not None:
-            try:
+        try:
+            self._check(message, shard)
+            if signed is not None:
                 if not isinstance(version, SignedVersion):
                     raise PeerError("unsigned", f"version {message.model_version} of the model comes without a signature")
                 staged = signed.take(version)
-            except PeerError as error:
-                self._refused[shard] = str(error)
-                raise
-            self._refused.pop(shard, None)
+        except PeerError as error:
+            self._refused[shard] = error.text
+            raise
+        self._refused.pop(shard, None)
+        self._jumped_to.pop(shard, None)
+        in_rounds = message.model_version != message.updates
+        self.lockstep = (*self.lockstep[:shard], in_rounds, *self.lockstep[shard + 1 :])
         for kernel, parameters in staged.items():
             self.parameters[kernel] = parameters
             self.squared_norms[kernel] = np.square(parameters, dtype=np.float64).sum()
         self.versions = (*self.versions[:shard], message.model_version, *self.versions[shard + 1 :])
+
+    def _check(self, marker: ShardVersion, shard: int) -> None:
+        if marker.fingerprint != self._fingerprint or marker.shard != shard:
+            raise PeerError(
+                "configuration",
+                "the server has another federation name, seed, federation.features (names or their order), loss, dictionary, "
+                "features_per_kernel, precision or shards: make [federation], [learning] and [kernels] here what they are there",
+            )
+        if marker.dimension != self._dimension:
+            raise PeerError(
+                "configuration", f"the federation's samples have {marker.dimension} features, this client's {self._dimension}"
+            )
+        version, updates = marker.model_version, marker.updates
+        # A version is of one update at least.
+        if not 0 <= version <= updates <= LARGEST_COUNT:
+            raise PeerError("implausible", f"the model's version is {version}, of {updates} updates: that cannot be")
+        known = self.versions[shard]
+        if known and version > max(known, self._jumped_to.get(shard, 0)) + LARGEST_JUMP:
+            # If it is true the next one says so again.
+            self._jumped_to[shard] = version
+            raise PeerError("implausible", f"the model's version is {version} after {known}: who else writes into the model topic?")

@@ -197,6 +197,8 @@ class PracticalLearner:
         if detector != "none":
             self._detectors = Windowed(lambda: ChangeDetector(self._kept_label + 1), self._ring)
         self.drifts = 0
+        # Every prediction is kept within the labels that its client has seen, and a margin.
+        self.bounded = 0
         seen: list[Any] = [("inputs", number, (self.dimension,))]
         asked: list[Any] = [*seen, ("experts", np.dtype(self.dtype).newbyteorder("<"), (experts_in_all,))]
         said: list[Any] = [*asked, ("predictions", number), ("pivot", number), ("known", "<i8"), ("lags", number, (LAGS,))]
@@ -360,6 +362,11 @@ class PracticalLearner:
 
     def parts(self, row: int) -> Iterable[tuple[bytes, bytes]]:
         return self._changed.pop(row, {}).items()
+
+    def part_keys(self, row: int) -> Iterable[bytes]:
+        yield b"s"
+        yield from (_key(kind, slot) for kind in self._entry_types for slot in range(SNAPSHOT_EVERY))
+        yield from (_key(b"k", slot) for slot in range(self._ring))
 
     def restore(self, row: int, remembered: bytes) -> None:
         if remembered:

@@ -66,7 +66,9 @@ def _dtype(settings: PofmklSettings) -> Any:
     return np.float64 if settings.learning.precision == "float64" else np.float32
 
 
-def _fingerprint(settings: PofmklSettings) -> int:
+def _fingerprint(settings: PofmklSettings, named: bool = True) -> int:
+    """named: with the samples' features, if they are given; federations that began without are known by the other."""
+    features = settings.federation.features
     learning = settings.learning
     kernels: object
     if learning.preset == "paper":
@@ -83,6 +85,7 @@ def _fingerprint(settings: PofmklSettings) -> int:
         kernels,
         learning.features_per_kernel,
         np.dtype(_dtype(settings)).name,
+        *([] if features is None or not named else [tuple(features) if isinstance(features, list) else features]),
     )
 
 
@@ -147,6 +150,7 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
         uplink=Uplink(settings.kernels_per_upload, settings.uplink.budget_bytes_per_second, learning.exploration_rate),
         seed=settings.federation.seed,
         clients=settings.federation.clients,
+        client_expiry=settings.federation.client_expiry_seconds,
         shards=settings.federation.shards,
         fingerprint=_fingerprint(settings),
         encode_prediction=msgspec.json.Encoder().encode,
@@ -239,11 +243,14 @@ def _build_server(settings: PofmklSettings) -> PofmklServer:
         clients=settings.federation.clients,
         kernels=settings.kernel_count,
         features=learning.features_per_kernel,
+        dimension=settings.federation.dimension,
         step=server_step(settings),
         shards=settings.federation.shards,
         lockstep=learning.staleness == "lockstep",
         round_timeout=learning.round_timeout_seconds,
+        client_expiry=settings.federation.client_expiry_seconds,
         fingerprint=_fingerprint(settings),
+        former_fingerprint=_fingerprint(settings, named=False),
         dtype=_dtype(settings),
         signing=_signing(settings),
     )

@@ -12,77 +12,68 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.moments import Moments
-from streamfl.pofmkl.messages import (
-    KERNEL_PARAMETERS,
-    LARGEST_STEP,
-    LARGEST_TARGET,
-    MARKER_KEY,
-    SHARD_VERSION,
-    SIGNED_KEY,
-    SIGNED_VERSION,
-    UPDATE,
-    KernelParameters,
-    ShardVersion,
-    SignedVersion,
-    Update,
-    kernel_key,
-)
+from streamfl.pofmkl.members import Members
+from streamfl.pofmkl.messages import LARGEST_STEP, LARGEST_TARGET, UPDATE, ShardVersion, Update
+from streamfl.pofmkl.publication import Publication
 from streamfl.pofmkl.server_steps import AveragedStep, ServerStep
-from streamfl.pofmkl.signed_model import ModelSigning, SignedShard, empty_row
+from streamfl.pofmkl.signed_model import ModelSigning
+from streamfl.restored import Time
 from streamfl.role import ConfigurationError, Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
-from streamfl.wire import VERSION, decode_array, encode_array
+from streamfl.sequences import check_numbers
+from streamfl.wire import VERSION, Count
 
 __all__ = ["PofmklServer"]
 
 # Steps are taken this many raw bytes at a time, for they grow in double precision: a poll may hold hundreds of megabytes.
 BLOCK_BYTES = 4_000_000
-
-
-class _Member(msgspec.Struct, array_like=True):
-    """What the server remembers of a client. ``awaited``: the round does not close without it before its timeout."""
-
-    epoch: int
-    sequence: int
-    seen_at: float
-    awaited: bool
+# So many clients are named in a line of the log.
+NAMED = 5
 
 
 class _Round(msgspec.Struct, array_like=True):
     """``opened_at``: when the first update of the open round was written to its topic. ``dimension``: of the clients' inputs."""
 
-    opened_at: float | None
+    opened_at: Time | None
     ever_timed_out: bool
-    dimension: int
+    dimension: Count
 
 
 @dataclass
 class _Shard:
+    number: int
     kernels: frozenset[int]
     parameters: NDArray[Any]
     step: ServerStep
+    members: Members
+    publication: Publication
     model_version: int = 0
     updates: int = 0
     round: _Round = field(default_factory=lambda: _Round(None, False, 0))
     round_changed: bool = False
-    members: dict[str, _Member] = field(default_factory=dict)
-    touched: dict[str, None] = field(default_factory=dict)
-    awaited: int = 0
+    # The clients that the open round waits for.
+    missing: set[str] = field(default_factory=set)
     pending: dict[str, Update] = field(default_factory=dict)
     pending_changed: dict[str, None] = field(default_factory=dict)
     changed_kernels: set[int] = field(default_factory=set)
     published: bool = True
-    signed: SignedShard | None = None
+    book_changed: bool = False
+    mending: bool = False
+    # Something of it was restored; what was restored has been looked at.
+    remembered: bool = False
+    settled: bool = False
 
 
 class PofmklServer:
     """Moves the global parameters by what clients send; partition p of the updates is shard p: kernels p, p + shards, …
 
-    clients: K, the size of the federation. step: makes a shard's :class:`~streamfl.pofmkl.server_steps.ServerStep`, given how many
-    kernels it has; None: equation (10), the average of the clients' gradients. lockstep: a step a round, on its rows in order of
-    the clients' names, when every client was heard or ``round_timeout`` seconds after the first; otherwise every update is applied
-    as it comes. A client that missed a round is not waited for until it is heard again. At most K clients are remembered; one
-    unseen for ``client_expiry`` seconds makes room. dtype: of the rows, and of the parameters as remembered and published.
-    signing: signs each version; what it takes back has to be what it signed, and is published once more.
+    clients: K, the size of the federation. dimension: of its samples; None: what was remembered, and a server without that raises
+    ConfigurationError at its first batch, for the first client to speak must not decide it. step: makes a shard's
+    :class:`~streamfl.pofmkl.server_steps.ServerStep`, given how many kernels it has; None: equation (10), the average of the
+    clients' gradients. lockstep: a step a round, on its rows in order of the clients' names, when every client was heard or
+    ``round_timeout`` seconds after the first; otherwise every update is applied as it comes. A client that missed a round is not
+    waited for until it takes part again. At most K clients are remembered; one unseen for ``client_expiry`` seconds makes room.
+    former_fingerprint: what the federation had before its features were named.
+    dtype: of the rows, and of the parameters as remembered and published. signing: signs each version.
     """
 
     def __init__(
@@ -91,29 +82,36 @@ class PofmklServer:
         clients: int,
         kernels: int,
         features: int,
+        dimension: int | None = None,
         step: Callable[[int], ServerStep] | None = None,
         shards: int = 1,
         lockstep: bool = True,
         round_timeout: float = 30.0,
         client_expiry: float = 86_400.0,
         fingerprint: int = 0,
+        former_fingerprint: int | None = None,
         dtype: Any = np.float32,
         signing: ModelSigning | None = None,
     ) -> None:
         self.clients = clients
         self.kernels = kernels
         self.features = features
+        self.dimension = dimension
         self._make_step = step or (lambda kernels: AveragedStep(clients))
         self.shards = shards
         self.lockstep = lockstep
         self.round_timeout = round_timeout
         self.client_expiry = client_expiry
         self.fingerprint = fingerprint
+        self.former_fingerprint = fingerprint if former_fingerprint is None else former_fingerprint
         self.dtype = dtype
         self.signing = signing
         self._moments = Moments()
         self._open: dict[int, _Shard] = {}
-        self._counts = {"applied": 0, "late": 0, "duplicate": 0, "timed_out_rounds": 0, "expired_clients": 0}
+        self._counts = dict.fromkeys(("applied", "superseded", "timed_out_rounds", "expired_clients", "mended"), 0)
+        self._ignored = dict.fromkeys(("late", "duplicate", "empty"), 0)
+        # The first of each reason: there may be as many as messages.
+        self._notices: dict[str, Notice] = {}
         self._staleness = 0.0
 
     @property
@@ -134,66 +132,101 @@ class PofmklServer:
         return None
 
     def notices(self) -> Iterable[Notice]:
-        return ()
+        notices, self._notices = self._notices, {}
+        return notices.values()
 
     def forget(self, name: str) -> bool:
-        return False
+        known = [shard for shard in self._open.values() if name in shard.members]
+        for shard in known:
+            self._settle(shard)
+            self._forget(shard, name)
+            self._close_complete(shard)
+        return bool(known)
 
     def open(self, partition: int) -> None:
         self._moments.opened()
         kernels = range(partition, self.kernels, self.shards)
-        parameters = np.zeros((len(kernels), 2 * self.features), self.dtype)
-        shard = self._open[partition] = _Shard(frozenset(kernels), parameters, self._make_step(len(kernels)))
-        if self.signing is not None:
-            shard.signed = SignedShard(self.signing, kernels, empty_row(2 * self.features, self.dtype))
+        self._open[partition] = _Shard(
+            partition,
+            frozenset(kernels),
+            np.zeros((len(kernels), 2 * self.features), self.dtype),
+            self._make_step(len(kernels)),
+            Members(self.clients, self.client_expiry),
+            Publication(kernels, 2 * self.features, self.dtype, (self.fingerprint, self.former_fingerprint), self.signing),
+        )
 
     def close(self, partition: int) -> None:
         del self._open[partition]
 
     def restore(self, change: StateChange) -> None:
-        shard, value = self._open[change.partition], change.value or b""
+        shard, key, value = self._open[change.partition], change.key, change.value or b""
         if change.channel == "model":
-            if change.key == SIGNED_KEY:
-                self._restore_signed(shard, SIGNED_VERSION.decode(value))
-            elif change.key == MARKER_KEY:
-                self._restore_marker(shard, SHARD_VERSION.decode(value))
-            else:
-                kernel = KERNEL_PARAMETERS.decode(value)
-                if kernel.kernel not in shard.kernels:
-                    raise PeerError("kernel", f"kernel {kernel.kernel} does not belong to shard {change.partition}")
-                shard.parameters[kernel.kernel // self.shards] = decode_array(
-                    kernel.parameters, self.dtype, (2 * self.features,), "parameters"
-                )
-                if shard.signed is not None:
-                    shard.signed.note(kernel.kernel, kernel.parameters)
+            try:
+                shard.publication.restore_topic(key, value)
+            except PeerError:
+                # The first releases kept nothing to mend it from.
+                if shard.remembered and not shard.publication.has_a_book:
+                    raise
+                shard.publication.spoil(key)
             return
-        kind, _, name = change.key.partition(b"/")
+        shard.remembered = True
+        kind, _, name = key.partition(b"/")
         try:
             if kind == b"round":
                 shard.round = msgspec.msgpack.decode(value, type=_Round)
             elif kind == b"client":
-                shard.members[name.decode()] = member = msgspec.msgpack.decode(value, type=_Member)
-                shard.awaited += member.awaited
+                shard.members.restore(name.decode(), value)
             elif kind == b"step":
                 shard.step.restore(name, value)
-            elif kind == b"signed":
-                if shard.signed is not None:
-                    shard.signed.restore_remembered(value)
-            else:
+            elif kind == b"pending":
                 shard.pending[name.decode()] = UPDATE.decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise PeerError("malformed", f"server state {change.key!r}: {error}") from None
+            elif not shard.publication.restore(key, value):
+                raise PeerError("malformed", f"server state {key!r} is not known to this release")
+        except (msgspec.DecodeError, ValueError) as error:
+            raise PeerError("malformed", f"server state {key!r}: {error}") from None
 
-    def _restore_marker(self, shard: _Shard, marker: ShardVersion) -> None:
-        self._check_fingerprint(marker.fingerprint)
-        shard.model_version, shard.updates = marker.model_version, marker.updates
-
-    def _restore_signed(self, shard: _Shard, version: SignedVersion) -> None:
-        self._restore_marker(shard, version.marker)
-        if shard.signed is not None:
-            shard.signed.restore(version)
-            # All of it once more, under the key of today: what others wrote over it is mended, and an older key may go.
+    def _settle(self, shard: _Shard) -> None:
+        """Look at what was restored, once, when all of it is there. ConfigurationError if it cannot go on so."""
+        if shard.settled:
+            return
+        shard.settled = True
+        if self.dimension is None and not shard.round.dimension:
+            raise ConfigurationError(
+                "federation.features is missing: a federation that begins says what its samples consist of, such as "
+                'features = ["t1", "t2"] in [federation], the same at every member; or how many numbers they are, such as '
+                "features = 16, where they come as one list"
+            )
+        if self.dimension is not None:
+            if shard.round.dimension not in (0, self.dimension):
+                raise ConfigurationError(
+                    f"federation.features: {self.dimension} are given, and what was learnt so far is of {shard.round.dimension}. "
+                    "Give those that it was learnt from, or set another federation.name to begin anew"
+                )
+            if not shard.round.dimension:
+                shard.round.dimension, shard.round_changed = self.dimension, True
+        kept_a_book = shard.publication.has_a_book
+        settled = shard.publication.settle(shard.remembered, shard.number, shard.round.dimension)
+        shard.model_version, shard.updates = settled.model_version, settled.updates
+        for kernel, row in settled.parameters.items():
+            shard.parameters[kernel // self.shards] = row
+        shard.changed_kernels |= settled.again
+        shard.published = not (settled.again or settled.marker_again)
+        shard.book_changed = not kept_a_book
+        if self.signing is not None and shard.remembered:
+            # All of it once more, under the key of today: an older key may go.
             shard.changed_kernels, shard.published = set(shard.kernels), False
+        if settled.mended is not None:
+            self._counts["mended"] += 1
+            self._say("model_mended", settled.mended)
+        if settled.taken_over:
+            self._say("taken_over", "what was learnt before federation.features was given goes on with it")
+        shard.missing = shard.members.awaited - shard.pending.keys()
+        if not self.lockstep and (shard.model_version != shard.updates or shard.round.opened_at is not None):
+            # It was in lockstep before.
+            if shard.pending:
+                self._close_round(shard)
+            shard.model_version, shard.published = shard.updates, False
+            shard.round.opened_at, shard.round_changed = None, True
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         """A tick closes the rounds that have waited long enough.
@@ -201,13 +234,8 @@ class PofmklServer:
         Among messages it is their own time in the topic that counts: what lay there before a round was over belongs to it, however
         late a server that was away reads it.
         """
-        for partition, shard in self._open.items():
-            if shard.signed is not None and shard.signed.lost is not None:
-                raise ConfigurationError(
-                    f"of the model's partition {partition}, {shard.signed.lost} as this server signed it is not there any more: "
-                    "somebody else has written to that topic. Take that right from them, and bring the topic's records back, or "
-                    "delete the federation's topics and begin anew"
-                )
+        for shard in self._open.values():
+            self._settle(shard)
         if self._moments.pass_to(now, tick=not batch):
             for shard in self._open.values():
                 _set_back(shard, now)
@@ -229,41 +257,28 @@ class PofmklServer:
         return rejections
 
     def changed_state(self) -> Iterable[StateChange]:
-        encode = msgspec.msgpack.encode
         for partition, shard in self._open.items():
-            for name in shard.touched:
-                member = shard.members.get(name)
-                yield StateChange("state", partition, b"client/" + name.encode(), None if member is None else encode(member))
+            for name, member in shard.members.changed_state():
+                yield StateChange("state", partition, b"client/" + name.encode(), member)
             for name in shard.pending_changed:
                 update = shard.pending.get(name)
                 yield StateChange(
                     "state", partition, b"pending/" + name.encode(), None if update is None else UPDATE.encode(update)
                 )
             if shard.round_changed:
-                yield StateChange("state", partition, b"round", encode(shard.round))
-            shard.touched, shard.pending_changed, shard.round_changed = {}, {}, False
+                yield StateChange("state", partition, b"round", msgspec.msgpack.encode(shard.round))
+            shard.pending_changed, shard.round_changed = {}, False
             for key, value in shard.step.changed_state():
                 yield StateChange("state", partition, b"step/" + key, value)
-            for kernel in sorted(shard.changed_kernels):
-                row = encode_array(shard.parameters[kernel // self.shards])
-                if shard.signed is not None:
-                    shard.signed.note(kernel, row)
-                yield StateChange(
-                    "model", partition, kernel_key(kernel), KERNEL_PARAMETERS.encode(KernelParameters(VERSION, kernel, row))
-                )
-            shard.changed_kernels = set()
             if not shard.published:
                 marker = ShardVersion(
                     VERSION, self.fingerprint, shard.round.dimension, partition, shard.model_version, shard.updates
                 )
-                # Last in the step: readers take the parameters before it as one version.
-                if shard.signed is None:
-                    yield StateChange("model", partition, MARKER_KEY, SHARD_VERSION.encode(marker))
-                else:
-                    signed, remembered = shard.signed.sign(marker)
-                    yield StateChange("state", partition, b"signed", remembered)
-                    yield StateChange("model", partition, SIGNED_KEY, signed)
-                shard.published = True
+                yield from shard.publication.changes(partition, shard.changed_kernels, shard.parameters, marker)
+            elif shard.book_changed:
+                yield shard.publication.book(partition, self.fingerprint, shard.model_version, shard.updates)
+            shard.changed_kernels = set()
+            shard.published, shard.book_changed, shard.mending = True, False, False
 
     def measure(self) -> Iterable[Measurement]:
         shards = list(self._open.values())
@@ -274,10 +289,12 @@ class PofmklServer:
         heard = sum(len(s.pending) for s in shards)
         yield Measurement("round_waiting", "gauge", "Clients heard in the open round", heard, (), True)
         yield Measurement("staleness", "gauge", "Versions between an update's model and the newest, last update", self._staleness)
-        for reason in ("late", "duplicate"):
-            yield Measurement(
-                "ignored_updates", "counter", "Updates that changed nothing", self._counts[reason], (("reason", reason),), True
-            )
+        for reason, count in self._ignored.items():
+            yield Measurement("ignored_updates", "counter", "Updates that changed nothing", count, (("reason", reason),), True)
+        text = "Updates with a number below one that was heard just before: two speak for one client"
+        yield Measurement("superseded_updates", "counter", text, self._counts["superseded"])
+        text = "Times that the model topic held what the server had not published, and was written anew"
+        yield Measurement("model_repairs", "counter", text, self._counts["mended"])
         timed_out = self._counts["timed_out_rounds"]
         yield Measurement("timed_out_rounds", "counter", "Rounds closed without every client", timed_out, (), True)
         yield Measurement("expired_clients", "counter", "Clients forgotten to make room", self._counts["expired_clients"])
@@ -287,7 +304,7 @@ class PofmklServer:
         sound: list[Received] = []
         for received in messages:
             try:
-                self._check(shard, received)
+                self._check(shard, received, now)
                 sound.append(received)
             except PeerError as error:
                 rejections.append(Rejection(received, error))
@@ -318,72 +335,124 @@ class PofmklServer:
     def _hear(self, shard: _Shard, update: Update, at: float) -> bool:
         """Remember who was heard; whether the update is to be applied at once."""
         # What may be refused comes first: a message that is refused closes no round by its time, either.
-        if update.model_version > shard.model_version:
-            raise PeerError("malformed", f"update names version {update.model_version}, the model is at {shard.model_version}")
-        if shard.round.dimension not in (0, update.dimension):
+        if update.dimension != shard.round.dimension:
             raise PeerError(
                 "configuration", f"made from samples of {update.dimension} features; the federation's have {shard.round.dimension}"
             )
-        member = shard.members.get(update.client)
-        if member is None:
-            self._make_room(shard, update.client, at)
-        elif update.epoch < member.epoch:
-            raise PeerError(
-                "superseded",
-                f"client {update.client!r} has begun anew since, or its samples come in two partitions: key them by client",
-            )
-        elif (update.epoch, update.sequence) <= (member.epoch, member.sequence) and not self._made_again(shard, update, member):
-            self._counts["duplicate"] += 1
-            return False
+        name, members = update.client, shard.members
+        if update.model_version > shard.model_version:
+            self._publish_anew(shard, update)
+            if self.lockstep or shard.step.largest_norm is None:
+                raise PeerError(
+                    "unknown_version",
+                    f"made on version {update.model_version}, which was never published; the model is at {shard.model_version}",
+                )
+        if members.was_heard(name, update.epoch, update.sequence) and not self._made_again(shard, update):
+            text = f"update {update.sequence} of client {name!r} came again and changed nothing; if this goes on, two speak for it"
+            return self._ignore("duplicate", text)
+        if not update.kernels and (not self.lockstep or update.model_version < shard.model_version):
+            return self._ignore("empty", f"client {name!r} sent an update of nothing, on version {update.model_version}")
+        giving_way = members.make_room(name, at, bool(update.kernels))
         if self.lockstep:
             self._close_timed_out(shard, at)
-        if member is None:
-            shard.members[update.client] = _Member(update.epoch, update.sequence, at, True)
-            shard.awaited += 1
-        else:
-            shard.awaited += not member.awaited
-            member.sequence = update.sequence if update.epoch > member.epoch else max(update.sequence, member.sequence)
-            member.epoch, member.seen_at, member.awaited = update.epoch, at, True
-        shard.touched[update.client] = None
-        self._staleness = float(shard.model_version - update.model_version)
-        if shard.round.dimension != update.dimension:
-            shard.round.dimension, shard.round_changed = update.dimension, True
+            if update.model_version < shard.model_version - 1:
+                return self._late(shard, update)
+        if giving_way is not None:
+            self._forget(shard, giving_way)
+            self._counts["expired_clients"] += 1
+        if members.note(name, update.epoch, update.sequence, at, bool(update.kernels)):
+            self._counts["superseded"] += 1
+            self._say(
+                "superseded",
+                f"client {name!r} speaks with two voices: update {update.sequence} of epoch {update.epoch} came after a later one. "
+                "Are its samples in two partitions (key them by client), or does somebody else speak for it?",
+            )
+        self._staleness = float(max(0, shard.model_version - update.model_version))
         if not self.lockstep:
             shard.updates += 1
             shard.model_version = shard.updates
             return True
+        members.takes_part(name, update.model_version)
         if update.model_version < shard.model_version:
-            self._counts["late"] += 1
-            return False
-        shard.pending[update.client] = update
-        shard.pending_changed[update.client] = None
+            if name in members.awaited and name not in shard.pending:
+                shard.missing.add(name)
+            return self._late(shard, update)
+        shard.pending[name] = update
+        shard.pending_changed[name] = None
+        shard.missing.discard(name)
         if shard.round.opened_at is None:
             shard.round.opened_at, shard.round_changed = at, True
-        if len(shard.pending) >= (shard.awaited if shard.round.ever_timed_out else self.clients):
-            self._close_round(shard)
+        self._close_complete(shard)
         return False
 
-    def _made_again(self, shard: _Shard, update: Update, member: _Member) -> bool:
+    def _late(self, shard: _Shard, update: Update) -> bool:
+        return self._ignore(
+            "late",
+            f"an update of client {update.client!r} is of version {update.model_version}, the round is of {shard.model_version}: "
+            'it changed nothing. If most are late, is learning.staleness = "lockstep" at the clients as it is here?',
+        )
+
+    def _ignore(self, reason: str, text: str) -> bool:
+        self._ignored[reason] += 1
+        self._say(f"{reason}_update", text)
+        return False
+
+    def _say(self, reason: str, text: str) -> None:
+        self._notices.setdefault(reason, Notice(reason, text))
+
+    def _publish_anew(self, shard: _Shard, update: Update) -> None:
+        """Somebody read a version that was never published: whatever lies in the topic, what counts comes after it.
+
+        Once a commit, however many say so: that is no more than a commit of many updates publishes.
+        """
+        self._counts["mended"] += not shard.mending
+        shard.changed_kernels.update(shard.kernels)
+        shard.mending, shard.published = True, False
+        self._say(
+            "unknown_version",
+            f"client {update.client!r} names version {update.model_version} of shard {shard.number}, the server has published "
+            f"{shard.model_version}: all of it is published anew. Who else may write into the model topic?",
+        )
+
+    def _made_again(self, shard: _Shard, update: Update) -> bool:
         """Whether a client's number comes again on a version that has not heard it yet.
 
         Under at_least_once a client may be killed with its update out and its state not. It says something under the same number
         once more, on the next version; not to hear it would leave the round waiting for ever.
         """
         current = update.model_version == shard.model_version and update.client not in shard.pending
-        return self.lockstep and update.epoch == member.epoch and current
+        return self.lockstep and current and shard.members.speaks_for(update.client, update.epoch)
+
+    def _forget(self, shard: _Shard, name: str) -> None:
+        shard.members.forget(name)
+        shard.missing.discard(name)
+        if shard.pending.pop(name, None) is not None:
+            shard.pending_changed[name] = None
 
     def _close_timed_out(self, shard: _Shard, at: float) -> None:
         opened_at = shard.round.opened_at
         if opened_at is None or at < opened_at + self.round_timeout:
             return
         self._counts["timed_out_rounds"] += 1
-        for name, member in shard.members.items():
-            if member.awaited != (name in shard.pending):
-                member.awaited = name in shard.pending
-                shard.touched[name] = None
-        shard.awaited = len(shard.pending)
+        silent = sorted(shard.missing)
+        unheard = 0 if shard.round.ever_timed_out else self.clients - len(shard.pending) - len(silent)
+        names = ", ".join(map(repr, silent[:NAMED])) + (f" and {len(silent) - NAMED} more" if len(silent) > NAMED else "")
+        self._say(
+            "round_timed_out",
+            f"round {shard.model_version} of shard {shard.number} was closed after {self.round_timeout:g} s with "
+            f"{len(shard.pending)} clients, without {names or 'any that was heard before'}"
+            + (f"; {unheard} of federation.clients = {self.clients} were never heard" if unheard > 0 else "")
+            + '. It is not waited for until it takes part again; with learning.staleness = "async" nobody is waited for',
+        )
+        shard.members.let_time_out(silent)
         shard.round.ever_timed_out = True
         self._close_round(shard)
+
+    def _close_complete(self, shard: _Shard) -> None:
+        """Close the round if everybody it waits for is there. Until one has timed out that is the whole federation."""
+        complete = not shard.missing if shard.round.ever_timed_out else len(shard.pending) >= self.clients
+        if shard.pending and complete:
+            self._close_round(shard)
 
     def _close_round(self, shard: _Shard) -> None:
         # Clients in order of name, so that the sum does not depend on who was heard first.
@@ -391,7 +460,9 @@ class PofmklServer:
         shard.pending_changed.update(dict.fromkeys(shard.pending))
         shard.updates += len(shard.pending)
         shard.model_version += 1
+        shard.members.were_there(shard.pending)
         shard.pending = {}
+        shard.missing = set(shard.members.awaited)
         shard.round.opened_at, shard.round_changed = None, True
 
     def _apply(self, shard: _Shard, updates: Sequence[Update]) -> None:
@@ -409,11 +480,17 @@ class PofmklServer:
         numbers = np.frombuffer(b"".join(update.steps for update in updates), np.dtype(self.dtype).newbyteorder("<"))
         return numbers.reshape(-1, 2 * self.features)
 
-    def _check(self, shard: _Shard, received: Received) -> None:
+    def _check(self, shard: _Shard, received: Received, now: float) -> None:
         update: Update = received.message
         if received.record.key != update.client.encode():
             raise PeerError("forged", f"update of client {update.client!r} under the key {received.record.key!r}")
-        self._check_fingerprint(update.fingerprint)
+        if update.fingerprint != self.fingerprint:
+            shard.publication.check_fingerprint(update.fingerprint)
+            raise PeerError(
+                "configuration", "made without federation.features, or with others: give the client's [federation] the server's"
+            )
+        written_at = received.record.timestamp
+        check_numbers(update.epoch, update.sequence, min(written_at, now) if written_at > 0 else now)
         kernels = update.kernels
         if not shard.kernels.issuperset(kernels) or (len(kernels) > 1 and list(kernels) != sorted(set(kernels))):
             raise PeerError("kernel", f"kernels {kernels[:5]} are not an ascending subset of shard {received.partition}")
@@ -421,33 +498,12 @@ class PofmklServer:
         if len(update.steps) != expected:
             raise PeerError("shape", f"steps of {len(kernels)} kernels have {len(update.steps)} bytes, expected {expected}")
 
-    def _check_fingerprint(self, fingerprint: int) -> None:
-        if fingerprint != self.fingerprint:
-            raise PeerError(
-                "configuration",
-                "another federation name, seed, preset, loss, kernel dictionary (an uplink.kernels_per_upload of 1 or 2 has its "
-                "own), features_per_kernel or precision was used to make it",
-            )
-
-    def _make_room(self, shard: _Shard, newcomer: str, at: float) -> None:
-        if len(shard.members) < self.clients:
-            return
-        longest = min(shard.members, key=lambda name: shard.members[name].seen_at)
-        if at - shard.members[longest].seen_at < self.client_expiry:
-            raise PeerError("too_many_clients", f"{newcomer!r} would be client {self.clients + 1}: raise federation.clients")
-        shard.awaited -= shard.members.pop(longest).awaited
-        shard.touched[longest] = None
-        self._counts["expired_clients"] += 1
-
 
 def _set_back(shard: _Shard, now: float) -> None:
     """Let whatever was noted after ``now`` have been now: the clock was ahead."""
     if shard.round.opened_at is not None and shard.round.opened_at > now:
         shard.round.opened_at, shard.round_changed = now, True
-    for name, member in shard.members.items():
-        if member.seen_at > now:
-            member.seen_at = now
-            shard.touched[name] = None
+    shard.members.set_back(now)
 
 
 def _norms(steps: NDArray[Any]) -> NDArray[Any]:

@@ -59,7 +59,7 @@ class ModelSigning:
 
 
 class SignedShard:
-    """What a server signs of one shard, and whether what it took back is what it signed.
+    """What a server signs of one shard.
 
     kernels: of the shard, in order. empty: the bytes of a kernel that has learnt nothing.
     """
@@ -67,41 +67,14 @@ class SignedShard:
     def __init__(self, signing: ModelSigning, kernels: Sequence[int], empty: bytes) -> None:
         self._signing = signing
         self._digests = dict.fromkeys(kernels, _digest(empty))
-        # Versions: the one that was signed last, and one that was signed for sure.
-        self._version = self._at_least = 0
-        self._lost: set[int] = set()
 
     def note(self, kernel: int, content: bytes) -> None:
         """These are a kernel's parameters from now on."""
         self._digests[kernel] = _digest(content)
-        self._lost.discard(kernel)
 
-    def sign(self, marker: ShardVersion) -> tuple[bytes, bytes]:
-        """The record that signs this version, and what the server has to remember of it beside the model."""
-        # That of the version before: without transactions this is remembered sooner or later than the model.
-        remembered = struct.pack(">q", self._version)
-        self._version = marker.model_version
-        return SIGNED_VERSION.encode(self._signing.signed(marker, b"".join(self._digests.values()))), remembered
-
-    def restore_remembered(self, value: bytes) -> None:
-        """Take back what :meth:`sign` gave to remember."""
-        try:
-            self._at_least = struct.unpack(">q", value)[0]
-        except struct.error:
-            raise PeerError("malformed", "the version that was signed is not a number") from None
-
-    def restore(self, version: SignedVersion) -> None:
-        """The kernels of this version have been noted; those that are noted after it were written after it."""
-        wanted = self._signing.digests(version, tuple(self._digests))
-        self._version = version.marker.model_version
-        self._lost = {kernel for kernel, digest in wanted.items() if self._digests[kernel] != digest}
-
-    @property
-    def lost(self) -> str | None:
-        """What this server signed and is not in the topic any more; None if all is."""
-        if self._version < self._at_least:
-            return f"version {self._at_least}"
-        return f"the parameters of the kernels {', '.join(map(str, sorted(self._lost)))}" if self._lost else None
+    def sign(self, marker: ShardVersion) -> bytes:
+        """The record that signs this version."""
+        return SIGNED_VERSION.encode(self._signing.signed(marker, b"".join(self._digests.values())))
 
 
 class StagedShard:

@@ -153,7 +153,7 @@ def simulate(
             "label": "label",
         }
     )
-    federation = settings.federation.model_copy(update={"clients": clients})
+    federation = settings.federation.model_copy(update={"clients": clients, "features": dimension})
     settings = settings.model_copy(update={"samples": section, "federation": federation, "labels": None}).without_keys()
     clock = _Clock()
     bus = MemoryBus(clock=clock)
@@ -196,11 +196,13 @@ def simulate(
                 standing += f"; raise uplink.budget_bytes_per_second = {budget:g} or leave it out"
             raise ConfigurationError(standing)
         clock.now += 1.0
+        if client.trouble is not None:
+            raise _diverged(client.trouble, settings)
         for prediction in observer.new_predictions():
             # JSON has no infinity: a number too large for the label's own unit arrives as null.
             scaled = math.inf if prediction.prediction is None else (prediction.prediction - low) / (high - low)
             if not abs(scaled) <= _DIVERGED:
-                raise _diverged(scaled, settings)
+                raise _diverged(f"predictions reach {abs(scaled):g} where labels are between 0 and 1", settings)
             predictions[int(prediction.sample), index_of[prediction.client]] = scaled
         progress(done)
     scaled_labels = (np.asarray(labels, dtype=np.float64) - low) / (high - low)
@@ -302,9 +304,9 @@ def _check_letters(bus: MemoryBus, federation: str) -> None:
             raise DataError(f"a sample of {client} was refused ({headers['error']}): {headers['text']}")
 
 
-def _diverged(prediction: float, settings: PofmklSettings) -> DataError:
+def _diverged(cause: str, settings: PofmklSettings) -> DataError:
     return DataError(
-        f"the federation diverged: predictions reach {abs(prediction):g} where labels are between 0 and 1. "
+        f"the federation diverged: {cause}. "
         f"Lower learning.learning_rate = {settings.learning.rate:g} or learning.regularisation = "
         f"{settings.learning.regularisation:g}, or send more kernels an upload (section [uplink])."
     )

@@ -20,6 +20,7 @@ from streamfl.optimisers import Optimiser, OptimiserName, finite_step, optimiser
 from streamfl.restored import Time, check_name, check_within
 from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.samples import Label
+from streamfl.sequences import Run, check_numbers, note, was_heard
 from streamfl.silence import Silence
 from streamfl.vafl.arrays import changed_chunks, restore_chunk
 from streamfl.vafl.heads import Head, OutputLoss
@@ -88,13 +89,17 @@ Epoch = Annotated[int, msgspec.Meta(ge=-1, le=2**53)]
 
 
 class _Party(msgspec.Struct, array_like=True):
-    """What is known of a party in a partition. ``mean``: of its embeddings, float64 numbers."""
+    """What is known of a party in a partition. ``mean``: of its embeddings, float64 numbers.
+
+    epoch, sequence, parameters_version: of the embedding that was taken last. runs: which ones were.
+    """
 
     epoch: Epoch = -1
     sequence: Count = 0
     parameters_version: Count = 0
     count: Count = 0
     mean: bytes = b""
+    runs: list[Run] = []
 
 
 class _Held(msgspec.Struct, array_like=True, gc=False):
@@ -245,7 +250,10 @@ class VaflCoordinator:
             ),
             0,
         )
-        self._ignored = dict.fromkeys(("duplicate", "older_epoch"), 0)
+        self._ignored = dict.fromkeys(("duplicate",), 0)
+        self._superseded = 0
+        # The first of each reason: there may be as many as messages.
+        self._notices: dict[str, Notice] = {}
         self._duplicate_labels = 0
         self._forgotten = dict.fromkeys(("no_quorum", "no_label", "no_embedding", "displaced", "learnt"), 0)
         self._staleness_sum = self._staleness_largest = 0
@@ -271,7 +279,8 @@ class VaflCoordinator:
         return NO_EMBEDDING.format(", ".join(silent), self._silences[0].patience) if silent else None
 
     def notices(self) -> Iterable[Notice]:
-        return ()
+        notices, self._notices = self._notices, {}
+        return notices.values()
 
     def forget(self, name: str) -> bool:
         return False
@@ -391,6 +400,9 @@ class VaflCoordinator:
             self._check_numbers([number])
             party = msgspec.msgpack.decode(value, type=_Party)
             task.means[number] = bounded_array(party.mean, np.float64, self.embedding_size, "mean")
+            if not party.runs and party.epoch >= 0:
+                # As the first releases remembered it: everything up to the latest number was taken.
+                party.runs.append(Run(party.epoch, 0, party.sequence))
             task.parties[number] = party
         elif kind == b"entity":
             entity = msgspec.msgpack.decode(value, type=_Entity)
@@ -430,8 +442,10 @@ class VaflCoordinator:
         for name, text in texts.items():
             yield Measurement(name, "counter", text, self._counts[name], (), name in HEADLINES)
         for reason, count in self._ignored.items():
-            text = "Embeddings that came again, or are of an earlier life of the party's state"
+            text = "Embeddings that came again"
             yield Measurement("ignored_embeddings", "counter", text, count, (("reason", reason),))
+        text = "Embeddings with a number below one that was taken just before: two speak for one party"
+        yield Measurement("superseded_embeddings", "counter", text, self._superseded)
         text = "Labels of entities that had one; the first counts"
         yield Measurement("duplicate_labels", "counter", text, self._duplicate_labels)
         for reason, count in self._forgotten.items():
@@ -475,17 +489,19 @@ class VaflCoordinator:
         self, task: _Task, received: Received, embedding: Embedding, values: NDArray[Any] | None, now: float
     ) -> None:
         """values: of the embedding, None where something is wrong with them."""
-        self._check(received, embedding)
+        self._check(received, embedding, now)
         if values is None:
             values = self._values(embedding.values)
         number = self._numbers[received.channel]
         party = task.parties[number]
-        if embedding.epoch < party.epoch:
-            self._ignored["older_epoch"] += 1
-            return
-        if (embedding.epoch, embedding.sequence) <= (party.epoch, party.sequence):
+        if was_heard(party.runs, embedding.epoch, embedding.sequence):
             self._ignored["duplicate"] += 1
+            self._say("duplicate_embedding", number, embedding, "came again and changed nothing; if this goes on, two speak for it")
             return
+        if note(party.runs, embedding.epoch, embedding.sequence):
+            self._superseded += 1
+            text = "came after a later one: does a second process of the party write, or somebody else for it?"
+            self._say("superseded", number, embedding, text)
         party.epoch, party.sequence, party.parameters_version = embedding.epoch, embedding.sequence, embedding.parameters_version
         party.count = min(party.count + 1, MEAN_OF)
         mean = task.means[number]
@@ -758,11 +774,17 @@ class VaflCoordinator:
         label = (self.loss.name, self.loss.outputs, self.gradient_noise, item.name, float(item.label))
         return self.gradient_noise * secret_noise(self.loss.outputs, self.noise_secret, "label", *label)
 
-    def _check(self, received: Received, embedding: Embedding) -> None:
+    def _say(self, reason: str, number: int, embedding: Embedding, text: str) -> None:
+        which = f"party {self.parties[number]!r}: embedding {embedding.sequence} of epoch {embedding.epoch} {text}"
+        self._notices.setdefault(reason, Notice(reason, which))
+
+    def _check(self, received: Received, embedding: Embedding, now: float) -> None:
         if received.record.key != embedding.entity.encode():
             raise PeerError("forged", f"embedding of {embedding.entity!r} under the key {received.record.key!r}")
         if embedding.fingerprint != self.fingerprint:
             raise PeerError("configuration", ANOTHER)
+        written_at = received.record.timestamp
+        check_numbers(embedding.epoch, embedding.sequence, min(written_at, now) if written_at > 0 else now)
 
     def _values(self, content: bytes) -> NDArray[Any]:
         return bounded_array(content, self.dtype, self.embedding_size, "embedding")

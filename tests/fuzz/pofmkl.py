@@ -19,6 +19,7 @@ from fuzz.targets import Arrays, Decoder, Restored, RoleTarget, Samples, Target
 
 from streamfl.pofmkl.config import KernelsSection, PofmklSettings, UplinkSection
 from streamfl.pofmkl.messages import UPDATE, KernelParameters, decode_model
+from streamfl.pofmkl.server import PofmklServer
 from streamfl.role import Send, StateChange
 from streamfl.runtime.bus import Outgoing
 from streamfl.samples import SamplesSection, format_named
@@ -37,14 +38,14 @@ LISTED = {"features": "x", "dimension": 3, "label": "y"}
 FEDERATIONS: dict[str, dict[str, Any]] = {
     "paper-lockstep": {
         "samples": {"format": "json", **NAMED},
-        "learning": {"preset": "paper"},
+        "learning": {"preset": "paper", "staleness": "lockstep"},
         "uplink": {"kernels_per_upload": 2},
     },
     "paper-async-logistic": {
         "samples": {"format": "msgpack", **LISTED},
         "learning": {"preset": "paper", "staleness": "async", "loss": "logistic", "precision": "float64"},
     },
-    "default-lockstep": {"samples": {"format": "json", **LISTED, "input_norm": 2.0}, "learning": {}},
+    "default-lockstep": {"samples": {"format": "json", **LISTED, "input_norm": 2.0}, "learning": {"staleness": "lockstep"}},
     "default-async": {"samples": {"format": "msgpack", **NAMED}, "learning": {"staleness": "async"}},
     "default-bounded-adagrad": {
         "samples": {"format": "json", **NAMED},
@@ -82,7 +83,11 @@ def settings(federation: str, kind: str) -> PofmklSettings:
 
 def member(federation: str, kind: str) -> Member:
     """A role of this kind, as good as new."""
-    return Member.of(settings(federation, kind))
+    made = Member.of(settings(federation, kind))
+    if isinstance(made.role, PofmklServer):
+        # The corpus is of a federation that began before federation.features was known.
+        made.role.dimension = 3
+    return made
 
 
 def sample(federation: str, client: str, number: int, label: bool = True) -> Message:

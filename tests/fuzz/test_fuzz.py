@@ -37,7 +37,7 @@ def test_malformed_messages_are_refused_and_change_nothing() -> None:
     refused = Counter({name: sum(n for (target, _), n in report.refused.items() if target == name) for name in report.taken})
     assert all(0.5 < refused[name] / count < 1 for name, count in report.taken.items()), refused
     reasons = {reason for _, reason in report.refused}
-    assert reasons >= {"malformed", "oversized", "version", "forged", "kernel", "shape", "not_finite", "too_large", "superseded"}
+    assert reasons >= {"malformed", "oversized", "version", "forged", "kernel", "shape", "not_finite", "too_large"}
     assert report.growth() < 50
 
 

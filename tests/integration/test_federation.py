@@ -32,6 +32,7 @@ CONFIGURATION = """
 name = "{name}"
 seed = 7
 clients = {clients}
+features = [{features}]
 [bus]
 url = "{url}"
 [role]
@@ -39,7 +40,6 @@ kind = "pofmkl-client"
 [samples]
 topic = "{name}.readings"
 client = "device"
-features = [{features}]
 label = "lever"
 label_range = [{low}, {high}]
 input_norm = {norm}

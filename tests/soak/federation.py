@@ -35,6 +35,7 @@ name = "soak"
 seed = {seed}
 clients = {clients}
 shards = {shards}
+features = {features}
 [bus]
 url = "{url}"
 connect_timeout_seconds = 10
@@ -45,7 +46,6 @@ kind = "pofmkl-client"
 [samples]
 topic = "soak.readings"
 features = "x"
-dimension = {features}
 label = "y"
 label_range = [-2.0, 2.0]
 input_norm = 5.0

@@ -270,6 +270,7 @@ def test_a_federation_that_diverges_is_said_to(line: Line, monkeypatch: pytest.M
 
 def test_a_tiny_budget_takes_simulated_time_only(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     """A budget of a byte a day is slow for a federation, not for whoever simulates it; and it is kept."""
+    monkeypatch.setenv("STREAMFL_LEARNING__STALENESS", "lockstep")
     monkeypatch.setenv("STREAMFL_UPLINK__BUDGET_BYTES_PER_SECOND", "1e-5")
     code, found = line.json("simulate", line.config, "--data", line.data, "--rounds", 6)
     assert (code, found["samples"]) == (0, 24)

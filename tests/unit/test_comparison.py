@@ -28,7 +28,7 @@ def problem(kernels: dict[str, object] | None = None, **learning: object) -> Pro
             "federation": {"name": "f", "clients": CLIENTS, "seed": 5},
             "role": {"kind": "pofmkl-client"},
             "samples": {"topic": "t", "features": ["a", "b"], "label": "y", "input_norm": 4.0, "label_range": [-2.0, 6.0]},
-            "learning": {"features_per_kernel": 5, **learning},
+            "learning": {"staleness": "lockstep", "features_per_kernel": 5, **learning},
             "kernels": kernels or {"bandwidths": [0.5, 1.0, 2.0]},
             "uplink": {"kernels_per_upload": 2},
         }

@@ -25,7 +25,7 @@ def update(
 
 
 def server(lockstep: bool) -> PofmklServer:
-    role = PofmklServer(clients=2, kernels=1, features=2, lockstep=lockstep, round_timeout=30.0)
+    role = PofmklServer(clients=2, kernels=1, features=2, dimension=2, lockstep=lockstep, round_timeout=30.0)
     role.open(0)
     return role
 
@@ -143,14 +143,6 @@ def test_samples_of_another_dimension_are_refused_even_after_a_restart(lockstep:
         assert isinstance(refused, Rejection)
         assert refused.error.reason == "configuration"
         assert "3 features" in refused.error.text
-
-
-def test_a_client_in_two_partitions_is_told_of() -> None:
-    """Protects a user whose samples are not keyed by client from updates that vanish as repetitions without a word."""
-    role = server(lockstep=False)
-    (refused,) = role.receive([update("a", 1, 1.0, epoch=2), update("a", 7, 1.0, epoch=1)], 0.0)
-    assert isinstance(refused, Rejection)
-    assert refused.error.reason == "superseded"
 
 
 def test_a_model_of_another_federation_is_not_taken_with_the_next_version() -> None:

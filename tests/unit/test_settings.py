@@ -74,7 +74,7 @@ def test_constructing_settings_ignores_the_environment(monkeypatch: pytest.Monke
         ("bus", "urll", "x", ["bus.urll", "did you mean 'url'"]),
         ("bus", "processing_guarantee", "often", ["'often'", "'exactly_once' or 'at_least_once'"]),
         ("learning", "staleness", "eager", ["learning.staleness", "'eager'", "'lockstep', 'bounded' or 'async'"]),
-        ("learning", "max_staleness", 3, ["learning.max_staleness = 3", 'staleness = "lockstep"']),
+        ("learning", "max_staleness", 3, ["learning.max_staleness = 3", 'staleness = "async"']),
         ("learning", "exploration", 1.5, ["learning.exploration", "1.5", "less than or equal to 1"]),
         ("uplink", "kernels_per_upload", 52, ["uplink.kernels_per_upload = 52", "1 to 24"]),
         ("learning", "preset", "best", ["learning.preset", "'default' or 'paper'"]),
@@ -266,7 +266,7 @@ def test_the_largest_vertical_federations_fit_into_records(
     sizes: list[int] = []
     for number in range(parties):
         values = encode_array(draws.normal(size=size).astype(precision))
-        embedding = Embedding(VERSION, role.fingerprint, LONGEST_ENTITY, 2**52, 2**52, 2**52, values)
+        embedding = Embedding(VERSION, role.fingerprint, LONGEST_ENTITY, 10**15, 2**52, 2**52, values)
         assert len(EMBEDDING.encode(embedding)) < KAFKA_LIMIT
         sizes += written(role, f"embeddings/p{number}", embedding)
     label = Label(LONGEST_ENTITY, LONGEST_ENTITY, 1.0)

@@ -16,6 +16,7 @@ from streamfl.pofmkl.bandwidth import UpdateCost
 from streamfl.pofmkl.client_role import PofmklClient
 from streamfl.pofmkl.learner import Batch
 from streamfl.pofmkl.messages import MARKER_KEY, UPDATE, KernelParameters, ShardVersion, Update, decode_model
+from streamfl.pofmkl.publication import BOOK
 from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.pofmkl.roles import server_step
 from streamfl.role import Record
@@ -335,10 +336,10 @@ def _state_key(key: bytes) -> tuple[bytes, str, bytes]:
     return kind, rest[2:end].decode(), rest[end:]
 
 
-# Places in a client's record that hold a time: when its state began and its token bucket was filled last.
-_CLIENT_TIMES = (1, 7)
-# When the client's state began and when it was heard last.
-_SERVER_TIMES = (0, 2)
+# Places in a client's record that hold a time: when its state began, its token bucket was filled last, and it was seen last.
+_CLIENT_TIMES = (1, 7, 10)
+# When the client's state began, which its runs say too, and when it was heard last.
+_SERVER_TIMES = (0, 2, 4)
 
 
 def _latest(records: Iterable[Record]) -> dict[bytes, bytes]:
@@ -346,7 +347,7 @@ def _latest(records: Iterable[Record]) -> dict[bytes, bytes]:
     latest: dict[tuple[int, bytes], bytes | None] = {}
     for record in records:
         key = record.key or b""
-        latest[record.partition if key == MARKER_KEY or key == b"round" else 0, key] = record.value
+        latest[record.partition if key in (MARKER_KEY, BOOK, b"round") else 0, key] = record.value
     return {
         b"%d/" % partition + key: value
         for (partition, key), value in latest.items()

@@ -133,7 +133,7 @@ def scenario(seed: int) -> Scenario:
     if not exact and chance(0.5):
         uplink = {"budget_bytes_per_second": float(between(150, 800))}
     settings = PofmklSettings(
-        federation={"name": "sim", "seed": seed, "clients": clients, "shards": between(1, min(3, kernels))},  # type: ignore[arg-type]
+        federation={"name": "sim", "seed": seed, "clients": clients, "shards": between(1, min(3, kernels)), "features": dimension},  # type: ignore[arg-type]
         role={"kind": "pofmkl-client"},  # type: ignore[arg-type]
         bus={  # type: ignore[arg-type]
             "processing_guarantee": "exactly_once" if exactly_once else "at_least_once",

@@ -1,0 +1,164 @@
+"""Who takes part at a shard of the server: seats, the numbers that were heard, and whom a lockstep round waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+
+from streamfl.restored import Time
+from streamfl.role import PeerError
+from streamfl.sequences import Run, note, was_heard
+from streamfl.wire import Count
+
+__all__ = ["Members"]
+
+# Who let rounds time out is waited for again after so many tries, twice as many each time, and at most 2 to this power.
+MOST_DOUBLINGS = 10
+# A client that was there for so many rounds that waited for it has made good for one that it let time out.
+ROUNDS_TO_MAKE_GOOD = 64
+Misses = Annotated[int, msgspec.Meta(ge=0, le=MOST_DOUBLINGS)]
+# -1: on none.
+Tried = Annotated[int, msgspec.Meta(ge=-1, le=2**53)]
+
+
+class _Member(msgspec.Struct, array_like=True):
+    """``epoch``, ``sequence``: of the update heard last. ``awaited``: the round does not close without it before its timeout.
+
+    taught: it has sent a kernel. misses: the rounds that waited for it in vain, less those it made good. tries: of taking part
+    again, or rounds towards making good. tried_on: the newest version that a try was counted for.
+    """
+
+    epoch: Count
+    sequence: Count
+    seen_at: Time
+    awaited: bool
+    runs: list[Run] = []
+    taught: bool = True
+    misses: Misses = 0
+    tries: Count = 0
+    tried_on: Tried = -1
+
+
+class Members:
+    """At most ``limit`` clients. One unseen for ``expiry`` seconds makes room for a newcomer, one that never taught at once."""
+
+    def __init__(self, limit: int, expiry: float) -> None:
+        self.limit = limit
+        self.expiry = expiry
+        self.awaited: set[str] = set()
+        self._members: dict[str, _Member] = {}
+        self._changed: dict[str, None] = {}
+        # Until when nobody makes room for who teaches, and who does not: strangers may ask for a seat all the time.
+        self._full_until: dict[bool, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._members
+
+    def was_heard(self, name: str, epoch: int, sequence: int) -> bool:
+        member = self._members.get(name)
+        return member is not None and was_heard(member.runs, epoch, sequence)
+
+    def speaks_for(self, name: str, epoch: int) -> bool:
+        """Whether the client's latest update was of this epoch."""
+        return name in self._members and self._members[name].epoch == epoch
+
+    def set_back(self, now: float) -> None:
+        """Let who was seen after ``now`` have been seen now: the clock was ahead."""
+        for name, member in self._members.items():
+            if member.seen_at > now:
+                member.seen_at = now
+                self._changed[name] = None
+        self._full_until = {}
+
+    def make_room(self, newcomer: str, at: float, teaches: bool) -> str | None:
+        """The client that has to go for the newcomer, None if there is a seat; PeerError if there is none.
+
+        Who teaches takes the seat of one that never did.
+        """
+        if newcomer in self._members or len(self._members) < self.limit:
+            return None
+        if at < self._full_until.get(teaches, at):
+            raise self._too_many(newcomer)
+        longest = min(self._members, key=lambda name: (not teaches or self._members[name].taught, self._members[name].seen_at))
+        given_up = teaches and not self._members[longest].taught
+        if not given_up and at - self._members[longest].seen_at < self.expiry:
+            self._full_until[teaches] = self._members[longest].seen_at + self.expiry
+            raise self._too_many(newcomer)
+        return longest
+
+    def _too_many(self, newcomer: str) -> PeerError:
+        return PeerError(
+            "too_many_clients",
+            f"{newcomer!r} would be client {self.limit + 1}: raise federation.clients, or wait until one has been idle for "
+            f"federation.client_expiry_seconds = {self.expiry:g}",
+        )
+
+    def note(self, name: str, epoch: int, sequence: int, at: float, taught: bool) -> bool:
+        """Remember that a client was heard; True if a later number of it was noted just before."""
+        member = self._members.get(name)
+        if member is None:
+            member = self._members[name] = _Member(epoch, sequence, at, False, taught=taught)
+        behind = note(member.runs, epoch, sequence)
+        member.epoch, member.sequence, member.seen_at = epoch, sequence, at
+        member.taught = member.taught or taught
+        self._changed[name] = None
+        return behind
+
+    def takes_part(self, name: str, version: int) -> None:
+        """The client has an update for this round, or just missed it: rounds wait for it, if it did not let too many time out."""
+        member = self._members[name]
+        if member.awaited or version <= member.tried_on:
+            return
+        member.tried_on = version
+        member.tries += 1
+        if member.tries >= 2**member.misses:
+            member.awaited, member.tries = True, 0
+            self.awaited.add(name)
+
+    def let_time_out(self, names: Iterable[str]) -> None:
+        """These clients were waited for in vain."""
+        for name in names:
+            member = self._members[name]
+            member.awaited, member.tries, member.misses = False, 0, min(member.misses + 1, MOST_DOUBLINGS)
+            self.awaited.discard(name)
+            self._changed[name] = None
+
+    def were_there(self, names: Iterable[str]) -> None:
+        """A round closed with these clients in it."""
+        for name in names:
+            member = self._members.get(name)
+            if member is None or not (member.awaited and member.misses):
+                continue
+            member.tries += 1
+            if member.tries >= ROUNDS_TO_MAKE_GOOD:
+                member.misses, member.tries = member.misses - 1, 0
+            self._changed[name] = None
+
+    def forget(self, name: str) -> bool:
+        """False if it is not known."""
+        if self._members.pop(name, None) is None:
+            return False
+        self.awaited.discard(name)
+        self._changed[name] = None
+        self._full_until = {}
+        return True
+
+    def changed_state(self) -> Iterable[tuple[str, bytes | None]]:
+        """Name and record of those that have changed since the last call; None: forgotten."""
+        changed, self._changed = self._changed, {}
+        for name in changed:
+            member = self._members.get(name)
+            yield name, None if member is None else msgspec.msgpack.encode(member)
+
+    def restore(self, name: str, value: bytes) -> None:
+        member = self._members[name] = msgspec.msgpack.decode(value, type=_Member)
+        if not member.runs:
+            # As the first releases remembered it: everything up to the latest number was heard.
+            member.runs.append(Run(member.epoch, 0, member.sequence))
+        if member.awaited:
+            self.awaited.add(name)

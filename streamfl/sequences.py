@@ -1,0 +1,76 @@
+"""Which of a sender's numbers were heard, where anybody may write any number under its name.
+
+A sender counts what it sends by ``sequence`` within an ``epoch``, one life of its state, which is named by the microsecond in which
+it began. Nothing proves that a number is the sender's own, so no number shuts out others: what was heard is remembered as *runs*
+of numbers without a gap, and only a number in a run comes again. A number far ahead begins a run of its own, and the sender's own
+run goes on beside it; so does an earlier epoch that keeps coming.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from streamfl.role import PeerError
+from streamfl.wire import Count
+
+__all__ = ["LARGEST_COUNT", "MOST_RUNS", "Run", "check_numbers", "note", "was_heard"]
+
+# What any language holds exactly as a number; a sender that counts a million a second needs 285 years.
+LARGEST_COUNT = 2**53
+MOST_RUNS = 16
+# By so much a sender's clock may be ahead of its reader's.
+EPOCH_SLACK = 86_400.0
+
+
+class Run(msgspec.Struct, array_like=True, gc=False):
+    """Numbers ``first`` to ``last`` of an epoch, all of them heard."""
+
+    epoch: Count
+    first: Count
+    last: Count
+
+
+def check_numbers(epoch: int, sequence: int, at: float) -> None:
+    """PeerError with reason implausible for numbers that no sender can have come to by ``at``, in seconds."""
+    if not 0 <= sequence <= LARGEST_COUNT:
+        raise PeerError("implausible", f"its sequence is {sequence}, a number from 0 to 2^53 is expected")
+    if not 0 <= epoch <= (at + EPOCH_SLACK) * 1e6:
+        raise PeerError(
+            "implausible", f"its epoch is {epoch}, more than a day after it was written: is the sender's clock ahead?"
+        )
+
+
+def was_heard(runs: list[Run], epoch: int, sequence: int) -> bool:
+    """Whether this very number was noted before."""
+    latest = runs[-1] if runs else None
+    if len(runs) == 1 and latest is not None and latest.epoch == epoch and sequence > latest.last:
+        # As nearly all come.
+        return False
+    return any(run.epoch == epoch and run.first <= sequence <= run.last for run in runs)
+
+
+def note(runs: list[Run], epoch: int, sequence: int) -> bool:
+    """Remember a number; True if a later one was noted just before, so that two lives of the sender speak in turns.
+
+    runs: the one touched last is at the end. At most ``MOST_RUNS`` stay, and the one that was untouched for longest goes.
+
+    >>> runs = []
+    >>> [note(runs, 7, number) for number in (1, 2, 1000, 3)]
+    [False, False, False, True]
+    >>> [(run.first, run.last) for run in runs]
+    [(1000, 1000), (1, 3)]
+    """
+    if len(runs) == 1 and runs[0].epoch == epoch and runs[0].last + 1 == sequence:
+        runs[0].last = sequence
+        return False
+    behind = bool(runs) and (epoch, sequence) < (runs[-1].epoch, runs[-1].last)
+    if was_heard(runs, epoch, sequence):
+        return behind
+    own = [run for run in runs if run.epoch == epoch]
+    before = next((run for run in own if run.last == sequence - 1), None)
+    after = next((run for run in own if run.first == sequence + 1), None)
+    first = sequence if before is None else before.first
+    last = sequence if after is None else after.last
+    runs[:] = [run for run in runs if run is not before and run is not after][-(MOST_RUNS - 1) :]
+    runs.append(Run(epoch, first, last))
+    return behind
