@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.cli.output import say
 from streamfl.role import ConfigurationError
 from streamfl.samples import DataError
 from streamfl.wire import LONGEST_NAME
@@ -46,9 +47,15 @@ def input_names(table: DataTable, features: Sequence[str] | None, besides: Seque
     return names
 
 
-def unread_columns(table: DataTable, names: Sequence[str], besides: Sequence[str | None]) -> list[str]:
-    """The columns that are neither learnt from nor named otherwise: texts and times, which the data does not offer as inputs."""
-    return [name for name in table.columns if name not in names and name not in besides]
+def unread_columns(table: DataTable, offered: Sequence[str], besides: Sequence[str | None]) -> list[str]:
+    """The columns that the data does not offer as inputs, for they hold no numbers; told on stderr if there are any."""
+    unread = [name for name in table.columns if name not in offered and name not in besides]
+    if unread:
+        say(
+            f"not learnt from, for they hold no numbers: {', '.join(unread)}. Write them as numbers (one column of 0 and 1 for "
+            "each value, say), or name the columns to learn from"
+        )
+    return unread
 
 
 def client_names(table: DataTable, column: str, location: str) -> list[str | None]:

@@ -160,11 +160,6 @@ def read_streams(
     streams = deal(data, label, settings.federation.clients, rounds, named, client_column)
     if streams.dropped:
         say(f"{streams.dropped} rows have no number in some column, or no client, and are left out")
-    if streams.unread:
-        say(
-            f"not learnt from, for they hold no numbers: {', '.join(streams.unread)}. Write them as numbers (one column of 0 and 1 "
-            "for each value, say), or name the inputs in samples.features"
-        )
     if streams.shortest is not None and streams.unused_rows:
         used = streams.labels.size
         say(

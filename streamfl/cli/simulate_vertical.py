@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from streamfl.cli.datasets import input_names, numbers, read_data
+from streamfl.cli.datasets import input_names, numbers, read_data, unread_columns
 from streamfl.cli.output import OutputFormat, print_json, print_table, say
 from streamfl.cli.preflight import read_configuration
 from streamfl.role import ConfigurationError
@@ -227,6 +227,7 @@ def _table(
     table = read_data(location)
     offered = input_names(table, None, (label,), location)
     own = split_columns(split, settings.federation.parties, offered, list(table.columns), label)
+    unread_columns(table, offered, (label,))
     used = list(dict.fromkeys(name for names in own for name in names))
     if label not in table.columns:
         raise DataError(f"{location}: no column {label} (there are: {', '.join(table.columns)})")
