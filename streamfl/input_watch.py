@@ -39,7 +39,7 @@ class InputWatch:
         self._said: set[str] = set()
 
     def sample(self, partition: int, client: str, label: float | None) -> None:
-        """A sample that was taken. label: as the learner sees it."""
+        """A sample that came, whether it is taken or not. label: as the learner sees it."""
         self._samples += 1
         self._seen += 1
         place = self._place.get(client)
@@ -50,7 +50,7 @@ class InputWatch:
             self._look_at(label)
 
     def label(self, partition: int, client: str, label: float) -> None:
-        """A label that was taken, from a topic of its own."""
+        """A label that came on a topic of its own, whether it is taken or not."""
         self._labels += 1
         self._seen += 1
         self._look_at(label)

@@ -359,6 +359,8 @@ class PofmklClient:
                 if received.channel == "model":
                     self._hear(received.message, received.partition)
                     continue
+                # Before it may be refused: for want of a seat it often is because of how the topic is keyed.
+                self._see(received)
                 self._check_label(received.message.label)
                 key = received.partition, received.message.client
                 if self.join is None:
@@ -369,7 +371,6 @@ class PofmklClient:
                     elif key not in self._members:
                         self.join.check_room(*key)
                     arrived.setdefault(key, []).append((received.message, received.record.key))
-                self._see(received)
             except PeerError as error:
                 replies.append(Rejection(received, error))
         if self.model.versions != before:

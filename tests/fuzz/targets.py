@@ -210,8 +210,9 @@ class Restored(Target):
         return None
 
 
-# Parameters that a refused marker of the model discards: they belong to no version. What a client says of markers that it refused.
-PASSING = {"_staged", "_last_now", "agreement"}
+# Parameters that a refused marker of the model discards: they belong to no version. What a client says of
+# messages that it refused, and holds nothing by.
+PASSING = {"_staged", "_last_now", "agreement", "watch"}
 
 
 def fingerprint(role: Any) -> bytes:
