@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamfl.identity import (
@@ -143,6 +143,7 @@ def test_nothing_shows_a_private_key() -> None:
 
 
 @given(secret=st.binary(min_size=32, max_size=32), place=st.integers(0, 91), new=st.sampled_from("Aaz09+/Q"))
+@settings(deadline=None)
 def test_a_public_key_with_a_typing_error_is_refused(secret: bytes, place: int, new: str) -> None:
     """Protects whoever copies keys by hand: another key than was meant would lock a member out in silence."""
     text = PrivateKey(secret).public.text
@@ -256,6 +257,7 @@ def test_the_size_of_a_seal_is_what_budgets_count() -> None:
     key=st.binary(min_size=1, max_size=20),
     value=st.binary(min_size=1, max_size=200),
 )
+@settings(deadline=None)
 def test_whatever_is_changed_is_refused(field: str, place: int, bit: int, key: bytes, value: bytes) -> None:
     """Protects every part of a message: a record that is moved, or changed in one bit anywhere, does not count."""
 
@@ -276,6 +278,7 @@ def test_whatever_is_changed_is_refused(field: str, place: int, bit: int, key: b
 
 
 @given(first=st.binary(max_size=12), second=st.binary(max_size=12), cut=st.integers(0, 24))
+@settings(deadline=None)
 def test_bytes_do_not_move_between_key_and_value(first: bytes, second: bytes, cut: int) -> None:
     """Protects the borders: the same bytes cut elsewhere, or a key that is missing for one that is empty, are another message."""
     joined = first + second
@@ -347,6 +350,26 @@ def test_the_seal_is_looked_at_before_the_message() -> None:
     channels = Channels({"updates": Input(TOPIC, decode, sender=Sender("client", str))}, {}, {})
     with pytest.raises(PeerError):
         sealed_channels(channels, server()).inputs["updates"].decode(record(b"press-1", b"steps", ()))
+
+
+@given(
+    headers=st.lists(st.tuples(st.sampled_from(["seal", "Seal", "trace"]), st.binary(max_size=60)), max_size=3),
+    like=st.integers(0, 33),
+    value=st.none() | st.binary(max_size=50),
+)
+@settings(deadline=None)
+def test_no_header_makes_more_than_a_refusal(headers: list[tuple[str, bytes]], like: int, value: bytes | None) -> None:
+    """Protects the worker from a header of a stranger: whatever it holds, and however much of it is right, it is refused."""
+    honest = sealed().headers[0][1]
+    begun = [(name, honest[:like] + content) for name, content in headers]
+    seal, begin = server().seal_own(TOPIC)
+    for one in (tuple(headers), tuple(begun)):
+        received = record(b"press-1", value, one)
+        if received != sealed():
+            refusal(received)
+        with pytest.raises(PeerError):
+            begin()(received)
+    assert seal(b"k", value, 0)
 
 
 # ---- revoking and rotating

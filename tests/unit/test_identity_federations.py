@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from identities import Keys
 from msgspec.structs import replace
 
@@ -24,10 +27,14 @@ from streamfl.pofmkl.messages import (
     UPDATE,
     KernelParameters,
     ShardVersion,
+    SignedVersion,
+    decode_model,
     kernel_key,
 )
+from streamfl.pofmkl.model import ModelTable
 from streamfl.pofmkl.server import PofmklServer
-from streamfl.role import ConfigurationError, Record
+from streamfl.pofmkl.signed_model import ModelSigning
+from streamfl.role import ConfigurationError, PeerError, Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
@@ -296,6 +303,39 @@ def test_a_version_that_the_server_did_not_sign_is_not_taken(tmp_path: Path, att
     assert plant["a"].role.trouble is None
     assert plant["a"].role.model.versions > versions  # type: ignore[attr-defined]
     assert not plant.refused()
+
+
+NUMBERS = st.integers(-(2**63), 2**64 - 1)
+
+
+@given(numbers=st.tuples(*[NUMBERS] * 5), digests=st.binary(max_size=64), signature=st.binary(max_size=80), known=st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_no_signed_version_of_a_stranger_is_more_than_refused(
+    numbers: tuple[int, int, int, int, int], digests: bytes, signature: bytes, known: bool
+) -> None:
+    """Protects clients from an end by a record of the model: whatever is in it, it is refused, and nothing else."""
+    server, site = PrivateKey(b"v" * 32), PrivateKey(b"s" * 32)
+    own = Member("a", ("pofmkl-client",), (site.public.text,))
+    members = Members("plant", (Member("server", ("pofmkl-server",), (server.public.text,)), own))
+    identity = Identity((site,), members, "pofmkl-client")
+    signing = ModelSigning("plant", "plant.model", identity.sign, partial(identity.check_signature, "pofmkl-server"))
+    table = ModelTable(2, ROW, 1, 1, 0, np.float32, signing)
+    fingerprint, dimension, shard, version, updates = (0, 1, 0, *numbers[3:]) if known else numbers
+    marker = ShardVersion(VERSION, fingerprint, dimension, shard, version, updates)
+    if known:
+        signature = server.public.identifier + signature
+    value = SIGNED_VERSION.encode(SignedVersion(VERSION, marker, digests, signature))
+    with pytest.raises(PeerError):
+        table.apply(decode_model(SIGNED_KEY, value), 0)
+    assert table.versions == (0,)
+
+
+@given(value=st.binary(max_size=80))
+@settings(deadline=None)
+def test_no_bytes_under_the_key_of_a_signed_version_are_more_than_refused(value: bytes) -> None:
+    """Protects clients from what is no signed version at all."""
+    with pytest.raises(PeerError):
+        decode_model(SIGNED_KEY, value)
 
 
 def test_kernels_of_a_stranger_are_passed_over(tmp_path: Path) -> None:
