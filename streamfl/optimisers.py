@@ -9,11 +9,23 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["AdaGrad", "Adam", "Optimiser", "OptimiserName", "Rows", "StochasticGradient", "finite_step", "optimiser_named"]
+__all__ = [
+    "LARGEST_GRADIENT",
+    "AdaGrad",
+    "Adam",
+    "Optimiser",
+    "OptimiserName",
+    "Rows",
+    "StochasticGradient",
+    "finite_step",
+    "optimiser_named",
+]
 
 OptimiserName = Literal["sgd", "sgd-decay", "adagrad", "adam"]
 Rows = slice | NDArray[np.intp]
 ALL = slice(None)
+# Sums of its square stay finite in double precision.
+LARGEST_GRADIENT = 1e100
 
 
 class Optimiser(Protocol):
@@ -79,7 +91,12 @@ class Adam:
 
 
 def finite_step(optimiser: Optimiser, parameters: NDArray[Any], gradient: NDArray[Any], number: int) -> bool:
-    """A step in place, undone where a parameter would become infinite. Whether it was taken."""
+    """A step in place, undone where a parameter would become infinite. Whether it was taken.
+
+    None is taken along a gradient that is not finite, or so large that what the optimiser remembers of it would not be.
+    """
+    if not np.abs(gradient).max(initial=0.0) <= LARGEST_GRADIENT:
+        return False
     before = parameters.copy()
     with np.errstate(over="ignore", invalid="ignore"):
         optimiser.step(parameters, gradient, number)
