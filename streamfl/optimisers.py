@@ -11,13 +11,25 @@ from numpy.typing import NDArray
 
 from streamfl.restored import check_within
 
-__all__ = ["AdaGrad", "Adam", "Optimiser", "OptimiserName", "Rows", "StochasticGradient", "finite_step", "optimiser_named"]
+__all__ = [
+    "LARGEST_GRADIENT",
+    "AdaGrad",
+    "Adam",
+    "Optimiser",
+    "OptimiserName",
+    "Rows",
+    "StochasticGradient",
+    "finite_step",
+    "optimiser_named",
+]
 
 OptimiserName = Literal["sgd", "sgd-decay", "adagrad", "adam"]
 Rows = slice | NDArray[np.intp]
 ALL = slice(None)
-# Squares of gradients that are as large as messages may be, as many as there may be.
-LARGEST_REMEMBERED = 1e60
+# Sums of its square stay finite in double precision.
+LARGEST_GRADIENT = 1e100
+# Squares of such gradients, as many as there may be.
+LARGEST_REMEMBERED = 1e220
 
 
 class Optimiser(Protocol):
@@ -99,7 +111,12 @@ class Adam(_Remembers):
 
 
 def finite_step(optimiser: Optimiser, parameters: NDArray[Any], gradient: NDArray[Any], number: int) -> bool:
-    """A step in place, undone where a parameter would become infinite. Whether it was taken."""
+    """A step in place, undone where a parameter would become infinite. Whether it was taken.
+
+    None is taken along a gradient that is not finite, or so large that what the optimiser remembers of it would not be.
+    """
+    if not np.abs(gradient).max(initial=0.0) <= LARGEST_GRADIENT:
+        return False
     before = parameters.copy()
     with np.errstate(over="ignore", invalid="ignore"):
         optimiser.step(parameters, gradient, number)

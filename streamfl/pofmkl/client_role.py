@@ -740,7 +740,11 @@ class PofmklClient:
         for start in range(0, len(sample_of), BLOCK_STEPS):
             block = slice(start, start + BLOCK_STEPS)
             rows = np.array(row_of[block])
-            steps = taken.steps(np.array(sample_of[block]), np.array(kernel_of[block]), np.array(probability_of[block]))
+            with np.errstate(over="ignore", invalid="ignore"):
+                steps = taken.steps(np.array(sample_of[block]), np.array(kernel_of[block]), np.array(probability_of[block]))
+            if not np.abs(steps).max(initial=0.0) <= LARGEST_STEP:
+                # What is gathered is remembered, and what is not finite could not be taken back.
+                steps = np.clip(np.nan_to_num(steps), -LARGEST_STEP, LARGEST_STEP)
             if len(set(row_of[block])) < len(rows):
                 rows, sum_of = np.unique(rows, return_inverse=True)
                 steps = csr_array((np.ones(len(sum_of)), (sum_of, np.arange(len(sum_of))))) @ steps

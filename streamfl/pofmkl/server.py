@@ -28,6 +28,8 @@ __all__ = ["PofmklServer"]
 BLOCK_BYTES = 4_000_000
 # So many clients are named in a line of the log.
 NAMED = 5
+# Of the model: finite in single precision.
+LARGEST_PARAMETER = 1e30
 
 
 class _Round(msgspec.Struct, array_like=True):
@@ -469,9 +471,11 @@ class PofmklServer:
         parameters = shard.parameters
         for block in _blocks(updates):
             kernels = list(chain.from_iterable(update.kernels for update in block))
-            parameters = shard.step.apply(parameters, np.array(kernels, dtype=np.intp) // self.shards, self._steps(block))
+            with np.errstate(over="ignore", invalid="ignore"):
+                parameters = shard.step.apply(parameters, np.array(kernels, dtype=np.intp) // self.shards, self._steps(block))
             shard.changed_kernels.update(kernels)
-        shard.parameters = parameters.astype(self.dtype)
+        # A learning rate that is far too large makes them grow without end, and what is not finite could not be taken back.
+        shard.parameters = np.clip(np.nan_to_num(parameters), -LARGEST_PARAMETER, LARGEST_PARAMETER).astype(self.dtype)
         shard.published = False
         self._counts["applied"] += len(updates)
 

@@ -105,7 +105,7 @@ class RoleLaws:
 
     @given(data=st.data())
     @settings(max_examples=20, deadline=None)
-    def test_a_clock_that_was_ahead_holds_nothing_up(self, subject: Subject, data: st.DataObject) -> None:
+    def test_a_clock_that_is_set_right_holds_nothing_up(self, subject: Subject, data: st.DataObject) -> None:
         """Protects whatever is timed from an hour, or a year, of waiting after a clock was ahead and was set right."""
         traffic = data.draw(subject.traffic)
         if not traffic.batches:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.moments import Moments, overdue, set_back
-from streamfl.optimisers import Optimiser, OptimiserName, finite_step, optimiser_named
+from streamfl.optimisers import LARGEST_GRADIENT, Optimiser, OptimiserName, finite_step, optimiser_named
 from streamfl.restored import Time, check_name, check_within
 from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.samples import Label
@@ -710,7 +710,8 @@ class VaflCoordinator:
             cotangents[chosen] = self.loss.gradient(outputs[chosen], labels)
         gradient, down = self.head.backward(task.parameters, done, np.nan_to_num(cotangents))
         if self.head.size:
-            task.gradient += np.nan_to_num(gradient)
+            # What cannot be remembered as a number could not be taken back.
+            task.gradient += np.clip(np.nan_to_num(gradient.astype(np.float64)), -LARGEST_GRADIENT, LARGEST_GRADIENT)
             task.counters.gathered += len(learning)
             task.moved = True
             if task.counters.gathered >= self.steps.batch_size:

@@ -6,10 +6,18 @@ import numpy as np
 import pytest
 
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.messages import KERNEL_PARAMETERS, UPDATE, KernelParameters, ShardVersion, Update
+from streamfl.pofmkl.messages import (
+    KERNEL_PARAMETERS,
+    UPDATE,
+    KernelParameters,
+    ShardVersion,
+    Update,
+    kernel_key,
+)
 from streamfl.pofmkl.model import ModelTable
 from streamfl.pofmkl.server import PofmklServer
-from streamfl.role import PeerError, Received, Record, Rejection
+from streamfl.pofmkl.server_steps import StochasticGradient
+from streamfl.role import PeerError, Received, Record, Rejection, StateChange
 from streamfl.samples import SampleReader, SamplesSection
 from streamfl.simulation.federation import simulate
 from streamfl.wire import VERSION, decode_array, encode_array
@@ -114,6 +122,29 @@ def test_a_round_that_a_clock_ahead_opened_waits_no_longer() -> None:
         restored.restore(change)
     restored.receive([], 1030.0)
     assert {figure.name: figure.value for figure in restored.measure()}["model_version"] == 1
+
+
+def test_a_model_that_diverges_can_be_taken_back() -> None:
+    """Protects a server from ending at every start: with a rate far too large its parameters grew until they were infinite."""
+
+    def gradient_server() -> PofmklServer:
+        role = PofmklServer(clients=2, kernels=1, features=2, lockstep=False, step=lambda kernels: StochasticGradient(1e6))
+        role.open(0)
+        return role
+
+    role, restored = gradient_server(), gradient_server()
+    for sequence in range(1, 100):
+        assert role.receive([update("a", sequence, 1.0 if sequence % 2 else -0.7)], 1000.0) == []
+    for change in role.changed_state():
+        restored.restore(change)
+    (row,) = [KERNEL_PARAMETERS.decode(change.value).parameters for change in restored_rows(restored)]
+    assert np.abs(decode_array(row, np.float32, (4,), "parameters")).max() > 1e18
+
+
+def restored_rows(role: PofmklServer) -> list[StateChange]:
+    """The kernels that a restored server publishes with its next update."""
+    role.receive([update("b", 1, 0.1)], 1000.0)
+    return [change for change in role.changed_state() if change.key == kernel_key(0)]
 
 
 def test_a_round_does_not_wait_for_a_client_that_made_room() -> None:

@@ -10,7 +10,7 @@ import pytest
 from streamfl.kernels import SQUARE, FeatureMap
 from streamfl.pofmkl.client import PaperLearner
 from streamfl.pofmkl.client_role import Pace, PofmklClient, Uplink
-from streamfl.pofmkl.messages import MARKER_KEY, UPDATE, ShardVersion
+from streamfl.pofmkl.messages import LARGEST_STEP, MARKER_KEY, UPDATE, ShardVersion
 from streamfl.role import Received, Record, Rejection, Send, StateChange
 from streamfl.samples import Sample
 from streamfl.wire import VERSION
@@ -122,3 +122,24 @@ def test_between_two_rounds_nobody_waits_for_a_time() -> None:
     assert role.wake_at is None
     role.receive([model(1, shard=1)], 30.0)
     assert role.wake_at is None or role.wake_at > 30.0
+
+
+def test_an_upload_of_steps_that_are_infinite_can_be_taken_back() -> None:
+    """Protects a client from ending at every start: what it had gathered was infinite, and a restart takes no such numbers."""
+
+    def steep() -> PofmklClient:
+        features = FeatureMap(np.random.default_rng(0).standard_normal((4, 3, 2)).astype(np.float32))
+        learner = PaperLearner(features=features, learning_rate=3e38, regularisation=1e-3, loss=SQUARE)
+        role = PofmklClient(learner=learner, pace=Pace(False, None, 1.0), uplink=Uplink(2), seed=1, clients=10)
+        role.open(0)
+        return role
+
+    role, restored = steep(), steep()
+    for offset in range(3):
+        role.receive([sample("a", offset)], 10.0)
+    for change in role.changed_state():
+        restored.restore(change)
+    (send,) = restored.receive([], 11.0)
+    assert isinstance(send, Send)
+    numbers = np.frombuffer(UPDATE.decode(send.value).steps, np.float32)
+    assert 0 < np.abs(numbers).max() <= LARGEST_STEP
