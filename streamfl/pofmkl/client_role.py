@@ -373,6 +373,12 @@ class PofmklClient:
                     arrived.setdefault(key, []).append((received.message, received.record.key))
             except PeerError as error:
                 replies.append(Rejection(received, error))
+        if any(now_at < was_at for now_at, was_at in zip(self.model.versions, before, strict=True)):
+            # What was taken on it was taken before: whoever wrote it, to wait for the next would be to wait for ever.
+            for member in self._members.values():
+                if member.state.taken_on == self.model.versions:
+                    member.state.taken_on = None
+                    self._touched[member.key] = member
         if self.model.versions != before:
             self._ready.update((key, member) for key, member in self._members.items() if member.waiting or member.joined)
         outdated = [upload for upload in self._open_uploads.values() if upload.window.versions != self.model.versions]

@@ -33,11 +33,15 @@ LARGEST_PARAMETER = 1e30
 
 
 class _Round(msgspec.Struct, array_like=True):
-    """``opened_at``: when the first update of the open round was written to its topic. ``dimension``: of the clients' inputs."""
+    """``opened_at``: when the first update of the open round was written to its topic. ``dimension``: of the clients' inputs.
+
+    misled: clients said that they have the next version already, which somebody else wrote.
+    """
 
     opened_at: Time | None
     ever_timed_out: bool
     dimension: Count
+    misled: bool = False
 
 
 @dataclass
@@ -344,6 +348,9 @@ class PofmklServer:
         name, members = update.client, shard.members
         if update.model_version > shard.model_version:
             self._publish_anew(shard, update)
+            if update.model_version == shard.model_version + 1 and self.lockstep and self.shards == 1:
+                # They wait for a version that they have not sent anything on. Shards have to stay at one version, though.
+                shard.round.misled, shard.round_changed = True, True
             if self.lockstep or shard.step.largest_norm is None:
                 raise PeerError(
                     "unknown_version",
@@ -388,6 +395,10 @@ class PofmklServer:
         return False
 
     def _late(self, shard: _Shard, update: Update) -> bool:
+        # Somebody else may have told the client so, and then it waits for the version to change.
+        shard.published = False
+        if update.model_version < shard.model_version - 1:
+            shard.changed_kernels.update(shard.kernels)
         return self._ignore(
             "late",
             f"an update of client {update.client!r} is of version {update.model_version}, the round is of {shard.model_version}: "
@@ -460,8 +471,10 @@ class PofmklServer:
         # Clients in order of name, so that the sum does not depend on who was heard first.
         self._apply(shard, [shard.pending[name] for name in sorted(shard.pending)])
         shard.pending_changed.update(dict.fromkeys(shard.pending))
-        shard.updates += len(shard.pending)
-        shard.model_version += 1
+        shard.model_version += 2 if shard.round.misled else 1
+        # A version is of one update at least.
+        shard.updates = max(shard.updates + len(shard.pending), shard.model_version)
+        shard.round.misled = False
         shard.members.were_there(shard.pending)
         shard.pending = {}
         shard.missing = set(shard.members.awaited)

@@ -12,8 +12,9 @@ import pytest
 from streamfl.join import LabelJoin
 from streamfl.pofmkl.client_role import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.messages import MARKER_KEY, UPDATE, KernelParameters, Prediction, ShardVersion, kernel_key
+from streamfl.pofmkl.messages import MARKER_KEY, UPDATE, KernelParameters, Prediction, ShardVersion, decode_model, kernel_key
 from streamfl.pofmkl.roles import ROLES
+from streamfl.pofmkl.server import PofmklServer
 from streamfl.role import ConfigurationError, Received, Record, Rejection, Send, StateChange
 from streamfl.samples import Label, Sample, SampleReader
 from streamfl.wire import VERSION, encode_array
@@ -162,6 +163,39 @@ def test_predictions_stay_near_the_labels_whatever_the_model_says() -> None:
     assert figure(role, "bounded_predictions") > 0
     assert [notice.reason for notice in role.notices()] == ["bounded_predictions"]
     assert list(role.notices()) == []
+
+
+@pytest.mark.parametrize("forged", [0, 4, 5, 6, 7, 10**6])
+def test_no_forged_version_stops_a_federation_in_lockstep(forged: int) -> None:
+    """Protects rounds: whatever version one record of the model names, lower, next or far ahead, they go on, and all is learnt."""
+    sections = {"federation": {"clients": 1}, "learning": {"staleness": "lockstep"}}
+    role = client(**sections)
+    server: PofmklServer = ROLES["pofmkl-server"].build(settings("pofmkl-server", **sections))
+    server.open(0)
+    updates: list[Received] = []
+    models: list[Received] = []
+    predicted = 0
+    for number in range(20):
+        at = 1000.0 + number
+        if number == 5:
+            models += model(role, forged, value=0.5)
+        batch, models = [*models, sample("a", number, at)], []
+        for _ in range(10):
+            replies = role.receive(batch, at)
+            predicted += len(predictions(replies))
+            record = Record("updates", 0, 0, b"a", b"", timestamp=at)
+            sent = [one.value for one in replies if isinstance(one, Send) and one.channel == "updates"]
+            updates = [Received("updates", UPDATE.decode(value), record) for value in sent]
+            if updates:
+                server.receive(updates, at)
+            changes = [change for change in server.changed_state() if change.channel == "model"]
+            batch = [Received("model", decode_model(one.key, one.value), Record("model", 0, 0, one.key, b"")) for one in changes]
+            if not batch:
+                break
+    assert (predicted, figure(role, "waiting_samples"), role.trouble) == (20, 0, None)
+    applied = next(one.value for one in server.measure() if one.name == "updates_applied")
+    assert applied >= 18
+    assert role.model.versions == (next(int(one.value) for one in server.measure() if one.name == "model_version"),)
 
 
 def test_a_server_in_rounds_is_told_from_one_without() -> None:

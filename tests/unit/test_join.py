@@ -29,7 +29,7 @@ EXPIRY = 100.0
 
 def settings(kind: str = "pofmkl-client", **sections: dict[str, Any]) -> PofmklSettings:
     content: dict[str, dict[str, Any]] = {
-        "federation": {"name": "f", "clients": 8, "seed": 5},
+        "federation": {"name": "f", "clients": 8, "seed": 5, "features": 2},
         "bus": {"commit_interval_ms": 1},
         "samples": {"topic": "samples", "features": "inputs", "dimension": 2, "sample_id": "id"},
         "labels": {"topic": "labels", "sample_id": "id", "label": "y", "expiry_seconds": EXPIRY},
