@@ -34,7 +34,6 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 __all__ = [
-    "Admit",
     "Channels",
     "ConfigurationError",
     "Headers",
@@ -145,7 +144,6 @@ Decode = Callable[[Record], Any]
 Headers = tuple[tuple[str, bytes], ...]
 Seal = Callable[[bytes | None, bytes | None, int | None], Headers]
 """Of a record's key, value and partition: the headers that prove who wrote it."""
-Admit = Callable[[Record], None]
 """Raises PeerError for a record that this member did not write itself."""
 
 
@@ -207,10 +205,8 @@ class Channels:
     tables: compacted topics that every worker reads whole, whatever partitions it was assigned.
     outputs: topics that the role sends to. changelogs: compacted topics that restore partition p from partition p.
     receivers: the peers that read an output; what is sent there names its partition. party: in whose name all of it is sent, if it
-    is one's. published: changelogs that peers read too.
-
-    Where members have keys the runtime fills the rest. seals: of outputs and changelogs, headers for each record. admits: of
-    changelogs, made anew for each restoring of a partition, what refuses records of others.
+    is one's. published: changelogs that peers read too, and that somebody else may therefore write to: the role is given all of
+    their records, in order, and tells its own from others'. seals: where members have keys, headers for each record of an output.
     """
 
     inputs: Mapping[str, Input]
@@ -221,7 +217,6 @@ class Channels:
     party: str | None = None
     published: Collection[str] = ()
     seals: Mapping[str, Seal] = field(default_factory=dict)
-    admits: Mapping[str, Callable[[], Admit]] = field(default_factory=dict)
 
 
 @runtime_checkable

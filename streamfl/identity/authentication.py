@@ -15,7 +15,7 @@ from pathlib import Path
 
 from streamfl.identity.keys import IDENTIFIER_BYTES, SIGNATURE_BYTES, PrivateKey, PublicKey, derive, read_key_file
 from streamfl.identity.members import Found, Member, Members, read_members
-from streamfl.role import Admit, ConfigurationError, Headers, PeerError, Record, Seal
+from streamfl.role import ConfigurationError, Headers, PeerError, Record, Seal
 from streamfl.settings import RoleSettings
 from streamfl.wire import encoded_size
 
@@ -23,8 +23,8 @@ __all__ = ["SEAL_BYTES", "Identity", "load_identity"]
 
 SEAL = "seal"
 # How a seal is made is its first byte; whose key made it, and for whose, comes next.
-FOR_A_PEER, FOR_ONESELF = b"\x01", b"\x02"
-CODE_BYTES, COUNT_BYTES = 16, 8
+FOR_A_PEER = b"\x01"
+CODE_BYTES = 16
 SEAL_BYTES = encoded_size(None, None, ((SEAL, bytes(1 + 2 * IDENTIFIER_BYTES + CODE_BYTES)),)) - encoded_size(None, None)
 """What a seal adds to a record, in bytes as :func:`~streamfl.wire.encoded_size` counts them."""
 
@@ -108,50 +108,6 @@ class Identity:
             return found.member
 
         return check
-
-    # ---- what a member remembers where others read it
-
-    def seal_own(self, topic: str) -> tuple[Seal, Callable[[], Admit]]:
-        """Headers for records that only this member is to write, and what refuses others when they are read again.
-
-        Records of one partition are counted, so that an old one that is written once more is refused too. What admits belongs to
-        one reading of one partition from its beginning, and later records go on from there.
-        """
-        public = self._key.public
-        prefix = FOR_ONESELF + public.identifier
-        code = _code(self._pair(self._key, public, outgoing=True), topic)
-        counts: dict[int, int] = {}
-
-        def make(key: bytes | None, value: bytes | None, partition: int | None) -> Headers:
-            if partition is None:
-                raise ValueError(f"a record for {topic} is to be sealed and names no partition")
-            counts[partition] = counts.get(partition, 0) + 1
-            count = struct.pack(">Q", counts[partition])
-            return ((SEAL, prefix + count + code(key, value, partition, count)),)
-
-        def begin() -> Admit:
-            latest: dict[int, int] = {}
-
-            def admit(record: Record) -> None:
-                fields, content = _seal_of(record, FOR_ONESELF, IDENTIFIER_BYTES + COUNT_BYTES)
-                own = self._own.get(fields[:IDENTIFIER_BYTES])
-                if own is None:
-                    known = self._known.get(fields[:IDENTIFIER_BYTES])
-                    mine = known is not None and known.member.name == self.member.name
-                    raise PeerError("revoked" if mine else "not_a_member", f"not sealed with a key that {self.member.name!r} has")
-                count = fields[IDENTIFIER_BYTES:]
-                expected = _code(self._pair(own, own.public, outgoing=True), topic)
-                if not hmac.compare_digest(content, expected(record.key, record.value, record.partition, count)):
-                    raise PeerError("forged", f"its seal is not of {self.member.name!r}, or of another place or content")
-                number = struct.unpack(">Q", count)[0]
-                if number <= latest.get(record.partition, 0):
-                    raise PeerError("replayed", "an older record, written again")
-                latest[record.partition] = number
-                counts[record.partition] = max(counts.get(record.partition, 0), number)
-
-            return admit
-
-        return make, begin
 
     # ---- statements that everybody can check
 

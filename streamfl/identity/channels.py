@@ -26,12 +26,10 @@ def sealed_channels(channels: Channels, identity: Identity) -> Channels:
         channel: identity.seal(channels.outputs[channel], receiver.kind, receiver.name)
         for channel, receiver in channels.receivers.items()
     }
-    own = {channel: identity.seal_own(channels.changelogs[channel]) for channel in channels.published}
     return replace(
         channels,
         inputs={channel: _checked(source, identity) for channel, source in channels.inputs.items()},
-        seals={**seals, **{channel: seal for channel, (seal, _) in own.items()}},
-        admits={channel: begin for channel, (_, begin) in own.items()},
+        seals=seals,
     )
 
 

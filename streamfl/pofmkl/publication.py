@@ -2,7 +2,8 @@
 
 Whoever has the right to write into the model topic may write a version or parameters into it. The server therefore keeps a *book*
 in its own changelog: its version, and a digest of each kernel as it was published last. When it restarts, what has the book's
-digest counts. Where the topic holds something else, the kernel's *copy* counts, which lies in the server's own changelog as well.
+digest counts, wherever it lies among what others wrote. Where it is gone, the kernel's *copy* counts, which lies in the server's
+own changelog as well.
 With every fourth version one kernel in turn is published again and copied, changed or not: what was overwritten lasts for four
 times as many versions as there are kernels at most, and a copy is as old as that at most.
 """
@@ -35,7 +36,7 @@ __all__ = ["BOOK", "Publication", "Settled"]
 
 BOOK = b"published"
 COPY = b"copy"
-DIGEST_BYTES = 8
+DIGEST_BYTES = 16
 VERSIONS_A_TURN = 4
 NEVER = bytes(DIGEST_BYTES)
 
@@ -89,7 +90,9 @@ class Publication:
         # Only until it is settled.
         self._book: _Book | None = None
         self._copies: dict[int, NDArray[Any]] = {}
+        # What lies there last, and what was published: strangers may have written after it.
         self._found: dict[int, NDArray[Any]] = {}
+        self._own: dict[int, NDArray[Any]] = {}
         self._marker: ShardVersion | None = None
         self._spoilt: set[bytes] = set()
 
@@ -124,18 +127,30 @@ class Publication:
         return True
 
     def restore_topic(self, key: bytes, value: bytes) -> None:
-        """Note what lies in the model topic; PeerError if it is no record of this shard."""
+        """Note a record of the model topic, where the book is known already; PeerError if it is none of this shard.
+
+        All of them come, in their order, and the last of a key counts unless the book says otherwise.
+        """
         if key in (MARKER_KEY, SIGNED_KEY):
             marker = SHARD_VERSION.decode(value) if key == MARKER_KEY else SIGNED_VERSION.decode(value).marker
             self.check_fingerprint(marker.fingerprint)
             # The other one is of the time before members had keys, or no longer had.
             if key == self._marker_key:
                 self._marker = marker
+            self._spoilt.discard(key)
             return
         message = KERNEL_PARAMETERS.decode(value)
         if message.kernel not in self._kernels or key != kernel_key(message.kernel):
             raise PeerError("kernel", f"kernel {message.kernel} does not belong to the key {key!r} of this shard")
-        self._found[message.kernel] = self._row(message.parameters)
+        row = self._found[message.kernel] = self._row(message.parameters)
+        self._spoilt.discard(key)
+        if self._book is not None and _digest(row) == self._book_digest(message.kernel):
+            self._own[message.kernel] = row
+
+    def _book_digest(self, kernel: int) -> bytes:
+        assert self._book is not None
+        start = DIGEST_BYTES * self._kernels.index(kernel)
+        return self._book.digests[start : start + DIGEST_BYTES]
 
     def spoil(self, key: bytes) -> None:
         """What lies under this key of the model topic is not the server's."""
@@ -175,12 +190,13 @@ class Publication:
                 if digest == NEVER:
                     if kernel in found:
                         doubtful.add(kernel)
-                elif kernel in found and _digest(found[kernel]) == digest:
-                    settled.parameters[kernel] = found[kernel]
-                else:
+                    continue
+                if kernel in self._own:
+                    settled.parameters[kernel] = self._own[kernel]
+                elif kernel in self._copies:
+                    settled.parameters[kernel] = self._copies[kernel]
+                if self._own.get(kernel) is not found.get(kernel) or kernel not in found:
                     doubtful.add(kernel)
-                    if kernel in self._copies:
-                        settled.parameters[kernel] = self._copies[kernel]
             settled.marker_again = (marker is not None or settled.model_version > 0) and marker != expected
             if doubtful or self._spoilt or (settled.marker_again and not settled.taken_over):
                 without = sorted(kernel for kernel in doubtful if kernel not in settled.parameters)
@@ -200,7 +216,7 @@ class Publication:
             self._digests[self._kernels.index(kernel)] = _digest(row)
         self._uncopied = set(settled.parameters) - self._copies.keys()
         self._foreign = sorted(self._spoilt - keys.keys() - {MARKER_KEY, SIGNED_KEY})
-        self._book, self._copies, self._found, self._marker, self._spoilt = None, {}, {}, None, set()
+        self._book, self._copies, self._found, self._own, self._marker, self._spoilt = None, {}, {}, {}, None, set()
         return settled
 
     # ---- what is written

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 
-from streamfl.role import Headers, Record
+from streamfl.role import Record
 from streamfl.runtime.bus import Outgoing
 
 __all__ = ["HEADER", "is_damaged", "with_checksum"]
@@ -17,10 +17,10 @@ __all__ = ["HEADER", "is_damaged", "with_checksum"]
 HEADER = "crc"
 
 
-def with_checksum(topic: str, partition: int, key: bytes, value: bytes | None, headers: Headers = ()) -> Outgoing:
-    """The record of a changelog for this key, with these headers and one more; value None forgets it."""
-    checksum = () if value is None else ((HEADER, _checksum(partition, key, value)),)
-    return Outgoing(topic, key, value, partition, (*headers, *checksum))
+def with_checksum(topic: str, partition: int, key: bytes, value: bytes | None) -> Outgoing:
+    """The record of a changelog for this key; value None forgets it."""
+    headers = () if value is None else ((HEADER, _checksum(partition, key, value)),)
+    return Outgoing(topic, key, value, partition, headers)
 
 
 def is_damaged(record: Record) -> bool:

@@ -86,17 +86,22 @@ class RememberedSettings:
         """Forget a partition."""
         del self._partitions[partition]
 
-    def found(self, topic: str, partition: int, record: Record | None, begun: bool, state: bool) -> None:
+    def found(self, topic: str, partition: int, record: Record | None, begun: bool, state: bool, binds: bool = True) -> None:
         """What a changelog has: its record of settings, anything at all, and anything of the role's.
+
+        binds: nobody else may write there. Of another one the record is only put right.
 
         ConfigurationError if what the role remembers does not fit these settings.
         """
         held = self._partitions[partition]
         held.begun |= begun
         if record is None:
-            if state and self._made_with:
+            if binds and state and self._made_with:
                 text = "the release that wrote this state did not remember its settings: it is taken as it is, with these"
                 self._say_once(topic, text, topic=topic)
+            return
+        if not binds:
+            held.up_to_date += record.headers == ((MADE_WITH_HEADER, self._made_with.encode()),)
             return
         wrong, others = differences(self._made_with, record)
         if wrong and state:

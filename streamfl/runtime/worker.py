@@ -12,7 +12,6 @@ import math
 import struct
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -331,20 +330,24 @@ class Worker:
     def _restore(self, session: Session, partition: int) -> dict[str, int]:
         positions: dict[str, int] = {}
         for channel, topic in self._channels.changelogs.items():
+            published = channel in self._channels.published
             latest: dict[bytes, Record] = {}
             made_with: Record | None = None
-            for record in self._own_records(session, channel, topic, partition):
+            for record in session.restore(topic, partition):
                 if is_settings(record):
                     made_with = record
                     continue
                 key = record.key or b""
+                if published and record.value is not None:
+                    # Whatever it is: whoever else may write there stops nobody.
+                    self._restore_one(StateChange(channel, partition, key, record.value), topic)
                 # In the order of the last writing, as compaction would leave them.
                 latest.pop(key, None)
                 latest[key] = record
             of_the_role = any(record.value is not None and not key.startswith(POSITION_KEY) for key, record in latest.items())
-            self._settings.found(topic, partition, made_with, bool(latest or made_with), of_the_role)
+            self._settings.found(topic, partition, made_with, bool(latest or made_with), of_the_role, binds=not published)
             for key, record in latest.items():
-                if record.value is None:
+                if record.value is None or published:
                     continue
                 if is_damaged(record):
                     raise self._not_taken_back(topic, partition, key, "its checksum says that it was damaged or moved since")
@@ -363,34 +366,6 @@ class Worker:
         if position < 0:
             raise self._not_taken_back(topic, partition, key, f"{position} is no position")
         return name, position
-
-    def _own_records(self, session: Session, channel: str, topic: str, partition: int) -> Iterator[Record]:
-        """What this member wrote to a changelog; where members have keys, what others wrote beside it is passed over."""
-        begin = self._channels.admits.get(channel)
-        if begin is None:
-            yield from session.restore(topic, partition)
-            return
-        admit, own, refused = begin(), 0, Counter[str]()
-        for record in session.restore(topic, partition):
-            try:
-                admit(record)
-            except PeerError as error:
-                refused[error.reason] += 1
-                continue
-            own += 1
-            yield record
-        if not refused:
-            return
-        for reason, count in refused.items():
-            self.metrics.table_rejections.labels(reason).inc(count)
-        found = ", ".join(f"{count} {reason}" for reason, count in refused.items())
-        if not own:
-            raise ConfigurationError(
-                f"topic {topic}, partition {partition}: no record there is sealed by this member ({found}). What was written "
-                "without keys, or with keys that are revoked, is not taken over. To begin anew, delete "
-                f"{', '.join(self._channels.changelogs.values())} and the offsets of the group {self._subscription.group!r}."
-            )
-        log.warning("records that this member did not write, or wrote with a key that is revoked", topic=topic, refused=found)
 
     def _restore_one(self, change: StateChange, topic: str) -> None:
         try:
@@ -525,9 +500,7 @@ class Worker:
         # First: who reads the changelog as a table knows what follows was made with.
         step.changelog += self._settings.to_write(touched)
         for change in changes:
-            headers = self._headers(change.channel, change.key, change.value, change.partition)
-            topic = changelogs[change.channel]
-            step.changelog.append(with_checksum(topic, change.partition, change.key, change.value, headers))
+            step.changelog.append(with_checksum(changelogs[change.channel], change.partition, change.key, change.value))
         if changelogs:
             first = next(iter(changelogs.values()))
             for (topic, partition), position in step.positions.items():
