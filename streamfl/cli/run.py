@@ -64,10 +64,13 @@ def run(config: ConfigArgument) -> None:
         held.callback(watch.close)
         log.info("running", role=settings.role.kind, federation=settings.federation.name, group=settings.group)
         begun.set()
-        with telling_remedy(configured):
-            worker.run(stop)
-        if lost:
-            raise ConfigurationError(lost[0])
+        try:
+            with telling_remedy(configured):
+                worker.run(stop)
+        finally:
+            # Whatever else fails then follows from it.
+            if lost:
+                raise ConfigurationError(lost[0])
     log.info("stopped")
 
 
