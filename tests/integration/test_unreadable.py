@@ -105,7 +105,7 @@ def test_every_compression_is_read(topics: Topics) -> None:
 CASES = [
     *(("kafka", kind, "gzip") for kind in DAMAGES if kind != "wild length"),
     ("kafka", "garbage inside", None),
-    ("kafka+librdkafka", "bad checksum", "zstd"),
+    ("kafka+librdkafka", "bad checksum", None),
     ("kafka+librdkafka", "unknown codec", "snappy"),
     ("kafka+librdkafka", "unknown magic", "lz4"),
     # Of this the library says nothing at all.
