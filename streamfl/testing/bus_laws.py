@@ -371,6 +371,13 @@ class BusLaws:
         assert len(list(bus.read(samples, limit=3))) == 3
         assert list(bus.read(samples, limit=0)) == []
 
+    def test_one_place_can_be_looked_at(self, bus: Bus) -> None:
+        """Protects whoever looks at one place: what lies before it, or in another partition, does not come."""
+        samples = _topic(bus, partitions=2)
+        bus.write([Outgoing(samples, None, b"%d" % number, number % 2) for number in range(10)])
+        assert _values(bus.read_from(samples, 1, 3)) == [b"7", b"9"]
+        assert list(bus.read_from(samples, 0, 5)) == []
+
 
 class _Owned:
     """A member that polls, and what it has been told and given."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from broker import Broker
+from command_line import run_command
 from counting import CHANNELS, CountingRole, decode_number, number
 from damage import DAMAGES, damage
 from kafka import KafkaProducer
@@ -105,7 +106,7 @@ def test_every_compression_is_read(topics: Topics) -> None:
 CASES = [
     *(("kafka", kind, "gzip") for kind in DAMAGES if kind != "wild length"),
     ("kafka", "garbage inside", None),
-    ("kafka+librdkafka", "bad checksum", "zstd"),
+    ("kafka+librdkafka", "bad checksum", None),
     ("kafka+librdkafka", "unknown codec", "snappy"),
     ("kafka+librdkafka", "unknown magic", "lz4"),
     # Of this the library says nothing at all.
@@ -251,24 +252,28 @@ features_per_kernel = 4
 """
 
 
-def test_an_operator_is_told_and_gets_past(broker: Broker, tmp_path: Path) -> None:
+def test_an_operator_is_told_and_gets_past(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Protects the operator: one line says where and which command helps, and with it the stream goes on; the letter stays."""
     name, config = f"plant-{uuid.uuid4().hex[:8]}", tmp_path / "client.toml"
     config.write_text(CONFIG.format(name=name, url=broker.url))
     readings = f"{name}.readings"
 
     def command(*words: str, code: int = 0) -> tuple[str, str]:
-        ended = subprocess.run([sys.executable, "-m", "streamfl", *words], capture_output=True, text=True, timeout=60)
-        assert ended.returncode == code, ended.stderr
-        assert "Traceback" not in ended.stderr
-        return ended.stdout, ended.stderr
+        ended, out, error = run_command(monkeypatch, capsys, *words)
+        assert ended == code, error
+        return out, error
 
     command("topics", str(config), "--create", "--partitions", "1")
     with closing(connect(broker.url)) as bus:
         for x in range(3):
             bus.write([Outgoing(readings, b"press", b'{"device": "press", "x": %d}' % x)])
         damage(broker, readings, 0, 1, "bad checksum")
-        _, said = command("run", str(config), code=6)
+        ended = subprocess.run([sys.executable, "-m", "streamfl", "run", config], capture_output=True, text=True, timeout=120)
+        said = ended.stderr
+        assert ended.returncode == 6, said
+        assert "Traceback" not in said
         assert f"{readings}-0-1 cannot be read: its checksum does not fit its content" in said
         rows = json.loads(command("check", str(config), "--format", "json", code=4)[0])["checks"]
         (row,) = (row for row in rows if row["check"] == f"records of {readings}")
