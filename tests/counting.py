@@ -39,14 +39,14 @@ def number(sequence: int, amount: int) -> bytes:
 
 
 def decode_number(record: Record) -> Message:
-    if len(record.key or b"") > LONGEST_KEY:
-        raise PeerError("oversized", f"a key of {len(record.key or b'')} bytes, at most {LONGEST_KEY} are accepted")
     try:
         sequence, amount = map(int, (record.value or b"").split())
     except ValueError:
         raise PeerError("malformed", f"not two whole numbers: {record.value!r}") from None
     if max(abs(sequence), abs(amount)) > LARGEST:
         raise PeerError("malformed", f"{sequence} or {amount} is larger than {LARGEST}")
+    if len(record.key or b"") > LONGEST_KEY:
+        raise PeerError("oversized", f"a key of {len(record.key or b'')} bytes, at most {LONGEST_KEY} are accepted")
     return sequence, amount
 
 

@@ -104,7 +104,7 @@ class RoleLaws:
         law_duplicates(subject, data.draw(subject.traffic))
 
     @given(data=st.data())
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=12, deadline=None)
     def test_a_clock_that_is_set_right_holds_nothing_up(self, subject: Subject, data: st.DataObject) -> None:
         """Protects whatever is timed from an hour, or a year, of waiting after a clock was ahead and was set right."""
         traffic = data.draw(subject.traffic)
@@ -116,7 +116,7 @@ class RoleLaws:
         law_clock_is_right_again(subject, traffic, begin, end)
 
     @given(data=st.data())
-    @settings(max_examples=10, deadline=None)
+    @settings(max_examples=6, deadline=None)
     def test_a_clock_that_jumps_loses_nothing(self, subject: Subject, data: st.DataObject) -> None:
         """Protects what is not due yet from a clock that was ahead for a moment."""
         law_clock_jumps(subject, data.draw(subject.traffic))

@@ -186,7 +186,6 @@ CASES = {
     "client-default-kernels": client("default", "kernels"),
     "client-default-late-dimension": client("default", "dimension", late=True),
     "client-paper-features": client("paper", "features"),
-    "client-paper-kernels": client("paper", "kernels"),
     "client-paper-dimension": client("paper", "dimension"),
     "client-paper-late-dimension": client("paper", "dimension", late=True),
     "server-least-squares": server("least-squares", "float32"),
@@ -217,3 +216,16 @@ def test_what_is_accepted_can_be_written_at_the_limits_of_the_settings(case: Cas
     )
     for extreme in LARGEST:
         assert not what_is_refused(subject, subject.anybody(extreme))
+
+
+@pytest.mark.parametrize(
+    ("kind", "sections", "text"),
+    [
+        ("pofmkl-server", {"learning": {"features_per_kernel": 600}}, "features_per_kernel = 600 takes 2,882,400 bytes.*adagrad"),
+    """Protects an operator from a server that ends after 256 updates: its snapshot of a kernel did not fit into a record."""
+    ],
+)
+def test_what_would_not_fit_is_refused_at_the_start(kind: str, sections: dict[str, Any], text: str) -> None:
+    """Protects an operator from a server that ends after 256 updates: its snapshot of a kernel was larger than a record."""
+    with pytest.raises(ConfigurationError, match=text):
+        {**POFMKL, **VAFL}[kind].build(settings(kind, **sections))
