@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from command_line import run_command
 
@@ -181,6 +182,17 @@ def test_a_key_is_added_and_the_old_one_revoked(plant: Line) -> None:
         "public_keys": [new],
         "revoked_keys": [old],
     }
+
+
+def test_a_simulation_needs_no_keys(plant: Line) -> None:
+    """Protects the way from a file to a deployment: the same configuration can be simulated, where all roles are in one process."""
+    generator = np.random.default_rng(0)
+    data = plant.folder / "data.npz"
+    np.savez(data, X=generator.normal(size=(20, 1)), y=generator.random(20))
+    arguments = ("--data", data, "--clients", 2, "--rounds", 5, "--format", "json")
+    code, out, error = plant("simulate", plant.config("site-a"), *arguments)
+    assert code == 0, error
+    assert json.loads(out)["samples"] == 10
 
 
 def test_mistakes_leave_the_files_as_they_were(plant: Line) -> None:

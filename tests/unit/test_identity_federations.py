@@ -33,7 +33,7 @@ from streamfl.pofmkl.messages import (
 )
 from streamfl.pofmkl.model import ModelTable
 from streamfl.pofmkl.server import PofmklServer
-from streamfl.pofmkl.signed_model import ModelSigning
+from streamfl.pofmkl.signed_model import ModelSigning, SignedShard, empty_row
 from streamfl.role import ConfigurationError, PeerError, Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
@@ -305,6 +305,25 @@ def test_a_version_that_the_server_did_not_sign_is_not_taken(tmp_path: Path, att
     assert not plant.refused()
 
 
+def test_a_version_is_found_among_what_strangers_write_between_its_records() -> None:
+    """Protects the version that is on its way: a stranger's record right after the server's own does not take its place."""
+    key = PrivateKey(b"v" * 32)
+    identity = Identity((key,), Members("plant", (Member("server", ("pofmkl-server",), (key.public.text,)),)), "pofmkl-server")
+    signing = ModelSigning("plant", "plant.model", identity.sign, partial(identity.check_signature, "pofmkl-server"))
+    shard = SignedShard(signing, (0, 1), empty_row(ROW, np.float32))
+    table = ModelTable(2, ROW, 1, 1, 0, np.float32, signing)
+    honest = np.arange(ROW, dtype=np.float32)
+    shard.note(1, encode_array(honest))
+    table.apply(KernelParameters(VERSION, 1, encode_array(honest)), 0)
+    for number in range(3):
+        table.apply(KernelParameters(VERSION, 1, encode_array(np.full(ROW, number, np.float32))), 0)
+    record, _ = shard.sign(ShardVersion(VERSION, 0, 1, 0, 1, 1))
+    table.apply(SIGNED_VERSION.decode(record), 0)
+    assert table.versions == (1,)
+    np.testing.assert_array_equal(table.parameters, [np.zeros(ROW), honest])
+    assert (table.trouble, table.unsigned) == (None, 3)
+
+
 NUMBERS = st.integers(-(2**63), 2**64 - 1)
 
 
@@ -387,14 +406,17 @@ def test_a_server_takes_back_its_own_model_and_no_other(tmp_path: Path, shards: 
         taken[number :: plant.shards] = shard.parameters
     np.testing.assert_array_equal(taken, parameters)
     assert refusals(plant["server"]) == len(attacks)
+    # What strangers wrote over it is mended: who comes after a compaction finds the model.
+    for member in ("b", "a"):
+        compacted(plant, "plant.model")
+        plant.start(member)
+        plant.settle()
+        assert plant[member].role.trouble is None
+        np.testing.assert_array_equal(plant.parameters(member), parameters)
     plant.learn(1)
     assert plant["a"].role.trouble is None
     assert plant["a"].role.model.versions > versions  # type: ignore[attr-defined]
-    # A client that comes now finds the model in the topic as the server has written it anew.
-    plant.start("b")
-    plant.settle()
     np.testing.assert_array_equal(plant.parameters("b"), plant.parameters("a"))
-    assert plant["b"].role.trouble is None
 
 
 def refusals(worker: Worker) -> float:
@@ -404,8 +426,13 @@ def refusals(worker: Worker) -> float:
 
 def rewritten(plant: Plant, topic: str, keep: Any) -> None:
     """The topic as compaction, or somebody who may delete, would leave it."""
-    log = plant.bus._topics[topic].partitions[0]
-    log._records = [record for record in log._records if keep(record)]
+    for log in plant.bus._topics[topic].partitions:
+        log._records = [record for record in log._records if keep(record)]
+
+
+def compacted(plant: Plant, topic: str) -> None:
+    last = {(record.partition, record.key): record.offset for record in plant.bus.read(topic)}
+    rewritten(plant, topic, lambda record: last[record.partition, record.key] == record.offset)
 
 
 @pytest.mark.parametrize("what", ["kernel", "version", "all"])
