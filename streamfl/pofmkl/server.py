@@ -340,7 +340,7 @@ class PofmklServer:
             if self.lockstep or shard.step.largest_norm is None:
                 raise PeerError(
                     "unknown_version",
-                    f"made on version {update.model_version}, which was never published; the model is at {shard.model_version}",
+                    f"the update names version {update.model_version}, which was never published: {shard.model_version} was",
                 )
         if members.was_heard(name, update.epoch, update.sequence) and not self._made_again(shard, update):
             text = f"update {update.sequence} of client {name!r} came again and changed nothing; if this goes on, two speak for it"
@@ -491,7 +491,7 @@ class PofmklServer:
                 "configuration", "made without federation.features, or with others: give the client's [federation] the server's"
             )
         written_at = received.record.timestamp
-        check_numbers(update.epoch, update.sequence, min(written_at, now) if written_at > 0 else now)
+        check_numbers(update.epoch, update.sequence, written_at if written_at > 0 else now)
         if not 0 <= update.model_version <= LARGEST_COUNT or update.dimension < 1:
             raise PeerError("malformed", "model_version and dimension are not numbers from 0 and 1 to 2^53")
         kernels = update.kernels

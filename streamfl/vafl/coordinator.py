@@ -727,7 +727,7 @@ class VaflCoordinator:
         if embedding.fingerprint != self.fingerprint:
             raise PeerError("configuration", ANOTHER)
         written_at = received.record.timestamp
-        check_numbers(embedding.epoch, embedding.sequence, min(written_at, now) if written_at > 0 else now)
+        check_numbers(embedding.epoch, embedding.sequence, written_at if written_at > 0 else now)
         if not 0 <= embedding.parameters_version <= LARGEST_COUNT:
             raise PeerError("malformed", "parameters_version is a number from 0 to 2^53")
         if not 0 < len(embedding.entity) <= LONGEST_NAME:

@@ -18,7 +18,6 @@ from fuzz.targets import Arrays, Decoder, Restored, RoleTarget, Samples, Target
 
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import UPDATE, KernelParameters, decode_model
-from streamfl.pofmkl.server import PofmklServer
 from streamfl.role import Send, StateChange
 from streamfl.samples import SamplesSection, format_named
 from streamfl.wire import decode_array
@@ -71,7 +70,7 @@ def settings(federation: str, kind: str) -> PofmklSettings:
     return PofmklSettings(
         **{
             **content,
-            "federation": {"name": "plant", "seed": 3, "clients": 6, "shards": len(PARTITIONS)},
+            "federation": {"name": "plant", "seed": 3, "clients": 6, "shards": len(PARTITIONS), "features": 3},
             "role": {"kind": kind},
             "samples": {"topic": "readings", **content["samples"]},
             "learning": {"features_per_kernel": 2, "learning_rate": 0.1, **content["learning"]},
@@ -81,11 +80,7 @@ def settings(federation: str, kind: str) -> PofmklSettings:
 
 def member(federation: str, kind: str) -> Member:
     """A role of this kind, as good as new."""
-    made = Member.of(settings(federation, kind))
-    if isinstance(made.role, PofmklServer):
-        # The corpus is of a federation that began before federation.features was known.
-        made.role.dimension = 3
-    return made
+    return Member.of(settings(federation, kind))
 
 
 def sample(federation: str, client: str, number: int, label: bool = True) -> Message:
