@@ -354,7 +354,7 @@ class PofmklServer:
             if self.lockstep or shard.step.largest_norm is None:
                 raise PeerError(
                     "unknown_version",
-                    f"made on version {update.model_version}, which was never published; the model is at {shard.model_version}",
+                    f"the update names version {update.model_version}, which was never published: {shard.model_version} was",
                 )
         if members.was_heard(name, update.epoch, update.sequence) and not self._made_again(shard, update):
             text = f"update {update.sequence} of client {name!r} came again and changed nothing; if this goes on, two speak for it"
@@ -507,7 +507,7 @@ class PofmklServer:
                 "configuration", "made without federation.features, or with others: give the client's [federation] the server's"
             )
         written_at = received.record.timestamp
-        check_numbers(update.epoch, update.sequence, min(written_at, now) if written_at > 0 else now)
+        check_numbers(update.epoch, update.sequence, written_at if written_at > 0 else now)
         kernels = update.kernels
         if not shard.kernels.issuperset(kernels) or (len(kernels) > 1 and list(kernels) != sorted(set(kernels))):
             raise PeerError("kernel", f"kernels {kernels[:5]} are not an ascending subset of shard {received.partition}")

@@ -785,7 +785,7 @@ class VaflCoordinator:
         if embedding.fingerprint != self.fingerprint:
             raise PeerError("configuration", ANOTHER)
         written_at = received.record.timestamp
-        check_numbers(embedding.epoch, embedding.sequence, min(written_at, now) if written_at > 0 else now)
+        check_numbers(embedding.epoch, embedding.sequence, written_at if written_at > 0 else now)
 
     def _values(self, content: bytes) -> NDArray[Any]:
         return bounded_array(content, self.dtype, self.embedding_size, "embedding")

@@ -19,7 +19,6 @@ from fuzz.targets import Arrays, Decoder, Restored, RoleTarget, Samples, Target
 
 from streamfl.pofmkl.config import KernelsSection, PofmklSettings, UplinkSection
 from streamfl.pofmkl.messages import UPDATE, KernelParameters, decode_model
-from streamfl.pofmkl.server import PofmklServer
 from streamfl.role import Send, StateChange
 from streamfl.runtime.bus import Outgoing
 from streamfl.samples import SamplesSection, format_named
@@ -73,7 +72,7 @@ def settings(federation: str, kind: str) -> PofmklSettings:
     return PofmklSettings(
         **{
             **content,
-            "federation": {"name": "plant", "seed": 3, "clients": 6, "shards": len(PARTITIONS)},
+            "federation": {"name": "plant", "seed": 3, "clients": 6, "shards": len(PARTITIONS), "features": 3},
             "role": {"kind": kind},
             "samples": {"topic": "readings", **content["samples"]},
             "learning": {"features_per_kernel": 2, "learning_rate": 0.1, **content["learning"]},
@@ -83,11 +82,7 @@ def settings(federation: str, kind: str) -> PofmklSettings:
 
 def member(federation: str, kind: str) -> Member:
     """A role of this kind, as good as new."""
-    made = Member.of(settings(federation, kind))
-    if isinstance(made.role, PofmklServer):
-        # The corpus is of a federation that began before federation.features was known.
-        made.role.dimension = 3
-    return made
+    return Member.of(settings(federation, kind))
 
 
 def sample(federation: str, client: str, number: int, label: bool = True) -> Message:

@@ -102,6 +102,11 @@ def check_sample(found: Sample, dimension: int) -> None:
     json.dumps([found.client, found.id]).encode()
 
 
+def _mends(rejections: Sequence[Rejection]) -> bool:
+    """Whether a server publishes its model anew because of a message that it refuses."""
+    return [rejection.error.reason for rejection in rejections] == ["unknown_version"]
+
+
 class RoleTarget(Target):
     """A role, as a worker runs it: decode, receive, remember."""
 
@@ -147,7 +152,8 @@ class RoleTarget(Target):
         rejections = self._answered(self.role.receive([received], self.now), received)
         if not rejections:
             return None
-        if before is not None:
+        # That the model is not in use as it is published is noted, and makes the worker unready.
+        if before is not None and not _mends(rejections) and message.channel != "model":
             assert fingerprint(self.role) == before, "a refused message changed what the role holds"
         return rejections[0].error.reason
 
@@ -166,7 +172,7 @@ class RoleTarget(Target):
         assert all(rejection.received is received for rejection in rejections)
         assert len(rejections) <= 1
         if rejections:
-            assert not changes, "a refused message changed the state"
+            assert not changes or _mends(rejections), "a refused message changed the state"
             assert len(replies) == 1, "a refused message was answered"
         for change in changes:
             self.remember(change)

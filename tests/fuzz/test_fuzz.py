@@ -11,7 +11,7 @@ import pytest
 from fuzz import pofmkl, vafl
 from fuzz import targets as targets_module
 from fuzz.campaign import run
-from fuzz.federations import Member, corpus
+from fuzz.federations import NOW, Member, corpus
 from fuzz.mutations import Message, Mutator
 from fuzz.systems import SYSTEMS
 from msgspec import structs
@@ -37,14 +37,14 @@ def test_malformed_messages_are_refused_and_change_nothing() -> None:
     refused = Counter({name: sum(n for (target, _), n in report.refused.items() if target == name) for name in report.taken})
     assert all(0.5 < refused[name] / count < 1 for name, count in report.taken.items()), refused
     reasons = {reason for _, reason in report.refused}
-    assert reasons >= {"malformed", "oversized", "version", "forged", "kernel", "shape", "not_finite", "too_large"}
+    assert reasons >= {"malformed", "oversized", "version", "forged", "kernel", "shape", "not_finite", "too_large", "implausible"}
     assert report.growth() < 50
 
 
 def recorded_for(member: Member, federation: str) -> list[Any]:
     """What a member answers to the real messages on its inputs and tables."""
     channels = (*member.channels.inputs, *member.channels.tables)
-    return [reply for one in corpus(federation, *channels) for reply in member.role.receive([member.decode(one)], 1e9)]
+    return [reply for one in corpus(federation, *channels) for reply in member.role.receive([member.decode(one)], NOW)]
 
 
 @pytest.mark.parametrize("federation", [name for system in SYSTEMS for name in system.federations])
@@ -77,7 +77,8 @@ def _takes_any_number(content: bytes, dtype: Any, shape: tuple[int, ...], name: 
     return np.frombuffer(content, dtype).reshape(shape)
 
 
-def _remembers_before_it_checks(self: PofmklServer, shard: Any, received: Any) -> None:
+def _remembers_before_it_checks(self: PofmklServer, shard: Any, received: Any, now: float) -> None:
+    del now
     shard.round.dimension = received.message.dimension
     shard.round_changed = True
     if received.record.key != received.message.client.encode():
@@ -145,14 +146,14 @@ def test_wrong_messages_differ_from_the_real_ones() -> None:
     assert isinstance(made[0], Message)
 
 
-@pytest.mark.parametrize("number", [1.1e18, -3e38, float("inf")])
-def test_a_model_whose_squares_overflow_is_refused(number: float) -> None:
+@pytest.mark.parametrize(("number", "reason"), [(1.1e18, "implausible"), (-3e38, "implausible"), (float("inf"), "not_finite")])
+def test_a_model_whose_squares_overflow_is_refused(number: float, reason: str) -> None:
     """Protects predictions: parameters that are finite, but whose products are not, would make them infinite."""
     member = pofmkl.member("default-async", "pofmkl-client")
     record = KernelParameters(wire.VERSION, 0, wire.encode_array(np.array([0.5, 1.0, number, 0.0], np.float32)))
     (reply,) = member.role.receive([member.decode(Message("model", b"kernel/0", KERNEL_PARAMETERS.encode(record)))], 1.0)
     assert isinstance(reply, Rejection)
-    assert reply.error.reason == "not_finite"
+    assert reply.error.reason == reason
 
 
 def test_a_model_of_a_version_below_zero_is_refused() -> None:

@@ -27,7 +27,7 @@ __all__ = ["TOPICS", "Verdict", "judge", "judge_topics", "replay"]
 
 TOPICS = ("readings", "predictions", "updates", "model", "pofmkl-client.state", "pofmkl-server.state", "dead-letters")
 # Places in what is remembered of a client that hold a time of this run: when its state began and its byte budget was filled.
-CLIENT_TIMES = (1, 7)
+CLIENT_TIMES = (1, 7, 10)
 # Samples of one poll are multiplied together, and rounded by how many they are.
 TOLERANCE = 1e-6
 
