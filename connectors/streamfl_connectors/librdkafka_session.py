@@ -191,7 +191,7 @@ class LibrdkafkaSession:
     # Joining and polling
 
     def _poll(self, polled: Polled, deadline: float, max_records: int) -> None:
-        if self._unreadable is not None:
+        if self._unreadable is not None and not self._refused:
             raise self._unreadable
         if self._tables and self._table_reader is None:
             self._read_tables(polled)
@@ -252,6 +252,8 @@ class LibrdkafkaSession:
         if self._transactional:
             # Settles an undecided transaction of this id before anything is restored.
             self._ready_writer({})
+        # What was read before it has to be read again first.
+        self._unreadable = None
         polled.revoked = sorted(self._reported)
         self._reported.clear()
         self._refused = False
