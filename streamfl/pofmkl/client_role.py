@@ -26,7 +26,16 @@ from streamfl.pofmkl.agreement import Agreement
 from streamfl.pofmkl.bandwidth import TokenBucket, UpdateCost
 from streamfl.pofmkl.learner import Batch, Learner, Taken
 from streamfl.pofmkl.live_challengers import WINDOW, LiveChallengers, classification_measurements, recent_arrays
-from streamfl.pofmkl.messages import LARGEST_STEP, UPDATE, KernelParameters, Prediction, ServerSettings, ShardVersion, Update
+from streamfl.pofmkl.messages import (
+    LARGEST_STEP,
+    UPDATE,
+    KernelParameters,
+    Prediction,
+    ServerSettings,
+    ShardVersion,
+    SignedVersion,
+    Update,
+)
 from streamfl.pofmkl.model import ModelTable
 from streamfl.pofmkl.restored import check_inputs, check_label
 from streamfl.pofmkl.rows import Rows
@@ -391,7 +400,7 @@ class PofmklClient:
             self.join.expire(now)
         return replies + self._learn_joined(self.join, now) + self._take_arrived(self.join, list(arrived.items()), now)
 
-    def _hear(self, message: KernelParameters | ShardVersion | ServerSettings, shard: int) -> None:
+    def _hear(self, message: KernelParameters | ShardVersion | SignedVersion | ServerSettings, shard: int) -> None:
         """Take a record of the model's topic."""
         if isinstance(message, ServerSettings):
             self.agreement.told(message.values)
@@ -402,7 +411,7 @@ class PofmklClient:
             if error.reason == "configuration":
                 self.agreement.refused(shard, error.text)
             raise
-        if isinstance(message, ShardVersion):
+        if not isinstance(message, KernelParameters):
             self.agreement.fits(shard)
 
     def _see(self, received: Received) -> None:

@@ -82,26 +82,31 @@ class ModelTable:
             if not 0 <= message.kernel < len(self.parameters) or message.kernel % len(self.versions) != shard:
                 raise PeerError("kernel", f"kernel {message.kernel} does not belong to shard {shard}")
             parameters: NDArray[Any] = decode_array(message.parameters, self._dtype, self.parameters.shape[1:], "parameters")
+            if signed is not None:
+                # The next version says whether they are the server's.
+                signed.add(message.kernel, message.parameters, parameters)
+                return
             norm = float(np.sqrt(np.square(parameters, dtype=np.float64).sum()))
             if not norm <= LARGEST_PARAMETERS:
                 text = f"parameters of kernel {message.kernel} have a norm of {norm:g}, at most {LARGEST_PARAMETERS:g} is plausible"
                 self._implausible[message.kernel] = text
                 raise PeerError("implausible", text)
             self._implausible.pop(message.kernel, None)
-            if signed is None:
-                self._staged[shard][message.kernel] = parameters
-            else:
-                signed.add(message.kernel, message.parameters, parameters)
+            self._staged[shard][message.kernel] = parameters
             return
         # Whatever the marker says, the kernels before it belong to no later version.
         staged, self._staged[shard] = self._staged[shard], {}
         version, message = message, message.marker if isinstance(message, SignedVersion) else message
         try:
-            self._check(message, shard)
-            if signed is not None:
-                if not isinstance(version, SignedVersion):
-                    raise PeerError("unsigned", f"version {message.model_version} of the model comes without a signature")
-                staged = signed.take(version)
+            if signed is None:
+                self._check(message, shard)
+                self._check_plausible(message, shard)
+            elif isinstance(version, SignedVersion):
+                digests = signed.digests(version)
+                self._check(message, shard)
+                staged = signed.take(version, digests)
+            else:
+                raise PeerError("unsigned", f"version {message.model_version} of the model comes without a signature")
         except PeerError as error:
             self._refused[shard] = error.text
             raise
@@ -125,6 +130,8 @@ class ModelTable:
             raise PeerError(
                 "configuration", f"the federation's samples have {marker.dimension} features, this client's {self._dimension}"
             )
+
+    def _check_plausible(self, marker: ShardVersion, shard: int) -> None:
         version, updates = marker.model_version, marker.updates
         # A version is of one update at least.
         if not 0 <= version <= updates <= LARGEST_COUNT:

@@ -17,6 +17,11 @@ __all__ = ["client_made_with", "federation_settings", "server_made_with"]
 # under another staleness.
 _PACE = {
     "federation.clients",
+    "federation.client_expiry_seconds",
+    # Who may speak for whom is looked at with each message.
+    "federation.members",
+    # A federation may get them later. A client's own samples.features must stay, and what the server learnt so far has a fingerprint.
+    "federation.features",
     "learning.staleness",
     "learning.max_staleness",
     "learning.learning_rate",
@@ -42,6 +47,7 @@ _FEDERATION = {
     "federation.name",
     "federation.seed",
     "federation.shards",
+    "federation.features",
     "learning.preset",
     "learning.loss",
     "learning.precision",
@@ -85,7 +91,8 @@ def server_made_with(settings: PofmklSettings) -> MadeWith:
 
 def federation_settings(settings: PofmklSettings) -> dict[str, Any]:
     """What all members need alike, as the server's model is remembered with."""
-    return {key: value for key, value in server_made_with(settings).must_stay.items() if key in _FEDERATION}
+    made_with = server_made_with(settings)
+    return {key: value for key, value in {**made_with.must_stay, **made_with.may_change}.items() if key in _FEDERATION}
 
 
 def _effective(settings: PofmklSettings, sections: tuple[str, ...]) -> dict[str, Any]:

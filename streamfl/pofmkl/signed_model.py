@@ -95,9 +95,12 @@ class StagedShard:
             del candidates[next(iter(candidates))]
             self.unsigned += 1
 
-    def take(self, version: SignedVersion) -> dict[int, NDArray[Any]]:
-        """The kernels that this version changes; PeerError, and nothing is forgotten, if it is not signed or not all there."""
-        wanted = self._signing.digests(version, tuple(self._held))
+    def digests(self, version: SignedVersion) -> dict[int, bytes]:
+        """What the version is made of; PeerError if it is not signed."""
+        return self._signing.digests(version, tuple(self._held))
+
+    def take(self, version: SignedVersion, wanted: dict[int, bytes]) -> dict[int, NDArray[Any]]:
+        """The kernels that this version changes, made of ``wanted``; PeerError, and nothing is forgotten, if not all are there."""
         number = version.marker.model_version
         if number < self._version:
             raise PeerError("replayed", f"version {number} of the model, again after version {self._version}")

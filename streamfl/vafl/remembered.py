@@ -15,6 +15,8 @@ from streamfl.vafl.config import VaflSettings
 __all__ = ["coordinator_made_with", "party_made_with"]
 
 _PACE = {
+    # Who may speak for whom is looked at with each message.
+    "federation.members",
     "learning.learning_rate",
     "learning.batch_size",
     "learning.regularisation",
@@ -27,6 +29,9 @@ _PACE = {
     "alignment.limit",
     "alignment.reply_seconds",
     "alignment.keep",
+    "alignment.requests",
+    "alignment.patience_seconds",
+    "samples.keyed_by_entity",
     "samples.format",
     "labels.format",
 }
