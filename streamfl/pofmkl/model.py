@@ -69,7 +69,9 @@ class ModelTable:
             if not 0 <= message.kernel < len(self.parameters) or message.kernel % len(self.versions) != shard:
                 raise PeerError("kernel", f"kernel {message.kernel} does not belong to shard {shard}")
             parameters: NDArray[Any] = decode_array(message.parameters, self._dtype, self.parameters.shape[1:], "parameters")
-            norm = float(np.sqrt(np.square(parameters, dtype=np.float64).sum()))
+            # A number whose square is infinite is longer than any bound.
+            with np.errstate(over="ignore"):
+                norm = float(np.sqrt(np.square(parameters, dtype=np.float64).sum()))
             if not norm <= LARGEST_PARAMETERS:
                 text = f"parameters of kernel {message.kernel} have a norm of {norm:g}, at most {LARGEST_PARAMETERS:g} is plausible"
                 self._implausible[message.kernel] = text
