@@ -213,7 +213,7 @@ BAD_EMBEDDINGS = [
     (embedding(values=bytes(8)), "shape"),
     (embedding(values=encode_array(np.array([np.inf, 0.0]))), "not_finite"),
     (embedding(values=encode_array(np.array([1e300, 0.0]))), "not_finite"),
-    (embedding(sequence=-1), "malformed"),
+    (embedding(sequence=-1), "implausible"),
     (arrived("embeddings/b", 0, Embedding(VERSION, FINGERPRINT, "e" * 257, 5, 1, 0, bytes(16)), "e" * 257, BEGIN), "malformed"),
     (arrived("labels", 0, Label("e0", "e0", 2.0), "e0", BEGIN), "label"),
     (arrived("labels", 0, Label("e0", "e0", 0.5), "e0", BEGIN), "label"),
