@@ -356,7 +356,6 @@ class PofmklClient:
         replies: list[Send | Rejection] = []
         if self._moments.pass_to(now, tick=not batch):
             self._set_back(now)
-        self._full = set()
         if self._last_now is not None and self.uplink.bytes_per_second is not None:
             passed = max(0.0, now - self._last_now)
             self._counts["update_budget_bytes"] += passed * self.uplink.bytes_per_second * len(self._members)
@@ -382,6 +381,7 @@ class PofmklClient:
                     arrived.setdefault(key, []).append((received.message, received.record.key))
             except PeerError as error:
                 replies.append(Rejection(received, error))
+        self._full = set()
         if any(now_at < was_at for now_at, was_at in zip(self.model.versions, before, strict=True)):
             # What was taken on it was taken before: whoever wrote it, to wait for the next would be to wait for ever.
             for member in self._members.values():

@@ -50,7 +50,7 @@ class Members:
         self.awaited: set[str] = set()
         self._members: dict[str, _Member] = {}
         self._changed: dict[str, None] = {}
-        # Until when nobody makes room for who teaches, and who does not: strangers may ask for a seat all the time.
+        # Until when nobody makes room for who teaches, and who does not: a batch may ask for a seat thousands of times.
         self._full_until: dict[bool, float] = {}
 
     def __len__(self) -> int:
@@ -58,6 +58,9 @@ class Members:
 
     def __contains__(self, name: str) -> bool:
         return name in self._members
+
+    def batch_is_over(self) -> None:
+        self._full_until = {}
 
     def was_heard(self, name: str, epoch: int, sequence: int) -> bool:
         member = self._members.get(name)

@@ -86,7 +86,9 @@ class ModelTable:
                 # The next version says whether they are the server's.
                 signed.add(message.kernel, message.parameters, parameters)
                 return
-            norm = float(np.sqrt(np.square(parameters, dtype=np.float64).sum()))
+            # A number whose square is infinite is longer than any bound.
+            with np.errstate(over="ignore"):
+                norm = float(np.sqrt(np.square(parameters, dtype=np.float64).sum()))
             if not norm <= LARGEST_PARAMETERS:
                 text = f"parameters of kernel {message.kernel} have a norm of {norm:g}, at most {LARGEST_PARAMETERS:g} is plausible"
                 self._implausible[message.kernel] = text

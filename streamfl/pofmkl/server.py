@@ -257,6 +257,7 @@ class PofmklServer:
             shard = self._open[partition]
             for block in _blocks(messages):
                 self._take(shard, block, now, rejections)
+            shard.members.batch_is_over()
         if len(rejections) > 1:
             places = {id(received): place for place, received in enumerate(batch)}
             rejections.sort(key=lambda rejection: places[id(rejection.received)])
