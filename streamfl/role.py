@@ -19,8 +19,8 @@ judged by how long the role was away. The exception is what may be sent: a budge
 A tick comes as soon as ``wake_at`` is reached, in the same step after a batch if there is one. Whatever ``wake_at`` says, one comes
 after partitions were opened, for what was restored may be able to go on, and one when the clock was set back: what a role remembers
 with a time ahead of the tick's it takes for new, or it would wait until that time comes again. A tick is withheld while messages
-that lay in a partition's inputs when it was opened are still unread, unless the partition is full: whoever was away hears what was
-said meanwhile before time passes.
+that lay in a partition's inputs when it was opened are still unread, unless the partition is full, or nothing of them can be read
+for as long as a cluster is waited for: whoever was away hears what was said meanwhile before time passes.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from streamfl.simulation.faults.buses import Member, MemoryCluster, MemoryMember
 from streamfl.simulation.faults.chances import Chances, Rates
 from streamfl.simulation.faults.history import History, content
 from streamfl.simulation.faults.schedule import Killed, Scheduler
+from streamfl.simulation.faults.staying import DEAF
 from streamfl.simulation.faults.transactions import Coordinator, Network, Producer
 
 __all__ = ["FaultyBus", "FaultySession"]
@@ -41,6 +42,8 @@ class FaultyBus:
         self.role_times: dict[str, float] = {}
         # Where a changelog seems to end, and until when, though the group's offsets are further: a marker is on its way.
         self.late: dict[TopicPartition, tuple[int, float]] = {}
+        # Processes that are cut off, and how, for good.
+        self.cut_off: dict[str, str] = {}
         self._repeatable = repeatable
         self._paused_until = 0.0
         self._sessions: dict[str, list[Member]] = {}
@@ -78,6 +81,11 @@ class FaultyBus:
     def call(self, name: str, where: str = "") -> None:
         """A worker calls the cluster: chances to crash, to be stopped and to get no answer. where: it could crash in here."""
         self.moment()
+        how = self.cut_off.get(self.who)
+        if how is not None and not (how == DEAF and name == "commit"):
+            # Whoever joins has to answer what it is told, so that nobody becomes a member without hearing.
+            self.fall_silent(self.who, for_ever=False)
+            raise BusUnavailable("nobody answers")
         if self.chances.happens(self.rates.pause):
             seconds = float(self.chances.draws.uniform(0.2, 8.0))
             self._paused_until = self.scheduler.now + seconds
@@ -207,6 +215,10 @@ class FaultySession:
             bus.history.note(now.now, bus.who, f"commit refused: {places}: {what}")
             raise
         bus.history.note(now.now, bus.who, f"commits {places}: {what}")
+        if bus.who in bus.cut_off:
+            self._sent(step.outputs, role_time)
+            bus.fall_silent(bus.who, for_ever=False)
+            raise BusUnavailable("nobody answers")
         self._delay_markers(step, ends)
         updates = self._sent(step.outputs, role_time)
         if updates and bus.chances.happens(bus.rates.repeat):
