@@ -16,10 +16,10 @@ import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 __all__ = ["Broker", "free_ports"]
 
@@ -43,7 +43,7 @@ PROPERTIES = """process.roles=broker,controller
 node.id={node}
 controller.quorum.voters={voters}
 listeners=CLIENTS://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=CLIENTS://127.0.0.1:{port}
+advertised.listeners=CLIENTS://127.0.0.1:{advertised}
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=CLIENTS
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,CLIENTS:{protocol}
@@ -67,20 +67,42 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
 SEVERAL = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 
 
+# Behind a proxy the brokers reach one another by a listener of their own.
+BEHIND_A_PROXY = """listeners=CLIENTS://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},INSIDE://127.0.0.1:{inside}
+advertised.listeners=CLIENTS://127.0.0.1:{advertised},INSIDE://127.0.0.1:{inside}
+inter.broker.listener.name=INSIDE
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,CLIENTS:{protocol},INSIDE:PLAINTEXT
+"""
+
+
+class Proxy(Protocol):
+    """What clients reach the nodes through. ports: one a node, on 127.0.0.1."""
+
+    ports: list[int]
+
+    def forward_to(self, ports: Sequence[int]) -> None:
+        """Have the i-th port lead to the i-th of these."""
+
+
 class Broker:
     """A Kafka cluster, started on entering and gone on leaving: one node, or ``nodes`` of them on this machine.
 
     ``properties`` are added to server.properties and win over the defaults. ``options`` are what a client of full rights
-    has to be given; their ``security_protocol`` is that of the listener CLIENTS. RuntimeError if it cannot be started:
-    the text holds the end of its log.
+    has to be given; their ``security_protocol`` is that of the listener CLIENTS. ``proxy``: clients are told its ports
+    instead of the nodes' own, and ``address`` gives them. RuntimeError if it cannot be started: the text holds the end of its log.
     """
 
     def __init__(
-        self, properties: Mapping[str, str] | None = None, options: Mapping[str, Any] | None = None, nodes: int = 1
+        self,
+        properties: Mapping[str, str] | None = None,
+        options: Mapping[str, Any] | None = None,
+        nodes: int = 1,
+        proxy: Proxy | None = None,
     ) -> None:
         self._properties = {**(SEVERAL if nodes > 1 else {}), **(properties or {})}
         self.options = dict(options or {})
         self.nodes = nodes
+        self._proxy = proxy
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._directory = Path()
         self._ports: list[int] = []
@@ -99,17 +121,23 @@ class Broker:
         libraries = _libraries()
         self._directory = Path(tempfile.mkdtemp(prefix="streamfl-broker-"))
         atexit.register(self.stop)
-        ports = free_ports(2 * self.nodes)
-        self._ports, controllers = ports[: self.nodes], ports[self.nodes :]
+        ports = free_ports(3 * self.nodes)
+        own, controllers, inside = (ports[first :: 3] for first in range(3))
+        self._ports = own if self._proxy is None else self._proxy.ports
+        if self._proxy is not None:
+            self._proxy.forward_to(own)
         self._java = ["java", "-Xmx512m", "-cp", f"{libraries}/*"]
         storage = [*self._java, "kafka.tools.StorageTool"]
         identifier = subprocess.run([*storage, "random-uuid"], check=True, capture_output=True, text=True).stdout.strip()
         for node in range(self.nodes):
-            text = PROPERTIES.format(
+            template = PROPERTIES if self._proxy is None else PROPERTIES + BEHIND_A_PROXY
+            text = template.format(
                 node=node + 1,
                 voters=",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(controllers, 1)),
-                port=self._ports[node],
+                port=own[node],
+                advertised=self._ports[node],
                 controller=controllers[node],
+                inside=inside[node],
                 data=self._directory / f"data-{node}",
                 replicas=self.nodes,
                 in_sync=(self.nodes + 1) // 2,
