@@ -236,7 +236,8 @@ class EndTxnProxy:
         """Let a late EndTxn arrive first if this is its moment."""
         for caught in self._caught:
             moment = caught.moment
-            if moment is None or caught.answered.is_set():
+            # Without a connection nothing was kept that could arrive.
+            if moment is None or caught.connection is None or caught.answered.is_set():
                 continue
             if not caught.following or caught.transactional_id not in transactional_id:
                 continue
