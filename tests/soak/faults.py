@@ -70,14 +70,14 @@ class Killer:
             "worker stopped past its transaction": lambda: self._stop_worker(TRANSACTION_SECONDS + 4),
             "cluster killed": self._kill_cluster,
             "cluster and worker killed": self._kill_cluster_and_worker,
-            "EndTxn late, connection broken": lambda: self._hold_end(EndTxn.KEEP_AND_BREAK),
+            "EndTxn late and connection broken": lambda: self._hold_end(EndTxn.KEEP_AND_BREAK),
             "EndTxn late": lambda: self._hold_end(EndTxn.KEEP),
-            "EndTxn late, worker killed": lambda: self._hold_end(EndTxn.KEEP_AND_BREAK, kill=True),
+            "EndTxn late and worker killed": lambda: self._hold_end(EndTxn.KEEP_AND_BREAK, kill=True),
             "EndTxn's answer lost": lambda: self._hold_end(EndTxn.LOSE_ANSWER),
             "disk full": self._fill_disk,
         }
         if federation.plan.nodes > 1:
-            self.kinds["EndTxn late, a broker slow"] = lambda: self._hold_end(EndTxn.KEEP_AND_BREAK, slow=True)
+            self.kinds["EndTxn late and a broker slow"] = lambda: self._hold_end(EndTxn.KEEP_AND_BREAK, slow=True)
             self.kinds["broker killed"] = self._kill_node
             self.kinds["broker and worker killed"] = self._kill_node_and_worker
 
