@@ -20,7 +20,7 @@ __all__ = ["CLIENTS", "SqliteFederation"]
 
 ROOT = Path(__file__).parents[1]
 CLIENTS, EACH = 3, 40
-SECONDS = 120.0
+SECONDS = 300.0
 
 CONFIGURATION = """
 [federation]
@@ -63,7 +63,7 @@ class SqliteFederation:
         for kind in ("pofmkl-client", "pofmkl-server"):
             command = self._command("topics", "--create", "--partitions", "2")
             environment = self._environment(kind, made_before)
-            subprocess.run(command, env=environment, check=True, timeout=60, stdout=self._log, stderr=self._log)
+            subprocess.run(command, env=environment, check=True, timeout=180, stdout=self._log, stderr=self._log)
         self.bus: Bus = connect(url)
         self.written = 0
 
@@ -79,7 +79,7 @@ class SqliteFederation:
         """Start a process, or replace it as an operator would: SIGTERM, then the other release."""
         if (running := self.processes.pop(who, None)) is not None:
             running.send_signal(signal.SIGTERM)
-            assert running.wait(60) == 0, self.said
+            assert running.wait(120) == 0, self.said
         kind = f"pofmkl-{who.partition('-')[0]}"
         environment = self._environment(kind, old) | self.more.get(who, {})
         self.processes[who] = subprocess.Popen(self._command("run"), env=environment, stdout=self._log, stderr=self._log)

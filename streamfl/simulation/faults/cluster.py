@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from msgspec import structs
+
 from streamfl.role import Record, TopicSpec
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Polled, Step, Subscription, TopicPartition, TopicState
 from streamfl.runtime.worker import POSITION_KEY
@@ -44,6 +46,8 @@ class FaultyBus:
         self.late: dict[TopicPartition, tuple[int, float]] = {}
         # Processes that are cut off, and how, for good.
         self.cut_off: dict[str, str] = {}
+        # By process: the record that was damaged when it read a changelog last.
+        self.damaged: dict[str, str] = {}
         self._repeatable = repeatable
         self._paused_until = 0.0
         self._sessions: dict[str, list[Member]] = {}
@@ -128,6 +132,24 @@ class FaultyBus:
             self.repeated.add((record.topic, record.partition, self.cluster.end(record.topic, record.partition)))
             self.write([record])
 
+    def damaged_by_chance(self, records: Iterator[Record]) -> Iterator[Record]:
+        """Of a changelog that is read: one record that counts may have another bit, and whoever reads it has to refuse it."""
+        self.damaged.pop(self.who, None)
+        if not self.chances.damages():
+            return records
+        found = list(records)
+        latest = {record.key: place for place, record in enumerate(found)}
+        places = [place for place in latest.values() if found[place].value]
+        if places:
+            draws = self.chances.damage_draws
+            place = places[int(draws.integers(len(places)))]
+            value = bytearray(found[place].value or b"")
+            value[int(draws.integers(len(value)))] ^= 1 << int(draws.integers(8))
+            found[place] = structs.replace(found[place], value=bytes(value))
+            self.damaged[self.who] = f"partition {found[place].partition}, key {found[place].key!r}"
+            self.history.fault(self.scheduler.now, self.who, "record damaged", self.damaged[self.who])
+        return iter(found)
+
     def _holds_back(self) -> bool:
         held = self.chances.holds_back()
         if held:
@@ -177,7 +199,7 @@ class FaultySession:
     def restore(self, topic: str, partition: int) -> Iterator[Record]:
         self._bus.call("restore", "while restoring")
         end, until = self._bus.late.get((topic, partition), (0, 0.0))
-        records = self._member.restore(topic, partition)
+        records = self._bus.damaged_by_chance(self._member.restore(topic, partition))
         if self._bus.scheduler.now < until:
             return (record for record in records if record.offset < end)
         return records

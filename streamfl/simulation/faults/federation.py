@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from streamfl.role import Measurement, TopicSpec
+from streamfl.role import ConfigurationError, Measurement, TopicSpec
 from streamfl.runtime.bus import Bus, BusUnavailable, Outgoing
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.worker import Worker
@@ -239,6 +239,13 @@ class Federation:
                     worker.close()
                 except BusUnavailable:
                     self.history.note(self.scheduler.now, who, "leaves without saying so")
+            except ConfigurationError as refusal:
+                damaged = self.bus.damaged.pop(who, None)
+                if damaged is None or damaged not in str(refusal):
+                    raise
+                # It names the record, and somebody puts back what stood there.
+                self.history.note(self.scheduler.now, who, f"refuses {damaged}")
+                self.bus.fall_silent(who, for_ever=True)
             except Killed:
                 if self.scheduler.ending:
                     raise
