@@ -46,8 +46,8 @@ accuracy: $(INSTALLED) ## measure the error of every method that is not in docs/
 fuzz: $(INSTALLED) ## give every decoder and role MESSAGES malformed messages (1000000) by a SEED (0); prints what became of them
 	PYTHONPATH=tests $(BIN)/python -m fuzz --messages $(MESSAGES) --seed $(SEED)
 
-simulate: $(INSTALLED) ## run a federation under faults by SEED (0), or so many SEEDS; SYSTEM, BUS; TRANSCRIPT=1 prints what happened
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m streamfl.simulation.faults --seed $(SEED) --seeds $(SEEDS) $(if $(SYSTEM),--system $(SYSTEM)) $(if $(BUS),--bus $(BUS)) $(if $(TRANSCRIPT),--transcript)
+simulate: $(INSTALLED) ## run a federation under faults by SEED (0), or so many SEEDS; SYSTEM, BUS; LIVENESS=1 with a fault that stays; TRANSCRIPT=1 prints what happened
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m streamfl.simulation.faults --seed $(SEED) --seeds $(SEEDS) $(if $(SYSTEM),--system $(SYSTEM)) $(if $(BUS),--bus $(BUS)) $(if $(LIVENESS),--liveness) $(if $(TRANSCRIPT),--transcript)
 
 soak: $(INSTALLED) ## kill and stop a federation's processes and brokers for MINUTES (10) by a SEED (0); SCHEME, STALENESS; writes soak.json
 	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(MINUTES) --seed $(SEED) --scheme $(SCHEME) --staleness $(STALENESS)

@@ -33,6 +33,9 @@ def check_name(content: bytes) -> str:
 
 def check_within(numbers: Any, low: float, high: float, what: str) -> None:
     """PeerError where a number is below ``low``, above ``high`` or none at all."""
-    array = np.asarray(numbers)
-    if not ((array >= low) & (array <= high)).all():
+    # A signalling NaN warns wherever it is looked at.
+    with np.errstate(invalid="ignore"):
+        array = np.asarray(numbers, np.float64)
+        within = bool(((array >= low) & (array <= high)).all())
+    if not within:
         raise PeerError("not_finite", f"{what}: a number is not within {low:g} and {high:g}")

@@ -21,8 +21,8 @@ judged by how long the role was away. The exception is what may be sent: a budge
 A tick comes as soon as ``wake_at`` is reached, in the same step after a batch if there is one. Whatever ``wake_at`` says, one comes
 after partitions were opened, for what was restored may be able to go on, and one when the clock was set back, for what was noted
 by a clock that was ahead would be waited for until that time comes again. A tick is withheld while messages that lay in a
-partition's inputs when it was opened are still unread, unless the partition is full: whoever was away hears what was said meanwhile
-before time passes.
+partition's inputs when it was opened are still unread, unless the partition is full, or nothing of them can be read for as long as
+a cluster is waited for: whoever was away hears what was said meanwhile before time passes.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import resource
 import shutil
 import socket
 import subprocess
@@ -183,6 +184,10 @@ class Broker:
             self._processes[one].kill()
         for one in chosen:
             self._processes.pop(one).wait()
+
+    def limit_files(self, node: int) -> None:
+        """Let no file of a node grow any more, as a full disk does, until it is halted and started again."""
+        resource.prlimit(self._processes[node].pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
 
     def stop(self) -> None:
         """End the broker and remove its data; a second call does nothing."""

@@ -917,7 +917,7 @@ class PofmklClient:
     def restore(self, change: StateChange) -> None:
         try:
             self._restore(change)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise PeerError("malformed", f"a client's state: {error}") from None
 
     def _restore(self, change: StateChange) -> None:

@@ -20,7 +20,7 @@ _PACE = {
     "federation.client_expiry_seconds",
     # Who may speak for whom is looked at with each message.
     "federation.members",
-    # A federation may get them later. A client's own samples.features must stay, and what the server learnt so far has a fingerprint.
+    # A federation may get them later. A client's own samples.features must stay, and what was learnt so far has a fingerprint.
     "federation.features",
     "learning.staleness",
     "learning.max_staleness",

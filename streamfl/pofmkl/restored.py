@@ -17,6 +17,8 @@ from streamfl.samples import LARGEST_LABEL, LARGEST_NUMBER
 __all__ = ["check_entry", "check_inputs", "check_kept", "check_label", "check_snapshot"]
 
 MOST = 2**53
+# The bit that tells a NaN that warns from one that does not, by the bytes of the number.
+QUIET = {4: 1 << 22, 8: 1 << 51}
 # Experts are cut to the range of a client's labels and once more that range on either side; rounding comes on top.
 LARGEST_EXPERT = 3.001 * LARGEST_LABEL
 LARGEST_LOSS = np.square(2 * LARGEST_EXPERT)
@@ -97,5 +99,9 @@ def check_kept(kept: NDArray[np.float32], width: int, label: int) -> None:
 
 
 def _check_lags(lags: NDArray[Any]) -> None:
-    """Labels before a sample; NaN where there were none."""
-    check_within(lags[~np.isnan(lags)], -LARGEST_LABEL, LARGEST_LABEL, "labels before a sample")
+    """Labels before a sample; NaN where there were none, but no NaN that warns wherever it is used."""
+    words = lags.astype(lags.dtype.newbyteorder("=")).view(f"u{lags.dtype.itemsize}")
+    absent = np.isnan(lags)
+    if (absent & (words & QUIET[lags.dtype.itemsize] == 0)).any():
+        raise PeerError("not_finite", "a label before a sample is a signalling NaN")
+    check_within(lags[~absent], -LARGEST_LABEL, LARGEST_LABEL, "labels before a sample")

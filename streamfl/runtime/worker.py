@@ -128,6 +128,9 @@ class Worker:
         self._positions: dict[TopicPartition, int] = {}
         # Inputs that held unread records when they were opened, and where these end.
         self._draining: dict[TopicPartition, float] = {}
+        # How far they were read, and since when no further.
+        self._drained: dict[TopicPartition, int] = {}
+        self._drained_since = 0.0
         self._just_opened = False
         self._partition_counts: dict[str, int] = {}
         # The latest time that the role was given.
@@ -257,7 +260,19 @@ class Worker:
             # Behind a transaction's marker at the end no record comes to move the position there; then lag tells.
             unread = {place: end for place, end in self._draining.items() if self._positions.get(place, 0) < end}
             self._draining = {place: end for place, end in unread.items() if lag.get(place) != 0}
+            self._wait_no_longer()
         return not self._withholds_ticks()
+
+    def _wait_no_longer(self) -> None:
+        """A partition that cannot be read any more must not stop time for all the others of this worker."""
+        read = {place: self._positions.get(place, 0) for place in self._draining}
+        now = self._monotonic()
+        if read != self._drained:
+            self._drained, self._drained_since = read, now
+        elif read and now - self._drained_since >= self._restore_seconds:
+            places = ", ".join(f"{topic}[{partition}]" for topic, partition in sorted(self._draining))
+            log.warning("inputs cannot be read to the end that they had at the start: time passes without them", inputs=places)
+            self._draining = {}
 
     def _withholds_ticks(self) -> bool:
         return bool(self._draining) and not self._draining.keys() <= self._paused()

@@ -9,8 +9,10 @@ from random import Random
 
 import pytest
 from fuzz import pofmkl, vafl
+from fuzz.federations import corpus
 from fuzz.resumed import Resumed, Run
 
+from streamfl.role import PeerError, StateChange
 from streamfl.vafl.config import COORDINATOR
 
 # The default client writes a snapshot every 64 samples, the server's step one every 256 rows.
@@ -53,3 +55,12 @@ def test_a_damaged_changelog_is_refused_by_name_or_does_no_harm(federation: str,
             except Exception as error:
                 raise AssertionError(f"{damaged} was taken back, and: {type(error).__name__}: {error}") from error
     assert found[False] > DAMAGES / 4, found
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    """Protects the operator from a traceback: a bit of a name inside a client's record may make it no UTF-8 any more."""
+    role = pofmkl.member("default-async", "pofmkl-client").role
+    (first, *_) = [one for one in corpus("default-async", "client") if (one.key or b"").startswith(b"client/")]
+    value = (first.value or b"").replace(b"press-1", b"press\xb11")
+    with pytest.raises(PeerError, match="malformed"):
+        role.restore(StateChange("state", 0, b"client/press-1", value))

@@ -16,6 +16,7 @@ from streamfl.pofmkl.messages import KernelParameters
 from streamfl.pofmkl.model import ModelTable
 from streamfl.pofmkl.practical import PracticalLearner
 from streamfl.pofmkl.server import PofmklServer
+from streamfl.runtime import worker as worker_module
 from streamfl.runtime.bus import BusUnavailable, Step
 from streamfl.runtime.worker import POSITION_KEY, Worker
 from streamfl.simulation.faults import Verdict, simulate
@@ -106,6 +107,10 @@ def takes_a_failed_commit_for_done(patch: pytest.MonkeyPatch) -> None:
 
 def does_not_wait_for_the_changelog(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worker, "_behind", lambda self, committed, remembered: "")
+
+
+def takes_back_what_is_damaged(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(worker_module, "is_damaged", lambda record: False)
 
 
 def does_not_restore(patch: pytest.MonkeyPatch) -> None:
@@ -295,6 +300,7 @@ MUTATIONS: dict[str, Mutation] = {
     "worker: keeps its state after a refused commit": keeps_its_state_after_a_refused_commit,
     "worker: takes a failed commit for done": takes_a_failed_commit_for_done,
     "worker: does not wait for the changelog": does_not_wait_for_the_changelog,
+    "worker: takes back what is damaged": takes_back_what_is_damaged,
     "worker: does not restore": does_not_restore,
     "worker: keeps partitions that were revoked": keeps_partitions_that_were_revoked,
     "connector: no new epoch after an unanswered EndTxn": takes_no_new_epoch,
@@ -330,6 +336,7 @@ MUTATIONS: dict[str, Mutation] = {
 
 # Seeds that catch what few do, tried before all others: it saves minutes, and decides nothing.
 TRIED_FIRST = {
+    "worker: takes back what is damaged": 8,
     "connector: no new epoch after an unanswered EndTxn": 34,
     "client: bucket refilled at a restart": 60,
     "client: labelled pairs wait without bound": 26,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from broker import Broker
+from end_txn_proxy import EndTxnProxy
 from rich.console import Console
 from rich.table import Table
 from soak.faults import Killer, NotRecovered
@@ -28,10 +29,14 @@ def run(
     RuntimeError if the cluster cannot be started.
     """
     say = console or Console(quiet=True)
-    with tempfile.TemporaryDirectory(prefix="streamfl-soak-") as folder, Broker(nodes=plan.nodes) as broker:
+    with (
+        tempfile.TemporaryDirectory(prefix="streamfl-soak-") as folder,
+        EndTxnProxy(plan.nodes) as proxy,
+        Broker(nodes=plan.nodes, proxy=proxy) as broker,
+    ):
         with Federation(plan, broker, Path(folder)) as federation:
             begin = time.monotonic()
-            killer = Killer(federation, outage_seconds)
+            killer = Killer(federation, proxy, outage_seconds)
             failure, codes = "", []
             try:
                 killer.catch_up("the start")
@@ -70,7 +75,12 @@ def run(
             "by_kind": _by_kind(faults),
             "outages": [asdict(outage) for outage in killer.outages],
             "exits": {_exit(code): count for code, count in sorted(federation.exits.items())},
-            "wrong": [*([failure] if failure else []), *verdict.wrong, *_bad_exits(federation, codes)],
+            "wrong": [
+                *([failure] if failure else []),
+                *verdict.wrong,
+                *(f"a transaction began under an epoch whose EndTxn might still come: {one}" for one in proxy.doubtful[:3]),
+                *_bad_exits(federation, codes),
+            ],
         }
 
 

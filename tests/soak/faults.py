@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from end_txn_proxy import EndTxnProxy, Moment
+from end_txn_proxy import Fault as EndTxn
 from soak.federation import SESSION_SECONDS, TRANSACTION_SECONDS, Federation
 
 # What a federation may take to come back to the present, on a busy machine.
@@ -16,6 +18,9 @@ PATIENCE_SECONDS = 240.0
 SETTLING_SECONDS = 3.0
 # A commit that was under way has to fail first.
 READINESS_SECONDS = 90.0
+# Every worker commits many times a second while samples come.
+CAUGHT_SECONDS = 60.0
+LATE_SECONDS = 10.0
 
 
 class NotRecovered(Exception):
@@ -51,10 +56,11 @@ class Outage:
 class Killer:
     """Chooses faults and victims by seed; every kind comes before one comes again."""
 
-    def __init__(self, federation: Federation, outage_seconds: float) -> None:
+    def __init__(self, federation: Federation, proxy: EndTxnProxy, outage_seconds: float) -> None:
         self.faults: list[Fault] = []
         self.outages: list[Outage] = []
         self._federation = federation
+        self._proxy = proxy
         self._draws = np.random.default_rng(federation.plan.seed)
         self._outage_seconds = outage_seconds
         self._begin = time.monotonic()
@@ -64,8 +70,14 @@ class Killer:
             "worker stopped past its transaction": lambda: self._stop_worker(TRANSACTION_SECONDS + 4),
             "cluster killed": self._kill_cluster,
             "cluster and worker killed": self._kill_cluster_and_worker,
+            "EndTxn late and connection broken": lambda: self._hold_end(EndTxn.KEEP_AND_BREAK),
+            "EndTxn late": lambda: self._hold_end(EndTxn.KEEP),
+            "EndTxn late and worker killed": lambda: self._hold_end(EndTxn.KEEP_AND_BREAK, kill=True),
+            "EndTxn's answer lost": lambda: self._hold_end(EndTxn.LOSE_ANSWER),
+            "disk full": self._fill_disk,
         }
         if federation.plan.nodes > 1:
+            self.kinds["EndTxn late and a broker slow"] = lambda: self._hold_end(EndTxn.KEEP_AND_BREAK, slow=True)
             self.kinds["broker killed"] = self._kill_node
             self.kinds["broker and worker killed"] = self._kill_node_and_worker
 
@@ -144,6 +156,30 @@ class Killer:
         time.sleep(float(self._draws.uniform(3, 10)))
         self._federation.broker.start()
         return f"broker {node}, {victim}"
+
+    def _hold_end(self, fault: EndTxn, kill: bool = False, slow: bool = False) -> str:
+        """A request to end a transaction is held back, or its answer is; it arrives in the midst of a later transaction, if any."""
+        nodes = self._federation.plan.nodes
+        requests = 1 + int(self._draws.integers(3))
+        moment = Moment(slow_node=int(self._draws.integers(nodes))) if slow else Moment(produce_requests=requests)
+        caught = self._proxy.catch(fault, deliver=None if fault is EndTxn.LOSE_ANSWER else moment)
+        if not caught.kept.wait(CAUGHT_SECONDS) or caught.request is None:
+            raise NotRecovered(f"no EndTxn came within {CAUGHT_SECONDS:g} s")
+        if kill:
+            self._kill_worker()
+        # After a kill nobody goes on under that id: then it comes by itself in the end.
+        if fault is not EndTxn.LOSE_ANSWER and not caught.answered.wait(LATE_SECONDS):
+            self._proxy.deliver(caught)
+        return caught.request.transactional_id
+
+    def _fill_disk(self) -> str:
+        """No file of one broker grows any more, as on a full disk: it says so and ends, or is ended, and comes back with room."""
+        broker, node = self._federation.broker, int(self._draws.integers(self._federation.plan.nodes))
+        broker.limit_files(node)
+        time.sleep(float(self._draws.uniform(5, 10)))
+        broker.halt(node)
+        broker.start()
+        return f"broker {node}"
 
     def _outage(self) -> str:
         federation, outage = self._federation, Outage(self._outage_seconds)

@@ -662,3 +662,20 @@ def test_a_refused_step_tells_nothing_until_it_is_done(bus: MemoryBus, caplog: p
     assert "a record was refused" not in caplog.text
     drain(counting)
     assert caplog.text.count("a record was refused") == 1
+
+
+def test_a_partition_that_cannot_be_read_stops_no_time_for_others(bus: MemoryBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the timeouts of all partitions of a worker from one that nobody can read any more: a tick was withheld for ever."""
+    away(bus)
+    monkeypatch.setattr(MemorySession, "_take_records", lambda self, taken, max_records: None)
+    now = [0.0]
+    role = CountingRole()
+    role.wake_at = 0.0
+    subscription = Subscription("counters", ("numbers",), ("factor",))
+    alone = Worker(role, CHANNELS, bus, subscription, "dead-letters", clock=lambda: 1.0, monotonic=lambda: now[0])
+    for _ in range(3):
+        alone.step(0.0)
+    assert role.batches.count(0) == 0
+    now[0] = 31.0
+    alone.step(0.0)
+    assert role.batches.count(0) == 1

@@ -14,11 +14,13 @@ from streamfl.runtime.log import configure
 from streamfl.simulation.faults.buses import CLUSTERS
 from streamfl.simulation.faults.chances import FAULTS
 from streamfl.simulation.faults.federation import Verdict
-from streamfl.simulation.faults.pofmkl import simulate
+from streamfl.simulation.faults.pofmkl import simulate, simulate_liveness
 from streamfl.simulation.faults.vafl import simulate as simulate_vafl
+from streamfl.simulation.faults.vafl import simulate_liveness as simulate_vafl_liveness
 
 FAILED = 4
 SYSTEMS: dict[str, Callable[[int, str], Verdict]] = {"pofmkl": simulate, "vafl": simulate_vafl}
+LIVENESS: dict[str, Callable[[int, str], Verdict]] = {"pofmkl": simulate_liveness, "vafl": simulate_vafl_liveness}
 
 
 def main() -> int:
@@ -28,8 +30,11 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1, help="so many, one after another")
     parser.add_argument("--system", choices=SYSTEMS, help="of this system only; left out: of each")
     parser.add_argument("--bus", choices=CLUSTERS, default="memory", help="that misbehaves (memory)")
+    parser.add_argument("--liveness", action="store_true", help="with a fault that stays, on the bus in memory")
     parser.add_argument("--transcript", action="store_true", help="print what happened, line by line")
     chosen = parser.parse_args()
+    if chosen.liveness and chosen.bus != "memory":
+        parser.error("--liveness is of the bus in memory")
     configure("error")
     began = time.perf_counter()
     faults: Counter[str] = Counter()
@@ -37,7 +42,7 @@ def main() -> int:
     systems = [chosen.system] if chosen.system else list(SYSTEMS)
     runs = [(seed, system) for seed in range(chosen.seed, chosen.seed + chosen.seeds) for system in systems]
     for seed, system in runs:
-        verdict = SYSTEMS[system](seed, chosen.bus)
+        verdict = (LIVENESS if chosen.liveness else SYSTEMS)[system](seed, chosen.bus)
         faults += verdict.faults
         if chosen.transcript:
             print("\n".join(verdict.lines))
@@ -46,7 +51,7 @@ def main() -> int:
             print(f"history of {len(verdict.lines)} lines and {verdict.seconds:.1f} virtual seconds, hash {verdict.hash}")
         if verdict.failure is not None:
             failed += 1
-            on = "" if chosen.bus == "memory" else f" BUS={chosen.bus}"
+            on = " LIVENESS=1" if chosen.liveness else "" if chosen.bus == "memory" else f" BUS={chosen.bus}"
             print(f"FAILED  make simulate SYSTEM={system} SEED={seed}{on}  # {verdict.failure}", flush=True)
         elif chosen.seeds == 1:
             print("all checks hold")

@@ -45,6 +45,8 @@ class MemoryCluster(MemoryBus):
         self.scheduler = scheduler
         self.chances = chances
         self.note = note
+        # Partitions that nobody can read any more.
+        self.unreadable: frozenset[TopicPartition] = frozenset()
 
     @property
     def session_type(self) -> type[MemorySession]:
@@ -112,7 +114,9 @@ class MemoryMember(MemorySession):
         chances = self._bus.chances
         if chances.happens(chances.rates.withhold):
             max_records = int(chances.draws.integers(1, max_records + 1))
+        paused, self._paused = self._paused, self._paused | self._bus.unreadable
         super()._take_records(taken, max_records)
+        self._paused = paused
 
     def _take_tables(self) -> list[Record]:
         chances = self._bus.chances

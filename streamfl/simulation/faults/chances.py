@@ -17,6 +17,7 @@ FAULTS = (
     "crash after commit",
     "crash while restoring",
     "crash inside a transaction",
+    "record damaged",
     "slow",
     "stopped",
     "leaves",
@@ -54,6 +55,7 @@ class Rates:
     late: float = 0.0
     withhold: float = 0.0
     late_end: float = 0.0
+    damage: float = 0.0
     session_timeout: float = 6.0
 
     @property
@@ -71,6 +73,7 @@ class Chances:
         self.draws = rng_for(seed, "simulation", "faults")
         # Of its own, so that a seed without this fault is what it was before there was one.
         self.late_draws = rng_for(seed, "simulation", "late EndTxn")
+        self.damage_draws = rng_for(seed, "simulation", "damage")
 
     def happens(self, probability: float) -> bool:
         return self.faulty and probability > 0 and bool(self.draws.random() < probability)
@@ -82,6 +85,10 @@ class Chances:
     def is_killed_inside(self) -> bool:
         """Whether the process ends just when such a request arrives in the midst of its transaction."""
         return self.faulty and bool(self.late_draws.random() < 0.3)
+
+    def damages(self) -> bool:
+        """Whether a record of a changelog is damaged when it is read."""
+        return self.faulty and self.rates.damage > 0 and bool(self.damage_draws.random() < self.rates.damage)
 
 
 def drawn_rates(draws: np.random.Generator, seed: int, exactly_once: bool) -> Rates:
@@ -106,5 +113,6 @@ def drawn_rates(draws: np.random.Generator, seed: int, exactly_once: bool) -> Ra
         late=rate(0.3),
         withhold=rate(1.0),
         late_end=rate(0.5, rng_for(seed, "simulation", "rate of late ends")) if exactly_once else 0.0,
+        damage=rate(0.1, rng_for(seed, "simulation", "rate of damage")),
         session_timeout=float(draws.choice([1.0, 3.0, 6.0])),
     )

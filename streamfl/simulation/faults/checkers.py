@@ -27,7 +27,7 @@ from streamfl.simulation.faults.federation import CheckFailed
 from streamfl.simulation.faults.scenario import Scenario
 from streamfl.wire import decode_array, encoded_size
 
-__all__ = ["check_alike", "check_bounds", "check_outcome", "identity"]
+__all__ = ["check_alike", "check_bounds", "check_outcome", "check_said", "identity"]
 
 # Samples that come together are summed in another order than one by one, in single precision.
 ROUNDING = 5e-5
@@ -77,14 +77,22 @@ def check_bounds(worker: Worker, scenario: Scenario) -> None:
     _require(figures["clients"] <= scenario.clients, f"{figures['clients']:g} clients of {scenario.clients} are remembered")
 
 
-def check_outcome(bus: FaultyBus, scenario: Scenario) -> None:
-    """Counts, order, versions, byte budgets, and a replay of what every client and the server did."""
+def check_said(
+    bus: FaultyBus, scenario: Scenario
+) -> tuple[dict[str, list[Prediction]], list[list[Update]]]:
+    """What clients say, whoever hears it: counts, order, versions and byte budgets of predictions and updates, both returned."""
     name = scenario.settings.federation.name
     letters = [dict(letter.headers)["text"].decode() for letter in bus.read(f"{name}.dead-letters")]
     _require(not letters, f"{len(letters)} records were refused: {letters[:1]}")
     predictions = check_predictions(bus, scenario)
     heard = check_updates(bus, scenario)
     check_budget(bus, scenario)
+    return predictions, heard
+
+
+def check_outcome(bus: FaultyBus, scenario: Scenario) -> None:
+    """Counts, order, versions, byte budgets, and a replay of what every client and the server did."""
+    predictions, heard = check_said(bus, scenario)
     models = check_model(bus, scenario, heard)
     if scenario.late_labels:
         check_join(bus, scenario)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from msgspec import structs
+
 from streamfl.made_with import MADE_WITH_KEY
 from streamfl.role import Record, TopicSpec
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Polled, Step, Subscription, TopicPartition, TopicState
@@ -12,6 +14,7 @@ from streamfl.simulation.faults.buses import Member, MemoryCluster, MemoryMember
 from streamfl.simulation.faults.chances import Chances, Rates
 from streamfl.simulation.faults.history import History, content
 from streamfl.simulation.faults.schedule import Killed, Scheduler
+from streamfl.simulation.faults.staying import DEAF
 from streamfl.simulation.faults.transactions import Coordinator, Network, Producer
 
 __all__ = ["FaultyBus", "FaultySession"]
@@ -42,6 +45,10 @@ class FaultyBus:
         self.role_times: dict[str, float] = {}
         # Where a changelog seems to end, and until when, though the group's offsets are further: a marker is on its way.
         self.late: dict[TopicPartition, tuple[int, float]] = {}
+        # Processes that are cut off, and how, for good.
+        self.cut_off: dict[str, str] = {}
+        # By process: the record that was damaged when it read a changelog last.
+        self.damaged: dict[str, str] = {}
         self._repeatable = repeatable
         self._paused_until = 0.0
         self._sessions: dict[str, list[Member]] = {}
@@ -94,6 +101,11 @@ class FaultyBus:
     def call(self, name: str, where: str = "") -> None:
         """A worker calls the cluster: chances to crash, to be stopped and to get no answer. where: it could crash in here."""
         self.moment()
+        how = self.cut_off.get(self.who)
+        if how is not None and not (how == DEAF and name == "commit"):
+            # Whoever joins has to answer what it is told, so that nobody becomes a member without hearing.
+            self.fall_silent(self.who, for_ever=False)
+            raise BusUnavailable("nobody answers")
         if self.chances.happens(self.rates.pause):
             seconds = float(self.chances.draws.uniform(0.2, 8.0))
             self._paused_until = self.scheduler.now + seconds
@@ -135,6 +147,24 @@ class FaultyBus:
             assert record.partition is not None
             self.repeated.add((record.topic, record.partition, self.cluster.end(record.topic, record.partition)))
             self.write([record])
+
+    def damaged_by_chance(self, records: Iterator[Record]) -> Iterator[Record]:
+        """Of a changelog that is read: one record that counts may have another bit, and whoever reads it has to refuse it."""
+        self.damaged.pop(self.who, None)
+        if not self.chances.damages():
+            return records
+        found = list(records)
+        latest = {record.key: place for place, record in enumerate(found)}
+        places = [place for place in latest.values() if found[place].value]
+        if places:
+            draws = self.chances.damage_draws
+            place = places[int(draws.integers(len(places)))]
+            value = bytearray(found[place].value or b"")
+            value[int(draws.integers(len(value)))] ^= 1 << int(draws.integers(8))
+            found[place] = structs.replace(found[place], value=bytes(value))
+            self.damaged[self.who] = f"partition {found[place].partition}, key {found[place].key!r}"
+            self.history.fault(self.scheduler.now, self.who, "record damaged", self.damaged[self.who])
+        return iter(found)
 
     def _holds_back(self) -> bool:
         held = self.chances.holds_back()
@@ -185,7 +215,7 @@ class FaultySession:
     def restore(self, topic: str, partition: int) -> Iterator[Record]:
         self._bus.call("restore", "while restoring")
         end, until = self._bus.late.get((topic, partition), (0, 0.0))
-        records = self._member.restore(topic, partition)
+        records = self._bus.damaged_by_chance(self._member.restore(topic, partition))
         if self._bus.scheduler.now < until:
             return (record for record in records if record.offset < end)
         return records
@@ -223,6 +253,10 @@ class FaultySession:
             bus.history.note(now.now, bus.who, f"commit refused: {places}: {what}")
             raise
         bus.history.note(now.now, bus.who, f"commits {places}: {what}")
+        if bus.who in bus.cut_off:
+            self._sent(step.outputs, role_time)
+            bus.fall_silent(bus.who, for_ever=False)
+            raise BusUnavailable("nobody answers")
         self._delay_markers(step, ends)
         updates = self._sent(step.outputs, role_time)
         if updates and bus.chances.happens(bus.rates.repeat):

@@ -10,15 +10,17 @@ from typing import Any, Protocol
 
 import msgspec
 
-from streamfl.role import TopicSpec
+from streamfl.role import ConfigurationError, Measurement, TopicSpec
 from streamfl.runtime.bus import Bus, BusUnavailable, Outgoing
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.worker import Worker
 from streamfl.settings import RoleSettings
+from streamfl.simulation.faults.buses import MemoryCluster
 from streamfl.simulation.faults.chances import Rates
 from streamfl.simulation.faults.cluster import FaultyBus
 from streamfl.simulation.faults.history import History
 from streamfl.simulation.faults.schedule import BEGIN, Killed, Scheduler
+from streamfl.simulation.faults.staying import GONE, Staying
 
 __all__ = ["CheckFailed", "Federation", "Reading", "Shape", "Verdict", "run"]
 
@@ -111,6 +113,10 @@ class Shape(Protocol):
     def tasks(self) -> int:
         """The partitions of all members: so many have an owner in the end."""
 
+    @property
+    def staying(self) -> Staying | None:
+        """The fault that stays, if any; it needs the bus in memory."""
+
     def prepare(self, worker: Worker) -> None:
         """What a role is to do differently here."""
 
@@ -131,6 +137,8 @@ class Federation:
         rates = chosen.rates if bus == "memory" else chosen.rates.in_a_file
         self.bus = FaultyBus(bus, self.scheduler, history, rates, chosen.seed, chosen.repeatable)
         self._workers: dict[str, Worker] = {}
+        # Processes that nothing is expected of any more.
+        self._lost: frozenset[str] = frozenset()
         self._encode = msgspec.msgpack.Encoder().encode
 
     def run(self) -> None:
@@ -147,6 +155,8 @@ class Federation:
                 for number in range(count):
                     who = f"{member}-{number}"
                     self.scheduler.spawn(who, lambda who=who, settings=settings: self._live(who, settings))  # type: ignore[misc]
+            if self.scenario.staying is not None:
+                self.scheduler.at(begin + self.scenario.staying.at, self._strike)
             self.bus.chances.faulty = True
             self.scheduler.run(begin + self.scenario.faulty_seconds)
             self.bus.chances.faulty = False
@@ -160,6 +170,22 @@ class Federation:
         finally:
             self.scheduler.close()
 
+    def _strike(self) -> None:
+        """What stays begins."""
+        staying = self.scenario.staying
+        assert staying is not None
+        self.history.note(self.scheduler.now, "cluster", str(staying))
+        self._lost = frozenset(staying.processes)
+        for process in self.scheduler.processes:
+            how = staying.processes.get(process.name)
+            if how == GONE:
+                process.kill()
+            elif how is not None:
+                self.bus.cut_off[process.name] = how
+        if staying.places:
+            assert isinstance(self.bus.cluster, MemoryCluster)
+            self.bus.cluster.unreadable = staying.places
+
     def _finish(self, last: bool) -> None:
         deadline = self.scheduler.now + PATIENCE
         noted = -1
@@ -172,10 +198,11 @@ class Federation:
 
     def _standing(self, last: bool) -> str:
         """What is not done yet of what was written: taken by everybody, and nobody waits for a time to come."""
-        busy = [process.name for process in self.scheduler.processes if not process.idle]
+        busy = [process.name for process in self.scheduler.processes if not process.idle and process.name not in self._lost]
         if busy:
             return f"{', '.join(busy)}: still at it"
-        figures = [(who, figure) for who, worker in sorted(self._workers.items()) for figure in worker.measure()]
+        workers = [(who, worker) for who, worker in sorted(self._workers.items()) if who not in self._lost]
+        figures = [(who, figure) for who, worker in workers for figure in worker.measure() if not self._is_out_of_reach(figure)]
         waits = {
             f"{who} {figure.name}": figure.value
             for who, figure in figures
@@ -184,18 +211,24 @@ class Federation:
         unowned = self.scenario.tasks - int(sum(figure.value for _, figure in figures if figure.name == "partitions"))
         # What a late label is known by expires long after.
         soon = self.scheduler.now + PATIENCE
-        ticks = [who for who, worker in sorted(self._workers.items()) if (worker.role.wake_at or soon) < soon]
+        ticks = [who for who, worker in workers if (worker.role.wake_at or soon) < soon]
         standing = self.scenario.standing(self.bus, last)
         if not (standing or waits or ticks or unowned):
             return ""
         return f"{standing}, {unowned} partitions without owner; waiting: {waits}; ticks: {ticks}"
+
+    def _is_out_of_reach(self, figure: Measurement) -> bool:
+        """Whether a figure is how far a partition is behind that nobody can read."""
+        staying, labels = self.scenario.staying, dict(figure.labels)
+        place = labels.get("topic", ""), int(labels.get("partition", 0))
+        return staying is not None and figure.name == "consumer_lag_records" and place in staying.places
 
     # ---- processes
 
     def _live(self, who: str, settings: RoleSettings) -> None:
         """One process after another under this name."""
         chances, rates = self.bus.chances, self.bus.rates
-        while True:
+        while who not in self._lost or who in self.bus.cut_off:
             try:
                 worker = self._workers[who] = self._start(who, settings)
                 try:
@@ -206,6 +239,13 @@ class Federation:
                     worker.close()
                 except BusUnavailable:
                     self.history.note(self.scheduler.now, who, "leaves without saying so")
+            except ConfigurationError as refusal:
+                damaged = self.bus.damaged.pop(who, None)
+                if damaged is None or damaged not in str(refusal):
+                    raise
+                # It names the record, and somebody puts back what stood there.
+                self.history.note(self.scheduler.now, who, f"refuses {damaged}")
+                self.bus.fall_silent(who, for_ever=True)
             except Killed:
                 if self.scheduler.ending:
                     raise

@@ -24,6 +24,7 @@ from streamfl.simulation.faults.chances import Rates, drawn_rates
 from streamfl.simulation.faults.cluster import FaultyBus
 from streamfl.simulation.faults.federation import CheckFailed, Federation, Reading, Verdict, run
 from streamfl.simulation.faults.history import History
+from streamfl.simulation.faults.staying import GONE, Staying, of_a_process
 from streamfl.vafl.config import COORDINATOR, PARTY, VaflSettings
 from streamfl.vafl.coordinator import VaflCoordinator, _Entity
 from streamfl.vafl.messages import EMBEDDING, REPLY
@@ -31,7 +32,7 @@ from streamfl.vafl.party import VaflParty, _Shown
 from streamfl.vafl.roles import embedding_function
 from streamfl.vertical import EntityLabelsSection, EntitySamplesSection, PartySection
 
-__all__ = ["VaflScenario", "scenario", "simulate"]
+__all__ = ["VaflScenario", "scenario", "simulate", "simulate_liveness"]
 
 LABELS = "labels"
 # Longer than any run.
@@ -48,7 +49,7 @@ class VaflScenario:
     """A vertical federation under faults.
 
     synchronous: everybody sees everything, and each waits for all: then the model is that of a run without faults. seen: by entity,
-    who sees it. labels: by entity, its first label.
+    who sees it. labels: by entity, its first label. staying: the fault that stays, if any. absent: the party that may say no more.
     """
 
     seed: int
@@ -62,6 +63,8 @@ class VaflScenario:
     labels: Mapping[str, float]
     rates: Rates
     faulty_seconds: float
+    staying: Staying | None = None
+    absent: str | None = None
 
     def __str__(self) -> str:
         learning, alignment = self.settings.learning, self.settings.alignment
@@ -76,7 +79,7 @@ class VaflScenario:
             f"{self.settings.bus.processing_guarantee}, "
             f"{len(self.settings.federation.parties)} parties, quorum {alignment.quorum}, waits for {learning.wait_for}{bound}, "
             f"{self.partitions} partitions, {dict(self.workers)} processes, {len(self.seen)} entities, "
-            f"{len(self.labels)} labels; {faults}"
+            f"{len(self.labels)} labels; {faults}{f'; {self.staying}' if self.staying is not None else ''}"
         )
 
     @property
@@ -127,7 +130,9 @@ class VaflScenario:
 
     @property
     def tasks(self) -> int:
-        return self.partitions * len(self.workers)
+        gone = set() if self.staying is None else self.staying.processes.keys()
+        present = [name for name, count in self.workers.items() if not {f"{name}-{n}" for n in range(count)} <= gone]
+        return self.partitions * len(present)
 
     def prepare(self, worker: Worker) -> None:
         """Nothing."""
@@ -164,15 +169,25 @@ class VaflScenario:
         unanswered = {place for place in self._to_be_answered() if last or place[1] not in late} - answered
         return f"without a gradient: {sorted(unanswered)[:3]}" if unanswered else ""
 
-    def _to_be_predicted(self) -> set[str]:
+    @property
+    def predictable(self) -> set[str]:
+        """What may be predicted."""
         return {entity for entity, parties in self.seen.items() if len(parties) >= self.settings.alignment.quorum}
+
+    def _to_be_predicted(self) -> set[str]:
+        return {entity for entity, parties in self._present.items() if len(parties) >= self.settings.alignment.quorum}
+
+    @property
+    def _present(self) -> dict[str, frozenset[str]]:
+        """By entity, who sees it and says so for certain."""
+        return {entity: parties - {self.absent} for entity, parties in self.seen.items()}
 
     def _to_be_answered(self) -> set[tuple[str, str]]:
         """Party and entity: whoever comes while fewer than wait_for have shown it waits for ever."""
         needed = max(self.settings.alignment.quorum, self.settings.learning.wait_for)
         return {
             (party, entity)
-            for entity, parties in self.seen.items()
+            for entity, parties in self._present.items()
             if entity in self.labels and len(parties) >= needed
             for party in parties
         }
@@ -323,6 +338,50 @@ def simulate(seed: int, bus: str = "memory") -> Verdict:
     return run(chosen, check, bus)
 
 
+def simulate_liveness(seed: int, bus: str = "memory") -> Verdict:
+    """The same with a fault that stays: whatever does not depend on what is gone comes to its end."""
+    chosen = _with_a_fault_that_stays(seed)
+    return run(chosen, lambda faulty: check_outcome(faulty, chosen), bus)
+
+
+def _with_a_fault_that_stays(seed: int) -> VaflScenario:
+    draws = rng_for(seed, "simulation", "what stays, vertically")
+    chosen = scenario(seed)
+    parties, workers = chosen.settings.federation.parties, {name: max(2, count) for name, count in chosen.workers.items()}
+    at = float(draws.uniform(0.0, chosen.faulty_seconds))
+    patience = {"expiry_seconds": FOR_EVER, "reply_seconds": 2.0}
+    kind = "process" if chosen.synchronous else ("process", "party", "partition")[int(draws.integers(3))]
+    if kind == "process":
+        settings = _changed(chosen.settings, patience)
+        staying = of_a_process(draws, at, list(workers))
+        return replace(chosen, settings=settings, workers=workers, staying=staying)
+    absent = parties[int(draws.integers(len(parties)))]
+    most = len(parties) - 1
+    # Whatever waits for all of them cannot go on without one.
+    learning = chosen.settings.learning
+    settings = _changed(
+        chosen.settings,
+        {**patience, "quorum": min(most, chosen.settings.alignment.quorum)},
+        # Parties that are asked for newer embeddings than they showed, one of which will not answer.
+        {"wait_for": min(most, learning.wait_for), "max_staleness": learning.max_staleness or 0, "batch_size": 1},
+    )
+    if kind == "party":
+        staying = Staying(f"{absent} never comes back", at, {f"{absent}-{n}": GONE for n in range(workers[absent])})
+    else:
+        place = f"samples-{absent}", int(draws.integers(chosen.partitions))
+        staying = Staying(f"partition {place[1]} of {place[0]} cannot be read", at, {}, frozenset([place]))
+    return replace(chosen, settings=settings, workers=workers, staying=staying, absent=absent)
+
+
+def _changed(settings: VaflSettings, alignment: dict[str, Any], learning: dict[str, Any] | None = None) -> VaflSettings:
+    return settings.model_copy(
+        update={
+            "alignment": settings.alignment.model_copy(update=alignment),
+            "learning": settings.learning.model_copy(update=learning or {}),
+        }
+    )
+
+
 class Sent(NamedTuple):
     """What was written to a topic, and when, in seconds."""
 
@@ -345,7 +404,8 @@ def check_outcome(bus: FaultyBus, chosen: VaflScenario) -> None:
         check_counts(chosen, party, embeddings, replies)
         if chosen.once:
             check_staleness(chosen, party, embeddings, replies)
-            check_model(bus, chosen, party, embeddings, replies)
+            if party != chosen.absent:
+                check_model(bus, chosen, party, embeddings, replies)
     if chosen.once:
         check_coordinator(bus, chosen, shown, told)
     if chosen.once and chosen.settings.head.kind == "sum":
@@ -363,7 +423,7 @@ def check_predictions(bus: Bus, chosen: VaflScenario) -> None:
         prediction = _prediction(record)
         found[prediction["entity"]].append((prediction["revision"], prediction["embeddings"]))
     expected = chosen._to_be_predicted()
-    as_expected = found.keys() <= expected if chosen.forgets else found.keys() == expected
+    as_expected = found.keys() <= chosen.predictable and (chosen.forgets or expected <= found.keys())
     _require(as_expected, f"predicted were {sorted(found)}, not {sorted(expected)}")
     for entity, revisions in found.items():
         if chosen.once:
@@ -391,7 +451,8 @@ def check_counts(chosen: VaflScenario, party: str, embeddings: list[Sent], repli
     answered = Counter(reply.entity for _, _, reply in replies if reply.gradient)
     shown = Counter(embedding.entity for _, _, embedding in embeddings)
     seen = {entity for entity, parties in chosen.seen.items() if party in parties}
-    _require(shown.keys() == seen, f"{party} showed {sorted(shown)}, saw {sorted(seen)}")
+    as_seen = shown.keys() <= seen if party == chosen.absent else shown.keys() == seen
+    _require(as_seen, f"{party} showed {sorted(shown)}, saw {sorted(seen)}")
     if not chosen.once:
         return
     sequences: dict[int, list[int]] = defaultdict(list)
@@ -400,7 +461,8 @@ def check_counts(chosen: VaflScenario, party: str, embeddings: list[Sent], repli
     for partition, numbers in sequences.items():
         _require(numbers == list(range(1, len(numbers) + 1)), f"{party}, partition {partition}: sequence numbers {numbers}")
     for entity, count in shown.items():
-        as_asked = count <= 1 + asked[entity] if chosen.forgets else count == 1 + asked[entity]
+        incomplete = chosen.forgets or party == chosen.absent
+        as_asked = count <= 1 + asked[entity] if incomplete else count == 1 + asked[entity]
         _require(as_asked, f"{party}: {entity} shown {count} times, asked for {asked[entity]} times")
         _require(answered[entity] <= 1, f"{party}: {entity} answered {answered[entity]} times")
     due = {entity for who, entity in chosen._to_be_answered() if who == party}
