@@ -115,7 +115,7 @@ def finite_step(optimiser: Optimiser, parameters: NDArray[Any], gradient: NDArra
 
     None is taken along a gradient that is not finite, or so large that what the optimiser remembers of it would not be.
     """
-    if not np.abs(gradient).max(initial=0.0) <= LARGEST_GRADIENT:
+    if not float(np.abs(gradient).max(initial=0.0)) <= LARGEST_GRADIENT:
         return False
     before = parameters.copy()
     with np.errstate(over="ignore", invalid="ignore"):
