@@ -63,7 +63,13 @@ class Federation:
         sections = self.keys.sections(member)
         content: dict[str, Any] = {
             **sections,
-            "federation": {"name": self.name, "clients": 2 * CLIENTS, "shards": SHARDS, **sections["federation"]},
+            "federation": {
+                "name": self.name,
+                "clients": 2 * CLIENTS,
+                "shards": SHARDS,
+                "features": ["x"],
+                **sections["federation"],
+            },
             "role": {"kind": "pofmkl-server" if member == "server" else "pofmkl-client"},
             "bus": {"url": self._url, "group": f"{self.name}.{member}"},
             "learning": {"preset": "paper", "staleness": "async", "features_per_kernel": FEATURES, "learning_rate": 0.2},

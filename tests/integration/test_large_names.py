@@ -45,7 +45,7 @@ def test_a_name_that_no_record_holds_is_a_dead_letter(broker: Broker) -> None:
     """
     name = f"names-{uuid.uuid4().hex[:8]}"
     settings = PofmklSettings(
-        federation={"name": name, "clients": 2},  # type: ignore[arg-type]
+        federation={"name": name, "clients": 2, "features": 2},  # type: ignore[arg-type]
         role={"kind": "pofmkl-server"},  # type: ignore[arg-type]
         bus={"url": broker.url},  # type: ignore[arg-type]
         learning={"staleness": "async", "features_per_kernel": FEATURES},  # type: ignore[arg-type]

@@ -216,7 +216,7 @@ def test_a_clock_that_jumps_adds_one_bucket_at_most(steps: list[tuple[float, flo
     name = "a"
     role = Run(100.0, 3, False, 1).client
     rate, clock = 100.0, 0.0
-    member = role._member_of((0, name), 1_000_000.0)
+    member = role._member_of((0, name), Record("samples", 0, 0, None, None), 1_000_000.0)
     bucket = member.bucket
     assert bucket is not None
     real = taken = ahead = jumps = 0.0

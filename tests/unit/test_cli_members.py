@@ -84,7 +84,7 @@ def test_five_commands_make_a_federation_with_keys(plant: Line) -> None:
     """Protects the first try: what the document shows leads to members who are let in, and check says who they are."""
     config = plant.config("site-a")
     for one in (config, plant.config("server", "pofmkl-server")):
-        assert plant("topics", one, "--create")[0] == 0
+        assert plant("topics", one, "--create-inputs")[0] == 0
     plant.bus.write([Outgoing("readings", b"press-1", b'{"device": "press-1", "x0": 1, "y": 0.5}')])
     code, found = plant.checked(config)
     assert code == 0, found
@@ -107,7 +107,7 @@ def test_check_says_which_clients_would_be_refused(plant: Line) -> None:
     """Protects a site that forgot a client: its updates would go to the dead letters while everything looks well."""
     config = plant.config("site-a")
     for one in (config, plant.config("server", "pofmkl-server")):
-        plant("topics", one, "--create")
+        plant("topics", one, "--create-inputs")
     records = [Outgoing("readings", name, b'{"device": "%s", "x0": 1, "y": 0.5}' % name) for name in (b"press-1", b"saw")]
     plant.bus.write(records)
     code, found = plant.checked(config)
@@ -120,7 +120,7 @@ def test_check_and_run_refuse_what_does_not_fit(plant: Line) -> None:
     """Protects from a start that cannot work: both commands end with exit code 2 and say what to do."""
 
     def refused(config: Path, *expected: str) -> None:
-        assert plant("topics", config, "--create")[0] == 0
+        assert plant("topics", config, "--create-inputs")[0] == 0
         for command in ("check", "run"):
             code, out, error = plant(command, config)
             assert code == 2, (command, out, error)

@@ -41,7 +41,7 @@ def test_a_forgotten_client_gives_its_place_free(
     """Protects the way out of full seats: a name that was a mistake is forgotten, and another one is let in."""
     config = tmp_path / "client.toml"
     config.write_text(CONFIG.format(name=tmp_path.name))
-    assert run_command(monkeypatch, capsys, "topics", config, "--create", "--partitions", 2)[0] == 0
+    assert run_command(monkeypatch, capsys, "topics", config, "--create-inputs", "--partitions", 2)[0] == 0
     bus = connect(f"memory://{tmp_path.name}")
 
     def work(*names: str) -> set[bytes | None]:

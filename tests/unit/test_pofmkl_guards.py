@@ -128,7 +128,9 @@ def test_a_model_that_diverges_can_be_taken_back() -> None:
     """Protects a server from ending at every start: with a rate far too large its parameters grew until they were infinite."""
 
     def gradient_server() -> PofmklServer:
-        role = PofmklServer(clients=2, kernels=1, features=2, lockstep=False, step=lambda kernels: StochasticGradient(1e6))
+        role = PofmklServer(
+            clients=2, kernels=1, features=2, dimension=2, lockstep=False, step=lambda kernels: StochasticGradient(1e6)
+        )
         role.open(0)
         return role
 

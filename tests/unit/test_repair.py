@@ -142,7 +142,7 @@ def test_a_name_that_nobody_knows_is_told(
     """Protects an operator's typing: forgetting nobody is no success."""
     config = tmp_path / "client.toml"
     config.write_text(CONFIG.format(name=tmp_path.name))
-    run_command(monkeypatch, capsys, "topics", config, "--create", "--partitions", 2)
+    run_command(monkeypatch, capsys, "topics", config, "--create-inputs", "--partitions", 2)
     code, out, error = run_command(monkeypatch, capsys, "forget", config, "--client", "nobody", "--format", "json")
     assert (code, out) == (2, "")
     assert "'nobody': no partition of this pofmkl-client remembers it" in error

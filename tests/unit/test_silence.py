@@ -54,7 +54,7 @@ class Federation:
 
 def pofmkl(kind: str, **learning: Any) -> dict[str, Any]:
     return {
-        "federation": {"name": "plant", "clients": 3},
+        "federation": {"name": "plant", "clients": 3, "features": 2},
         "role": {"kind": kind},
         "samples": {"topic": "readings", "features": ["t1", "t2"], "label": "cooling"},
         "learning": {"round_timeout_seconds": 5.0, "features_per_kernel": 5, **learning},
@@ -95,11 +95,11 @@ def test_an_idle_client_is_ready() -> None:
 
 def test_a_restarted_client_that_waits_in_lockstep_turns_red_again() -> None:
     """Protects against a restart that makes the trouble invisible: the update went out in an earlier life and is not sent again."""
-    federation = Federation(pofmkl("pofmkl-client"))
+    federation = Federation(pofmkl("pofmkl-client", staleness="lockstep"))
     for number in range(3):
         federation.send("readings", "press", {"t1": 1.0, "t2": float(number), "cooling": 3.0})
     federation.workers.pop().close()
-    client = federation.start(pofmkl("pofmkl-client"))
+    client = federation.start(pofmkl("pofmkl-client", staleness="lockstep"))
     federation.step()
     assert client.health.trouble is None
     for _ in range(4):

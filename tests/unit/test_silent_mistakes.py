@@ -28,6 +28,7 @@ CLIENT = """
 name = "plant"
 seed = 7
 clients = 5
+features = 2
 [bus]
 url = "{url}"
 commit_interval_ms = 0
@@ -241,6 +242,7 @@ def test_as_long_as_nothing_is_remembered_settings_bind_nobody(plant: Plant) -> 
 def test_settings_that_are_too_long_to_be_kept_are_compared_all_the_same(plant: Plant) -> None:
     """Protects the changelog from a record that no topic takes, and the comparison from being left out for it."""
     names = [f"a-feature-with-a-long-name-{number:05}" for number in range(9_000)]
+    plant.change("features = 2", f"features = {len(names)}")
     plant.change('["x0", "x1"]', json.dumps(names))
     made = find_kind("pofmkl-client").made_with(plant.settings())
     assert len(made.encode()) < 20_000

@@ -51,7 +51,6 @@ def restored(changes: list[StateChange]) -> VaflCoordinator:
     [
         ({"sequence": 2**63}, True),
         ({"sequence": 7, "epoch": 2**63}, True),
-        ({"sequence": 7, "version": 2**63}, True),
         ({"sequence": 2**52}, False),
         ({"sequence": 7, "epoch": 2_000_000_000}, False),
         ({"sequence": 7, "epoch": 0}, False),
