@@ -8,34 +8,48 @@ from pathlib import Path
 
 from streamfl.role import ConfigurationError
 
-__all__ = ["read_secret"]
+__all__ = ["read_private", "read_secret"]
 
 SHORTEST = 32
+# No secret is longer; what is read has to be bounded.
+LARGEST = 1_000_000
 # 32 bytes drawn at random have fewer than 16 different values once in 10^10 files; 64 digits of a hexadecimal number have 16.
 LEAST_VALUES = 8
+HOW = "make one with: (umask 077; head -c 32 /dev/urandom > FILE)"
 
 
-def read_secret(path: str, key: str) -> bytes:
-    """The content of a secret file.
+def read_private(path: str | Path, name: str) -> bytes:
+    """The content of a file that nobody else may read, or its first megabyte.
 
-    key: the setting that names the file, for errors. Raises ConfigurationError where the file cannot be read, is too short or too
-    regular to be a secret, or where other users may read it. No error shows any of its content.
+    name: the file as errors call it. Raises ConfigurationError where it cannot be read, or other users may read or write it.
     """
     try:
         with Path(path).open("rb") as file:
+            # Of what was opened, not of what lies under that name by now.
             status = os.fstat(file.fileno())
-            content = file.read()
+            content = file.read(LARGEST)
     except OSError as error:
-        raise ConfigurationError(f"{key} = {path!r}: cannot be read: {error.strerror or error}") from None
+        raise ConfigurationError(f"{name}: cannot be read: {error.strerror or error}") from None
     # A file that a supervisor mounted belongs to somebody else, and the group is how it is read then.
-    own = status.st_uid == os.geteuid()
-    if stat.S_IMODE(status.st_mode) & (0o077 if own else 0o007):
-        raise ConfigurationError(f"{key} = {path!r}: other users may read or write it; do: chmod 600 {path}")
-    if len(content) < SHORTEST:
-        raise ConfigurationError(f"{key} = {path!r}: has {len(content)} bytes, at least {SHORTEST} are needed; {_HOW}")
-    if len(set(content)) < LEAST_VALUES:
-        raise ConfigurationError(f"{key} = {path!r}: {len(set(content))} different bytes are no secret; {_HOW}")
+    own, mode = status.st_uid == os.geteuid(), stat.S_IMODE(status.st_mode)
+    if mode & (0o077 if own else 0o007):
+        raise ConfigurationError(
+            f"{name}: other users may read or write it (mode {mode:04o}): run chmod 600 {path}; if somebody else may have read it, "
+            "make a new one"
+        )
     return content
 
 
-_HOW = "make one with: (umask 077; head -c 32 /dev/urandom > FILE)"
+def read_secret(path: str, key: str) -> bytes:
+    """The content of a file of secret bytes.
+
+    key: the setting that names the file. Raises ConfigurationError as :func:`read_private`, and where the file is too short or too
+    regular to be a secret. No error shows any of its content.
+    """
+    name = f"{key} = {path!r}"
+    content = read_private(path, name)
+    if len(content) < SHORTEST:
+        raise ConfigurationError(f"{name}: has {len(content)} bytes, at least {SHORTEST} are needed; {HOW}")
+    if len(set(content)) < LEAST_VALUES:
+        raise ConfigurationError(f"{name}: {len(set(content))} different bytes are no secret; {HOW}")
+    return content

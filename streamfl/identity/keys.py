@@ -10,7 +10,6 @@ import binascii
 import functools
 import hashlib
 import os
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from streamfl.role import ConfigurationError
+from streamfl.secrets import read_private
 
 __all__ = ["IDENTIFIER_BYTES", "SIGNATURE_BYTES", "PrivateKey", "PublicKey", "add_key", "derive", "make_key_file", "read_key_file"]
 
@@ -146,19 +146,7 @@ def add_key(path: Path) -> PrivateKey:
 
 def read_key_file(path: Path) -> tuple[PrivateKey, ...]:
     """The keys of a file, newest first; ConfigurationError if others may read it, or if it is no key file."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-        with open(descriptor, "rb") as file:
-            # Of what was opened, not of what lies under that name by now.
-            mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-            content = file.read(LARGEST_FILE + 1)
-    except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from None
-    if mode & 0o077:
-        raise ConfigurationError(
-            f"{path}: others may read or write it (mode {mode:04o}): run chmod 600 {path}; if somebody else may have read it, "
-            "make a new key and have the old one revoked"
-        )
+    content = read_private(path, str(path))
     lines = content.decode("utf-8", errors="replace").splitlines()
     if len(content) > LARGEST_FILE or not lines or not lines[0].startswith(FIRST_LINE):
         raise ConfigurationError(f"{path}: is no key file: its first line would begin with {FIRST_LINE!r}")
