@@ -27,6 +27,7 @@ CONFIGURATION = """
 name = "upgraded"
 seed = 3
 clients = {clients}
+{begins}
 [bus]
 url = "{url}"
 commit_interval_ms = 20
@@ -56,12 +57,14 @@ class SqliteFederation:
         # By process: what else is in its environment.
         self.more: dict[str, dict[str, str]] = {}
         self._configuration = folder / "federation.toml"
-        self._configuration.write_text(CONFIGURATION.format(url=url, clients=CLIENTS))
+        # The release before does not know what a federation that begins with this one has to say.
+        begins = "" if made_before else "features = 3"
+        self._configuration.write_text(CONFIGURATION.format(url=url, clients=CLIENTS, begins=begins))
         self._log = (folder / "log.txt").open("wb")
         self._log_path = folder / "log.txt"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         for kind in ("pofmkl-client", "pofmkl-server"):
-            command = self._command("topics", "--create", "--partitions", "2")
+            command = self._command("topics", "--create" if made_before else "--create-inputs", "--partitions", "2")
             environment = self._environment(kind, made_before)
             subprocess.run(command, env=environment, check=True, timeout=180, stdout=self._log, stderr=self._log)
         self.bus: Bus = connect(url)

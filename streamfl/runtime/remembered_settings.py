@@ -26,7 +26,7 @@ def differences(made_with: MadeWith, record: Record) -> tuple[list[Difference], 
     try:
         return made_with.compare(decode_settings(dict(record.headers).get(MADE_WITH_HEADER)))
     except PeerError as error:
-        place = f"topic {record.topic}, partition {record.partition}, offset {record.offset}"
+        place = f"topic {record.topic}, partition {record.partition}, key {record.key!r}"
         raise ConfigurationError(f"{place}: what the state was made with cannot be read ({error})") from None
 
 

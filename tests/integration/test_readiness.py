@@ -85,7 +85,7 @@ class Plant:
         self.configuration.write_text(CONFIGURATION.format(name=self.name, url=url))
         self.processes: list[Process] = []
         subprocess.run(
-            [sys.executable, "-m", "streamfl", "topics", str(self.configuration), "--create", "--partitions", "2"],
+            [sys.executable, "-m", "streamfl", "topics", str(self.configuration), "--create-inputs", "--partitions", "2"],
             check=True,
             capture_output=True,
             timeout=120,

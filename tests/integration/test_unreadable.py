@@ -265,7 +265,7 @@ def test_an_operator_is_told_and_gets_past(
         assert ended == code, error
         return out, error
 
-    command("topics", str(config), "--create", "--partitions", "1")
+    command("topics", str(config), "--create-inputs", "--partitions", "1")
     with closing(connect(broker.url)) as bus:
         for x in range(3):
             bus.write([Outgoing(readings, b"press", b'{"device": "press", "x": %d}' % x)])

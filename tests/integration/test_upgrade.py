@@ -1,4 +1,4 @@
-"""An upgrade one process after another, from an earlier release to this one and back: real processes on one SQLite file."""
+"""An upgrade one process after another, from an earlier release to this one, and a client's way back: real processes on a file."""
 
 from __future__ import annotations
 
@@ -54,13 +54,15 @@ def test_a_federation_is_upgraded_one_process_after_another(federation: SqliteFe
     check(federation, versions)
 
 
-def test_an_upgrade_can_be_taken_back(federation: SqliteFederation) -> None:
-    """Protects whoever finds out too late that this release is not for them: the earlier one reads what this one wrote."""
+def test_a_client_can_go_back(federation: SqliteFederation) -> None:
+    """Protects whoever finds out late that this release is not for them: an earlier client reads what this one remembered."""
     versions = []
-    for old in (False, True):
+    for old in (True, False):
         for who in EVERYBODY[:2]:
             federation.run(who, old)
         versions.append(federation.work())
+    federation.run("client-0", old=True)
+    versions.append(federation.work())
     check(federation, versions)
 
 
