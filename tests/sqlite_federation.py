@@ -71,7 +71,8 @@ class SqliteFederation:
         self.written = 0
 
     def _command(self, name: str, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "streamfl", name, str(self._configuration), *arguments]
+        # -P: or the code in the folder that the tests are run from would come first.
+        return [sys.executable, "-P", "-m", "streamfl", name, str(self._configuration), *arguments]
 
     def _environment(self, kind: str, old: bool) -> dict[str, str]:
         code = self._before if old and self._before is not None else ROOT
