@@ -191,6 +191,9 @@ class Publication:
                     if kernel in found:
                         doubtful.add(kernel)
                     continue
+                if kernel not in self._own and kernel in found and _digest(found[kernel]) == digest:
+                    # It came before the book did.
+                    self._own[kernel] = found[kernel]
                 if kernel in self._own:
                     settled.parameters[kernel] = self._own[kernel]
                 elif kernel in self._copies:

@@ -222,7 +222,6 @@ def test_what_is_accepted_can_be_written_at_the_limits_of_the_settings(case: Cas
     ("kind", "sections", "text"),
     [
         ("pofmkl-server", {"learning": {"features_per_kernel": 600}}, "features_per_kernel = 600 takes 2,882,400 bytes.*adagrad"),
-    """Protects an operator from a server that ends after 256 updates: its snapshot of a kernel did not fit into a record."""
     ],
 )
 def test_what_would_not_fit_is_refused_at_the_start(kind: str, sections: dict[str, Any], text: str) -> None:

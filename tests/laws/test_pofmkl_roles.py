@@ -296,7 +296,6 @@ WRONG_UPDATES = [
     (wrong(client="somebody-else"), "forged"),
     (wrong(fingerprint=FINGERPRINT + 1), "configuration"),
     (wrong(epoch=2**53), "implausible"),
-    (wrong(model_version=10_000), "unknown_version"),
     (wrong(dimension=DIMENSION + 1), "configuration"),
 ]
 
@@ -386,7 +385,8 @@ def client_subject(mode: str, shards: int, learner: Callable[[], Learner]) -> Su
         anybody=clients_of_anybody(shards),
         decode=CLIENT_DECODE,
         bad=WRONG_MODEL_RECORDS,
-        paced=["updates"] if mode.endswith("budget") else [],
+        # Where the model is waited for, so are the bytes, and a sample with them.
+        paced=["updates", "predictions"] if mode.endswith("budget") else [],
         repeatable=["model"],
         same=same_of_client,
         same_restored=same_of_client,

@@ -184,7 +184,8 @@ def subject(mode: str, shards: int, loss: Loss, views: int) -> Subject:
         decode=pofmkl_laws.CLIENT_DECODE,
         bad=[*WRONG_MODEL_RECORDS, *([NOT_PROBABLE] if loss is LOGISTIC else [])],
         repeatable=["model"],
-        paced=["updates"] if mode.endswith("budget") else [],
+        # Where the model is waited for, so are the bytes, and a sample with them.
+        paced=["updates", "predictions"] if mode.endswith("budget") else [],
         same=same,
         same_restored=same,
         canonical=renumbered,

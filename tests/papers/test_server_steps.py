@@ -240,7 +240,7 @@ def test_a_malformed_state_is_refused() -> None:
     """Protects a server's start: state of another step, size or precision is named instead of being added up."""
     step = least_squares()
     encode = msgspec.msgpack.encode
-    row, triangle = np.ones(LENGTH).tobytes(), np.ones(LENGTH * (LENGTH + 1) // 2).tobytes()
+    row, triangle = np.ones(LENGTH).tobytes(), (0.01 * np.eye(LENGTH))[np.triu_indices(LENGTH)].tobytes()
     wrong: list[tuple[ServerStep, bytes, bytes]] = [
         (step, b"squares/0", encode([0, row])),
         (step, b"slot/0/1", b"\xc1"),
@@ -248,6 +248,7 @@ def test_a_malformed_state_is_refused() -> None:
         (step, b"slot/0/1", encode([0, BLOCK + 1, BLOCK, row])),
         (step, b"slot/0/1", encode([0, 1, 1, row[:-4]])),
         (step, b"snapshot/0", encode([0, 4 * BLOCK - 1, triangle])),
+        (step, b"snapshot/0", encode([0, 4 * BLOCK, np.ones(LENGTH * (LENGTH + 1) // 2).tobytes()])),
         (step, b"snapshot/0", encode([0, 4 * BLOCK, triangle[:-8]])),
         (step, b"snapshot/0", encode([0, 4 * BLOCK, np.full(LENGTH * (LENGTH + 1) // 2, np.nan).tobytes()])),
         (AdaGrad(KERNELS, LENGTH, 0.2), b"slot/0/1", encode([0, row])),
