@@ -19,6 +19,7 @@ from fuzz.targets import Arrays, Decoder, Restored, RoleTarget, Samples, Target
 
 from streamfl.pofmkl.config import KernelsSection, PofmklSettings, UplinkSection
 from streamfl.pofmkl.messages import UPDATE, KernelParameters, decode_model
+from streamfl.pofmkl.publication import BOOK
 from streamfl.role import Send, StateChange
 from streamfl.runtime.bus import Outgoing
 from streamfl.samples import SamplesSection, format_named
@@ -198,9 +199,12 @@ class ServerTarget(PofmklTarget):
     _sequence = 0
 
     def begin(self) -> None:
-        # Updates name the version that they were made with: one that the model has not reached is refused.
-        for message in corpus(self.federation, "model"):
-            self.role.restore(StateChange("model", message.partition, message.key or b"", message.value))
+        # Updates name the version that they were made with: one that the model has not reached is refused. It counts as far as
+        # the server's own book says so.
+        for message in corpus(self.federation, "server", "model"):
+            channel = "model" if message.channel == "model" else "state"
+            if channel == "model" or message.key == BOOK:
+                self.role.restore(StateChange(channel, message.partition, message.key or b"", message.value))
 
     def goes_on(self) -> None:
         self._sequence += 1

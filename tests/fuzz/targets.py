@@ -217,8 +217,8 @@ class Restored(Target):
 
 
 # Parameters that a refused marker of the model discards: they belong to no version. What a client says of
-# messages that it refused, and holds nothing by.
-PASSING = {"_staged", "_last_now", "agreement", "watch"}
+# messages that it refused, and holds nothing by. The clock, which goes on whatever arrives.
+PASSING = {"_staged", "_last_now", "_latest", "_last_asked", "agreement", "watch"}
 
 
 def fingerprint(role: Any) -> bytes:

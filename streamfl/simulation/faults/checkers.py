@@ -207,6 +207,11 @@ def check_model(bus: Bus, scenario: Scenario, heard: list[list[Update]]) -> list
             if isinstance(message, KernelParameters):
                 parameters[message.kernel] = decode_array(message.parameters, dtype, (rows,), "parameters")
             elif isinstance(message, ShardVersion):
+                if message == marker:
+                    # Said again, to whoever may have read something else: in the same words.
+                    same = np.array_equal(parameters, by_version[marker.model_version])
+                    _require(same, f"shard {shard}: version {message.model_version} again, with other parameters")
+                    continue
                 _require(message.model_version > marker.model_version, f"shard {shard}: version {message.model_version} again")
                 marker = message
                 by_version[marker.model_version] = parameters.copy()

@@ -24,11 +24,19 @@ class FaultyBus:
     """A cluster with the faults of ``rates`` while ``chances.faulty``.
 
     kind: memory or sqlite. repeatable: topics of which a producer may write records a second time. repeated: the places of those.
+    mended: changelogs that are never damaged.
     sent: (role's time, record) of every one that was committed.
     """
 
     def __init__(
-        self, kind: str, scheduler: Scheduler, history: History, rates: Rates, seed: int, repeatable: Collection[str]
+        self,
+        kind: str,
+        scheduler: Scheduler,
+        history: History,
+        rates: Rates,
+        seed: int,
+        repeatable: Collection[str],
+        mended: Collection[str],
     ) -> None:
         self.scheduler = scheduler
         self.history = history
@@ -50,6 +58,7 @@ class FaultyBus:
         # By process: the record that was damaged when it read a changelog last.
         self.damaged: dict[str, str] = {}
         self._repeatable = repeatable
+        self._mended = mended
         self._paused_until = 0.0
         self._sessions: dict[str, list[Member]] = {}
 
@@ -148,10 +157,10 @@ class FaultyBus:
             self.repeated.add((record.topic, record.partition, self.cluster.end(record.topic, record.partition)))
             self.write([record])
 
-    def damaged_by_chance(self, records: Iterator[Record]) -> Iterator[Record]:
+    def damaged_by_chance(self, topic: str, records: Iterator[Record]) -> Iterator[Record]:
         """Of a changelog that is read: one record that counts may have another bit, and whoever reads it has to refuse it."""
         self.damaged.pop(self.who, None)
-        if not self.chances.damages():
+        if topic in self._mended or not self.chances.damages():
             return records
         found = list(records)
         latest = {record.key: place for place, record in enumerate(found)}
@@ -215,7 +224,7 @@ class FaultySession:
     def restore(self, topic: str, partition: int) -> Iterator[Record]:
         self._bus.call("restore", "while restoring")
         end, until = self._bus.late.get((topic, partition), (0, 0.0))
-        records = self._bus.damaged_by_chance(self._member.restore(topic, partition))
+        records = self._bus.damaged_by_chance(topic, self._member.restore(topic, partition))
         if self._bus.scheduler.now < until:
             return (record for record in records if record.offset < end)
         return records

@@ -12,7 +12,7 @@ import msgspec
 
 from streamfl.role import ConfigurationError, Measurement, TopicSpec
 from streamfl.runtime.bus import Bus, BusUnavailable, Outgoing
-from streamfl.runtime.kinds import build_worker
+from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.worker import Worker
 from streamfl.settings import RoleSettings
 from streamfl.simulation.faults.buses import MemoryCluster
@@ -127,6 +127,15 @@ class Shape(Protocol):
         """What has not come out yet of what was written, but for ``last``; empty: nothing."""
 
 
+def _mended(chosen: Shape) -> set[str]:
+    """The changelogs that others may write into: of these a damaged record is not refused, but made up for by the role."""
+    found: set[str] = set()
+    for _, settings in chosen.members.values():
+        channels = find_kind(settings.role.kind).channels(settings)
+        found.update(channels.changelogs[channel] for channel in channels.published)
+    return found
+
+
 class Federation:
     """The processes of one scenario on one cluster."""
 
@@ -135,7 +144,7 @@ class Federation:
         self.scheduler = Scheduler(chosen.seed)
         self.history = history
         rates = chosen.rates if bus == "memory" else chosen.rates.in_a_file
-        self.bus = FaultyBus(bus, self.scheduler, history, rates, chosen.seed, chosen.repeatable)
+        self.bus = FaultyBus(bus, self.scheduler, history, rates, chosen.seed, chosen.repeatable, _mended(chosen))
         self._workers: dict[str, Worker] = {}
         # Processes that nothing is expected of any more.
         self._lost: frozenset[str] = frozenset()
