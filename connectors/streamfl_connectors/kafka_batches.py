@@ -32,6 +32,7 @@ def check_batches(consumer: Any) -> None:
     fetcher.PartitionRecords = _PartitionRecords
     parse = fetcher._parse_fetched_data
     fetcher.given_nothing = given_nothing = {}
+    beyond: dict[Any, int] = {}
 
     def parse_or_tell(fetch: Any) -> Any:
         place, offset, data = fetch.topic_partition, fetch.fetched_offset, fetch.partition_data
@@ -51,6 +52,7 @@ def check_batches(consumer: Any) -> None:
             raise
         if part is not None:
             part.batches.expected, part.batches.end = offset, data.high_watermark
+            part.batches.beyond, part.batches.place = beyond, place
         return part
 
     fetcher._parse_fetched_data = parse_or_tell
@@ -124,6 +126,9 @@ class _Batches:
         self.following: int | None = None
         # What the next batch has to reach and may not go beyond.
         self.expected, self.end = 0, 0
+        # By partition: where the answer before held a batch that went beyond its end.
+        self.beyond: dict[Any, int] = {}
+        self.place: Any = None
 
     def next_batch(self) -> Any:
         found = self._records._next_slice
@@ -142,6 +147,8 @@ class _Batches:
             raise ValueError(f"its format has the number {magic}, which is not known here")
         if magic == NEWEST_FORMAT:
             # Not covered by the checksum; a position that was taken from it would be committed.
+            if batch.last_offset >= self.end and self._asks_again():
+                return None
             if not (self.expected <= batch.last_offset and batch.base_offset <= batch.last_offset < self.end):
                 if self.following is not None and self.following <= self.expected:
                     # It was passed over before; the broker takes it for what was asked for.
@@ -149,7 +156,18 @@ class _Batches:
                 raise ValueError(f"it says to hold offsets {batch.base_offset} to {batch.last_offset}, which cannot be there")
             self.expected = batch.next_offset
             batch.__class__ = _Batch
+        self.beyond.pop(self.place, None)
         return batch
+
+    def _asks_again(self) -> bool:
+        """Whether a batch beyond the end is to be asked for once more.
+
+        The broker notes where the partition ends and then reads it, so an answer may hold what was written in between. The next
+        answer's end is behind that, unless the offset is wrong.
+        """
+        first = self.beyond.get(self.place) != self.expected
+        self.beyond[self.place] = self.expected
+        return first
 
 
 class _PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]

@@ -138,17 +138,23 @@ def write_members(path: Path, members: Members) -> None:
                 lines.append(f"{key} = [{', '.join(map(_text, values))}]")
         if member.revoked:
             lines.append("revoked = true")
+    text = "\n".join(lines) + "\n"
     beside = path.with_name(path.name + ".new")
     try:
-        beside.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        tomllib.loads(text)
+        content = text.encode()
+    except ValueError as error:
+        raise ConfigurationError(f"{path}: a name cannot be written into it: {error}") from None
+    try:
+        beside.write_bytes(content)
         os.replace(beside, path)
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def _text(value: str) -> str:
-    # JSON's texts are TOML's, but for this one character.
-    return json.dumps(value).replace("\x7f", "\\u007f")
+    # JSON's texts are TOML's, but for this one character, and for what JSON writes as two halves.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _twice(values: list[Value]) -> Value:

@@ -100,6 +100,12 @@ class ModelTable:
         staged, self._staged[shard] = self._staged[shard], {}
         version, message = message, message.marker if isinstance(message, SignedVersion) else message
         try:
+            if signed is None and isinstance(version, SignedVersion):
+                raise PeerError(
+                    "configuration",
+                    "the server signs the model: this federation's members have keys, and nothing that is sent here without one "
+                    "counts. Set federation.members and identity.key_file here as well",
+                )
             if signed is None:
                 self._check(message, shard)
                 self._check_plausible(message, shard)

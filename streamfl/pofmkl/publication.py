@@ -94,6 +94,8 @@ class Publication:
         self._found: dict[int, NDArray[Any]] = {}
         self._own: dict[int, NDArray[Any]] = {}
         self._marker: ShardVersion | None = None
+        # The marker of the time before members had keys, or no longer had.
+        self._other_marker: ShardVersion | None = None
         self._spoilt: set[bytes] = set()
 
     @property
@@ -134,9 +136,10 @@ class Publication:
         if key in (MARKER_KEY, SIGNED_KEY):
             marker = SHARD_VERSION.decode(value) if key == MARKER_KEY else SIGNED_VERSION.decode(value).marker
             self.check_fingerprint(marker.fingerprint)
-            # The other one is of the time before members had keys, or no longer had.
             if key == self._marker_key:
                 self._marker = marker
+            else:
+                self._other_marker = marker
             self._spoilt.discard(key)
             return
         message = KERNEL_PARAMETERS.decode(value)
@@ -201,7 +204,9 @@ class Publication:
                 if self._own.get(kernel) is not found.get(kernel) or kernel not in found:
                     doubtful.add(kernel)
             settled.marker_again = (marker is not None or settled.model_version > 0) and marker != expected
-            if doubtful or self._spoilt or (settled.marker_again and not settled.taken_over):
+            # What the other kind of marker says last was published before keys were set, or dropped.
+            as_told = self._marker is None and self._other_marker == expected
+            if doubtful or self._spoilt or (settled.marker_again and not settled.taken_over and not as_told):
                 without = sorted(kernel for kernel in doubtful if kernel not in settled.parameters)
                 settled.mended = (
                     f"shard {shard}: the model topic does not hold what this server published last, of kernels "
@@ -219,7 +224,11 @@ class Publication:
             self._digests[self._kernels.index(kernel)] = _digest(row)
         self._uncopied = set(settled.parameters) - self._copies.keys()
         self._foreign = sorted(self._spoilt - keys.keys() - {MARKER_KEY, SIGNED_KEY})
+        if self._other_marker is not None:
+            # Else every reader that comes later refuses it.
+            self._foreign.append(SIGNED_KEY if self._signed is None else MARKER_KEY)
         self._book, self._copies, self._found, self._own, self._marker, self._spoilt = None, {}, {}, {}, None, set()
+        self._other_marker = None
         return settled
 
     # ---- what is written

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from streamfl.moments import Moments
 from streamfl.pofmkl.members import Members
 from streamfl.pofmkl.messages import LARGEST_STEP, LARGEST_TARGET, UPDATE, ShardVersion, Update
+from streamfl.pofmkl.model import LARGEST_PARAMETERS
 from streamfl.pofmkl.publication import Publication
 from streamfl.pofmkl.server_steps import AveragedStep, ServerStep
 from streamfl.pofmkl.signed_model import ModelSigning
@@ -28,8 +29,8 @@ __all__ = ["PofmklServer"]
 BLOCK_BYTES = 4_000_000
 # So many clients are named in a line of the log.
 NAMED = 5
-# Of the model: finite in single precision.
-LARGEST_PARAMETER = 1e30
+# A little below what clients take, for rounding.
+LONGEST_ROW = 0.999 * LARGEST_PARAMETERS
 
 
 class _Round(msgspec.Struct, array_like=True):
@@ -488,8 +489,17 @@ class PofmklServer:
             with np.errstate(over="ignore", invalid="ignore"):
                 parameters = shard.step.apply(parameters, np.array(kernels, dtype=np.intp) // self.shards, self._steps(block))
             shard.changed_kernels.update(kernels)
-        # A learning rate that is far too large makes them grow without end, and what is not finite could not be taken back.
-        shard.parameters = np.clip(np.nan_to_num(parameters), -LARGEST_PARAMETER, LARGEST_PARAMETER).astype(self.dtype)
+        # A learning rate that is far too large makes them grow without end, and what is longer no client takes.
+        parameters = np.clip(np.nan_to_num(parameters), -LARGEST_PARAMETERS, LARGEST_PARAMETERS)
+        norms = np.sqrt(np.square(parameters, dtype=np.float64).sum(axis=1))
+        if norms.max(initial=0.0) > LONGEST_ROW:
+            parameters *= np.minimum(1.0, LONGEST_ROW / np.maximum(norms, LONGEST_ROW))[:, np.newaxis]
+            self._say(
+                "model_bounded",
+                f"shard {shard.number}: parameters reached a norm of {norms.max():g} and were shortened to {LONGEST_ROW:g}. Is "
+                "learning.learning_rate far too large, or does somebody else write updates?",
+            )
+        shard.parameters = parameters.astype(self.dtype)
         shard.published = False
         self._counts["applied"] += len(updates)
 

@@ -92,7 +92,7 @@ class Deployment:
         """The exit codes of all processes that still ran, after SIGTERM."""
         deadline = time.monotonic() + 30
         # Before it says so, a process has no handler yet and SIGTERM ends it at once.
-        while len(re.findall("running +federation=", self.log())) < len(self._processes) and time.monotonic() < deadline:
+        while len(re.findall("running +role=", self.log())) < len(self._processes) and time.monotonic() < deadline:
             time.sleep(0.1)
         running = [process for process in self._processes if process.poll() is None]
         for process in running:

@@ -155,7 +155,7 @@ def forgeries(federation: Federation, honest: list[Record]) -> list[tuple[str, O
     made = []
     for record in honest:
         update = UPDATE.decode(record.value)
-        silencing = UPDATE.encode(replace(update, epoch=2**62, sequence=2**62))
+        silencing = UPDATE.encode(replace(update, epoch=2**53 - 1, sequence=2**53 - 1))
         key, partition = record.key, record.partition
         made += [
             ("unsigned", Outgoing(topic, key, silencing, partition)),

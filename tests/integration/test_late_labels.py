@@ -92,7 +92,7 @@ def schedule(name: str) -> list[list[Outgoing]]:
 def wait_for_processes(deployment: Deployment, count: int) -> None:
     """Until so many have said that they run."""
     deadline = time.monotonic() + 120
-    while len(re.findall(r" running +federation=", deployment.log())) < count:
+    while len(re.findall(r" running +role=", deployment.log())) < count:
         assert time.monotonic() < deadline, deployment.log()[-5000:]
         time.sleep(0.2)
 
@@ -128,5 +128,5 @@ def test_labels_late_early_twice_and_never_through_a_kill(deployment: Deployment
     # One life of every client, whichever processes it was in.
     assert len({(update.client, update.epoch) for update in updates}) == CLIENTS
     # Of four partitions at the clients and one at the server some had more than one process.
-    moves = re.findall(r"partitions moved +assigned=\[([^]]+)\]", deployment.log())
+    moves = re.findall(r"partitions moved +revoked=\[[^]]*\] assigned=\[([^]]+)\]", deployment.log())
     assert sum(len(move.split(",")) for move in moves) > 4 + 1

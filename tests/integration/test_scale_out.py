@@ -102,7 +102,7 @@ def test_clients_come_and_go_while_samples_flow(deploy: Callable[[np.ndarray, np
         check_outcome(found, deployment, inputs, labels)
         check_model(deployment, bus)
     # One line for the server, and one at least for each client that took part.
-    assert len(re.findall(r"partitions moved +assigned=\[\d", deployment.log())) >= 5
+    assert len(re.findall(r"partitions moved +revoked=\[[^]]*\] assigned=\[\d", deployment.log())) >= 5
     assert deployment.stop() == [0, 0, 0, 0]
 
 

@@ -14,8 +14,9 @@ from streamfl.pofmkl.messages import Update, decode_model
 from streamfl.pofmkl.server import PofmklServer
 from streamfl.pofmkl.server_steps import AdaGrad, AveragedStep, RecursiveLeastSquares, ServerStep, StochasticGradient
 from streamfl.role import PeerError, Received, Record, Rejection, StateChange
-from streamfl.testing.role_laws import RoleLaws, Subject, Traffic
+from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
 from streamfl.wire import VERSION, encode_array
+from tests.laws import test_pofmkl_roles as pofmkl_laws
 
 KERNELS, FEATURES, CLIENTS, FINGERPRINT, TIMEOUT = 3, 2, 3, 77, 30.0
 ROW_LENGTH = 2 * FEATURES
@@ -118,11 +119,34 @@ def same(channel: str, key: bytes | None, one: bytes, other: bytes) -> bool:
     return len(one) == len(other) if key is not None and key.startswith(b"copy/") else one == other
 
 
+def anybody(step: str, shards: int) -> Callable[[Extreme], list[tuple[str, Record]]]:
+    """Two clients' rows of the first kernel of each shard, as large as the step takes them."""
+    largest = 3.0 if step != "averaged" else np.inf
+
+    def records(extreme: Extreme) -> list[tuple[str, Record]]:
+        number = float(np.clip(extreme.number, -largest, largest)) / np.sqrt(ROW_LENGTH)
+        row = encode_array(np.full(ROW_LENGTH, number))
+        return [
+            pofmkl_laws.written(
+                name.encode(),
+                [VERSION, FINGERPRINT, 2, name, extreme.whole, extreme.whole, 0, extreme.whole, [shard], row],
+                "updates",
+                shard,
+            )
+            for name in (extreme.name, "b")
+            for shard in range(shards)
+        ]
+
+    return records
+
+
 def subject(step: str, lockstep: bool, shards: int) -> Subject:
     """What is restored goes on to the last bit: ``same_restored`` stays equality."""
     return Subject(
         make=lambda: server(step, lockstep, shards),
         traffic=traffic(shards),
+        anybody=anybody(step, shards),
+        decode=pofmkl_laws.SERVER_DECODE,
         bad=wrong_updates(step),
         repeatable=["updates"],
         same=same,

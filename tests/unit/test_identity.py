@@ -214,6 +214,17 @@ def test_two_members_cannot_share_a_key(tmp_path: Path) -> None:
         write_members(tmp_path / "members.toml", members(site=(SERVER,)))
 
 
+@pytest.mark.parametrize("name", ["press-\U0001f600*", "caf\u00e9", 'a"b', "tab\tx", "del\x7f"])
+def test_a_members_file_is_read_as_it_was_written(tmp_path: Path, name: str) -> None:
+    """Protects every worker of the federation: a file that TOML forbids would stop them all."""
+    path = tmp_path / "members.toml"
+    known = members()
+    named = [msgspec.structs.replace(one, speaks_for=(name,)) for one in known.members]
+    known = msgspec.structs.replace(known, members=tuple(named))
+    write_members(path, known)
+    assert read_members(path) == known
+
+
 # ---- seals
 
 

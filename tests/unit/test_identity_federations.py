@@ -333,6 +333,17 @@ def test_a_version_is_found_among_what_strangers_write_between_its_records() -> 
     assert (table.trouble, table.unsigned) == (None, 3)
 
 
+def test_a_client_without_keys_takes_no_signed_model(tmp_path: Path) -> None:
+    """Protects a site that forgot its keys: what it sends is refused everywhere, so it is told at its first start."""
+    plant = Plant(tmp_path)
+    plant.learn()
+    table = ModelTable(2, ROW, 1, 1, 0, np.float32)
+    said = [record for record in plant.records("model") if record.key == SIGNED_KEY]
+    with pytest.raises(PeerError, match=r"members have keys.*Set federation\.members") as refused:
+        table.apply(decode_model(said[-1].key, said[-1].value), 0)
+    assert refused.value.reason == "configuration"
+
+
 NUMBERS = st.integers(-(2**63), 2**64 - 1)
 
 

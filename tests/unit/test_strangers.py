@@ -383,6 +383,21 @@ def test_a_gradient_of_parameters_that_nobody_knows_is_not_applied(lockstep: boo
     assert figures(role)["model_version"] == 2
 
 
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_a_server_publishes_nothing_that_its_clients_refuse(lockstep: bool) -> None:
+    """Protects clients from an update of any size: what becomes of it is shortened to what they take, and told."""
+    role, state = server(lockstep, clients=1), State()
+    role.receive([update("a", 1, kernels=(0, 1), step=LARGEST_STEP)], 1000.0)
+    remember(role, state)
+    assert [notice.reason for notice in role.notices()] == ["model_bounded"]
+    model = ModelTable(KERNELS, ROW, 1, 2, 0, np.float32)
+    for (channel, key), value in state.items():
+        if channel == "model":
+            model.apply(decode_model(key, value), 0)
+    assert model.versions == (1,)
+    assert np.linalg.norm(model.parameters[0].astype(np.float64)) == pytest.approx(LARGEST_PARAMETERS, rel=2e-3)
+
+
 def test_what_was_overwritten_in_silence_lasts_a_few_versions() -> None:
     """Protects clients from parameters under the right version: kernels that nobody trains are published in turn."""
     role, state = server(), State()

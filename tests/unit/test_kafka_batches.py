@@ -1,0 +1,43 @@
+"""Where a fetched batch may end: what the broker wrote while it answered is read, an offset that cannot be is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kafka.record import MemoryRecordsBuilder
+from kafka.record.memory_records import MemoryRecords
+from streamfl_connectors.kafka_batches import _Batches
+
+
+def answer(end: int, beyond: dict[Any, int], expected: int = 0) -> _Batches:
+    """Two records in a batch of their own each, of offsets 0 and 1; the partition ended at ``end`` when the broker looked."""
+    content = b""
+    for offset in range(2):
+        builder: Any = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=0)
+        builder.append(timestamp=1, key=b"k", value=b"v", headers=[])
+        builder.close()
+        content += offset.to_bytes(8, "big") + bytes(builder.buffer())[8:]
+    batches = _Batches(MemoryRecords(content))
+    batches.expected, batches.end, batches.beyond, batches.place = expected, end, beyond, "t-0"
+    return batches
+
+
+def test_what_was_written_while_the_broker_answered_is_asked_for_again() -> None:
+    """Protects a worker from stopping at a healthy batch: the answer's end is from before the broker read the log."""
+    beyond: dict[Any, int] = {}
+    first = answer(1, beyond)
+    assert first.next_batch().base_offset == 0
+    assert first.next_batch() is None
+    second = answer(2, beyond, expected=1)
+    assert second.next_batch().base_offset == 1
+    assert second.next_batch() is None
+    assert not beyond
+
+
+def test_an_offset_beyond_the_end_twice_is_told() -> None:
+    """Protects positions: the offset of a batch is not under its checksum, and what is taken from it would be committed."""
+    beyond: dict[Any, int] = {}
+    assert answer(0, beyond).next_batch() is None
+    with pytest.raises(ValueError, match="offsets 0 to 0, which cannot be there"):
+        answer(0, beyond).next_batch()
