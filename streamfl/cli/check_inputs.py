@@ -101,6 +101,9 @@ def _would_produce(configured: Configured, role: Role, channels: Channels, batch
         detail = f"{counted(len(rejections), 'record')} refused, the first {record.topic}-{record.partition}-{record.offset}: "
         yield Finding("processing", False, detail + str(rejections[0].error), "see the sender of this record")
     for notice in role.notices():
+        if not notice.of_records:
+            # Of these records and what was before them, and that is not taken back here.
+            continue
         yield Finding(notice.reason.replace("_", " "), False, notice.text, "correct the topic or the settings")
     for topic, sends in sent.items():
         detail = f"{counted(len(sends), 'record')} from these"

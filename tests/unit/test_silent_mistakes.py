@@ -574,3 +574,38 @@ def test_one_name_for_two_federations_is_told(plant: Plant) -> None:
     code, _, error = plant.command("run", plant.folder / "pofmkl-client.toml")
     assert code == 2
     assert "another system's roles have used it" in error
+
+
+# ---- what a check may not say, for it does not take the state back
+
+
+def run_both(plant: Plant, samples: int = 120) -> None:
+    """Client and server work together for a while, and end."""
+    plant.start("pofmkl-server")
+    plant.start()
+    for number in range(samples):
+        plant.now += 1
+        plant.sample(SITES[number % len(SITES)], number)
+        plant.settle()
+    plant.stop()
+
+
+@pytest.mark.parametrize("staleness", ["async", "lockstep"])
+def test_a_healthy_federation_passes_its_check(plant: Plant, staleness: str) -> None:
+    """Protects from false alarms: versions, rounds and late updates are known from the state, and that is not read."""
+    plant.change('staleness = "async"', f'staleness = "{staleness}"')
+    run_both(plant)
+    assert plant.check("pofmkl-server") == (0, {})
+    assert plant.check() == (0, {})
+
+
+def test_labels_whose_samples_are_not_looked_at_are_no_finding(plant: Plant) -> None:
+    """Protects long topics: of their first and last records alone, no label meets its sample."""
+    with_labels(plant)
+    for number in range(100):
+        plant.sample("a", number)
+        plant.bus.write([Outgoing("results", b"a", json.dumps({"site": "a", "id": f"r{number - 20}", "y": 5}).encode())])
+    client = plant.start()
+    plant.settle()
+    assert client.role.trouble is None
+    assert plant.check() == (0, {})
