@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import Configured, counted
 from streamfl.cli.unreadable import remedy as remedy_of
-from streamfl.role import Channels, PeerError, Received, Record, Rejection, Role, Send
+from streamfl.role import Channels, ConfigurationError, PeerError, Received, Record, Rejection, Role, Send
 from streamfl.runtime.bus import Bus, Unreadable
 from streamfl.samples import Sample, SamplesSection, format_named
 
-__all__ = ["look_at_inputs"]
+__all__ = ["CannotBegin", "look_at_inputs"]
 
 # Of so many partitions, spread over all, the first and the last records: enough to see how a topic is keyed, however long it is.
 SAMPLE_PARTITIONS = 8
@@ -22,8 +23,15 @@ EXAMPLES = 3
 LONGEST_EXAMPLE = 200
 
 
-def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Channels) -> Iterator[Finding]:
-    """role: with no partition open; it has read its tables, if there are any."""
+class CannotBegin(ConfigurationError):
+    """With these settings a role without any state ends at once."""
+
+
+def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Channels, begun: bool) -> Iterator[Finding]:
+    """role: with no partition open; it has read its tables, if there are any. begun: it remembers something, which is not read.
+
+    CannotBegin if it remembers nothing and cannot begin so.
+    """
     batch: list[Received] = []
     existing = bus.describe([source.topic for source in channels.inputs.values()])
     for channel, source in channels.inputs.items():
@@ -46,8 +54,16 @@ def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Chann
         remedy = f"such records go to {configured.settings.dead_letters}: correct them or the settings"
         yield Finding(f"records of {source.topic}", not wrong, "; ".join([readable, *examples]), remedy if wrong else "")
     yield from _labels(configured, batch)
-    if batch:
-        yield from _would_produce(configured, role, channels, batch)
+    try:
+        if batch:
+            yield from _would_produce(configured, role, channels, batch)
+        elif not begun:
+            role.open(0)
+            role.receive([], time.time())
+    except ConfigurationError as error:
+        # What it lacks here may be in its state.
+        if not begun:
+            raise CannotBegin(str(error)) from None
 
 
 def _spread(partitions: int) -> list[int]:

@@ -13,7 +13,7 @@ from streamfl.runtime.bus import Bus
 from streamfl.runtime.remembered_settings import differences, is_settings, refusal
 from streamfl.runtime.worker import POSITION_KEY
 
-__all__ = ["look_at_state", "look_at_tables"]
+__all__ = ["has_begun", "look_at_state", "look_at_tables"]
 
 # A worker reads all of it at its start; whoever only asks is not kept that long.
 READING_SECONDS = 30.0
@@ -26,6 +26,16 @@ def look_at_state(configured: Configured, bus: Bus, channels: Channels) -> Itera
         begun: set[int] = set()
         whole = _read(bus, topic, records, begun)
         yield _judged(configured, channels, topic, records, begun, "" if whole else f", as far as {READING_SECONDS:g} s allow")
+
+
+def has_begun(bus: Bus, channels: Channels) -> bool:
+    """Whether the role remembers anything. What others may write, too, does not tell."""
+    own = [topic for channel, topic in channels.changelogs.items() if channel not in channels.published]
+    return any(_of_the_role(record) for topic in _existing(bus, own) for record in bus.read(topic))
+
+
+def _of_the_role(record: Record) -> bool:
+    return record.value is not None and not (record.key or b"").startswith(POSITION_KEY)
 
 
 def _judged(
@@ -60,7 +70,7 @@ def _read(bus: Bus, topic: str, records: dict[int, Record], begun: set[int]) -> 
     for record in bus.read(topic):
         if is_settings(record):
             records[record.partition] = record
-        elif record.value is not None and not (record.key or b"").startswith(POSITION_KEY):
+        elif _of_the_role(record):
             begun.add(record.partition)
         if time.monotonic() > deadline:
             return False

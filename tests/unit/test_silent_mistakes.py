@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from command_line import run_command
 
@@ -609,3 +610,30 @@ def test_labels_whose_samples_are_not_looked_at_are_no_finding(plant: Plant) -> 
     plant.settle()
     assert client.role.trouble is None
     assert plant.check() == (0, {})
+
+
+def test_a_server_that_cannot_begin_is_told_by_what_it_lacks(plant: Plant) -> None:
+    """Protects a new federation: `run` would end at once, and it has nothing to do with the bus."""
+    plant.change("features = 2\n", "")
+    for samples in (0, 3):
+        for number in range(samples):
+            plant.sample("a", number)
+        plant.start()
+        plant.stop()
+        code, failed = plant.check("pofmkl-server")
+        assert code == 2
+        assert list(failed) == ["start of the role"]
+        assert "federation.features is missing" in failed["start of the role"]
+        assert "pofmkl-server.toml" in failed["start of the role"]
+
+
+def test_a_server_of_the_first_releases_passes_without_features(plant: Plant) -> None:
+    """Protects an upgrade: what its samples consist of is in the state, so that `run` goes on, and check agrees."""
+    plant.change("features = 2\n", "")
+    plant.run()
+    round_ = msgspec.msgpack.encode([None, False, 2])
+    plant.bus.write([Outgoing("plant.pofmkl-server.state", b"round", round_, 0)])
+    assert plant.check("pofmkl-server") == (0, {})
+    plant.start("pofmkl-server")
+    plant.stop()
+    assert list(plant.bus.read("plant.model"))
