@@ -74,8 +74,6 @@ def _look(config: ConfigArgument, findings: list[Finding]) -> int:
                 findings.append(Finding("federation.name", False, namesake_problem(configured, found), "give one another name"))
             findings += look_at_state(configured, bus, channels)
             findings += look_at_tables(bus, role, channels)
-            # What the tables made the role say is in its finding.
-            list(role.notices())
             findings += look_at_inputs(configured, bus, role, channels, has_begun(bus, channels))
     except Unreadable as failure:
         findings.append(Finding(f"records of {failure.topic}", False, str(failure), remedy_of(configured, failure)))

@@ -103,8 +103,9 @@ def look_at_tables(bus: Bus, role: Role, channels: Channels) -> Iterator[Finding
         detail = counted(len(latest), "record") if latest else "no records yet"
         if refused:
             detail += f", {len(refused)} refused, the first: {refused[0]}"
-        trouble = role.trouble
-        yield Finding(f"what {topic} says", trouble is None, trouble or detail, "give all members the same" if trouble else "")
+        found = [role.trouble, *(notice.text for notice in role.notices() if notice.of_records)]
+        trouble = "; ".join(dict.fromkeys(text for text in found if text is not None))
+        yield Finding(f"what {topic} says", not trouble, trouble or detail, "give all members the same" if trouble else "")
 
 
 def _existing(bus: Bus, topics: Iterable[str]) -> list[str]:

@@ -349,6 +349,33 @@ def test_a_client_whose_server_has_other_settings_is_red_and_names_them(
     assert told in failed["what plant.model says"]
 
 
+@pytest.mark.parametrize(
+    ("here", "there", "told"),
+    [
+        ('staleness = "lockstep"', 'staleness = "async"', 'learning.staleness is "async" there and "lockstep" here'),
+        ("clients = 50", "clients = 5", "federation.clients is 5 there and 50 here"),
+        ('staleness = "bounded"\nmax_staleness = 3', 'staleness = "async"', None),
+    ],
+)
+def test_a_pace_that_server_and_client_do_not_share_is_told(
+    plant: Plant, caplog: Logs, here: str, there: str, told: str | None
+) -> None:
+    """Protects a federation whose members wait for each other otherwise, or count each other otherwise: both logs were silent. A
+    record that a stranger may have written is no reason to stop, so the client works on.
+    """
+    plant.change(there, here)
+    client = another_server(plant, here, there)
+    assert client.role.trouble is None
+    code, failed = plant.check()
+    if told is None:
+        assert (code, failed) == (0, {})
+        assert "other settings" not in caplog.text
+        return
+    assert code == 4
+    assert told in failed["what plant.model says"]
+    assert caplog.text.count(told) == 1
+
+
 def test_a_model_of_a_release_without_settings_is_still_refused_loudly(plant: Plant) -> None:
     """Protects mixed releases: without the record of settings the fingerprint alone turns the client red, until one fits."""
     client = plant.start()
