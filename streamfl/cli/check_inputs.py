@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from streamfl.cli.check_state import Remembered
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import Configured, counted
 from streamfl.cli.unreadable import remedy as remedy_of
@@ -27,8 +28,8 @@ class CannotBegin(ConfigurationError):
     """With these settings a role without any state ends at once."""
 
 
-def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Channels, begun: bool) -> Iterator[Finding]:
-    """role: with no partition open; it has read its tables, if there are any. begun: it remembers something, which is not read.
+def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Channels, remembered: Remembered) -> Iterator[Finding]:
+    """role: with no partition open; it has read its tables, if there are any.
 
     CannotBegin if it remembers nothing and cannot begin so.
     """
@@ -56,13 +57,13 @@ def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Chann
     yield from _labels(configured, batch)
     try:
         if batch:
-            yield from _would_produce(configured, role, channels, batch)
-        elif not begun:
+            yield from _would_produce(configured, role, channels, batch, remembered)
+        elif remembered.nothing:
             role.open(0)
             role.receive([], time.time())
     except ConfigurationError as error:
         # What it lacks here may be in its state.
-        if not begun:
+        if remembered.nothing:
             raise CannotBegin(str(error)) from None
 
 
@@ -99,8 +100,15 @@ def _fields(section: SamplesSection, records: Sequence[Record]) -> list[str]:
     return sorted({str(name) for content in contents if isinstance(content, dict) for name in content})
 
 
-def _would_produce(configured: Configured, role: Role, channels: Channels, batch: Sequence[Received]) -> Iterator[Finding]:
+def _would_produce(
+    configured: Configured, role: Role, channels: Channels, batch: Sequence[Received], remembered: Remembered
+) -> Iterator[Finding]:
     """What a role without any state of its own makes of these records."""
+
+    def taken(record: Record) -> bool:
+        """Whether it is history, of whatever settings it was made with."""
+        return record.offset < remembered.positions.get((record.topic, record.partition), 0)
+
     users = {spec.name for spec in configured.kind.topics(configured.settings) if spec.users}
     for partition in sorted({received.partition for received in batch}):
         role.open(partition)
@@ -109,7 +117,7 @@ def _would_produce(configured: Configured, role: Role, channels: Channels, batch
     for reply in role.receive(batch, max(received.record.timestamp for received in batch)):
         if isinstance(reply, Send):
             sent[channels.outputs[reply.channel]].append(reply)
-        elif reply.received.record.topic in users or reply.error.reason == "configuration":
+        elif reply.received.record.topic in users or (reply.error.reason == "configuration" and not taken(reply.received.record)):
             # What else a peer's message has to fit is in the state, which is not taken back here.
             refused.setdefault(reply.error.reason, []).append(reply)
     for rejections in refused.values():

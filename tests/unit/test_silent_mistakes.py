@@ -667,3 +667,22 @@ def test_a_server_of_the_first_releases_passes_without_features(plant: Plant) ->
     plant.start("pofmkl-server")
     plant.stop()
     assert list(plant.bus.read("plant.model"))
+
+
+def test_updates_of_before_the_features_were_given_are_no_finding(plant: Plant) -> None:
+    """Protects an upgrade: what was taken long ago fits other settings; what comes now has to fit these."""
+    round_ = msgspec.msgpack.encode([None, False, 2])
+    plant.change("features = 2\n", "")
+    plant.bus.write([Outgoing("plant.pofmkl-server.state", b"round", round_, 0)])
+    run_both(plant)
+    plant.change("clients = 5\n", "clients = 5\nfeatures = 2\n")
+    for kind in ("pofmkl-server", "pofmkl-client"):
+        plant.start(kind)
+        plant.settle()
+    plant.stop()
+    assert plant.check("pofmkl-server") == (0, {})
+    old = next(iter(plant.bus.read("plant.updates")))
+    plant.bus.write([Outgoing(old.topic, old.key, old.value, old.partition)])
+    code, failed = plant.check("pofmkl-server")
+    assert (code, list(failed)) == (4, ["processing"])
+    assert "1 record refused" in failed["processing"]
