@@ -85,7 +85,8 @@ class InputWatch:
             found["no_labels"] = nothing
         for reason in sorted(found.keys() - self._said):
             self._said.add(reason)
-            yield Notice(reason, found[reason])
+            # Whether anything was ever learnt is in the state.
+            yield Notice(reason, found[reason], of_records=reason != "no_labels")
         if self._outside > self._told:
             self._told = self._outside
             shown = self._low + self._last_outside * (self._high - self._low)
@@ -93,6 +94,7 @@ class InputWatch:
                 "labels_outside_range",
                 f"{self._outside} of {self._labels or self._pairs} labels were outside {self._range}, the last {shown:g}: give the "
                 "range of all that can come, before anything is learnt with another",
+                of_records=True,
             )
 
     def measure(self) -> Iterable[Measurement]:

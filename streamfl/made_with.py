@@ -73,6 +73,11 @@ class MadeWith:
         """All of it as a JSON object; a value that is too long to be kept is kept as its digest."""
         return msgspec.json.encode(_bounded({**self.must_stay, **self.may_change}), order="sorted")
 
+    def shown(self) -> str:
+        """All of it for a person to read, each value as a settings file has it, cut short."""
+        values = {**self.must_stay, **self.may_change}
+        return "; ".join(f"{key} = {shown(values[key])}" for key in sorted(values))
+
     def compare(self, remembered: Mapping[str, Any]) -> tuple[list[Difference], list[Difference]]:
         """What must have stayed and did not, and what has changed and may."""
         return list(_differences(remembered, self.must_stay)), list(_differences(remembered, self.may_change))

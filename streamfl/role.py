@@ -134,10 +134,13 @@ class Notice(msgspec.Struct, frozen=True):
     """Something for the operator's log. A role has no logger: the worker logs the first of each ``reason``, then a rate.
 
     reason: one of a small fixed set. text: what happened, to whom, and what to do about it.
+    of_records: it follows from the records alone, whatever the role remembers; ``streamfl check``, which does not take the state
+    back, tells no other.
     """
 
     reason: str
     text: str
+    of_records: bool = False
 
 
 Decode = Callable[[Record], Any]

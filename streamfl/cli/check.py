@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 import typer
 
-from streamfl.cli.check_inputs import look_at_inputs
-from streamfl.cli.check_state import look_at_state, look_at_tables
+from streamfl.cli.check_inputs import CannotBegin, look_at_inputs
+from streamfl.cli.check_state import Remembered, look_at_state, look_at_tables
 from streamfl.cli.findings import Finding
 from streamfl.cli.output import (
     BUS_UNAVAILABLE,
@@ -72,17 +72,19 @@ def _look(config: ConfigArgument, findings: list[Finding]) -> int:
             findings += topics
             if found := namesakes(configured, bus):
                 findings.append(Finding("federation.name", False, namesake_problem(configured, found), "give one another name"))
-            findings += look_at_state(configured, bus, channels)
+            remembered = Remembered()
+            findings += look_at_state(configured, bus, channels, remembered)
             findings += look_at_tables(bus, role, channels)
-            # What the tables made the role say is in its finding.
-            list(role.notices())
-            findings += look_at_inputs(configured, bus, role, channels)
+            findings += look_at_inputs(configured, bus, role, channels, remembered)
     except Unreadable as failure:
         findings.append(Finding(f"records of {failure.topic}", False, str(failure), remedy_of(configured, failure)))
         return CHECK_FAILED
     except BusUnavailable as error:
         findings.append(Finding("bus", False, str(error), "see that it runs and that bus.url and bus.options are right"))
         return BUS_UNAVAILABLE
+    except CannotBegin as error:
+        findings.append(Finding("start of the role", False, str(error), f"correct {config} or the environment"))
+        return CONFIGURATION
     except ConfigurationError as error:
         findings.append(Finding("bus", False, str(error), "correct [bus] or ask for the right"))
         return CONFIGURATION

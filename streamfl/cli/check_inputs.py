@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from streamfl.cli.check_state import Remembered
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import Configured, counted
 from streamfl.cli.unreadable import remedy as remedy_of
-from streamfl.role import Channels, PeerError, Received, Record, Rejection, Role, Send
+from streamfl.role import Channels, ConfigurationError, PeerError, Received, Record, Rejection, Role, Send
 from streamfl.runtime.bus import Bus, Unreadable
 from streamfl.samples import Sample, SamplesSection, format_named
 
-__all__ = ["look_at_inputs"]
+__all__ = ["CannotBegin", "look_at_inputs"]
 
 # Of so many partitions, spread over all, the first and the last records: enough to see how a topic is keyed, however long it is.
 SAMPLE_PARTITIONS = 8
@@ -22,8 +24,15 @@ EXAMPLES = 3
 LONGEST_EXAMPLE = 200
 
 
-def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Channels) -> Iterator[Finding]:
-    """role: with no partition open; it has read its tables, if there are any."""
+class CannotBegin(ConfigurationError):
+    """With these settings a role without any state ends at once."""
+
+
+def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Channels, remembered: Remembered) -> Iterator[Finding]:
+    """role: with no partition open; it has read its tables, if there are any.
+
+    CannotBegin if it remembers nothing and cannot begin so.
+    """
     batch: list[Received] = []
     existing = bus.describe([source.topic for source in channels.inputs.values()])
     for channel, source in channels.inputs.items():
@@ -46,8 +55,16 @@ def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Chann
         remedy = f"such records go to {configured.settings.dead_letters}: correct them or the settings"
         yield Finding(f"records of {source.topic}", not wrong, "; ".join([readable, *examples]), remedy if wrong else "")
     yield from _labels(configured, batch)
-    if batch:
-        yield from _would_produce(configured, role, channels, batch)
+    try:
+        if batch:
+            yield from _would_produce(configured, role, channels, batch, remembered)
+        elif remembered.nothing:
+            role.open(0)
+            role.receive([], time.time())
+    except ConfigurationError as error:
+        # What it lacks here may be in its state.
+        if remembered.nothing:
+            raise CannotBegin(str(error)) from None
 
 
 def _spread(partitions: int) -> list[int]:
@@ -83,8 +100,15 @@ def _fields(section: SamplesSection, records: Sequence[Record]) -> list[str]:
     return sorted({str(name) for content in contents if isinstance(content, dict) for name in content})
 
 
-def _would_produce(configured: Configured, role: Role, channels: Channels, batch: Sequence[Received]) -> Iterator[Finding]:
+def _would_produce(
+    configured: Configured, role: Role, channels: Channels, batch: Sequence[Received], remembered: Remembered
+) -> Iterator[Finding]:
     """What a role without any state of its own makes of these records."""
+
+    def taken(record: Record) -> bool:
+        """Whether it is history, of whatever settings it was made with."""
+        return record.offset < remembered.positions.get((record.topic, record.partition), 0)
+
     users = {spec.name for spec in configured.kind.topics(configured.settings) if spec.users}
     for partition in sorted({received.partition for received in batch}):
         role.open(partition)
@@ -93,7 +117,7 @@ def _would_produce(configured: Configured, role: Role, channels: Channels, batch
     for reply in role.receive(batch, max(received.record.timestamp for received in batch)):
         if isinstance(reply, Send):
             sent[channels.outputs[reply.channel]].append(reply)
-        elif reply.received.record.topic in users or reply.error.reason == "configuration":
+        elif reply.received.record.topic in users or (reply.error.reason == "configuration" and not taken(reply.received.record)):
             # What else a peer's message has to fit is in the state, which is not taken back here.
             refused.setdefault(reply.error.reason, []).append(reply)
     for rejections in refused.values():
@@ -101,6 +125,9 @@ def _would_produce(configured: Configured, role: Role, channels: Channels, batch
         detail = f"{counted(len(rejections), 'record')} refused, the first {record.topic}-{record.partition}-{record.offset}: "
         yield Finding("processing", False, detail + str(rejections[0].error), "see the sender of this record")
     for notice in role.notices():
+        if not notice.of_records:
+            # Of these records and what was before them, and that is not taken back here.
+            continue
         yield Finding(notice.reason.replace("_", " "), False, notice.text, "correct the topic or the settings")
     for topic, sends in sent.items():
         detail = f"{counted(len(sends), 'record')} from these"

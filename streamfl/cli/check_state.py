@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import Configured, counted
@@ -13,18 +14,40 @@ from streamfl.runtime.bus import Bus
 from streamfl.runtime.remembered_settings import differences, is_settings, refusal
 from streamfl.runtime.worker import POSITION_KEY
 
-__all__ = ["look_at_state", "look_at_tables"]
+__all__ = ["Remembered", "look_at_state", "look_at_tables"]
 
 # A worker reads all of it at its start; whoever only asks is not kept that long.
 READING_SECONDS = 30.0
 
 
-def look_at_state(configured: Configured, bus: Bus, channels: Channels) -> Iterator[Finding]:
-    """Whether a worker with these settings could take back the state of every partition."""
+@dataclass
+class Remembered:
+    """What is there for the role to take back, which a check does not do.
+
+    nothing: it would begin with no state at all, for certain. positions: up to where each partition of an input was taken.
+    """
+
+    nothing: bool = True
+    positions: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def note_position(self, record: Record) -> None:
+        """A worker's record of how far it has read; one that is damaged is the worker's to refuse."""
+        if record.value is not None and len(record.value) == 8:
+            topic = (record.key or b"").removeprefix(POSITION_KEY).decode(errors="replace")
+            self.positions[topic, record.partition] = int.from_bytes(record.value, "little", signed=True)
+
+
+def look_at_state(configured: Configured, bus: Bus, channels: Channels, remembered: Remembered) -> Iterator[Finding]:
+    """Whether a worker with these settings could take back the state of every partition; ``remembered`` is filled."""
+    own = {topic for channel, topic in channels.changelogs.items() if channel not in channels.published}
+    # Of what may not be looked at nobody knows.
+    remembered.nothing = all(state.error is None for state in bus.describe(sorted(own)).values())
     for topic in _existing(bus, channels.changelogs.values()):
         records: dict[int, Record] = {}
         begun: set[int] = set()
-        whole = _read(bus, topic, records, begun)
+        whole = _read(bus, topic, records, begun, remembered if topic in own else Remembered())
+        if topic in own and (begun or not whole):
+            remembered.nothing = False
         yield _judged(configured, channels, topic, records, begun, "" if whole else f", as far as {READING_SECONDS:g} s allow")
 
 
@@ -54,13 +77,15 @@ def _judged(
     return Finding(check, True, detail)
 
 
-def _read(bus: Bus, topic: str, records: dict[int, Record], begun: set[int]) -> bool:
+def _read(bus: Bus, topic: str, records: dict[int, Record], begun: set[int], remembered: Remembered) -> bool:
     """The last record of settings of each partition, and the partitions in which a role remembers anything; False: not all."""
     deadline = time.monotonic() + READING_SECONDS
     for record in bus.read(topic):
         if is_settings(record):
             records[record.partition] = record
-        elif record.value is not None and not (record.key or b"").startswith(POSITION_KEY):
+        elif (record.key or b"").startswith(POSITION_KEY):
+            remembered.note_position(record)
+        elif record.value is not None:
             begun.add(record.partition)
         if time.monotonic() > deadline:
             return False
@@ -93,8 +118,9 @@ def look_at_tables(bus: Bus, role: Role, channels: Channels) -> Iterator[Finding
         detail = counted(len(latest), "record") if latest else "no records yet"
         if refused:
             detail += f", {len(refused)} refused, the first: {refused[0]}"
-        trouble = role.trouble
-        yield Finding(f"what {topic} says", trouble is None, trouble or detail, "give all members the same" if trouble else "")
+        found = [role.trouble, *(notice.text for notice in role.notices() if notice.of_records)]
+        trouble = "; ".join(dict.fromkeys(text for text in found if text is not None))
+        yield Finding(f"what {topic} says", not trouble, trouble or detail, "give all members the same" if trouble else "")
 
 
 def _existing(bus: Bus, topics: Iterable[str]) -> list[str]:

@@ -16,19 +16,23 @@ class Agreement:
 
     A marker with the right fingerprint settles it for its shard, whatever the record of settings says: that one only names keys.
     The last word of a shard counts, so that a record that somebody else wrote is believed until the server's next. own: this
-    client's values of what all members need alike.
+    client's values of what all members need alike. pace: those of its settings that the model does not depend on, and which the
+    server needs alike all the same; only the record tells of them, so that they are said and are no trouble.
     """
 
-    def __init__(self, own: Mapping[str, Any]) -> None:
+    def __init__(self, own: Mapping[str, Any], pace: Mapping[str, Any] | None = None) -> None:
         self._own = own
+        self._pace = pace or {}
         self._differences: list[Difference] = []
+        self._other_pace: list[Difference] = []
+        self._said_pace: list[Difference] = []
         self._refused: dict[int, str | None] = {}
         self._said: str | None = None
 
     def told(self, settings: Mapping[str, Any]) -> None:
         """The server's record of the settings that its model is made with."""
-        common = sorted(self._own.keys() & settings.keys())
-        self._differences = [Difference(key, settings[key], self._own[key]) for key in common if self._own[key] != settings[key]]
+        self._differences = _differences(self._own, settings)
+        self._other_pace = [one for one in _differences(self._pace, settings) if not _go_together(one)]
 
     def fits(self, shard: int) -> None:
         """A version of the model that was taken."""
@@ -46,12 +50,31 @@ class Agreement:
             return None
         if not self._differences:
             return f"the server's model cannot be used: {refused[0]}; give client and server the same settings"
-        keys = "; ".join(f"{one.key} is {one.shown_old} there and {one.shown_new} here" for one in self._differences)
+        keys = _listed(self._differences)
         return f"the server's model is made with other settings, so nothing is learnt together: {keys}. Give both the same"
 
     def notices(self) -> Iterable[Notice]:
-        """The trouble, whenever it is another."""
+        """The trouble, and what else is not alike, whenever it is another."""
         if self.trouble != self._said:
             self._said = self.trouble
             if self._said is not None:
-                yield Notice("configuration", self._said)
+                yield Notice("configuration", self._said, of_records=True)
+        if self._other_pace != self._said_pace:
+            self._said_pace = self._other_pace
+            if self._said_pace:
+                text = f"the server has other settings, which both need alike: {_listed(self._said_pace)}. Give both the same"
+                yield Notice("other_settings", text, of_records=True)
+
+
+def _differences(own: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Difference]:
+    common = sorted(own.keys() & settings.keys())
+    return [Difference(key, settings[key], own[key]) for key in common if own[key] != settings[key]]
+
+
+def _go_together(one: Difference) -> bool:
+    """A client that waits at times needs a server that counts updates, as one that never waits."""
+    return one.key == "learning.staleness" and "lockstep" not in (one.old, one.new)
+
+
+def _listed(differences: Iterable[Difference]) -> str:
+    return "; ".join(f"{one.key} is {one.shown_old} there and {one.shown_new} here" for one in differences)

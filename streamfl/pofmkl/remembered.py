@@ -10,7 +10,7 @@ from typing import Any
 from streamfl.made_with import MadeWith, by_key
 from streamfl.pofmkl.config import PofmklSettings
 
-__all__ = ["client_made_with", "federation_settings", "server_made_with"]
+__all__ = ["client_made_with", "federation_settings", "pace_settings", "server_made_with"]
 
 # How often, how much and how fast is learnt and sent from now on. What was learnt so far stays what it is: the parameters are sums
 # of steps, whatever their size. K scales the steps to come. Rounds and updates are both counted up, so the model's version goes on
@@ -59,6 +59,9 @@ _FEDERATION = {
     "kernels.smoothness",
 }
 
+# What server and clients need alike though it may change: K, and whether there are rounds.
+_SHARED_PACE = {"federation.clients", "learning.staleness"}
+
 
 def client_made_with(settings: PofmklSettings) -> MadeWith:
     """Of a client.
@@ -91,8 +94,17 @@ def server_made_with(settings: PofmklSettings) -> MadeWith:
 
 def federation_settings(settings: PofmklSettings) -> dict[str, Any]:
     """What all members need alike, as the server's model is remembered with."""
+    return _as_the_server_has(settings, _FEDERATION)
+
+
+def pace_settings(settings: PofmklSettings) -> dict[str, Any]:
+    """What server and clients need alike besides, and what may change under a model."""
+    return _as_the_server_has(settings, _SHARED_PACE)
+
+
+def _as_the_server_has(settings: PofmklSettings, keys: set[str]) -> dict[str, Any]:
     made_with = server_made_with(settings)
-    return {key: value for key, value in {**made_with.must_stay, **made_with.may_change}.items() if key in _FEDERATION}
+    return {key: value for key, value in {**made_with.must_stay, **made_with.may_change}.items() if key in keys}
 
 
 def _effective(settings: PofmklSettings, sections: tuple[str, ...]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.live_challengers import LiveChallengers
 from streamfl.pofmkl.messages import UPDATE, Update, decode_model_record
 from streamfl.pofmkl.practical import PracticalLearner
-from streamfl.pofmkl.remembered import client_made_with, federation_settings, server_made_with
+from streamfl.pofmkl.remembered import client_made_with, federation_settings, pace_settings, server_made_with
 from streamfl.pofmkl.server import PofmklServer
 from streamfl.pofmkl.server_steps import AdaGrad, AveragedStep, RecursiveLeastSquares, ServerStep, StochasticGradient
 from streamfl.pofmkl.signed_model import ModelSigning
@@ -160,7 +160,7 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
         signing=_signing(settings),
         seal_bytes=0 if settings.identity.key_file is None else SEAL_BYTES,
         patience=max(SHORTEST_PATIENCE, ROUNDS_OF_PATIENCE * learning.round_timeout_seconds),
-        agreement=Agreement(federation_settings(settings)),
+        agreement=Agreement(federation_settings(settings), pace_settings(settings)),
         watch=_watch(settings),
     )
 

@@ -98,7 +98,7 @@ class RememberedSettings:
         if record is None:
             if binds and state and self._made_with:
                 text = "the release that wrote this state did not remember its settings: it is taken as it is, with these"
-                self._say_once(topic, text, topic=topic)
+                self._say_once(topic, text, topic=topic, settings=self._made_with.shown())
             return
         if not binds:
             held.up_to_date += record.headers == ((MADE_WITH_HEADER, self._made_with.encode()),)

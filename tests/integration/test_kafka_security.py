@@ -120,6 +120,7 @@ SETTINGS = """
 [federation]
 name = "secured"
 clients = 2
+features = 2
 
 [bus]
 url = "{url}"

@@ -18,6 +18,7 @@ CONFIG = """
 [federation]
 name = "plant"
 clients = 4
+features = 1
 members = "{folder}/members.toml"
 [identity]
 key_file = "{folder}/{key}.key"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from command_line import run_command
 
@@ -212,6 +213,9 @@ def test_state_of_the_release_before_is_taken_as_it_is(plant: Plant, caplog: Log
     plant.start()
     plant.stop()
     assert caplog.text.count("did not remember its settings") == 1
+    # A default may be another than in the release that wrote it.
+    for told in ('learning.staleness = "async"', "samples.label_range = [0.0,10.0]", "federation.clients = 5"):
+        assert told in caplog.text
     plant.change("seed = 7", "seed = 8")
     assert "federation.seed was 7, is 8" in plant.check()[1]["state in plant.pofmkl-client.state"]
 
@@ -346,6 +350,33 @@ def test_a_client_whose_server_has_other_settings_is_red_and_names_them(
     code, failed = plant.check()
     assert code == 4
     assert told in failed["what plant.model says"]
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "told"),
+    [
+        ('staleness = "lockstep"', 'staleness = "async"', 'learning.staleness is "async" there and "lockstep" here'),
+        ("clients = 50", "clients = 5", "federation.clients is 5 there and 50 here"),
+        ('staleness = "bounded"\nmax_staleness = 3', 'staleness = "async"', None),
+    ],
+)
+def test_a_pace_that_server_and_client_do_not_share_is_told(
+    plant: Plant, caplog: Logs, here: str, there: str, told: str | None
+) -> None:
+    """Protects a federation whose members wait for each other otherwise, or count each other otherwise: both logs were silent. A
+    record that a stranger may have written is no reason to stop, so the client works on.
+    """
+    plant.change(there, here)
+    client = another_server(plant, here, there)
+    assert client.role.trouble is None
+    code, failed = plant.check()
+    if told is None:
+        assert (code, failed) == (0, {})
+        assert "other settings" not in caplog.text
+        return
+    assert code == 4
+    assert told in failed["what plant.model says"]
+    assert caplog.text.count(told) == 1
 
 
 def test_a_model_of_a_release_without_settings_is_still_refused_loudly(plant: Plant) -> None:
@@ -574,3 +605,84 @@ def test_one_name_for_two_federations_is_told(plant: Plant) -> None:
     code, _, error = plant.command("run", plant.folder / "pofmkl-client.toml")
     assert code == 2
     assert "another system's roles have used it" in error
+
+
+# ---- what a check may not say, for it does not take the state back
+
+
+def run_both(plant: Plant, samples: int = 120) -> None:
+    """Client and server work together for a while, and end."""
+    plant.start("pofmkl-server")
+    plant.start()
+    for number in range(samples):
+        plant.now += 1
+        plant.sample(SITES[number % len(SITES)], number)
+        plant.settle()
+    plant.stop()
+
+
+@pytest.mark.parametrize("staleness", ["async", "lockstep"])
+def test_a_healthy_federation_passes_its_check(plant: Plant, staleness: str) -> None:
+    """Protects from false alarms: versions, rounds and late updates are known from the state, and that is not read."""
+    plant.change('staleness = "async"', f'staleness = "{staleness}"')
+    run_both(plant)
+    assert plant.check("pofmkl-server") == (0, {})
+    assert plant.check() == (0, {})
+
+
+def test_labels_whose_samples_are_not_looked_at_are_no_finding(plant: Plant) -> None:
+    """Protects long topics: of their first and last records alone, no label meets its sample."""
+    with_labels(plant)
+    for number in range(100):
+        plant.sample("a", number)
+        plant.bus.write([Outgoing("results", b"a", json.dumps({"site": "a", "id": f"r{number - 20}", "y": 5}).encode())])
+    client = plant.start()
+    plant.settle()
+    assert client.role.trouble is None
+    assert plant.check() == (0, {})
+
+
+def test_a_server_that_cannot_begin_is_told_by_what_it_lacks(plant: Plant) -> None:
+    """Protects a new federation: `run` would end at once, and it has nothing to do with the bus."""
+    plant.change("features = 2\n", "")
+    for samples in (0, 3):
+        for number in range(samples):
+            plant.sample("a", number)
+        plant.start()
+        plant.stop()
+        code, failed = plant.check("pofmkl-server")
+        assert code == 2
+        assert list(failed) == ["start of the role"]
+        assert "federation.features is missing" in failed["start of the role"]
+        assert "pofmkl-server.toml" in failed["start of the role"]
+
+
+def test_a_server_of_the_first_releases_passes_without_features(plant: Plant) -> None:
+    """Protects an upgrade: what its samples consist of is in the state, so that `run` goes on, and check agrees."""
+    plant.change("features = 2\n", "")
+    plant.run()
+    round_ = msgspec.msgpack.encode([None, False, 2])
+    plant.bus.write([Outgoing("plant.pofmkl-server.state", b"round", round_, 0)])
+    assert plant.check("pofmkl-server") == (0, {})
+    plant.start("pofmkl-server")
+    plant.stop()
+    assert list(plant.bus.read("plant.model"))
+
+
+def test_updates_of_before_the_features_were_given_are_no_finding(plant: Plant) -> None:
+    """Protects an upgrade: what was taken long ago fits other settings; what comes now has to fit these."""
+    round_ = msgspec.msgpack.encode([None, False, 2])
+    plant.change("features = 2\n", "")
+    plant.bus.write([Outgoing("plant.pofmkl-server.state", b"round", round_, 0)])
+    run_both(plant)
+    plant.change("clients = 5\n", "clients = 5\nfeatures = 2\n")
+    for kind in ("pofmkl-server", "pofmkl-client"):
+        plant.start(kind)
+        plant.settle()
+    plant.stop()
+    assert plant.check("pofmkl-server") == (0, {})
+    old = next(iter(plant.bus.read("plant.updates")))
+    plant.bus.write([Outgoing(old.topic, old.key, old.value, old.partition)])
+    code, failed = plant.check("pofmkl-server")
+    assert (code, list(failed)) == (4, ["processing"])
+    assert "1 record refused" in failed["processing"]
