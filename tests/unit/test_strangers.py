@@ -390,7 +390,7 @@ def test_a_server_publishes_nothing_that_its_clients_refuse(lockstep: bool) -> N
     role.receive([update("a", 1, kernels=(0, 1), step=LARGEST_STEP)], 1000.0)
     remember(role, state)
     assert [notice.reason for notice in role.notices()] == ["model_bounded"]
-    model = ModelTable(KERNELS, ROW, 1, 2, 0, np.float32)
+    model = ModelTable(KERNELS, ROW, 2, 1, 0, np.float32)
     for (channel, key), value in state.items():
         if channel == "model":
             model.apply(decode_model(key, value), 0)
