@@ -3,7 +3,7 @@
 A sender counts what it sends by ``sequence`` within an ``epoch``, one life of its state, which is named by the microsecond in which
 it began. Nothing proves that a number is the sender's own, so no number shuts out others: what was heard is remembered as *runs*
 of numbers without a gap, and only a number in a run comes again. A number far ahead begins a run of its own, and the sender's own
-run goes on beside it; so does an earlier epoch that keeps coming.
+run goes on beside it; so does an earlier epoch that keeps coming, or the one that a sender takes after its clock was set right.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import msgspec
 from streamfl.role import PeerError
 from streamfl.wire import Count
 
-__all__ = ["LARGEST_COUNT", "MOST_RUNS", "Run", "check_numbers", "note", "was_heard"]
+__all__ = ["LARGEST_COUNT", "MOST_RUNS", "Run", "check_numbers", "epoch_at", "is_to_come", "note", "was_heard"]
 
 # What any language holds exactly as a number; a sender that counts a million a second needs 285 years.
 LARGEST_COUNT = 2**53
 MOST_RUNS = 16
 # By so much a sender's clock may be ahead of its reader's.
 EPOCH_SLACK = 86_400.0
+# A sender gives up an epoch that is ahead of its own clock by half of that: its reader's clock may be behind.
+EPOCH_MARGIN = EPOCH_SLACK / 2
 
 
 class Run(msgspec.Struct, array_like=True, gc=False):
@@ -28,6 +30,22 @@ class Run(msgspec.Struct, array_like=True, gc=False):
     epoch: Count
     first: Count
     last: Count
+
+
+def epoch_at(now: float) -> int:
+    """The epoch that begins at ``now``, in seconds."""
+    return int(now * 1e6)
+
+
+def is_to_come(epoch: int, now: float) -> bool:
+    """Whether a sender needs another epoch, for its own was named by a clock that was far ahead and would be refused.
+
+    It goes on counting in the new one: no number means two things, whichever epoch is heard.
+
+    >>> is_to_come(epoch_at(200_000.0), 1000.0), is_to_come(epoch_at(1000.0), 1000.0)
+    (True, False)
+    """
+    return epoch > (now + EPOCH_MARGIN) * 1e6
 
 
 def check_numbers(epoch: int, sequence: int, at: float) -> None:

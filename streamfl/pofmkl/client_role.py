@@ -44,6 +44,7 @@ from streamfl.restored import Time, check_name
 from streamfl.role import Measurement, Notice, PeerError, Received, Record, Rejection, Send, StateChange
 from streamfl.samples import LABEL_RANGE, Label, Sample
 from streamfl.seeding import UniformSequence
+from streamfl.sequences import epoch_at, is_to_come
 from streamfl.silence import Silence
 from streamfl.wire import VERSION, Count, Name, decode_array, encode_array, encoded_size
 
@@ -171,7 +172,8 @@ class PofmklClient:
     makes the user's record; ``original`` takes a prediction or label back to the label's own unit. A client's samples are taken in
     order; those that have to wait for the model are remembered, ``waiting_limit`` a partition and one poll more at most. An upload
     gathers all samples that come while it is open if the learner's steps may be added up, and is one sample's otherwise. At most
-    ``clients`` are remembered; one without a sample for ``client_expiry`` seconds makes room for another.
+    ``clients`` are remembered; one without a sample for ``client_expiry`` seconds makes room for another, by the newest time that
+    the samples of any of the partitions have come to.
     ``challengers`` learn beside it and are measured; nothing else depends on them.
 
     With a ``join``, labels come on a channel of their own: a sample is predicted as soon as it is there, and the pace is that of
@@ -228,10 +230,11 @@ class PofmklClient:
         )
         self._members: dict[tuple[int, str], _Member] = {}
         self._waiting: dict[int, int] = {}
-        # The time that each partition's own samples have come to: nobody is idle because the worker was away.
+        # The time that each partition's samples have come to. Idleness is measured by the latest of these and not by the clock:
+        # nobody is idle because the worker was away, and a partition that falls silent keeps no seats.
         self._reached: dict[int, float] = {}
-        # Partition and time for which nobody made room in this batch: strangers may ask for a seat with every sample.
-        self._full: set[tuple[int, float]] = set()
+        # Times at which nobody made room in this batch: strangers may ask for a seat with every sample.
+        self._full: set[float] = set()
         self._ready: dict[tuple[int, str], _Member] = {}
         self._open_uploads: dict[tuple[int, str], _Upload] = {}
         self._due: list[tuple[float, tuple[int, str]]] = []
@@ -435,7 +438,7 @@ class PofmklClient:
             if len(self._members) >= self.clients:
                 self._make_room(key, reached)
             # A life of the client's state is told from an earlier one that was lost by when it began.
-            member = self._member(key, _State(key[1], epoch=int(now * 1e6), tokens=float("inf"), filled_at=now))
+            member = self._member(key, _State(key[1], epoch=epoch_at(now), tokens=float("inf"), filled_at=now))
             # Even if its first sample has to wait: the epoch must be the same after a restart.
             self._touched[key] = member
         # Not before here: who is refused moves no time on.
@@ -446,10 +449,13 @@ class PofmklClient:
         return member
 
     def _make_room(self, newcomer: tuple[int, str], at: float) -> None:
-        """Forget the client that has been idle for longest; PeerError if none has been for long enough."""
+        """Forget the client that has been idle for longest; PeerError if none has been for long enough.
+
+        Idle by the newest time that samples have come to in any partition, ``at`` being that of the newcomer's.
+        """
         longest, idle = None, self.client_expiry
-        for key, member in self._members.items() if (newcomer[0], at) not in self._full else ():
-            reached = at if key[0] == newcomer[0] else self._reached[key[0]]
+        reached = max(at, *self._reached.values())
+        for key, member in self._members.items() if reached not in self._full else ():
             if not member.state.seen_at:
                 # As the first releases remembered it.
                 member.state.seen_at = reached
@@ -458,7 +464,7 @@ class PofmklClient:
             if not busy and reached - member.state.seen_at >= idle:
                 longest, idle = member, reached - member.state.seen_at
         if longest is None:
-            self._full.add((newcomer[0], at))
+            self._full.add(reached)
             elsewhere = [partition for partition in self._waiting if (partition, newcomer[1]) in self._members]
             if elsewhere:
                 remedy = f"its samples come in the partitions {elsewhere} too: write the topic with the client as the key"
@@ -793,9 +799,16 @@ class PofmklClient:
             if member.state.seen_at > now:
                 member.state.seen_at = now
                 self._touched[key] = member
+            self._renew_epoch(member, now)
         self._reached.update({partition: now for partition, reached in self._reached.items() if reached > now})
         if self.join is not None:
             self.join.set_back(now)
+
+    def _renew_epoch(self, member: _Member, now: float) -> None:
+        """Give up an epoch that a clock far ahead named: the server would refuse it until that time comes."""
+        if is_to_come(member.state.epoch, now):
+            member.state.epoch = epoch_at(now)
+            self._touched[member.key] = member
 
     def _uploads_due(self, now: float) -> list[_Upload]:
         """Whose upload has been open for the upload interval."""
@@ -837,6 +850,8 @@ class PofmklClient:
             if member.bucket is not None:
                 member.bucket.sent(member.cost.bytes_for(len(steps)), now)
             name = state.name.encode()
+            # Not at a tick alone: there is none while much lies unread.
+            self._renew_epoch(member, now)
             state.sequence += 1
             for shard in range(self.shards):
                 chosen = [index for index, kernel in enumerate(window.kernels) if kernel % self.shards == shard]

@@ -22,6 +22,7 @@ from streamfl.restored import Amount, Time, check_name, check_within
 from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.samples import LARGEST_NUMBER, Sample
 from streamfl.seeding import uniform
+from streamfl.sequences import epoch_at, is_to_come
 from streamfl.silence import Silence
 from streamfl.vafl.arrays import changed_chunks, restore_chunk
 from streamfl.vafl.messages import (
@@ -64,12 +65,16 @@ class PartySteps:
 
 
 class _Shown(msgspec.Struct, array_like=True, gc=False):
-    """An entity whose gradient has not come yet. ``features``: raw numbers. ``requests``: how often it was shown anew."""
+    """An entity whose gradient has not come yet. ``features``: raw numbers. ``requests``: how often it was shown anew.
+
+    epoch: in which it was shown, if that was given up since; 0: the present one.
+    """
 
     since: Time
     sequence: Count
     features: bytes
     requests: Count = 0
+    epoch: Count = 0
 
 
 class _Answered(msgspec.Struct, array_like=True, gc=False):
@@ -213,6 +218,7 @@ class VaflParty:
             for partition, task in self._tasks.items():
                 for entity in set_back(task.shown, now):
                     self._remember(partition, b"entity/" + entity.encode(), task.shown[entity])
+                self._renew_epoch(partition, task, now)
         if not batch:
             for partition, task in self._tasks.items():
                 self._expire(partition, task, now)
@@ -231,7 +237,7 @@ class VaflParty:
             else:
                 replies += self._take_reply(received.partition, task, received.message, now)
         for partition, task in self._tasks.items():
-            replies += self._show(partition, task)
+            replies += self._show(partition, task, now)
         if any(task.shown for task in self._tasks.values()):
             self._silence.asked(now)
         elif not self._silence.overdue:
@@ -351,7 +357,7 @@ class VaflParty:
 
     def _take_reply(self, partition: int, task: _Task, reply: Reply, now: float) -> list[Send]:
         shown = task.shown.get(reply.entity)
-        if shown is None or task.counters is None or reply.epoch != task.counters.epoch:
+        if shown is None or task.counters is None or reply.epoch != (shown.epoch or task.counters.epoch):
             self._ignored["unknown"] += 1
             return []
         if reply.sequence != shown.sequence:
@@ -386,7 +392,7 @@ class VaflParty:
         sends: list[Send] = []
         if len(task.answered) >= self.steps.batch_size:
             # What came before this step is shown as it was then.
-            sends = self._show(partition, task)
+            sends = self._show(partition, task, now)
             self._step(partition, task)
         self._go_on(partition, task, now)
         return sends
@@ -404,9 +410,26 @@ class VaflParty:
     def _begun(self, partition: int, task: _Task, now: float) -> _Counters:
         """The counters of this life of the partition's state, which begins where there are none."""
         if task.counters is None:
-            task.counters = _Counters(epoch=int(now * 1e6), fingerprint=self.fingerprint)
+            task.counters = _Counters(epoch=epoch_at(now), fingerprint=self.fingerprint)
             self._remember(partition, b"task", task.counters)
         return task.counters
+
+    def _renew_epoch(self, partition: int, task: _Task, now: float) -> None:
+        """Give up an epoch that a clock far ahead named: the coordinator would refuse it until that time comes.
+
+        A gradient to what was shown in it is learnt from all the same. What was refused is not shown again, for nobody knows which
+        was: without a gradient it is forgotten in its time.
+        """
+        counters = task.counters
+        if counters is None or not is_to_come(counters.epoch, now):
+            return
+        to_be_shown = {entity for entity, _ in task.showing}
+        for entity, shown in task.shown.items():
+            if entity not in to_be_shown:
+                shown.epoch = shown.epoch or counters.epoch
+            self._remember(partition, b"entity/" + entity.encode(), shown)
+        counters.epoch = epoch_at(now)
+        self._remember(partition, b"task", counters)
 
     def _busy(self, task: _Task) -> bool:
         limit = self.steps.in_flight
@@ -439,12 +462,14 @@ class VaflParty:
             self._forgotten["displaced"] += 1
         return True
 
-    def _show(self, partition: int, task: _Task) -> list[Send]:
+    def _show(self, partition: int, task: _Task, now: float) -> list[Send]:
         """The embeddings, at the present parameters, of all entities that are to be shown."""
         if not task.showing:
             return []
         counters = task.counters
         assert counters is not None
+        # Not at a tick alone: there is none while much lies unread.
+        self._renew_epoch(partition, task, now)
         sequences = [shown.sequence for _, shown in task.showing]
         inputs = self._table([shown.features for _, shown in task.showing], self.inputs)
         hidden = self._hidden_noise(partition, sequences)

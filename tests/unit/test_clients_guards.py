@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from streamfl.join import LabelJoin
 from streamfl.pofmkl.client_role import PofmklClient
@@ -15,12 +16,13 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.messages import MARKER_KEY, UPDATE, KernelParameters, Prediction, ShardVersion, decode_model, kernel_key
 from streamfl.pofmkl.roles import ROLES
 from streamfl.pofmkl.server import PofmklServer
-from streamfl.role import ConfigurationError, Received, Record, Rejection, Send, StateChange
+from streamfl.role import ConfigurationError, Received, Record, Rejection, Role, Send, StateChange
 from streamfl.samples import Label, Sample, SampleReader
 from streamfl.wire import VERSION, encode_array
 
 DAY = 86_400.0
 FEATURES = ["t1", "t2"]
+ASYNC: dict[str, Any] = {"learning": {"staleness": "async"}}
 State = dict[bytes, bytes]
 
 
@@ -73,7 +75,7 @@ def remember(role: PofmklClient, state: State) -> None:
             state[change.key] = change.value
 
 
-def figure(role: PofmklClient, name: str) -> float:
+def figure(role: Role, name: str) -> float:
     return next(one.value for one in role.measure() if one.name == name)
 
 
@@ -247,3 +249,73 @@ def test_features_that_contradict_are_refused(sections: dict[str, Any], expected
     """Protects learning from inputs that mean something else at each member."""
     with pytest.raises((ConfigurationError, ValueError), match=expected):
         settings(**sections)
+
+
+def updates(replies: Sequence[Send | Rejection], at: float) -> list[Received]:
+    """What was sent to the server, as it lies in the topic."""
+    sent = [one for one in replies if isinstance(one, Send) and one.channel == "updates"]
+    return [
+        Received("updates", UPDATE.decode(one.value), Record("updates", 0, place, one.key, one.value, timestamp=at))
+        for place, one in enumerate(sent)
+    ]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("ticks", [False, True])
+def test_a_client_is_heard_again_once_its_clock_was_set_right(ticks: bool, restart: bool) -> None:
+    """Protects a client whose clock was two days ahead: its updates were refused for ever. Nothing is counted twice."""
+    role, state = client(**ASYNC), State()
+    server = ROLES["pofmkl-server"].build(settings("pofmkl-server", **ASYNC))
+    server.open(0)
+    now = 1e9
+    refused = updates(role.receive([sample("a", 1)], now + 2 * DAY), now)
+    assert len(refused) == 1
+    assert reasons(server.receive(refused, now)) == ["implausible"]
+    remember(role, state)
+    if restart:
+        role = client(**ASYNC)
+        for key, value in state.items():
+            role.restore(StateChange("state", 0, key, value))
+    # A restarted worker with much to read gives no tick before it has read it.
+    if ticks:
+        role.receive([], now)
+    sent = updates(role.receive([sample("a", 2)], now), now)
+    remember(role, state)
+    again = client(**ASYNC)
+    for key, value in state.items():
+        again.restore(StateChange("state", 0, key, value))
+    sent += updates(again.receive([sample("a", 3)], now + 5), now)
+    assert [one.message.sequence for one in sent] == [2, 3]
+    assert len({one.message.epoch for one in sent}) == 1
+    assert reasons(server.receive(sent, now)) == []
+    assert (figure(server, "updates_applied"), figure(server, "superseded_updates")) == (2, 0)
+    server.receive(sent, now)
+    assert figure(server, "updates_applied") == 2
+
+
+def test_a_clock_that_is_a_little_ahead_changes_no_epoch() -> None:
+    """Protects the log from two voices of one client, and its updates from being taken for others, at every small correction."""
+    role = client(**ASYNC)
+    first = updates(role.receive([sample("a", 1)], 5000.0), 5000.0)
+    role.receive([], 1000.0)
+    second = updates(role.receive([sample("a", 2)], 1000.0), 1000.0)
+    assert [one.message.epoch for one in first + second] == [int(5000.0 * 1e6)] * 2
+
+
+def test_names_of_a_partition_that_fell_silent_make_room() -> None:
+    """Protects everybody else: two mistyped names in one partition kept all seats, for time stood still there."""
+    role, state = client(federation={"client_expiry_seconds": 5.0}), State()
+    role.open(1)
+    role.receive([sample("typo", 1), sample("tpyo", 1)], 1000.0)
+    role.receive([], 1002.0)
+
+    def elsewhere(name: str, number: int, at: float) -> Received:
+        one = sample(name, number, at)
+        return replace(one, record=replace(one.record, partition=1))
+
+    assert reasons(role.receive([elsewhere("a", 1, 1004.0)], 1004.0)) == ["too_many_clients"]
+    honest = [elsewhere("a", 2, 1006.0), elsewhere("b", 1, 1006.0)]
+    assert reasons(role.receive(honest, 1006.0)) == []
+    remember(role, state)
+    assert sorted(key for key in state if key.startswith(b"client/")) == [b"client/a", b"client/b"]
+    assert reasons(role.receive([sample("typo", 2, 1007.0)], 1007.0)) == ["too_many_clients"]

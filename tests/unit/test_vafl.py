@@ -767,3 +767,40 @@ def test_the_label_s_part_of_a_gradient_is_the_same_beside_any_output() -> None:
     assert len(answers) == 80
     for (entity, value, label), answer in answers.items():
         assert answer == float(np.float32(2 * value + answers[entity, 0.0, label]))
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_party_is_heard_again_once_its_clock_was_set_right(restart: bool) -> None:
+    """Protects a party whose clock was two days ahead: its embeddings were refused for ever. Nothing is counted twice."""
+    now, ahead = 1e9, 1e9 + 2 * 86_400.0
+    party, coordinator = Party(), Coordinator(quorum=1, wait_for=1)
+
+    def shown(entity: str, at: float) -> Received:
+        (sent,) = party.role.receive([received("samples", Sample(entity, "s", (1.0,), None), entity)], at)
+        assert isinstance(sent, Send)
+        record = Record("embeddings/bank", 0, 0, entity.encode(), sent.value, timestamp=now)
+        return Received("embeddings/bank", EMBEDDING.decode(sent.value), record)
+
+    early = [shown("e", ahead), shown("f", ahead)]
+    (refused, _) = coordinator.role.receive(early, now)
+    assert isinstance(refused, Rejection)
+    assert refused.error.reason == "implausible"
+    if restart:
+        changes = list(party.role.changed_state())
+        party = Party()
+        for change in changes:
+            party.role.restore(change)
+    else:
+        party.role.receive([], now)
+    late = shown("g", now)
+    assert (late.message.sequence, late.message.epoch <= now * 1e6) == (3, True)
+    replies = [*coordinator.role.receive([late], now), *coordinator.role.receive([late], now)]
+    assert not [reply for reply in replies if isinstance(reply, Rejection)]
+    assert (figures(coordinator.role)["embeddings"], figures(coordinator.role)["ignored_embeddings/duplicate"]) == (1, 1)
+    # A coordinator whose clock was ahead as well has taken what was shown then.
+    for one in (early[0], late, late, early[0]):
+        answer = Reply(VERSION, 0, one.message.entity, one.message.epoch, one.message.sequence, encode_array(np.array([0.5])))
+        party.role.receive([received("gradients", answer, one.message.entity)], now)
+    assert figures(party.role)["gradients"] == 2
+    changes = list(party.role.changed_state())
+    assert {change.key for change in changes if change.value is not None} >= {b"task"}
