@@ -96,12 +96,12 @@ def steps_on_whatever_came_together(patch: pytest.MonkeyPatch) -> None:
 
 
 def names_the_version_before(patch: pytest.MonkeyPatch) -> None:
-    def change(real: Any, self: Any, partition: int, task: Any) -> Any:
+    def change(real: Any, self: Any, partition: int, task: Any, *given: Any) -> Any:
         back = int(task.counters is not None and task.counters.steps > 0)
         if not back:
-            return real(self, partition, task)
+            return real(self, partition, task, *given)
         task.counters.steps -= back
-        sends = real(self, partition, task)
+        sends = real(self, partition, task, *given)
         task.counters.steps += back
         return sends
 
