@@ -209,10 +209,11 @@ class ServerTarget(PofmklTarget):
     def goes_on(self) -> None:
         self._sequence += 1
         template = UPDATE.decode(self.messages[-1].value)
-        version = next(measured.value for measured in self.role.measure() if measured.name == "model_version")
+        partition = self.messages[-1].partition
+        version = self.role._open[partition].model_version
         assert version >= 0
-        update = msgspec.structs.replace(template, client=GOOD_CLIENT, epoch=1, sequence=self._sequence, model_version=0)
-        reason = self.feed(Message("updates", GOOD_CLIENT.encode(), UPDATE.encode(update), self.messages[-1].partition))
+        update = msgspec.structs.replace(template, client=GOOD_CLIENT, epoch=1, sequence=self._sequence, model_version=version)
+        reason = self.feed(Message("updates", GOOD_CLIENT.encode(), UPDATE.encode(update), partition))
         assert reason is None, f"a good update was refused: {reason}"
         assert any(key[2] == b"client/" + GOOD_CLIENT.encode() for key in self.state)
 
