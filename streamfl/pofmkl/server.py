@@ -115,7 +115,7 @@ class PofmklServer:
         self.signing = signing
         self._moments = Moments()
         self._open: dict[int, _Shard] = {}
-        self._counts = dict.fromkeys(("applied", "superseded", "timed_out_rounds", "expired_clients", "mended"), 0)
+        self._counts = dict.fromkeys(("applied", "superseded", "timed_out_rounds", "expired_clients", "mended", "bounded"), 0)
         self._ignored = dict.fromkeys(("late", "duplicate", "empty"), 0)
         # The first of each reason: there may be as many as messages.
         self._notices: dict[str, Notice] = {}
@@ -301,6 +301,8 @@ class PofmklServer:
             yield Measurement("ignored_updates", "counter", "Updates that changed nothing", count, (("reason", reason),), True)
         text = "Updates with a number below one that was heard just before: two speak for one client"
         yield Measurement("superseded_updates", "counter", text, self._counts["superseded"])
+        text = "Times that parameters grew beyond what clients take, and were shortened"
+        yield Measurement("bounded_parameters", "counter", text, self._counts["bounded"])
         text = "Times that the model topic held what the server had not published, and was written anew"
         yield Measurement("model_repairs", "counter", text, self._counts["mended"])
         timed_out = self._counts["timed_out_rounds"]
@@ -494,6 +496,7 @@ class PofmklServer:
         norms = np.sqrt(np.square(parameters, dtype=np.float64).sum(axis=1))
         if norms.max(initial=0.0) > LONGEST_ROW:
             parameters *= np.minimum(1.0, LONGEST_ROW / np.maximum(norms, LONGEST_ROW))[:, np.newaxis]
+            self._counts["bounded"] += 1
             self._say(
                 "model_bounded",
                 f"shard {shard.number}: parameters reached a norm of {norms.max():g} and were shortened to {LONGEST_ROW:g}. Is "

@@ -198,6 +198,8 @@ def simulate(
         clock.now += 1.0
         if client.trouble is not None:
             raise _diverged(client.trouble, settings)
+        if any(one.name == "bounded_parameters" and one.value for one in server_worker.role.measure()):
+            raise _diverged("the model's parameters grew beyond what clients take", settings)
         for prediction in observer.new_predictions():
             # JSON has no infinity: a number too large for the label's own unit arrives as null.
             scaled = math.inf if prediction.prediction is None else (prediction.prediction - low) / (high - low)
