@@ -14,8 +14,7 @@ from streamfl.pofmkl.messages import (
     Update,
     kernel_key,
 )
-from streamfl.pofmkl.model import ModelTable
-from streamfl.pofmkl.model import LARGEST_PARAMETERS
+from streamfl.pofmkl.model import LARGEST_PARAMETERS, ModelTable
 from streamfl.pofmkl.server import PofmklServer
 from streamfl.pofmkl.server_steps import StochasticGradient
 from streamfl.role import PeerError, Received, Record, Rejection, StateChange
