@@ -73,7 +73,7 @@ def test_a_step_too_long_for_its_numbers_is_refused_alone(lockstep: bool, step: 
 
 
 def test_an_extreme_client_cannot_make_the_model_infinite() -> None:
-    """Protects every other client: the longest step that is accepted moves parameters that are still numbers, and that they take."""
+    """Protects every other client: the longest step that is accepted moves parameters that are still numbers, which it takes."""
     role = server(lockstep=False)
     assert role.receive([update("a", number, -1e18) for number in range(1, 200)], 0.0) == []
     kernels = [change for change in role.changed_state() if change.key == b"kernel/0"]
