@@ -50,6 +50,13 @@ from streamfl.wire import VERSION, Count, Name, decode_array, encode_array, enco
 
 __all__ = ["Pace", "PofmklClient", "StepTrace", "Uplink"]
 
+# So many predictions at a time are looked at for whether most were kept within what labels can be.
+JUDGED_AT_ONCE = 50
+USELESS = (
+    "most of the last predictions were more than a label range beyond samples.label_range and were kept there: the model diverged, "
+    "or somebody else wrote updates. Look at samples.label_range and learning.learning_rate, and who may write to the updates; a "
+    "model that does not recover begins anew under another federation.name"
+)
 NO_MODEL = (
     "no server answers: updates go out, and no model newer than version {} has come for {:g} s. Start the pofmkl-server, or look "
     "at what its log says of this client's updates"
@@ -253,6 +260,8 @@ class PofmklClient:
         self._updates_answered = 0.0
         self._moments = Moments()
         self._told_bounded = 0
+        # Predictions, and those of them that were bounded, when they were judged last; and what was found.
+        self._judged, self._useless = (0, 0), False
 
     @property
     def wake_at(self) -> float | None:
@@ -270,7 +279,8 @@ class PofmklClient:
 
     @property
     def trouble(self) -> str | None:
-        return self.agreement.trouble or self._model_trouble or self.watch.trouble(self._ever_learnt)
+        useless = USELESS if self._useless else None
+        return self.agreement.trouble or self._model_trouble or useless or self.watch.trouble(self._ever_learnt)
 
     @property
     def _model_trouble(self) -> str | None:
@@ -335,6 +345,9 @@ class PofmklClient:
         versions, sent = self.model.versions, self._counts["updates"]
         replies = self._receive(batch, now)
         self._watch_model(self.model.versions != versions, self._counts["updates"] > sent, bool(batch), now)
+        predicted, bounded = self.predicted - self._judged[0], self.learner.bounded - self._judged[1]
+        if predicted >= JUDGED_AT_ONCE:
+            self._judged, self._useless = (self.predicted, self.learner.bounded), 2 * bounded > predicted
         return replies
 
     def _watch_model(self, changed: bool, sending: bool, batch: bool, now: float) -> None:

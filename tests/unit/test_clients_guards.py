@@ -167,6 +167,27 @@ def test_predictions_stay_near_the_labels_whatever_the_model_says() -> None:
     assert list(role.notices()) == []
 
 
+def test_a_client_whose_predictions_are_useless_is_not_ready() -> None:
+    """Protects who acts on predictions from a model that somebody's update spoilt: it turns red, and green when they are right."""
+    role = client(learning={"preset": "paper"})
+    *_, marker = model(role, 1)
+    row = encode_array(np.full(role.learner.row_length, 1e5, np.float32))
+    kernels = [KernelParameters(VERSION, kernel, row) for kernel in range(len(role.model.parameters))]
+    spoilt = [Received("model", one, Record("model", 0, 1, kernel_key(one.kernel), b"")) for one in kernels]
+    role.receive([*spoilt, marker], 1000.0)
+    role.receive([sample("a", 1000)], 1000.0)
+    for number in range(60):
+        role.receive([sample("a", number, label=None)], 1000.0)
+    assert role.trouble is not None
+    assert "samples.label_range" in role.trouble
+    *_, marker = model(role, 2)
+    mended = [msgspec.structs.replace(one, message=msgspec.structs.replace(one.message, parameters=bytes(len(row)))) for one in spoilt]
+    role.receive([*mended, marker], 1000.0)
+    for number in range(60, 160):
+        role.receive([sample("a", number, label=None)], 1000.0)
+    assert role.trouble is None
+
+
 @pytest.mark.parametrize("forged", [0, 4, 5, 6, 7, 10**6])
 def test_no_forged_version_stops_a_federation_in_lockstep(forged: int) -> None:
     """Protects rounds: whatever version one record of the model names, lower, next or far ahead, they go on, and all is learnt."""
