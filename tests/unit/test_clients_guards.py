@@ -181,8 +181,10 @@ def test_a_client_whose_predictions_are_useless_is_not_ready() -> None:
     assert role.trouble is not None
     assert "samples.label_range" in role.trouble
     *_, marker = model(role, 2)
-    mended = [msgspec.structs.replace(one, message=msgspec.structs.replace(one.message, parameters=bytes(len(row)))) for one in spoilt]
-    role.receive([*mended, marker], 1000.0)
+    zeros = bytes(len(row))
+    mended = [KernelParameters(VERSION, kernel, zeros) for kernel in range(len(role.model.parameters))]
+    records = [Received("model", one, Record("model", 0, 2, kernel_key(one.kernel), b"")) for one in mended]
+    role.receive([*records, marker], 1000.0)
     for number in range(60, 160):
         role.receive([sample("a", number, label=None)], 1000.0)
     assert role.trouble is None
