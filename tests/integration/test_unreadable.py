@@ -172,7 +172,8 @@ def test_what_is_remembered_or_shared_stops_the_worker_too(topics: Topics) -> No
     # Whoever repairs an input needs no table.
     with pytest.raises(ConfigurationError, match="there is nothing to be read"):
         topics.worker(Repair).skip(topics.numbers, 0, 1)
-    damage(topics.broker, topics.state, 0, 0, "bad checksum")
+    # At a bad checksum there librdkafka ends the whole process by an assertion of its own.
+    damage(topics.broker, topics.state, 0, 0, "unknown codec")
     with pytest.raises(Unreadable, match=rf"{topics.state}-0-0 cannot be read"):
         topics.worker(Repair).skip(topics.numbers, 0, 1)
 

@@ -26,6 +26,8 @@ from tests.laws.test_pofmkl_roles import written
 
 # At the bounds themselves; that there is nothing beyond them is the law's matter on small roles.
 LARGEST = [Extreme(LONGEST_NAME * character, 2**53, 999.0, LONGEST_KEY * b"k") for character in "\N{GRINNING FACE}\0"]
+# One to come is refused, and there is no clock here.
+EPOCH = 1
 SAMPLES = {"topic": "samples", "client": "client", "sample_id": "id", "features": "x", "label": "y"}
 LABELS = {"topic": "labels", "client": "client", "sample_id": "id", "label": "y"}
 LEAST = {"preset": "default", "features_per_kernel": 1}
@@ -110,7 +112,12 @@ def server(step: str, precision: str) -> Case:
     def make(number: int) -> Any:
         own = {"preset": "paper"} if step == "paper" else {"preset": "default", "server_step": step}
         kernels = {"bandwidths": [1.0], **({} if step == "paper" else {"views": ["standardised"]})}
-        return settings("pofmkl-server", learning={**own, "precision": precision, "features_per_kernel": number}, kernels=kernels)
+        return settings(
+            "pofmkl-server",
+            federation={"features": 1},
+            learning={**own, "precision": precision, "features_per_kernel": number},
+            kernels=kernels,
+        )
 
     def anybody(made: Any, fingerprint: int, extreme: Extreme) -> Sequence[tuple[str, Record]]:
         length = 2 * made.learning.features_per_kernel
@@ -119,7 +126,7 @@ def server(step: str, precision: str) -> Case:
         return [
             written(
                 name.encode(),
-                [VERSION, fingerprint, 1, name, extreme.whole, place, place, extreme.whole, [0], steps],
+                [VERSION, fingerprint, 1, name, EPOCH, place, place, extreme.whole, [0], steps],
                 "updates",
             )
             for place in range(86 if step == "least-squares" else 3)
@@ -173,7 +180,7 @@ def coordinator(precision: str, parties: int, loss: str, size: str) -> Case:
         name, names = extreme.name, made.federation.parties
         values = encode_array(np.full(made.federation.embedding_size, extreme.number, precision))
         embeddings = [
-            written(name.encode(), [VERSION, fingerprint, name, extreme.whole, place, extreme.whole, values], f"embeddings/{party}")
+            written(name.encode(), [VERSION, fingerprint, name, EPOCH, place, extreme.whole, values], f"embeddings/{party}")
             for place, party in enumerate([*names, *names], start=1)
         ]
         return [*embeddings, written(b"k", {"entity": name, "y": 1}, "labels"), *embeddings[:1]]
