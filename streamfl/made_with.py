@@ -69,13 +69,18 @@ class MadeWith:
     def __bool__(self) -> bool:
         return bool(self.must_stay or self.may_change)
 
+    @property
+    def values(self) -> dict[str, Any]:
+        """All of it, by dotted key."""
+        return {**self.must_stay, **self.may_change}
+
     def encode(self) -> bytes:
         """All of it as a JSON object; a value that is too long to be kept is kept as its digest."""
-        return msgspec.json.encode(_bounded({**self.must_stay, **self.may_change}), order="sorted")
+        return msgspec.json.encode(_bounded(self.values), order="sorted")
 
     def shown(self) -> str:
         """All of it for a person to read, each value as a settings file has it, cut short."""
-        values = {**self.must_stay, **self.may_change}
+        values = self.values
         return "; ".join(f"{key} = {shown(values[key])}" for key in sorted(values))
 
     def compare(self, remembered: Mapping[str, Any]) -> tuple[list[Difference], list[Difference]]:

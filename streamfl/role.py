@@ -147,7 +147,6 @@ Decode = Callable[[Record], Any]
 Headers = tuple[tuple[str, bytes], ...]
 Seal = Callable[[bytes | None, bytes | None, int | None], Headers]
 """Of a record's key, value and partition: the headers that prove who wrote it."""
-"""Raises PeerError for a record that this member did not write itself."""
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ from streamfl.runtime.bus import (
 )
 from streamfl_connectors.assignor import CoPartitionAssignor
 from streamfl_connectors.codecs import try_codecs
+from streamfl_connectors.fence import fence
 from streamfl_connectors.kafka_batches import check_batches
 from streamfl_connectors.kafka_clients import (
     PendingFetches,
@@ -847,7 +848,8 @@ class KafkaSession:
             # partition in flight hangs. So: flush, look at every future, then the offsets, then the commit. The
             # library's own calls for the last two wait for ever; waiting on their results does not.
             publish(producer, [*step.outputs, *step.changelog], limits, self._bus.write_timeout)
-            positions = {**self._fence(step), **step.positions}
+            held = self._reported if self._group is not None else ()
+            positions = {**fence(step, self._base, held), **step.positions}
             if positions:
                 offsets = {KafkaPartition(*one): OffsetAndMetadata(offset, "", -1) for one, offset in positions.items()}
                 complete(producer, transactions.send_offsets_to_transaction(offsets, self._group), wait)
@@ -860,20 +862,6 @@ class KafkaSession:
             else:
                 self._abort(producer)
             raise
-
-    def _fence(self, step: Step) -> dict[TopicPartition, int]:
-        """Offsets that change nothing: of each partition whose changelog the step writes without a position of it, and of one if
-        the step has no position at all.
-
-        They make the cluster check that the member is still one; and whoever takes such a partition over asks for its offset, and
-        with that waits until the transaction is decided, however late its end comes.
-        """
-        if self._group is None:
-            return {}
-        held = {one[1]: (one, offset) for one, offset in self._base.items() if one[1] in self._reported}
-        written = {record.partition for record in step.changelog} - {partition for _, partition in step.positions}
-        fenced = [held[partition] for partition in held.keys() & written]
-        return dict(fenced or ([] if step.positions else list(held.values())[:1]))
 
     def _abort(self, producer: Any) -> None:
         try:

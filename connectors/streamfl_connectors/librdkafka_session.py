@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Polled, Step, Subscription, Unreadable, new_transactional_id
 from streamfl.runtime.bus import TopicPartition as Place
+from streamfl_connectors.fence import fence
 from streamfl_connectors.librdkafka_clients import Reader, Writer, record_of, unreadable
 from streamfl_connectors.librdkafka_failures import UNREADABLE, told, translated
 from streamfl_connectors.silence import END_SECONDS, Silence
@@ -415,7 +416,8 @@ class LibrdkafkaSession:
             writer.client.begin_transaction()
             writer.send(step.outputs, left())
             writer.send(step.changelog, left())
-            positions = {**self._fence(step), **self._with_followers(step.positions)}
+            held = self._reported if self._group is not None else ()
+            positions = {**fence(step, self._base, held), **self._with_followers(step.positions)}
             if positions:
                 offsets = [TopicPartition(*place, offset) for place, offset in positions.items()]
                 # While the records are on their way.
@@ -449,20 +451,6 @@ class LibrdkafkaSession:
             return dict(positions)
         self._refreshed = time.monotonic()
         return {**{place: offset for place, offset in self._base.items() if place[1] in self._reported}, **positions}
-
-    def _fence(self, step: Step) -> dict[Place, int]:
-        """Offsets that change nothing: of each partition whose changelog the step writes without a position of it, and of one if
-        the step has no position at all.
-
-        They make the cluster check that the member is still one; and whoever takes such a partition over asks for its offset, and
-        with that waits until the transaction is decided, however late its end comes.
-        """
-        if self._group is None:
-            return {}
-        held = {place[1]: (place, offset) for place, offset in self._base.items() if place[1] in self._reported}
-        written = {record.partition for record in step.changelog} - {partition for _, partition in step.positions}
-        fenced = [held[partition] for partition in held.keys() & written]
-        return dict(fenced or ([] if step.positions else list(held.values())[:1]))
 
     def _abort(self, writer: Writer) -> None:
         try:

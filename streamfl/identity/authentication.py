@@ -78,7 +78,7 @@ class Identity:
         def make(key: bytes | None, value: bytes | None, partition: int | None) -> Headers:
             if partition is None:
                 raise ValueError(f"a message for {topic} is to be sealed and names no partition")
-            return ((SEAL, prefix + code(key, value, partition, b"")),)
+            return ((SEAL, prefix + code(key, value, partition)),)
 
         return make
 
@@ -87,7 +87,7 @@ class Identity:
         codes: dict[bytes, Callable[..., bytes]] = {}
 
         def check(record: Record) -> Member:
-            names, content = _seal_of(record, FOR_A_PEER, 2 * IDENTIFIER_BYTES)
+            names, content = _seal_of(record)
             found = self._known.get(names[:IDENTIFIER_BYTES])
             if found is None:
                 raise PeerError("not_a_member", f"sealed with the key {names[:IDENTIFIER_BYTES].hex()}, which no member has")
@@ -96,15 +96,12 @@ class Identity:
                 if own is None:
                     raise PeerError("forged", f"sealed by {found.member.name!r} for a key that {self.member.name!r} does not have")
                 codes[names] = _code(self._pair(own, found.key, outgoing=False), topic)
-            if not hmac.compare_digest(content, codes[names](record.key, record.value, record.partition, b"")):
+            if not hmac.compare_digest(content, codes[names](record.key, record.value, record.partition)):
                 raise PeerError(
                     "forged",
                     f"its seal is not of {found.member.name!r}, or of another federation, topic, partition, key or content",
                 )
-            if found.revoked:
-                raise PeerError("revoked", f"sealed with a key of {found.member.name!r} that is revoked")
-            if kind not in found.member.roles:
-                raise PeerError("not_a_member", f"{found.member.name!r} is no member that may be {kind}")
+            _check_standing(found, kind, "sealed")
             return found.member
 
         return check
@@ -123,10 +120,7 @@ class Identity:
             raise PeerError("not_a_member", f"signed with the key {identifier.hex()}, which no member has")
         if len(content) != SIGNATURE_BYTES or not found.key.verifies(content, statement):
             raise PeerError("forged", f"its signature is not of {found.member.name!r}, or of other content")
-        if found.revoked:
-            raise PeerError("revoked", f"signed with a key of {found.member.name!r} that is revoked")
-        if kind not in found.member.roles:
-            raise PeerError("not_a_member", f"{found.member.name!r} is no member that may be {kind}")
+        _check_standing(found, kind, "signed")
 
     # ----
 
@@ -175,27 +169,36 @@ def load_identity(settings: RoleSettings) -> Identity | None:
         raise ConfigurationError(f"federation.members: {error}") from None
 
 
-def _code(secret: bytes, topic: str) -> Callable[[bytes | None, bytes | None, int, bytes], bytes]:
-    """The code of a record of this topic: key, value, partition, and what else the seal says."""
+def _code(secret: bytes, topic: str) -> Callable[[bytes | None, bytes | None, int], bytes]:
+    """The code of a record of this topic: key, value and partition."""
     name = topic.encode()
     head = struct.pack(">I", len(name)) + name
 
-    def make(key: bytes | None, value: bytes | None, partition: int, more: bytes) -> bytes:
-        lengths = struct.pack(">IBqq", partition, len(more), -1 if key is None else len(key), -1 if value is None else len(value))
-        content = b"".join((head, lengths, more, key or b"", value or b""))
+    def make(key: bytes | None, value: bytes | None, partition: int) -> bytes:
+        # 0: nothing else is said.
+        lengths = struct.pack(">IBqq", partition, 0, -1 if key is None else len(key), -1 if value is None else len(value))
+        content = b"".join((head, lengths, key or b"", value or b""))
         return hashlib.blake2b(content, key=secret, digest_size=CODE_BYTES, person=b"streamfl seal").digest()
 
     return make
 
 
-def _seal_of(record: Record, form: bytes, size: int) -> tuple[bytes, bytes]:
-    """What the seal says, and its code."""
+def _seal_of(record: Record) -> tuple[bytes, bytes]:
+    """Whose key made the seal and for whose, and its code."""
     seals = [content for name, content in record.headers if name == SEAL]
     if not seals:
         raise PeerError("unsigned", "without a seal: its sender has no [identity]")
-    if len(seals) > 1 or seals[0][:1] != form or len(seals[0]) != 1 + size + CODE_BYTES:
+    if len(seals) > 1 or seals[0][:1] != FOR_A_PEER or len(seals[0]) != 1 + 2 * IDENTIFIER_BYTES + CODE_BYTES:
         raise PeerError("forged", "its seal is not one that this release makes")
-    return seals[0][1 : 1 + size], seals[0][1 + size :]
+    return seals[0][1:-CODE_BYTES], seals[0][-CODE_BYTES:]
+
+
+def _check_standing(found: Found, kind: str, how: str) -> None:
+    """PeerError unless who sealed or signed may do so, as the role ``kind``."""
+    if found.revoked:
+        raise PeerError("revoked", f"{how} with a key of {found.member.name!r} that is revoked")
+    if kind not in found.member.roles:
+        raise PeerError("not_a_member", f"{found.member.name!r} is no member that may be {kind}")
 
 
 def _listed(found: Collection[str]) -> str:

@@ -121,7 +121,8 @@ class Publication:
             self.check_fingerprint(book.fingerprint)
             if len(book.digests) != DIGEST_BYTES * len(self._kernels):
                 raise PeerError("shape", f"the book has {len(book.digests)} bytes of digests, for {len(self._kernels)} kernels")
-            self._book = book
+            self._book, self._turn = book, book.turn
+            self._digests = [book.digests[start : start + DIGEST_BYTES] for start in range(0, len(book.digests), DIGEST_BYTES)]
         elif kind == COPY and number:
             self._copies[int(number)] = self._row(value)
         else:
@@ -147,13 +148,8 @@ class Publication:
             raise PeerError("kernel", f"kernel {message.kernel} does not belong to the key {key!r} of this shard")
         row = self._found[message.kernel] = self._row(message.parameters)
         self._spoilt.discard(key)
-        if self._book is not None and _digest(row) == self._book_digest(message.kernel):
+        if self._book is not None and _digest(row) == self._digests[self._kernels.index(message.kernel)]:
             self._own[message.kernel] = row
-
-    def _book_digest(self, kernel: int) -> bytes:
-        assert self._book is not None
-        start = DIGEST_BYTES * self._kernels.index(kernel)
-        return self._book.digests[start : start + DIGEST_BYTES]
 
     def spoil(self, key: bytes) -> None:
         """What lies under this key of the model topic is not the server's."""
@@ -186,9 +182,6 @@ class Publication:
             expected = ShardVersion(VERSION, self._fingerprints[0], dimension, shard, settled.model_version, settled.updates)
             if book is not None:
                 settled.taken_over = book.fingerprint != self._fingerprints[0]
-                self._turn = book.turn
-                digests = [book.digests[start : start + DIGEST_BYTES] for start in range(0, len(book.digests), DIGEST_BYTES)]
-                self._digests = digests
             for kernel, digest in zip(self._kernels, self._digests, strict=True):
                 if digest == NEVER:
                     if kernel in found:

@@ -103,8 +103,7 @@ def pace_settings(settings: PofmklSettings) -> dict[str, Any]:
 
 
 def _as_the_server_has(settings: PofmklSettings, keys: set[str]) -> dict[str, Any]:
-    made_with = server_made_with(settings)
-    return {key: value for key, value in {**made_with.must_stay, **made_with.may_change}.items() if key in keys}
+    return {key: value for key, value in server_made_with(settings).values.items() if key in keys}
 
 
 def _effective(settings: PofmklSettings, sections: tuple[str, ...]) -> dict[str, Any]:

@@ -493,7 +493,7 @@ class PofmklServer:
             shard.changed_kernels.update(kernels)
         # A learning rate that is far too large makes them grow without end, and what is longer no client takes.
         parameters = np.clip(np.nan_to_num(parameters), -LARGEST_PARAMETERS, LARGEST_PARAMETERS)
-        norms = np.sqrt(np.square(parameters, dtype=np.float64).sum(axis=1))
+        norms = _norms(parameters)
         if norms.max(initial=0.0) > LONGEST_ROW:
             parameters *= np.minimum(1.0, LONGEST_ROW / np.maximum(norms, LONGEST_ROW))[:, np.newaxis]
             self._counts["bounded"] += 1
