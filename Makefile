@@ -10,10 +10,10 @@ SCHEME ?= kafka
 STALENESS ?= lockstep
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check integration bench accuracy fuzz simulate soak clean
+.PHONY: help setup demo test test-fast check integration bench attack accuracy fuzz simulate reference soak clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED) ## make .venv and install streamfl into it, with the tools for development
 
@@ -25,8 +25,11 @@ $(INSTALLED): pyproject.toml
 demo: $(INSTALLED) ## run a federation in this process on data that a package carries; table and picture
 	$(BIN)/streamfl demo
 
-test: $(INSTALLED) ## run every test, those on a real Kafka broker included (needs Java 17 and Maven)
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal
+test: $(INSTALLED) ## run every test, those on a real Kafka broker included (needs Java 17 and Maven); SYSTEM=name: of one system
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal $(if $(SYSTEM),--system $(SYSTEM))
+
+test-fast: $(INSTALLED) ## run the tests that need no broker and do not take long, with a quarter of the examples; SYSTEM=name: the edit loop
+	HYPOTHESIS_PROFILE=fast OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal $(if $(SYSTEM),--system $(SYSTEM)) -m "not broker and not long" --ignore-glob 'tests/*integration' --ignore-glob 'tests/*/integration' --ignore tests/deploy --ignore tests/transcripts
 
 check: $(INSTALLED) ## ruff, mypy --strict, import-linter, doctests
 	$(BIN)/ruff check .
@@ -35,19 +38,25 @@ check: $(INSTALLED) ## ruff, mypy --strict, import-linter, doctests
 	$(BIN)/pytest -q streamfl connectors
 
 integration: $(INSTALLED) ## run only the tests on a real Kafka broker
-	$(BIN)/pytest -q tests/integration
+	$(BIN)/pytest -q tests/integration tests/*/integration
 
 bench: $(INSTALLED) ## measure speed as ratios within one run; prints a table and writes benchmark.json
 	$(BIN)/python -m benchmarks
+
+attack: $(INSTALLED) ## attack a vertical federation without and with its protections; prints what was found out
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.vafl.attacks
 
 accuracy: $(INSTALLED) ## measure the error of every method that is not in docs/accuracy.json; needs STREAMFL_DATA
 	$(BIN)/python -m benchmarks.accuracy
 
 fuzz: $(INSTALLED) ## give every decoder and role MESSAGES malformed messages (1000000) by a SEED (0); prints what became of them
-	PYTHONPATH=tests $(BIN)/python -m fuzz --messages $(MESSAGES) --seed $(SEED)
+	$(BIN)/python -m streamfl.testing.fuzz --messages $(MESSAGES) --seed $(SEED)
 
 simulate: $(INSTALLED) ## run a federation under faults by SEED (0), or so many SEEDS; SYSTEM, BUS; LIVENESS=1 with a fault that stays; TRANSCRIPT=1 prints what happened
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m streamfl.simulation.faults --seed $(SEED) --seeds $(SEEDS) $(if $(SYSTEM),--system $(SYSTEM)) $(if $(BUS),--bus $(BUS)) $(if $(LIVENESS),--liveness) $(if $(TRANSCRIPT),--transcript)
+
+reference: $(INSTALLED) ## write docs/reference and dashboards from the code
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m streamfl.reference
 
 soak: $(INSTALLED) ## kill and stop a federation's processes and brokers for MINUTES (10) by a SEED (0); SCHEME, STALENESS; writes soak.json
 	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(MINUTES) --seed $(SEED) --scheme $(SCHEME) --staleness $(STALENESS)

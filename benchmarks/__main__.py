@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import platform
@@ -13,20 +14,20 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import client_core, end_to_end, footprint, identity, presets, scale_out, server, sqlite_bus, vafl
 from benchmarks.figures import Figure
 
-BENCHMARKS: dict[str, Callable[[], Iterator[Figure]]] = {
-    "client": client_core.measure,
-    "presets": presets.measure,
-    "server": server.measure,
-    "footprint": footprint.measure,
-    "end-to-end": end_to_end.measure,
-    "identity": identity.measure,
-    "sqlite": sqlite_bus.measure,
-    "scale-out": scale_out.measure,
-    "vafl": vafl.measure,
-}
+FOLDER = Path(__file__).parent
+
+
+def found() -> dict[str, str]:
+    """By name, the modules that measure speed or memory: those here with a function ``measure``, and ``speed`` of each system."""
+    measures = "\ndef measure() -> Iterator[Figure]:"
+    modules = {path.stem: f"benchmarks.{path.stem}" for path in FOLDER.glob("*.py") if measures in path.read_text()}
+    systems = {path.parent.name: f"benchmarks.{path.parent.name}.speed" for path in FOLDER.glob("*/speed.py")}
+    return {name.replace("_", "-"): module for name, module in sorted((modules | systems).items())}
+
+
+BENCHMARKS = found()
 
 
 def main() -> None:
@@ -38,7 +39,8 @@ def main() -> None:
     figures: list[Figure] = []
     for name in arguments.only or BENCHMARKS:
         print(f"{name} …", file=sys.stderr, flush=True)
-        figures += BENCHMARKS[name]()
+        measure: Callable[[], Iterator[Figure]] = importlib.import_module(BENCHMARKS[name]).measure
+        figures += measure()
     content = {
         "python": platform.python_version(),
         "machine": platform.machine(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks.accuracy_runs import Method, Run, Sections
-from streamfl.challengers import challenger_names
+from streamfl.learning.challengers import challenger_names
 
 __all__ = [
     "ABLATIONS",
@@ -37,8 +37,8 @@ EXPERIMENT_SETS = ("naval", "air")
 
 _KERNELS = ("streamfl/kernels/*.py", "streamfl/seeding.py")
 _DEFAULT = (
-    *(f"streamfl/pofmkl/{name}.py" for name in ("practical", "views", "mixture", "neighbours", "server_steps")),
-    "streamfl/simulation/direct.py",
+    *(f"streamfl/pofmkl/{name}.py" for name in ("default_learner", "views", "mixture", "neighbours", "server_steps")),
+    "streamfl/pofmkl/lab/direct.py",
     *_KERNELS,
 )
 _PAPER = (
@@ -70,7 +70,7 @@ RELATIVES = {
     name: Method(name, _PAPER, {"learning": _PAPER_LEARNING})
     for name in ("ofskl", "ofmkl-avg", "vm-kofl-sum", "vm-kofl-mean", "em-kofl-sum", "em-kofl-mean", "per-fed-avg")
 }
-CHALLENGERS = {name: Method(name, ("streamfl/challengers.py",), draws=False) for name in challenger_names()}
+CHALLENGERS = {name: Method(name, ("streamfl/learning/challengers.py",), draws=False) for name in challenger_names()}
 LATE = ("default", "default without a server", *(name for name in CHALLENGERS if name != "linear"))
 
 _VIEWS = ("standardised", "centred", "standardised-lags", "centred-lags")

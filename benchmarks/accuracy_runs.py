@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.challengers import challenger_names
+from streamfl.learning.challengers import challenger_names
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.samples import DataError
-from streamfl.simulation.comparison import Problem, compare
-from streamfl.simulation.direct import federated
+from streamfl.pofmkl.lab.comparison import Problem, compare
+from streamfl.pofmkl.lab.direct import federated
+from streamfl.records.samples import DataError
 
 __all__ = ["Cache", "Method", "Run", "Stream", "compute", "curve_points", "load_streams", "measure", "pending", "source_hash"]
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.challengers import challenger
-from streamfl.pofmkl.classification import classification_figures
+from streamfl.learning.accuracy import classification_figures
+from streamfl.learning.challengers import challenger
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.simulation.direct import alone, federated
+from streamfl.pofmkl.lab.direct import alone, federated
 
 SETS = ("elec2", "phishing", "a9a")
 CLIENTS, SAMPLES = 10, 1_000

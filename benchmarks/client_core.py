@@ -9,10 +9,10 @@ import numpy as np
 
 from benchmarks.figures import Figure, best_seconds
 from streamfl.kernels import SQUARE, FeatureMap, frequencies, paper_dictionary
-from streamfl.pofmkl.client import PaperLearner
-from streamfl.pofmkl.client_role import Pace, PofmklClient, Uplink
+from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
+from streamfl.pofmkl.paper_learner import PaperLearner
+from streamfl.records.samples import Sample
 from streamfl.role import Received, Record
-from streamfl.samples import Sample
 
 __all__ = ["measure", "new_client", "samples"]
 

@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 from streamfl.pofmkl.config import ExpertsSection, KernelsSection, LearningSection, PofmklFederation, PofmklSettings
-from streamfl.pofmkl.practical import PracticalLearner
+from streamfl.pofmkl.default_learner import DefaultLearner
 from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.pofmkl.roles import server_step
 from streamfl.settings import RoleSection
@@ -37,7 +37,7 @@ def main() -> None:
         experts=ExpertsSection(local=["running-mean", "last-label"]),
     )
     learner = learner_of(settings, DIMENSION)
-    assert isinstance(learner, PracticalLearner)
+    assert isinstance(learner, DefaultLearner)
     step = server_step(settings)(learner.kernels)
     theta = np.zeros((learner.kernels, learner.row_length), learner.dtype)
     rows = np.array([learner.borrow() for _ in range(CLIENTS)])
@@ -57,7 +57,8 @@ def main() -> None:
         squares, total = squares + float(np.square(labels).sum()), total + float(labels.sum())
         if number % 1000 == 0:
             largest_theta = max(largest_theta, float(np.linalg.norm(theta, axis=1).max()))
-            eigenvalues = np.linalg.eigvalsh(learner._mixing["ridge_covariance"][rows])
+            covariances = np.stack([learner.snapshot(row).mixture["ridge_covariance"] for row in rows.tolist()])
+            eigenvalues = np.linalg.eigvalsh(covariances)
             largest_eigenvalue = max(largest_eigenvalue, float(eigenvalues.max()))
         if number % REPORT_EVERY == 0 or number == arguments.samples:
             window = CLIENTS * ((number - 1) % REPORT_EVERY + 1)

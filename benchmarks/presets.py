@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.client_core import BATCH, DIMENSION, samples
 from benchmarks.federation import client_settings
 from benchmarks.figures import Figure, best_seconds
-from streamfl.pofmkl.client_role import Pace, PofmklClient, Uplink
+from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
 from streamfl.pofmkl.roles import learner
 from streamfl.wire import encoded_size
 

@@ -1,19 +1,20 @@
 """streamfl: online federated learning as long-running Kafka consumers."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamfl.role import ConfigurationError, PeerError
+from streamfl.system import installed_systems, load
 
-if TYPE_CHECKING:
-    from streamfl.estimators import POFMKLClassifier, POFMKLRegressor
-
-__all__ = ["ConfigurationError", "POFMKLClassifier", "POFMKLRegressor", "PeerError"]
+__all__ = ["ConfigurationError", "PeerError"]
 
 
 def __getattr__(name: str) -> Any:
-    # River and pandas take most of a second to import, which a worker on a bus has no use for.
-    if name in {"POFMKLClassifier", "POFMKLRegressor"}:
-        from streamfl import estimators
-
-        return getattr(estimators, name)
+    """What a system exports, such as an estimator: loaded when it is asked for, for a worker on a bus has no use for it."""
+    for system in installed_systems():
+        if name in system.exports:
+            return load(system.exports[name])
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *(name for system in installed_systems() for name in system.exports)]

@@ -29,6 +29,9 @@ def main() -> None:
         _end(f"streamfl cannot be loaded: {_cause(error)}")
     try:
         run()
+    except ImportError as error:
+        # A command is loaded when it is asked for.
+        _end(f"streamfl cannot be loaded: {_cause(error)}")
     except MemoryError as error:
         _end(f"out of memory: {str(error) or 'a limit (ulimit -v, a container) is too low for this work'}")
     except (OSError, RuntimeError) as error:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Protocol, TypeVar
 
-__all__ = ["Aged", "Moments", "overdue", "set_back"]
+__all__ = ["Aged", "Moments", "overdue", "set_back", "time_written"]
 
 Key = TypeVar("Key")
 
@@ -70,3 +70,14 @@ def overdue(entries: Mapping[Key, Aged], expiry: float, now: float) -> Iterator[
         if oldest.since + expiry > now:
             return
         yield key
+
+
+def time_written(timestamp: float, now: float) -> float:
+    """When a record was written to its topic, in seconds. A record without a timestamp counts as written now.
+
+    Whoever wrote the timestamp may have a clock that is ahead of ``now``.
+
+    >>> time_written(5.0, now=7.0), time_written(0.0, now=7.0)
+    (5.0, 7.0)
+    """
+    return timestamp if timestamp > 0 else now

@@ -51,6 +51,8 @@ __all__ = [
     "Sender",
     "StateChange",
     "TopicSpec",
+    "Work",
+    "receive_at_once",
 ]
 
 
@@ -105,6 +107,29 @@ class Rejection(msgspec.Struct, frozen=True):
 
     received: Received
     error: PeerError
+
+
+class Work(msgspec.Struct, frozen=True, gc=False):
+    """Computation that takes long, asked for in place of a reply; the worker does it beside its loop.
+
+    channel: on which the result comes, as the message of a :class:`Received`, with ``key``; no topic has this name. function: of a
+    module, pure: the same content gives the same result in any process, so whatever is random in it follows from ``content``. What
+    it cannot do it says in its result; an error that it raises ends the worker.
+
+    All results of one ``receive`` come together in the next one, in the order in which they were asked for, at once: before any
+    other message, and before anything that led to them is committed. So no work is ever under way in what is remembered, and work
+    that a crash cut short is asked for again, by the same messages.
+    """
+
+    channel: str
+    partition: int
+    key: bytes
+    function: Callable[[bytes], bytes]
+    content: bytes
+
+    def received(self, number: int, result: bytes) -> Received:
+        """The result as the role gets it; number: its place among those that were asked for with it."""
+        return Received(self.channel, result, Record(self.channel, self.partition, number, self.key, result))
 
 
 class StateChange(msgspec.Struct, frozen=True, gc=False):
@@ -188,7 +213,8 @@ class TopicSpec:
     """A topic as the federation needs it. ``partitions`` None: any number will do.
 
     options: settings that it must have (numbers: at least). preferred: settings that a topic made by streamfl gets besides.
-    users: it is the user's own, and how long its records are kept is not ours to judge.
+    users: it is the user's own, and how long its records are kept is not ours to judge. caution: what its readers learn that its
+    name does not say, for whoever grants the right to read it.
     """
 
     name: str
@@ -197,6 +223,7 @@ class TopicSpec:
     options: Mapping[str, str] = field(default_factory=dict)
     preferred: Mapping[str, str] = field(default_factory=dict)
     users: bool = False
+    caution: str = ""
 
 
 @dataclass(frozen=True)
@@ -234,6 +261,13 @@ class Role(Protocol):
         """Partitions whose waiting messages have reached their bound: nothing more of their inputs, please, but what makes room."""
 
     @property
+    def waiting(self) -> Mapping[str, int]:
+        """What the role took and still has to work off, and how much of each kind, without zeros. The kinds are few and fixed.
+
+        What it waits for until a time comes shows in ``wake_at``.
+        """
+
+    @property
     def prompt(self) -> bool:
         """Peers wait for each message of this role: do not hold records back to fill the commit interval."""
 
@@ -250,7 +284,7 @@ class Role(Protocol):
     def close(self, partition: int) -> None:
         """Forget a partition: another worker has it now."""
 
-    def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
+    def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection | Work]:
         """Take messages in order. Only an empty batch is a tick. ``now`` is in seconds; it may be set back."""
 
     def changed_state(self) -> Iterable[StateChange]:
@@ -264,3 +298,19 @@ class Role(Protocol):
 
     def measure(self) -> Iterable[Measurement]:
         """The role's figures, computed when asked for."""
+
+
+def receive_at_once(role: Role, batch: Sequence[Received], now: float) -> list[Send | Rejection]:
+    """What comes of a batch in the end: the work that the role asks for is done here, for whoever has no loop to keep going."""
+    answers: list[Send | Rejection] = []
+    replies = role.receive(batch, now)
+    while True:
+        work: list[Work] = []
+        for reply in replies:
+            if isinstance(reply, Work):
+                work.append(reply)
+            else:
+                answers.append(reply)
+        if not work:
+            return answers
+        replies = role.receive([one.received(number, one.function(one.content)) for number, one in enumerate(work)], now)

@@ -52,4 +52,7 @@ def read_secret(path: str, key: str) -> bytes:
         raise ConfigurationError(f"{name}: has {len(content)} bytes, at least {SHORTEST} are needed; {HOW}")
     if len(set(content)) < LEAST_VALUES:
         raise ConfigurationError(f"{name}: {len(set(content))} different bytes are no secret; {HOW}")
+    # Found within two copies of itself other than at the ends: it is one part, several times over.
+    if (text := content.strip()) in (text + text)[1:-1]:
+        raise ConfigurationError(f"{name}: the same part again and again is no secret; {HOW}")
     return content

@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from pydantic_settings.sources import EnvSettingsSource
 
 from streamfl.role import ConfigurationError
+from streamfl.system import installed_systems
 from streamfl.urls import check_url, without_userinfo
 
 __all__ = [
@@ -64,32 +65,34 @@ class Federation(Section):
     name: str = Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=200)
     """The first part of the names of the federation's topics."""
     seed: int = Field(default=0, ge=-(2**63), lt=2**63)
-    """Names the random streams: everybody with the same seed draws the same numbers."""
+    """Names the random streams: members with the same seed draw the same numbers."""
     members: str | None = Field(default=None, min_length=1)
-    """A file with the members' names and public keys, made by `streamfl members`; belongs to identity.key_file."""
+    """The file with the members' names and public keys, which `streamfl members` makes. It belongs to identity.key_file. Left out:
+    whoever may write to a topic speaks for everybody who writes there."""
 
 
 class Bus(Section):
     """Where the topics are and how a worker commits to them."""
 
     url: str = Field(default="memory://", pattern=r"^[a-z][a-z0-9+.-]*://")
-    """kafka://host:port[,host:port…], sqlite:///path or memory://."""
+    """`kafka://host:port,host:port`, `kafka+librdkafka://host:port`, `sqlite:///path`, or `memory://` within one process. A
+    password in it is refused."""
     processing_guarantee: Literal["exactly_once", "at_least_once"] = "exactly_once"
-    """exactly_once commits by transactions; at_least_once is faster and may repeat a prediction after a crash."""
+    """`exactly_once`: one transaction a commit. `at_least_once`: lower latency; after a crash a prediction may come twice."""
     commit_interval_ms: int = Field(default=100, ge=0, le=86_400_000)
-    """Milliseconds for which records are gathered into one atomic step."""
+    """For so many milliseconds records are gathered into one step. Shorter is sooner, longer is cheaper."""
     max_poll_records: int = Field(default=4000, ge=1)
     """The most records in one step."""
     auto_offset_reset: Literal["earliest", "latest", "error"] = "earliest"
     """Where a group that has never committed begins."""
     group: str | None = Field(default=None, min_length=1)
-    """The consumer group; left out: '<federation>.<kind>'."""
+    """The consumer group. Left out: `<federation>.<kind>`, or `<federation>.<party>` for a party."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Handed to the connector's client library as they are. From the environment, 5 and true are read as JSON."""
+    """Handed to the client library as they are: security, timeouts, sizes. From the environment, 5 and true are read as JSON."""
     connect_timeout_seconds: float = Field(default=30.0, gt=0, allow_inf_nan=False)
-    """Seconds without a cluster after which a command gives up."""
+    """After so many seconds without a cluster a command gives up, with exit code 3."""
     stall_timeout_seconds: float = Field(default=120.0, gt=0, allow_inf_nan=False)
-    """Seconds without a round of the loop after which a worker ends itself, so that another can take over."""
+    """A worker whose loop has not gone round for so many seconds ends itself, with exit code 70, so that another takes over."""
 
     _is_a_place = field_validator("url")(check_url)
 
@@ -98,23 +101,24 @@ class RoleSection(Section):
     """What this process does in the federation."""
 
     kind: str = Field(min_length=1)
-    """For example pofmkl-client or pofmkl-server."""
+    """One of the roles that the installed systems have."""
 
 
 class IdentitySection(Section):
     """Who this member is, in a federation whose members have keys."""
 
     key_file: str | None = Field(default=None, min_length=1)
-    """A file with this member's private key, which nobody else may read; belongs to federation.members."""
+    """The file with this member's private key, made by `streamfl members init`. It is refused if anybody else may read it. It
+    belongs to federation.members."""
 
 
 class Metrics(Section):
     """The HTTP server for /metrics, /healthz and /readyz."""
 
     port: int | None = Field(default=None, ge=0, le=65535)
-    """Left out: no server. 0: any free port."""
+    """The port of /metrics, /healthz and /readyz. Left out: no server. 0: any free port."""
     host: str = "127.0.0.1"
-    """The address to listen on; 0.0.0.0 for everybody."""
+    """The address to listen on; 0.0.0.0 for everybody, as in a container."""
 
 
 class Log(Section):
@@ -123,9 +127,9 @@ class Log(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
     """The least severe message that is shown."""
     format: Literal["console", "json"] = "console"
-    """json: one object a line."""
+    """`json`: one object a line."""
     progress_seconds: float = Field(default=60.0, ge=0, allow_inf_nan=False)
-    """Seconds between two lines of progress; 0: none."""
+    """Seconds between two lines of progress; the first comes after 10. 0: none."""
 
 
 class RoleSettings(BaseSettings):
@@ -218,8 +222,9 @@ def load_kind(path: Path | str | None) -> str:
     kind = os.environ.get("STREAMFL_ROLE__KIND") or (section.get("kind") if isinstance(section, dict) else None)
     if not isinstance(kind, str) or not kind:
         source = "the settings" if path is None else str(path)
+        known = [name for system in installed_systems() for name in system.kinds]
         raise ConfigurationError(
-            f'{source}: role.kind is missing: say which role this is, such as kind = "pofmkl-client" in [role]'
+            f"{source}: role.kind is missing: say in [role] which role this is, kind = one of {', '.join(sorted(known))}"
         )
     return kind
 

@@ -7,7 +7,7 @@ import re
 __all__ = ["check_url", "scheme_of", "without_userinfo"]
 
 SCHEME = re.compile(r"[a-z][a-z0-9+.-]*(?=://)")
-HOST = re.compile(r"\s*(\[[0-9A-Fa-f:.]+\]|[^:\[\]]*)(:[0-9]+)?\s*")
+HOST = re.compile(r"\s*(\[[0-9A-Fa-f:.]+\]|[\w.-]*)(:[0-9]+)?\s*")
 USERINFO = re.compile(r"(?<=://)[^/\s'\"][^\s'\"]*@")
 
 

@@ -8,6 +8,7 @@ it.
 from __future__ import annotations
 
 import atexit
+import base64
 import gc
 import os
 import resource
@@ -16,6 +17,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import uuid
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -133,7 +135,8 @@ class Broker:
             self._proxy.forward_to(own)
         self._java = ["java", "-Xmx512m", "-cp", f"{libraries}/*"]
         storage = [*self._java, "kafka.tools.StorageTool"]
-        identifier = subprocess.run([*storage, "random-uuid"], check=True, capture_output=True, text=True).stdout.strip()
+        # As Kafka writes it; its own tool for it would start a JVM of its own.
+        identifier = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         for node in range(self.nodes):
             template = PROPERTIES if self._proxy is None else PROPERTIES + BEHIND_A_PROXY
             text = template.format(

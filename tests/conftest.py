@@ -2,22 +2,85 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib.util
 import logging
 import os
 import warnings
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from access import secured_broker
 from broker import Broker
+from hypothesis import settings
+from threadpoolctl import threadpool_limits
+
+import streamfl.records.formats
 
 # The Kafka client reads its schemas in a way that Python 3.11 calls deprecated; the tests turn warnings into errors.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka.admin  # noqa: F401
+
+
+ROOT = Path(__file__).parents[1]
+# The edit loop tries a quarter of the examples; `make test` tries all.
+FAST = os.environ.get("HYPOTHESIS_PROFILE") == "fast"
+FEWER = 4
+LEAST_EXAMPLES = 3
+
+settings.register_profile("fast", max_examples=settings.default.max_examples // FEWER)
+if FAST:
+    settings.load_profile("fast")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--system NAME``: the tests of one system, and the general ones that are asked of every installed system, asked of it.
+
+    ``--backwards``: the last test first, to find tests that need others before them.
+    """
+    parser.addoption("--backwards", action="store_true", help="run the tests in the reverse order")
+    parser.addoption("--system", help="run this system's tests, and the general ones with it as their parameter")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is not of the system, if one is named; a name of which there is nothing is a mistake."""
+    if FAST:
+        try_fewer_examples(items)
+    if config.getoption("--backwards"):
+        items.reverse()
+    name = config.getoption("--system")
+    if name is None:
+        return
+    folder = name.replace("-", "_")
+    folders = [ROOT / "tests" / folder, ROOT / "streamfl" / folder]
+
+    def of_the_system(item: pytest.Item) -> bool:
+        callspec = getattr(item, "callspec", None)
+        parameters = callspec.params.values() if callspec is not None else ()
+        # Of a system itself, or of its name; an array compares with a text element by element.
+        names = [one for one in (getattr(given, "name", given) for given in parameters) if isinstance(one, str)]
+        return name in names or any(folder in item.path.parents for folder in folders)
+
+    chosen = [item for item in items if of_the_system(item)]
+    if not chosen:
+        raise pytest.UsageError(f"--system {name}: no test is of it")
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    items[:] = chosen
+
+
+def try_fewer_examples(items: list[pytest.Item]) -> None:
+    """A quarter of the examples for tests that say themselves how many they try: for those a profile does not count."""
+    functions = {getattr(function, "__func__", function) for item in items if (function := getattr(item, "obj", None)) is not None}
+    for function in functions:
+        own: settings | None = getattr(function, "_hypothesis_internal_use_settings", None)
+        if own is not None and own.max_examples != settings.default.max_examples:
+            fewer = max(LEAST_EXAMPLES, own.max_examples // FEWER)
+            function._hypothesis_internal_use_settings = settings(own, max_examples=fewer)
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +100,34 @@ def broker() -> Iterator[Broker]:
     """
     with Broker() as running:
         yield running
+
+
+@pytest.fixture(scope="session", name="_halted_at_times")
+def _one_that_is_halted_at_times() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+@pytest.fixture
+def mortal_broker(_halted_at_times: Broker) -> Iterator[Broker]:
+    """A broker that a test may halt: it runs when the test begins, and its data is there for the whole run."""
+    yield _halted_at_times
+    _halted_at_times.start()
+
+
+@pytest.fixture(scope="session")
+def secured() -> Iterator[Broker]:
+    """A broker with access control for the whole run; tests take names of federations of their own."""
+    with secured_broker() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def quick_starts() -> Iterator[None]:
+    """For tests that start some thousand clients: each would read the metadata of every installed package."""
+    with pytest.MonkeyPatch.context() as patch, threadpool_limits(1):
+        patch.setattr(streamfl.records.formats, "entry_points", functools.cache(entry_points))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from streamfl.role import (
     Channels,
@@ -65,6 +65,7 @@ class CountingRole:
         self.wake_at: float | None = None
         self.full: Collection[int] = ()
         self.prompt = True
+        self.waiting: Mapping[str, int] = {}
         self.factor = 1
         self.before_reply: Callable[[], object] = lambda: None
         self.totals: dict[int, dict[bytes, tuple[int, int]]] = {}

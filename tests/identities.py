@@ -16,8 +16,11 @@ from streamfl.identity import (
     read_members,
     write_members,
 )
+from streamfl.role import Record
+from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.worker import Worker
 
-__all__ = ["Keys"]
+__all__ = ["Keys", "again", "figure"]
 
 
 @dataclass
@@ -59,3 +62,15 @@ class Keys:
     def sections(self, name: str) -> dict[str, dict[str, Any]]:
         """What a member's settings say of its key and of the others."""
         return {"identity": {"key_file": str(self.key_file(name))}, "federation": {"members": str(self.file)}}
+
+
+def figure(worker: Worker, name: str) -> float:
+    """What a worker's role measures under this name, summed over labels."""
+    return sum(one.value for one in worker.role.measure() if one.name == name)
+
+
+def again(record: Record, topic: str | None = None, partition: int | None = None) -> Outgoing:
+    """The record as it came, into another place if one is given."""
+    return Outgoing(
+        topic or record.topic, record.key, record.value, record.partition if partition is None else partition, record.headers
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -68,7 +69,7 @@ class SqliteFederation:
             environment = self._environment(kind, made_before)
             subprocess.run(command, env=environment, check=True, timeout=180, stdout=self._log, stderr=self._log)
         self.bus: Bus = connect(url)
-        self.written = 0
+        self.written = self._started = 0
 
     def _command(self, name: str, *arguments: str) -> list[str]:
         # -P: or the code in the folder that the tests are run from would come first.
@@ -82,11 +83,21 @@ class SqliteFederation:
     def run(self, who: str, old: bool = False) -> None:
         """Start a process, or replace it as an operator would: SIGTERM, then the other release."""
         if (running := self.processes.pop(who, None)) is not None:
+            self._wait_for_handlers()
             running.send_signal(signal.SIGTERM)
             assert running.wait(120) == 0, self.said
         kind = f"pofmkl-{who.partition('-')[0]}"
         environment = self._environment(kind, old) | self.more.get(who, {})
+        self._started += 1
         self.processes[who] = subprocess.Popen(self._command("run"), env=environment, stdout=self._log, stderr=self._log)
+
+    def _wait_for_handlers(self) -> None:
+        """Until every process has said that it runs: SIGTERM ends one that has not at once."""
+        deadline = time.monotonic() + SECONDS
+        # An earlier release says the role after the federation.
+        while len(re.findall(r"\] running .*role=", self._log_path.read_text(errors="replace"))) < self._started:
+            assert time.monotonic() < deadline, self.said
+            time.sleep(0.1)
 
     def work(self) -> int:
         """Samples of every client until all are predicted and learnt; the model's version then."""

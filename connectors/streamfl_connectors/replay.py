@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from river import datasets
 from river.datasets import base
 
-from streamfl.samples import DataError
+from streamfl.records.samples import DataError
 
 __all__ = ["Table", "read"]
 

@@ -12,7 +12,7 @@ from streamfl.runtime.bus import BusUnavailable, TopicPartition
 
 __all__ = ["END_SECONDS", "Silence"]
 
-# Whoever asks how far behind it is is not to wait for a cluster that is away.
+# Whoever asks how far behind a member is should not wait for a cluster that is away.
 END_SECONDS = 2.0
 
 
@@ -31,8 +31,8 @@ class Cluster(Protocol):
 class Silence:
     """Tells when nothing comes from a partition in which records lie.
 
-    After an outage of the whole cluster the library may never ask for a partition again, and say nothing. Nor does it say anything
-    of a record that it cannot make out.
+    After an outage of the whole cluster the library may never ask for a partition again, without a word. It also says nothing of a
+    record that it cannot read.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -41,8 +41,10 @@ class Silence:
         self._next = time.monotonic() + cluster.connect_timeout
 
     def check(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Called when nothing is left of what the library had brought. BusUnavailable if one of the partitions was behind its end
-        ``connect_timeout`` seconds ago, and stands where it stood; Unreadable if that is because of what lies there.
+        """Look whether a partition stands still though records are there. Call it when the library has nothing left to give.
+
+        BusUnavailable if a partition was behind its end ``connect_timeout`` seconds ago and stands where it stood; Unreadable if
+        that is because of what lies there.
         """
         if time.monotonic() < self._next:
             return

@@ -7,43 +7,94 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import sys
+from importlib.metadata import version as version_of
+from typing import Annotated, Any
 
 import typer
 from threadpoolctl import threadpool_limits
+from typer.core import TyperGroup
 
-from streamfl.cli import check, compare, dead_letters, demo, features, forget, members, replay, run, simulate, skip, topics
-from streamfl.cli.output import BUS_UNAVAILABLE, CONFIGURATION, DATA, UNREADABLE, say
+from streamfl.console import BUS_UNAVAILABLE, CONFIGURATION, DATA, UNREADABLE, say
+from streamfl.entry import SYSTEM
+from streamfl.records.samples import DataError
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, Unreadable
-from streamfl.samples import DataError
+from streamfl.runtime.pool import WorkEnded
+from streamfl.system import installed_systems, load, load_parts
 
-__all__ = ["app", "main"]
+__all__ = ["app", "command_places", "main"]
 
-app = typer.Typer(
-    name="streamfl",
-    help="Online federated learning as long-running Kafka consumers.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    # Brackets in a help text are names of sections, not markup.
-    rich_markup_mode=None,
-)
-for _command in (
-    run.run,
-    check.check,
-    topics.topics,
-    replay.replay,
-    dead_letters.dead_letters,
-    skip.skip,
-    forget.forget,
-    features.features,
-    simulate.simulate,
-    compare.compare,
-    demo.demo,
-):
-    app.command()(_command)
-app.add_typer(members.members)
+log = logging.getLogger(__name__)
+
+COMMANDS = {
+    "run": "streamfl.cli.run:run",
+    "check": "streamfl.cli.check:check",
+    "topics": "streamfl.cli.topics:topics",
+    "replay": "streamfl.cli.replay:replay",
+    "dead-letters": "streamfl.cli.dead_letters:dead_letters",
+    "skip": "streamfl.cli.skip:skip",
+    "forget": "streamfl.cli.forget:forget",
+    "simulate": "streamfl.cli.simulate:simulate",
+    "demo": "streamfl.cli.demo:demo",
+    "dashboard": "streamfl.cli.dashboard:dashboard",
+    "members": "streamfl.cli.members:members",
+}
+
+# Brackets in a help text are names of sections, not markup.
+_STYLE: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": None}
+
+
+class _Commands(TyperGroup):
+    """The commands of streamfl and of every installed system, each imported when it is asked for: a worker needs no laboratory."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(command_places())
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        place = command_places().get(cmd_name)
+        if place is None:
+            return None
+        if cmd_name in COMMANDS:
+            found = load(place)
+        elif (found := load_parts({cmd_name: place}).get(cmd_name)) is None:
+            return None
+        if not isinstance(found, typer.Typer):
+            alone = typer.Typer(**_STYLE)
+            alone.command(cmd_name)(found)
+            found = alone
+        return typer.main.get_command(found)
+
+
+@functools.cache
+def command_places() -> dict[str, str]:
+    """By name, where each command stands; a name belongs to streamfl itself, or to the first system that has it."""
+    places = dict(COMMANDS)
+    for system in installed_systems():
+        for name, place in system.commands.items():
+            if places.setdefault(name, place) != place:
+                log.warning("the command %r of %s is left out: another has the name", name, system.name)
+    return places
+
+
+app = typer.Typer(name="streamfl", cls=_Commands, no_args_is_help=True, **_STYLE)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"streamfl {version_of('streamfl')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Online federated learning as long-running Kafka consumers."""
 
 
 def main() -> None:
@@ -60,6 +111,8 @@ def main() -> None:
         _fail(DATA, error)
     except Unreadable as error:
         _fail(UNREADABLE, error)
+    except WorkEnded as error:
+        _fail(SYSTEM, error)
 
 
 def _fail(code: int, error: Exception) -> None:

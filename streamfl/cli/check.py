@@ -8,19 +8,9 @@ from dataclasses import asdict
 import typer
 
 from streamfl.cli.check_inputs import CannotBegin, look_at_inputs
-from streamfl.cli.check_state import Remembered, look_at_state, look_at_tables
+from streamfl.cli.check_state import Remembered, look_at_offsets, look_at_state, look_at_tables
 from streamfl.cli.findings import Finding
-from streamfl.cli.output import (
-    BUS_UNAVAILABLE,
-    CHECK_FAILED,
-    CONFIGURATION,
-    FormatOption,
-    OutputFormat,
-    print_json,
-    print_table,
-)
 from streamfl.cli.preflight import (
-    ConfigArgument,
     Configured,
     counted,
     inspect_topics,
@@ -29,6 +19,16 @@ from streamfl.cli.preflight import (
     read_configuration,
 )
 from streamfl.cli.unreadable import remedy as remedy_of
+from streamfl.console import (
+    BUS_UNAVAILABLE,
+    CHECK_FAILED,
+    CONFIGURATION,
+    ConfigArgument,
+    FormatOption,
+    OutputFormat,
+    print_json,
+    print_table,
+)
 from streamfl.identity import Member, load_identity
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
@@ -74,6 +74,7 @@ def _look(config: ConfigArgument, findings: list[Finding]) -> int:
                 findings.append(Finding("federation.name", False, namesake_problem(configured, found), "give one another name"))
             remembered = Remembered()
             findings += look_at_state(configured, bus, channels, remembered)
+            findings += look_at_offsets(configured, bus, channels, remembered)
             findings += look_at_tables(bus, role, channels)
             findings += look_at_inputs(configured, bus, role, channels, remembered)
     except Unreadable as failure:

@@ -11,9 +11,10 @@ from streamfl.cli.check_state import Remembered
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import Configured, counted
 from streamfl.cli.unreadable import remedy as remedy_of
-from streamfl.role import Channels, ConfigurationError, PeerError, Received, Record, Rejection, Role, Send
+from streamfl.records.formats import format_named
+from streamfl.records.samples import Sample, SamplesSection
+from streamfl.role import Channels, ConfigurationError, PeerError, Received, Record, Rejection, Role, Send, receive_at_once
 from streamfl.runtime.bus import Bus, Unreadable
-from streamfl.samples import Sample, SamplesSection, format_named
 
 __all__ = ["CannotBegin", "look_at_inputs"]
 
@@ -114,7 +115,7 @@ def _would_produce(
         role.open(partition)
     sent: dict[str, list[Send]] = {topic: [] for topic in channels.outputs.values()}
     refused: dict[str, list[Rejection]] = {}
-    for reply in role.receive(batch, max(received.record.timestamp for received in batch)):
+    for reply in receive_at_once(role, batch, max(received.record.timestamp for received in batch)):
         if isinstance(reply, Send):
             sent[channels.outputs[reply.channel]].append(reply)
         elif reply.received.record.topic in users or (reply.error.reason == "configuration" and not taken(reply.received.record)):

@@ -11,13 +11,14 @@ from streamfl.cli.preflight import Configured, counted
 from streamfl.made_with import Difference
 from streamfl.role import Channels, ConfigurationError, PeerError, Received, Record, Rejection, Role
 from streamfl.runtime.bus import Bus
-from streamfl.runtime.remembered_settings import differences, is_settings, refusal
-from streamfl.runtime.worker import POSITION_KEY
+from streamfl.runtime.remembered_settings import differences, is_settings, refusal, ways_to_begin_anew
+from streamfl.runtime.tasks import POSITION_KEY
 
-__all__ = ["Remembered", "look_at_state", "look_at_tables"]
+__all__ = ["Remembered", "look_at_offsets", "look_at_state", "look_at_tables"]
 
 # A worker reads all of it at its start; whoever only asks is not kept that long.
 READING_SECONDS = 30.0
+EXAMPLES = 3
 
 
 @dataclass
@@ -49,6 +50,31 @@ def look_at_state(configured: Configured, bus: Bus, channels: Channels, remember
         if topic in own and (begun or not whole):
             remembered.nothing = False
         yield _judged(configured, channels, topic, records, begun, "" if whole else f", as far as {READING_SECONDS:g} s allow")
+
+
+def look_at_offsets(configured: Configured, bus: Bus, channels: Channels, remembered: Remembered) -> Iterator[Finding]:
+    """Whether somebody set the group's offsets back, and waits for records to be read again."""
+    group = configured.settings.group
+    # A worker that runs has said so itself, and commits its state a moment before its offsets can be seen.
+    if not remembered.positions or bus.members(group):
+        return
+    offsets = bus.committed(group)
+    others = [
+        f"{topic}-{partition}: offset {offsets.get((topic, partition), 'none')}, taken up to {position}"
+        for (topic, partition), position in sorted(remembered.positions.items())
+        if offsets.get((topic, partition), -1) < position
+    ]
+    if not others:
+        yield Finding(f"offsets of {group}", True, f"as the state has them, of {counted(len(remembered.positions), 'partition')}")
+        return
+    more = f"; and {counted(len(others) - EXAMPLES, 'partition')} more" if len(others) > EXAMPLES else ""
+    yield Finding(
+        f"offsets of {group}",
+        False,
+        f"they do not count, for the state has read further: {'; '.join(others[:EXAMPLES])}{more}",
+        f"nothing, to go on from the state; to read again from there, begin anew: "
+        f"{ways_to_begin_anew(channels.changelogs.values(), group)}",
+    )
 
 
 def _judged(

@@ -1,4 +1,4 @@
-"""``streamfl demo``: a federation to look at, on data that River carries; no network, no Kafka."""
+"""``streamfl demo``: a federation to look at, on data that a package carries; no network, no Kafka."""
 
 from __future__ import annotations
 
@@ -8,61 +8,33 @@ from typing import Annotated
 
 import typer
 
-from streamfl.cli.demo_vertical import vertical_demo
-from streamfl.cli.output import FormatOption, OutputFormat, print_json, print_table, say
-from streamfl.cli.simulate import deal, run_with_progress, scaled
-from streamfl.pofmkl.config import ChallengersSection, PofmklFederation, PofmklSettings, UplinkSection
+from streamfl.console import FormatOption, OutputFormat, print_json, print_table, say
 from streamfl.role import ConfigurationError
-from streamfl.settings import RoleSection
-from streamfl.simulation.report import picture, rows
+from streamfl.system import load, systems_with
 
 __all__ = ["demo"]
 
-# Approval ratings by five pollsters and the average that a sixth makes of them, day by day.
-DATA = "river:TrumpApproval"
-FEATURES = ["gallup", "ipsos", "morning_consult", "rasmussen", "you_gov"]
-CLIENTS = 20
-BUDGET_BYTES_PER_SECOND = 20_000.0
-
-
-class System(StrEnum):
-    """What the demo shows."""
-
-    POFMKL = "pofmkl"
-    VAFL = "vafl"
+_SYSTEMS = systems_with("demo")
+_System = StrEnum("_System", {name: name for name in _SYSTEMS})  # type: ignore[misc]
+_FIRST = next(iter(_System))
+_HELP = " ".join(f"{name}: {system.summary}." for name, system in _SYSTEMS.items())
 
 
 def demo(
-    system: Annotated[
-        System, typer.Argument(help="pofmkl: clients with samples of their own. vafl: parties with columns of their own.")
-    ] = System.POFMKL,
+    system: Annotated[_System, typer.Argument(help=_HELP)] = _FIRST,
     out: Annotated[Path, typer.Option("--out", help="Where the picture goes; .png or .svg.")] = Path("demo.png"),
-    seed: Annotated[int, typer.Option(min=-(2**63), max=2**63 - 1, help="Another seed draws other features.")] = 7,
+    seed: Annotated[int, typer.Option(min=-(2**63), max=2**63 - 1, help="Another seed draws other numbers.")] = 7,
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Twenty clients learn together from polls of approval ratings: a table to judge it by, and a picture.
-
-    With vafl: three parties learn together from what each sees of the same images.
-    """
+    """A federation learns, in this process, from data that a package carries: a table to judge it by, and a picture."""
     if out.suffix not in (".png", ".svg"):
         raise ConfigurationError(f"--out {out}: a name ending in .png or .svg is expected")
-    if system is System.VAFL:
-        vertical_demo(out, seed, format)
-        return
-    streams = deal(DATA, "y", CLIENTS, None, FEATURES)
-    settings = PofmklSettings(
-        federation=PofmklFederation(name="demo", seed=seed, clients=CLIENTS),
-        role=RoleSection(kind="pofmkl-client"),
-        uplink=UplinkSection(budget_bytes_per_second=BUDGET_BYTES_PER_SECOND),
-        challengers=ChallengersSection(models=["last-label", "linear", "knn", "hoeffding"]),
-    )
-    outcome = run_with_progress(scaled(settings, streams), streams, trace=True)
     try:
-        picture(outcome, out, "streamfl: 20 clients, polls of approval ratings")
+        report = load(_SYSTEMS[system.value].demo or "")(out, seed)
     except OSError as error:
         raise ConfigurationError(f"--out {out}: cannot be written: {error.strerror or error}") from None
     if format is OutputFormat.JSON:
-        print_json({**outcome.summary(), "picture": str(out)})
+        print_json({**report.figures, "picture": str(out)})
     else:
-        print_table(f"Federation on {DATA}", ("measure", "value"), rows(outcome))
+        print_table(report.title, report.columns, report.rows)
     say(f"picture: {out}")

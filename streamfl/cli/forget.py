@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from streamfl.cli.output import FormatOption, OutputFormat, print_json, say
-from streamfl.cli.preflight import ConfigArgument, counted, read_configuration
+from streamfl.cli.preflight import counted, read_configuration
 from streamfl.cli.unreadable import telling_remedy
+from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
 from streamfl.role import ConfigurationError
 from streamfl.runtime.kinds import build_repair
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from msgspec.structs import replace
 
-from streamfl.cli.output import FormatOption, OutputFormat, print_json, print_table, say
+from streamfl.console import FormatOption, OutputFormat, print_json, print_table, say
 from streamfl.identity import Member, Members, PublicKey, add_key, make_key_file, read_members, write_members
 from streamfl.role import ConfigurationError
 from streamfl.runtime.kinds import find_kind
@@ -72,7 +72,13 @@ def add(
     elif member.revoked:
         raise ConfigurationError(f"{file}: {name!r} is revoked: a new key would be too; add it under a new name")
     write_members(file, known.replaced(replace(member, public_keys=(key, *member.public_keys))))
-    say(f"added a key of {name}: give {file} to every member, and restart its workers")
+    if member.public_keys:
+        say(
+            f"added a key of {name}, beside its old ones: give {file} to all others and restart their workers; then to {name} "
+            "itself, which uses the new key from then on; then revoke the old key"
+        )
+    else:
+        say(f"added {name}: give {file} to every member, and restart its workers")
 
 
 @members.command()
@@ -93,7 +99,8 @@ def revoke(
         rest = tuple(one for one in member.public_keys if one != key)
         changed = replace(member, public_keys=rest, revoked_keys=(key, *member.revoked_keys))
     write_members(file, known.replaced(changed))
-    say(f"revoked {name if public_key is None else 'a key of ' + name}: give {file} to every member, and restart its workers")
+    what = name if public_key is None else f"a key of {name}"
+    say(f"revoked {what}: give {file} first to those who receive its messages, then to every other member; restart their workers")
 
 
 @members.command("list")

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from streamfl.role import TopicSpec
 from streamfl.role_kind import RoleKind
@@ -16,7 +14,6 @@ from streamfl.runtime.kinds import find_kind, known_kinds
 from streamfl.settings import RoleSettings, load_kind, load_settings
 
 __all__ = [
-    "ConfigArgument",
     "Configured",
     "TopicFinding",
     "counted",
@@ -27,8 +24,6 @@ __all__ = [
     "policy",
     "read_configuration",
 ]
-
-ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The role's settings, a TOML file.")]
 
 
 @dataclass(frozen=True)
@@ -91,6 +86,8 @@ def inspect_topics(configured: Configured, bus: Bus, default_partitions: int | N
         state = states.get(spec.name)
         partitions = wanted[spec.name] or (default_partitions if state is None else None)
         problem, remedy = _judge(configured, spec, partitions, state)
+        if state is None and not spec.users and partitions is None:
+            remedy = f"create {like.get(spec.name, 'its input')} first: this one has as many partitions; then {remedy}"
         findings.append(TopicFinding(spec, partitions, state, problem, remedy))
     return findings
 

@@ -7,14 +7,15 @@ import signal
 import threading
 from contextlib import ExitStack, closing
 
-from streamfl.cli.output import CONFIGURATION, STALLED
-from streamfl.cli.preflight import ConfigArgument, inspect_topics, namesake_problem, namesakes, read_configuration
+from streamfl.cli.preflight import inspect_topics, namesake_problem, namesakes, read_configuration
 from streamfl.cli.unreadable import telling_remedy
+from streamfl.console import CONFIGURATION, STALLED, ConfigArgument
 from streamfl.role import ConfigurationError
 from streamfl.runtime.cluster_watch import ClusterWatch, topics_of
 from streamfl.runtime.health import HealthServer, Watchdog
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.log import configure, logger
+from streamfl.runtime.pool import Processes
 
 __all__ = ["run"]
 
@@ -44,7 +45,7 @@ def run(config: ConfigArgument) -> None:
             wrong.append(namesake_problem(configured, found))
         if wrong:
             raise ConfigurationError("\n".join(wrong))
-        worker = build_worker(settings, bus)
+        worker = build_worker(settings, bus, pool=Processes())
         watchdog = Watchdog(worker.health, _end_stalled)
         held.callback(watchdog.close)
         if settings.metrics.port is not None:

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from streamfl.cli.output import FormatOption, OutputFormat, print_json, say
-from streamfl.cli.preflight import ConfigArgument, read_configuration
+from streamfl.cli.preflight import read_configuration
 from streamfl.cli.unreadable import telling_remedy
+from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
 from streamfl.runtime.kinds import build_repair
 
 __all__ = ["skip"]

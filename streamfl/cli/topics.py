@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from streamfl.cli.access import Right, rights
-from streamfl.cli.output import CHECK_FAILED, FormatOption, OutputFormat, print_json, print_table, say
-from streamfl.cli.preflight import ConfigArgument, Configured, TopicFinding, inspect_topics, policy, read_configuration
+from streamfl.cli.preflight import Configured, TopicFinding, inspect_topics, policy, read_configuration
+from streamfl.console import CHECK_FAILED, ConfigArgument, FormatOption, OutputFormat, print_json, print_table, say
 
 __all__ = ["topics"]
 
@@ -32,7 +32,8 @@ def topics(
 ) -> None:
     """Show the role's topics as they are and as they have to be; exit code 4 if one cannot be used as it is.
 
-    Below are the rights that the role needs on a cluster with ACLs, each line to be put after kafka-acls.sh --add.
+    Below are the rights that the role needs on a cluster with ACLs, each line to be put after kafka-acls.sh --add, and what readers
+    of a topic learn that its name does not say.
     """
     configured = read_configuration(config)
     needed = rights(configured, principal)
@@ -46,12 +47,16 @@ def topics(
                 say(f"created {found.spec.name}")
             findings = inspect_topics(configured, bus, partitions)
     wrong = [found for found in findings if found.problem]
+    cautions = {found.spec.name: found.spec.caution for found in findings if found.spec.caution}
     if format is OutputFormat.JSON:
         created = [found.spec.name for found in made]
-        print_json({"ok": not wrong, "created": created, "topics": [_as_object(found) for found in findings], **_acls(needed)})
+        shown = [_as_object(found) for found in findings]
+        print_json({"ok": not wrong, "created": created, "topics": shown, **_acls(needed), "cautions": cautions})
     else:
         print_table("Topics", ("topic", "partitions", "cleanup", "state", "what to do"), map(_as_row, findings))
         print("\nACLs, each after kafka-acls.sh --bootstrap-server … --add", *(right.arguments for right in needed), sep="\n")
+        for name, caution in cautions.items():
+            print(f"\nWho reads {name}: {caution}")
     if wrong:
         raise typer.Exit(CHECK_FAILED)
 

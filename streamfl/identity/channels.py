@@ -7,6 +7,7 @@ from typing import Any
 
 from streamfl.identity.authentication import Identity
 from streamfl.identity.members import Member
+from streamfl.parts import Part
 from streamfl.role import Channels, ConfigurationError, Input, PeerError, Record, Sender
 
 __all__ = ["sealed_channels"]
@@ -43,7 +44,7 @@ def _checked(source: Input, identity: Identity) -> Input:
     def decode_own(record: Record) -> Any:
         message = decode(record)
         # The receiver would refuse what comes of it, and here nobody would know.
-        _check_name(identity.member, client_of(message))
+        _check_name(identity.member, message.sender if isinstance(message, Part) else client_of(message))
         return message
 
     return replace(source, decode=decode_own)
@@ -56,8 +57,11 @@ def _opened(source: Input, sender: Sender, identity: Identity) -> Input:
         # First: what a stranger wrote is not even looked at.
         member = check(record)
         message = decode(record)
-        name = sender.speaker(message)
-        if name is not None:
+        if isinstance(message, Part):
+            # Whoever puts the parts together sees to it that the whole speaks for nobody else.
+            if message.sender != member.name:
+                _check_name(member, message.sender)
+        elif (name := sender.speaker(message)) is not None:
             _check_name(member, name)
         return message
 

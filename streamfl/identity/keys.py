@@ -135,6 +135,8 @@ def add_key(path: Path) -> PrivateKey:
     key = PrivateKey.generate()
     beside = path.with_name(path.name + ".new")
     try:
+        # Of a rotation that was broken off: nobody has heard of that key.
+        beside.unlink(missing_ok=True)
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         _write(descriptor, [key, *keys])
         os.replace(beside, path)

@@ -1,1 +1,24 @@
-"""POF-MKL: personalised online federated learning with multiple kernels (Ghari and Shen, NeurIPS 2022)."""
+"""POF-MKL: personalised online federated multi-kernel learning. Clients have samples of their own."""
+
+from streamfl.system import System
+
+__all__ = ["SYSTEM"]
+
+SYSTEM = System(
+    name="pofmkl",
+    summary="clients with samples of their own",
+    kinds=("pofmkl-client", "pofmkl-server"),
+    roles="streamfl.pofmkl.roles:ROLES",
+    rank=0,
+    simulate="streamfl.pofmkl.lab.simulate:simulate",
+    demo="streamfl.pofmkl.lab.demo:demo",
+    sources={"pofmkl-client": "streamfl.pofmkl.lab.replay:samples"},
+    faults="streamfl.pofmkl.lab.faults:FAULTS",
+    fuzz="streamfl.pofmkl.lab.fuzz:POFMKL",
+    dashboard="streamfl.pofmkl.lab.dashboard:DASHBOARD",
+    commands={"features": "streamfl.pofmkl.lab.features:features", "compare": "streamfl.pofmkl.lab.compare:compare"},
+    exports={
+        "POFMKLClassifier": "streamfl.pofmkl.estimators:POFMKLClassifier",
+        "POFMKLRegressor": "streamfl.pofmkl.estimators:POFMKLRegressor",
+    },
+)

@@ -1,4 +1,4 @@
-"""Whether the server's model is made with this client's settings, by what the model's topic says."""
+"""Whether the server's model is made with this client's settings: the topic of the model says so."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ __all__ = ["Agreement"]
 
 
 class Agreement:
-    """What the server's records say of its settings; nothing of it is remembered, for the topic is read whole at every start.
+    """What the server's records say of its settings. None of it is remembered: the topic is read whole at every start.
 
-    A marker with the right fingerprint settles it for its shard, whatever the record of settings says: that one only names keys.
-    The last word of a shard counts, so that a record that somebody else wrote is believed until the server's next. own: this
-    client's values of what all members need alike. pace: those of its settings that the model does not depend on, and which the
-    server needs alike all the same; only the record tells of them, so that they are said and are no trouble.
+    A marker with the right fingerprint settles it for its shard, whatever the record of settings says. The record only serves to
+    name the keys that differ. The last marker of a shard counts: one that somebody else wrote is believed until the server's next.
+
+    own: this client's values of the settings that all members need alike.
+    pace: its values of settings that the server needs alike too, but that the model does not depend on. Only the record tells of
+        them, so a difference is logged and is no trouble.
     """
 
     def __init__(self, own: Mapping[str, Any], pace: Mapping[str, Any] | None = None) -> None:
@@ -54,7 +56,7 @@ class Agreement:
         return f"the server's model is made with other settings, so nothing is learnt together: {keys}. Give both the same"
 
     def notices(self) -> Iterable[Notice]:
-        """The trouble, and what else is not alike, whenever it is another."""
+        """The trouble, and the other settings that differ, each time that they change."""
         if self.trouble != self._said:
             self._said = self.trouble
             if self._said is not None:
@@ -72,7 +74,7 @@ def _differences(own: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Di
 
 
 def _go_together(one: Difference) -> bool:
-    """A client that waits at times needs a server that counts updates, as one that never waits."""
+    """Whether the two values fit together: a server that counts updates serves clients that wait at times and that never wait."""
     return one.key == "learning.staleness" and "lockstep" not in (one.old, one.new)
 
 

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from streamfl.pofmkl.client_record import ClientRecord
 from streamfl.pofmkl.messages import UPDATE, Update
+from streamfl.role import Measurement
 from streamfl.wire import VERSION, encoded_size
 
-__all__ = ["TokenBucket", "UpdateCost"]
+__all__ = ["Budgets", "TokenBucket", "UpdateCost", "Uplink"]
 
 _LARGEST = 2**62
+
+
+@dataclass(frozen=True)
+class Uplink:
+    """What a client may send in an upload.
+
+    kernels_per_upload: M; None: as many as ``bytes_per_second`` allow when the upload begins, or all.
+    bytes_per_second: the budget; None: there is none.
+    exploration: xi in [0, 1], the share of the bin's draw that is uniform   (POF-MKL, eq. 8).
+    """
+
+    kernels_per_upload: int | None = 1
+    bytes_per_second: float | None = None
+    exploration: float = 1.0
 
 
 @dataclass(frozen=True)
 class UpdateCost:
     """Upper bounds on the encoded bytes of an upload.
 
-    ``client`` is the client's name, ``row_bytes`` the raw bytes of one kernel's step, ``shards`` how many messages an upload may
-    be split into; ``notify_all`` if every shard gets one (lockstep); ``seal_bytes`` what a seal adds to a message.
+    client: the client's name.
+    row_bytes: the raw bytes of one kernel's step.
+    shards: how many messages an upload may be split into.
+    notify_all: every shard gets a message (lockstep).
+    seal_bytes: what a seal adds to a message.
     """
 
     client: str
@@ -52,8 +72,8 @@ class UpdateCost:
 class TokenBucket:
     """Bytes that may be sent: at most ``depth + rate * seconds`` in any span, never overdrawn.
 
-    By a clock that is set. Each time that it jumps ahead, a bucket at most fills up that would not have: one ``depth`` more.
-    ``filled_at``: what was noted by a clock that was ahead has to be set back to now, or nothing fills up until that time comes.
+    The clock may be set. Each time that it jumps ahead, the bucket fills at once: that is one ``depth`` more at most. Where the
+    clock was set back, ``filled_at`` has to be set to now; otherwise nothing fills up until that time comes again.
 
     >>> bucket = TokenBucket(rate=100.0, depth=200.0, tokens=200.0, filled_at=0.0)
     >>> bucket.take(150.0, now=0.0), bucket.take(150.0, now=0.5), bucket.take(150.0, now=1.0)
@@ -66,7 +86,7 @@ class TokenBucket:
         self.rate, self.depth, self.tokens, self.filled_at = rate, depth, tokens, filled_at
 
     def available(self, now: float) -> float:
-        """Bytes that may leave at ``now``. To ask changes nothing: what is remembered of a bucket changes only when bytes leave."""
+        """Bytes that may leave at ``now``. Asking changes nothing: a bucket's state changes only when bytes leave."""
         # A clock that steps back takes nothing away.
         return min(self.depth, self.tokens + self.rate * max(0.0, now - self.filled_at))
 
@@ -78,7 +98,7 @@ class TokenBucket:
         return True
 
     def sent(self, amount: float, now: float) -> None:
-        """What was taken earlier leaves now: the tokens that filled up since must not come on top of a full bucket.
+        """What was taken earlier leaves now. Tokens that filled up in between must not come on top of a full bucket.
 
         >>> bucket = TokenBucket(rate=100.0, depth=200.0, tokens=200.0, filled_at=0.0)
         >>> bucket.take(200.0, now=0.0), bucket.sent(200.0, now=2.0), bucket.available(now=2.0)
@@ -89,3 +109,40 @@ class TokenBucket:
     def _leave(self, tokens: float, now: float) -> None:
         # A clock that steps back must not refill the bucket twice for the same second.
         self.tokens, self.filled_at = tokens, max(self.filled_at, now)
+
+
+class Budgets:
+    """The byte budgets of a worker's clients: makes their buckets, and counts what they have allowed.
+
+    uplink: what a client may send.
+    row_bytes, shards, notify_all, seal_bytes: as :class:`UpdateCost` has them.
+    """
+
+    def __init__(self, uplink: Uplink, row_bytes: int, shards: int, notify_all: bool, seal_bytes: int) -> None:
+        self._rate = uplink.bytes_per_second
+        self._row_bytes = row_bytes
+        self._shards = shards
+        self._notify_all = notify_all
+        self._seal_bytes = seal_bytes
+        self._allowed = 0.0
+        self._last_now: float | None = None
+
+    def give(self, record: ClientRecord) -> tuple[TokenBucket | None, UpdateCost]:
+        """The bucket of a client, if there is a budget, and the cost of its uploads."""
+        cost = UpdateCost(record.name, self._row_bytes, self._shards, self._notify_all, self._seal_bytes)
+        if self._rate is None:
+            return None, cost
+        # A second of budget, or one kernel's update where that is more: less could never send anything.
+        depth = max(self._rate, float(cost.bytes_for(1)))
+        self._allowed += depth
+        return TokenBucket(self._rate, depth, min(record.tokens, depth), record.filled_at), cost
+
+    def pass_to(self, now: float, clients: int) -> None:
+        """Time has passed for so many clients."""
+        if self._last_now is not None and self._rate is not None:
+            self._allowed += max(0.0, now - self._last_now) * self._rate * clients
+        self._last_now = now
+
+    def measure(self) -> Iterable[Measurement]:
+        text = "Bytes that the budget has allowed so far; 0: no budget"
+        yield Measurement("update_budget_bytes", "counter", text, self._allowed)

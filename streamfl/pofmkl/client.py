@@ -1,234 +1,369 @@
-"""The mathematics of the paper at its clients: personal kernel weights over shared parameters.
+"""The client of POF-MKL: Algorithm 1 as a role, which says what is done in which order.
 
-Ghari and Shen, "Personalized Online Federated Learning with Multiple Kernels", NeurIPS 2022:
-equations (4), (6), (7) and (9).
+Ghari and Shen, "Personalized Online Federated Learning with Multiple Kernels", NeurIPS 2022. Of a sample x with label y, and
+parameters theta_i of every kernel i that the server published:
+
+    f_i = theta_i . z_i(x)                                  (4), (6)   paper_learner.py, streamfl.kernels
+    f = sum_i w_bar_i f_i,  w_bar_i = w_i / sum_j w_j       (6)        paper_learner.py
+    publish f
+    l_i = L(f_i, y) + lambda ||theta_i||^2                             paper_learner.py
+    draw bin j, with q_j = (1 - xi) u_j / sum(u) + xi / m   (8)        bins.py
+    w_i <- w_i exp(-eta l_i)                                (7)        paper_learner.py
+    send (eta / p_i) grad l_i for each kernel i of the bin  (9)        paper_learner.py, uploads.py
+    theta_i <- theta_i - (1/K) sum_k delta_ik               (10)       server.py, server_steps.py
+
+This is ``preset = "paper"``. With the default preset the server is sent target rows instead, and default_learner.py is the learner.
+
+Each part with state of its own bounds, remembers and restores it: who has a seat (seats.py), what waits for the model
+(labels_with_samples.py and late_labels.py, on waiting_room.py), what is gathered to be sent (uploads.py), the model as it is heard
+of (model_watch.py), and how well is predicted (outcomes.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import expit
 
-from streamfl.kernels import LOGISTIC, FeatureMap, Loss
-from streamfl.kernels.log_weights import normalised
-from streamfl.pofmkl.learner import Batch
-from streamfl.pofmkl.restored import check_inputs
-from streamfl.pofmkl.rows import Rows
-from streamfl.restored import check_within
-from streamfl.role import PeerError
-from streamfl.samples import LARGEST_NUMBER
-from streamfl.wire import decode_array, encode_array
+from streamfl.kernels import LOGISTIC
+from streamfl.moments import Moments, time_written
+from streamfl.pofmkl.agreement import Agreement
+from streamfl.pofmkl.bandwidth import Budgets, Uplink
+from streamfl.pofmkl.client_record import ClientRecord
+from streamfl.pofmkl.label_source import LabelSource
+from streamfl.pofmkl.labels_with_samples import LabelsWithSamples, StepTrace
+from streamfl.pofmkl.late_labels import LateLabels
+from streamfl.pofmkl.learner import Learner
+from streamfl.pofmkl.live_challengers import LiveChallengers
+from streamfl.pofmkl.messages import Prediction
+from streamfl.pofmkl.model import ModelTable
+from streamfl.pofmkl.model_watch import ModelWatch
+from streamfl.pofmkl.outcomes import Outcomes
+from streamfl.pofmkl.pace import Pace
+from streamfl.pofmkl.predictions import PredictionWriter
+from streamfl.pofmkl.seats import Client, ClientKey, Seats
+from streamfl.pofmkl.signed_model import ModelSigning
+from streamfl.pofmkl.uploads import Uploads
+from streamfl.records.fields import LABEL_RANGE
+from streamfl.records.input_watch import InputWatch
+from streamfl.records.join import LabelJoin
+from streamfl.restored import check_name
+from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
 
-__all__ = ["PaperLearner"]
-
-# A score is a mean of predictions, and these are cut at LARGEST_NUMBER.
-LARGEST_SCORE = 1.001 * LARGEST_NUMBER
-# Of as many losses as there may be, each of which is the square of such a number.
-LARGEST_SUM = 1e60
-# What is published is at most one label range beyond either end of it. Nothing bounds what a model predicts that diverged, or that
-# somebody else wrote; and a client that sees such labels is to be told that label_range is wrong, not to be followed.
-LOWEST, HIGHEST = -1.0, 2.0
+__all__ = ["ClientSnapshot", "Pace", "PofmklClient", "StepTrace", "Uplink"]
 
 
-class PaperLearner:
-    """Each client weighs the kernels by what they lost on its own samples; their parameters are everybody's.
+@dataclass(frozen=True)
+class ClientSnapshot:
+    """A client as the role knows it.
 
-    learning_rate eta, regularisation lambda, loss L. One object serves one thread, as its ``features`` do.
+    waiting: how many of its samples, or labels of [labels], wait for the model.
+    samples, labels: how many it has predicted and learnt.
+    uploads_begun, uploads_sent: its uploads; those sent are counted from the beginning of its epoch.
+    budget: the tokens in its bucket when bytes left it last, and how many fit; None without a budget.
     """
 
-    summed = True
-    drifts = 0
-    part_bytes = 0
+    waiting: int
+    samples: int
+    labels: int
+    uploads_begun: int
+    uploads_sent: int
+    budget: tuple[float, float] | None
 
-    def __init__(self, *, features: FeatureMap, learning_rate: float, regularisation: float, loss: Loss) -> None:
-        self.features = features
-        self.learning_rate = learning_rate
-        self.regularisation = regularisation
-        self.loss = loss
-        self.kernels: int = features.kernels
-        self.row_length: int = 2 * features.count
-        self.dimension: int = features.dimension
-        self.dtype: type[np.float32] | type[np.float64] = np.float64 if features.dtype == np.float64 else np.float32
-        self.input_dtype = self.dtype
-        number = np.dtype(self.dtype).newbyteorder("<")
-        self._forecast_type = np.dtype(
-            [("score", "<f8"), ("inputs", number, (self.dimension,)), ("kernel_predictions", number, (self.kernels,))]
-        )
-        # A row a client: its log-weights, its loss with each kernel alone, then the four sums.
-        self._personal = Rows(2 * self.kernels + 4)
-        self.bounded = 0
 
-    def borrow(self) -> int:
-        return self._personal.borrow(1)[0]
+class PofmklClient:
+    """Predicts every sample, learns from its label, and sends the server no more than it may.
 
-    def give_back(self, row: int) -> None:
-        self._personal.give_back([row])
+    One object serves all clients of its partitions: the samples of a poll go to the learner together. When updates go out, or
+    samples wait for the model, and no new version of it comes for ``patience`` seconds, the role is in trouble.
 
-    def take(self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]) -> _Taken:
-        kernels, starts, labels, labelled = self.kernels, batch.starts, batch.labels, batch.labelled
-        kernel_predictions = self._kernel_predictions(batch.inputs, parameters)
-        # l_i = L(f_i, y) + lambda ||theta_i||^2
-        plain_losses = self.loss.value(kernel_predictions, labels[:, None]) * labelled[:, None]
-        losses = plain_losses + self.regularisation * np.outer(labelled, squared_norms)
-        # (7): log w_i <- log w_i - eta l_i after each sample, so that sample s of a client is predicted with the losses before it.
-        changes = -self.learning_rate * losses
-        personal = self._personal.numbers[batch.rows]
-        log_weights = np.empty_like(changes)
-        log_weights[starts] = personal[:, :kernels]
-        for client in np.flatnonzero(batch.counts > 1).tolist():
-            start, end = starts[client], starts[client] + batch.counts[client]
-            log_weights[start + 1 : end] = log_weights[start] + np.cumsum(changes[start : end - 1], axis=0)
-        # (6): f = sum_i w_bar_i f_i
-        scores = np.einsum("bn,bn->b", normalised(log_weights), kernel_predictions, dtype=np.float64)
-        predictions = self._published(scores)
-        self._count_bounded(scores)
+    learner: the mathematics.
+    pace: how far a client runs ahead of the model.
+    uplink: what a client may send.
+    seed: of the federation.
+    clients: so many are remembered at most.
+    client_expiry: seconds without a sample after which a client makes room for another.
+    shards: of the model.
+    fingerprint: of the federation's settings.
+    encode_prediction: makes the user's record.
+    original: takes a prediction or label back to the label's own unit.
+    waiting_limit: so many samples or labels of a partition may wait, and one poll more at most.
+    patience: seconds without a new model.
+    trace: is told of every labelled sample that comes with its label.
+    challengers: learn beside the learner and are measured; nothing else depends on them.
+    join: brings labels of a topic of their own to their samples; None: labels come with their samples.
+    signing: where members have keys, says which versions of the model are the server's.
+    seal_bytes: where members have keys, what a seal adds to an update.
+    agreement: whether the server's settings are this client's.
+    watch: looks at every sample and label.
+    """
 
-        last = starts + batch.counts - 1
-        errors = np.where(labelled, np.square(predictions - labels), 0.0)
-        own_losses = self.loss.value(scores, labels) * labelled
-        sums = np.stack([np.ones(len(labels)), labelled, errors, own_losses], axis=1)
-        personal[:, :kernels] = log_weights[last] + changes[last]
-        personal[:, kernels:-4] += np.add.reduceat(plain_losses, starts, axis=0)
-        personal[:, -4:] += np.add.reduceat(sums, starts, axis=0)
-        self._personal.numbers[batch.rows] = personal
-        return _Taken(self, batch, parameters, predictions, scores, kernel_predictions, log_weights, changes)
-
-    def _published(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        # With the logistic loss f is the log-odds of label 1, and what a user reads is its probability.
-        return np.asarray(expit(scores) if self.loss is LOGISTIC else np.clip(scores, LOWEST, HIGHEST))
-
-    def _count_bounded(self, scores: NDArray[np.float64]) -> None:
-        if self.loss is not LOGISTIC:
-            self.bounded += int(np.count_nonzero((scores < LOWEST) | (scores > HIGHEST)))
-
-    def _kernel_predictions(self, inputs: NDArray[Any], parameters: NDArray[Any]) -> NDArray[Any]:
-        # (4), (6): f_i = theta_i . z_i(x)
-        kernel_predictions = self.features.predict(inputs, parameters)
-        if not np.abs(kernel_predictions).max(initial=0.0) < LARGEST_NUMBER:
-            # Steps that were far too long have made the model useless; nothing that is not a number may be remembered or sent.
-            kernel_predictions = np.clip(np.nan_to_num(kernel_predictions), -LARGEST_NUMBER, LARGEST_NUMBER)
-        return kernel_predictions
-
-    def predict(self, rows: NDArray[np.intp], inputs: NDArray[Any], parameters: NDArray[Any]) -> _Forecast:
-        kernel_predictions = self._kernel_predictions(inputs, parameters)
-        weights = normalised(self._personal.numbers[rows, : self.kernels])
-        content = np.empty(len(rows), self._forecast_type)
-        content["inputs"], content["kernel_predictions"] = inputs, kernel_predictions
-        content["score"] = np.einsum("bn,bn->b", weights, kernel_predictions, dtype=np.float64)
-        self._personal.numbers[rows, -4] += 1
-        self._count_bounded(content["score"])
-        return _Forecast(content, self._published(content["score"]))
-
-    def learn(
+    def __init__(
         self,
-        rows: NDArray[np.intp],
-        forecasts: Sequence[bytes],
-        labels: NDArray[np.float64],
-        parameters: NDArray[Any],
-        squared_norms: NDArray[np.float64],
-    ) -> _Taken:
-        """(7) and (9) with the f_i of then, and the parameters of now in the regularisation only."""
-        then = np.frombuffer(b"".join(forecasts), self._forecast_type)
-        scores, kernel_predictions = then["score"].copy(), then["kernel_predictions"].astype(self.dtype)
-        predictions = self._published(scores)
-        plain_losses = self.loss.value(kernel_predictions, labels[:, None])
-        changes = -self.learning_rate * (plain_losses + self.regularisation * squared_norms)
-        personal = self._personal.numbers[rows]
-        log_weights = personal[:, : self.kernels].copy()
-        personal[:, : self.kernels] += changes
-        personal[:, self.kernels : -4] += plain_losses
-        personal[:, -3:] += np.stack([np.ones(len(rows)), np.square(predictions - labels), self.loss.value(scores, labels)], axis=1)
-        self._personal.numbers[rows] = personal
-        one = np.ones(len(rows), np.intp)
-        batch = Batch(rows, np.arange(len(rows)), one, then["inputs"].astype(self.dtype), labels, one.astype(np.bool_))
-        return _Taken(self, batch, parameters, predictions, scores, kernel_predictions, log_weights, changes)
+        *,
+        learner: Learner,
+        pace: Pace,
+        uplink: Uplink,
+        seed: int,
+        clients: int,
+        client_expiry: float = 86_400.0,
+        shards: int = 1,
+        fingerprint: int = 0,
+        encode_prediction: Callable[[Prediction], bytes] = msgspec.json.encode,
+        original: Callable[[float], float] = float,
+        waiting_limit: int = 10_000,
+        patience: float = math.inf,
+        trace: Callable[[StepTrace], None] | None = None,
+        challengers: LiveChallengers | None = None,
+        join: LabelJoin | None = None,
+        signing: ModelSigning | None = None,
+        seal_bytes: int = 0,
+        agreement: Agreement | None = None,
+        watch: InputWatch | None = None,
+    ) -> None:
+        self.learner = learner
+        self.pace = pace
+        self.fingerprint = fingerprint
+        self.waiting_limit = waiting_limit
+        self.challengers = challengers
+        self.model = ModelTable(
+            learner.kernels, learner.row_length, learner.dimension, shards, fingerprint, learner.dtype, signing
+        )
+        self.agreement = agreement or Agreement({})
+        self.watch = watch or InputWatch(None, LABEL_RANGE, (0.0, 1.0), join is not None, clients)
+        self._model_watch = ModelWatch(self.model, self.agreement, pace.lockstep, patience)
+        row_bytes = learner.row_length * np.dtype(learner.dtype).itemsize
+        self._budgets = Budgets(uplink, row_bytes, shards, pace.lockstep, seal_bytes)
+        self._seats = Seats(learner, self._budgets, seed, clients, client_expiry)
+        self._uploads = Uploads(learner, self.model, pace, uplink, self._budgets, self._seats, fingerprint, seal_bytes)
+        self._outcomes = Outcomes(learner, self._seats)
+        self._moments = Moments()
+        predictions = PredictionWriter(encode_prediction, original, self.model)
+        parts = (learner, self.model, self._seats, self._uploads, self._outcomes, predictions)
+        budgeted = uplink.bytes_per_second is not None
+        self._labels: LabelSource
+        if join is None:
+            self._labels = LabelsWithSamples(*parts, budgeted=budgeted, challengers=challengers, trace=trace)
+        else:
+            self._labels = LateLabels(*parts, budgeted=budgeted, join=join, watch=self.watch)
 
     @property
-    def forecast_bytes(self) -> int:
-        return self._forecast_type.itemsize
-
-    def check_forecast(self, content: bytes) -> None:
-        if len(content) != self._forecast_type.itemsize:
-            expected = self._forecast_type.itemsize
-            raise PeerError("shape", f"what is kept of a sample has {len(content)} bytes, not {expected}")
-        forecast = np.frombuffer(content, self._forecast_type)[0]
-        check_inputs(forecast["inputs"], self.dimension)
-        for name in ("score", "kernel_predictions"):
-            check_within(forecast[name], -LARGEST_SCORE, LARGEST_SCORE, name)
+    def wake_at(self) -> float | None:
+        due = (self._labels.wake_at, self._uploads.next_due, self._model_watch.wake_at)
+        return min([when for when in due if when is not None], default=None)
 
     @property
-    def record_bytes(self) -> int:
-        return int(self._personal.numbers.shape[1]) * 8
-
-    def remember(self, rows: Sequence[int]) -> list[bytes]:
-        content, width = encode_array(self._personal.numbers[rows]), self.record_bytes
-        return [content[start : start + width] for start in range(0, len(content), width)]
-
-    def parts(self, row: int) -> Iterable[tuple[bytes, bytes]]:
-        return ()
-
-    def part_keys(self, row: int) -> Iterable[bytes]:
-        return ()
-
-    def restore(self, row: int, remembered: bytes) -> None:
-        numbers = decode_array(remembered, np.float64, self._personal.numbers.shape[1:], "the numbers of a client")
-        samples, labels = numbers[-4], numbers[-3]
-        if not 0 <= labels <= samples <= 2**53 or samples % 1 or labels % 1:
-            raise PeerError("malformed", f"{samples:g} samples and {labels:g} labels of a client are remembered")
-        check_within(numbers[: self.kernels], -LARGEST_SUM, LARGEST_SUM, "weights of kernels")
-        check_within(numbers[self.kernels : -4], 0.0, LARGEST_SUM, "losses of kernels")
-        check_within(numbers[-2:], 0.0, LARGEST_SUM, "losses")
-        self._personal.numbers[row] = numbers
-
-    def restore_part(self, row: int, key: bytes, value: bytes) -> None:
-        raise PeerError("malformed", "a client's state has parts that preset paper does not know: it is of another preset")
-
-    def sums(self, rows: Sequence[int]) -> NDArray[np.float64]:
-        return self._personal.numbers[rows, -4:]
-
-    def kernel_losses(self, rows: Sequence[int]) -> NDArray[np.float64]:
-        return self._personal.numbers[rows, self.kernels : -4]
-
-
-@dataclass(frozen=True)
-class _Forecast:
-    """Samples as they were predicted: the score (6) of each, its inputs and the f_i."""
-
-    content: NDArray[Any]
-    predictions: NDArray[np.float64]
-
-    def encoded(self) -> list[bytes]:
-        content, size = self.content.tobytes(), self.content.itemsize
-        return [content[start : start + size] for start in range(0, len(content), size)]
-
-
-@dataclass(frozen=True)
-class _Taken:
-    """A batch as it was learnt: ``changes`` of its log-weights, (samples, kernels), and the rest as :class:`Taken` has it."""
-
-    learner: PaperLearner
-    batch: Batch
-    parameters: NDArray[Any]
-    predictions: NDArray[np.float64]
-    scores: NDArray[np.float64]
-    kernel_predictions: NDArray[Any]
-    log_weights: NDArray[np.float64]
-    changes: NDArray[np.float64]
+    def full(self) -> Collection[int]:
+        return self._labels.room.full(self.waiting_limit)
 
     @property
-    def log_weights_after(self) -> NDArray[np.float64]:
-        return self.log_weights + self.changes
+    def waiting(self) -> Mapping[str, int]:
+        return {"samples": self._labels.room.total} if self._labels.room.total else {}
 
-    def steps(self, samples: NDArray[np.intp], kernels: NDArray[np.intp], probabilities: NDArray[np.float64]) -> NDArray[Any]:
-        """(eta / p_i) grad l_i with grad l_i = L'(f_i, y) z_i(x) + 2 lambda theta_i   (POF-MKL, eq. 9)."""
-        learner, batch = self.learner, self.batch
-        slopes = learner.loss.gradient(self.kernel_predictions[samples, kernels], batch.labels[samples])
-        gradients: NDArray[Any] = slopes[:, None] * learner.features.rows(batch.inputs[samples], kernels)
-        gradients += 2.0 * learner.regularisation * self.parameters[kernels]
-        gradients *= (learner.learning_rate / probabilities)[:, None]
-        return gradients
+    @property
+    def prompt(self) -> bool:
+        return self.pace.lockstep
+
+    @property
+    def trouble(self) -> str | None:
+        return (
+            self.agreement.trouble
+            or self._model_watch.trouble
+            or self._outcomes.trouble
+            or self.watch.trouble(self._outcomes.ever_learnt)
+        )
+
+    def notices(self) -> Iterable[Notice]:
+        yield from self.agreement.notices()
+        yield from self.watch.notices(self._outcomes.ever_learnt)
+        yield from self._labels.notices()
+        yield from self._outcomes.notices()
+
+    def open(self, partition: int) -> None:
+        self._moments.opened()
+        self._seats.open(partition)
+        self._labels.open(partition)
+
+    def close(self, partition: int) -> None:
+        for client in self._seats.close(partition):
+            self._uploads.forget(client)
+        self._labels.close(partition)
+        if not self._seats.partitions:
+            self._model_watch.nobody_asks()
+
+    def forget(self, name: str) -> bool:
+        known = self._seats.named(name)
+        for client in known:
+            self._forget(client)
+        return bool(known)
+
+    def _forget(self, client: Client) -> None:
+        """Whatever is remembered of a client goes, with what waits."""
+        self._seats.forget(client, self._labels.forget(client))
+        self._uploads.forget(client)
+
+    def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
+        if self._moments.pass_to(now, tick=not batch):
+            self._set_back(now)
+        self._budgets.pass_to(now, len(self._seats))
+        before = self.model.versions
+        replies: list[Send | Rejection] = []
+        self._hear(batch, now, replies)
+        if self.model.versions != before:
+            if any(current < earlier for current, earlier in zip(self.model.versions, before, strict=True)):
+                self._seats.release(self.model.versions)
+            self._labels.room.look_again(self._seats)
+        replies += self._uploads.send_outdated(now)
+        if not batch:
+            replies += self._uploads.send_due(now)
+        replies += self._labels.advance(now, tick=not batch)
+        self._model_watch.look(self._uploads.sent, self._labels.room.total > 0, self._anybody_waits_for_model, now, tick=not batch)
+        self._outcomes.judge()
+        return replies
+
+    def _anybody_waits_for_model(self) -> bool:
+        return not all(map(self._uploads.may_learn, self._labels.room.waiting_clients()))
+
+    def _hear(self, batch: Sequence[Received], now: float, replies: list[Send | Rejection]) -> None:
+        """Take what came, each message by itself; what is refused is added to ``replies``."""
+        logistic, watch, labels, seats = self.learner.loss is LOGISTIC, self.watch, self._labels, self._seats
+        for received in batch:
+            channel, message = received.channel, received.message
+            try:
+                if channel == "model":
+                    self._model_watch.hear(message, received.partition)
+                    continue
+                key = received.partition, message.client
+                # Before it may be refused: for want of a seat it often is because of how the topic is keyed.
+                if channel == "samples":
+                    watch.sample(*key, message.label)
+                else:
+                    watch.label(*key, message.label)
+                if logistic:
+                    _check_class(message.label)
+                client: Client | None
+                if channel == "samples":
+                    written_at = min(time_written(received.record.timestamp, now), now)
+                    client = seats.see(key, written_at) or self._seat(key, written_at, now)
+                else:
+                    client = seats.find(key)
+                labels.arrive(key, client, message, received.record.key)
+            except PeerError as error:
+                replies.append(Rejection(received, error))
+        seats.batch_is_over()
+
+    def _seat(self, key: ClientKey, written_at: float, now: float) -> Client:
+        """Give the new client a seat whose sample came. PeerError if there is none."""
+        if len(self._seats) >= self._seats.limit:
+            self._make_room(key, self._seats.reached(key[0], written_at))
+        client = self._seats.give(key, now)
+        self._seats.see(key, written_at)
+        return client
+
+    def _make_room(self, newcomer: ClientKey, at: float) -> None:
+        """Forget the client that has been idle for longest; PeerError if none has been for long enough."""
+        waiting = self._labels.room.waiting
+        longest = self._seats.longest_idle(at, lambda client: self._uploads.is_open(client) or waiting(client) > 0)
+        if longest is None:
+            elsewhere = self._seats.elsewhere(newcomer[1])
+            if elsewhere:
+                remedy = f"its samples come in the partitions {elsewhere} too: write the topic with the client as the key"
+            else:
+                remedy = self.watch.disorder or (
+                    "raise federation.clients, or wait until one has been without a sample for federation.client_expiry_seconds = "
+                    f"{self._seats.expiry:g}"
+                )
+            raise PeerError("too_many_clients", f"{newcomer[1]!r} would be client {self._seats.limit + 1}: {remedy}")
+        self._seats.expired += 1
+        self._forget(longest)
+
+    def _set_back(self, now: float) -> None:
+        """Let everything that was noted after ``now`` have been now: the clock was ahead."""
+        self._uploads.set_back(now)
+        self._seats.set_back(now)
+        self._labels.set_back(now)
+
+    def changed_state(self) -> Iterable[StateChange]:
+        yield from self._seats.forgotten()
+        yield from self._seats.changed_state(self._uploads.remembered)
+        yield from self._labels.changed_state()
+
+    def restore(self, change: StateChange) -> None:
+        kind, _, rest = change.key.partition(b"/")
+        value = change.value or b""
+        try:
+            if kind == b"client":
+                self._restore_client((change.partition, check_name(rest)), msgspec.msgpack.decode(value, type=ClientRecord))
+            elif kind == b"part":
+                end = 2 + int.from_bytes(rest[:2], "big")
+                self._seats.restore_part((change.partition, check_name(rest[2:end])), rest[end:], value)
+            elif kind in (b"join", b"waiting"):
+                self._labels.restore(kind, change.partition, rest, value)
+            else:
+                raise PeerError("malformed", f"{change.key!r} is nothing that a client remembers")
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise PeerError("malformed", f"a client's state: {error}") from None
+
+    def _restore_client(self, key: ClientKey, record: ClientRecord) -> None:
+        self._uploads.check_versions(record.learnt_on)
+        upload, record.upload = record.upload, None
+        client = self._seats.restore(key, record)
+        if upload is not None:
+            self._uploads.restore(client, upload)
+
+    @property
+    def trace(self) -> Callable[[StepTrace], None] | None:
+        """Is told of every labelled sample that comes with its label."""
+        return self._labels.trace if isinstance(self._labels, LabelsWithSamples) else None
+
+    @trace.setter
+    def trace(self, trace: Callable[[StepTrace], None]) -> None:
+        assert isinstance(self._labels, LabelsWithSamples), "labels on a topic of their own are not traced"
+        self._labels.trace = trace
+
+    @property
+    def predicted(self) -> int:
+        """Samples predicted by this object since it was made."""
+        return self._outcomes.predicted
+
+    def regret(self) -> dict[str, float]:
+        """Each client's regret   (POF-MKL, eq. 11), without the regularisation term."""
+        return self._outcomes.regret()
+
+    def snapshot(self) -> dict[ClientKey, ClientSnapshot]:
+        """What is known of each client, by partition and name: for whoever checks it."""
+        found = {}
+        for client in self._seats:
+            record, bucket = client.record, client.bucket
+            samples, labels, _, _ = self.learner.sums([client.row])[0].tolist()
+            found[client.key] = ClientSnapshot(
+                waiting=self._labels.room.waiting(client),
+                samples=int(samples),
+                labels=int(labels),
+                uploads_begun=record.uploads_drawn,
+                uploads_sent=record.sequence,
+                budget=None if bucket is None else (bucket.tokens, bucket.depth),
+            )
+        return found
+
+    def measure(self) -> Iterable[Measurement]:
+        yield from self._outcomes.measure_counts()
+        yield Measurement("clients", "gauge", "Clients on this worker", len(self._seats), (), True)
+        waiting = sum(1 for _ in self._labels.room.waiting_clients())
+        yield Measurement("waiting_clients", "gauge", "Clients whose samples or labels wait for the model", waiting, (), True)
+        text = "Samples, or labels of [labels], that wait for the model"
+        yield Measurement("waiting_samples", "gauge", text, self._labels.room.total)
+        yield Measurement("expired_clients", "counter", "Clients forgotten to make room for others", self._seats.expired)
+        yield from self._outcomes.measure_errors()
+        yield from self.watch.measure()
+        yield from self._labels.measure()
+        yield from self._model_watch.measure()
+        yield from self._uploads.measure()
+
+
+def _check_class(label: float | None) -> None:
+    if label not in (None, 0.0, 1.0):
+        raise PeerError("label", f"label {label}, 0 or 1 is expected with the logistic loss (after samples.label_range)")

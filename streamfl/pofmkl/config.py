@@ -9,10 +9,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from streamfl.challengers import challenger_names
 from streamfl.kernels.dictionary import LARGEST_SMOOTHNESS, Kernel, grid, paper_dictionary
+from streamfl.learning.challengers import challenger, challenger_names, is_own
 from streamfl.pofmkl.views import VIEWS
-from streamfl.samples import LabelsSection, SamplesSection
+from streamfl.records.labels import LabelsSection
+from streamfl.records.samples import SamplesSection
+from streamfl.role import ConfigurationError
 from streamfl.settings import Federation, RoleSettings, Section
 
 __all__ = [
@@ -43,14 +45,16 @@ class PofmklFederation(Federation):
     """Who learns together. Every member has to be given the same values."""
 
     clients: int = Field(ge=1, le=1_000_000)
-    """K, the size of the federation: the server divides by it."""
+    """K, the size of the federation. The server divides by it, and no more clients than this are remembered."""
     shards: int = Field(default=1, ge=1, le=10_000)
-    """Partitions of the updates and the model, over which the kernels are dealt."""
+    """Partitions of updates and model. The kernels are dealt over them, so this many server workers can share the work. At most as
+    many as kernels."""
     features: list[str] | int | None = None
-    """What a sample consists of: the inputs' names in order, or how many numbers they are. A new federation needs it; one that
-    began without it goes on with as many as it learnt from."""
+    """What a sample consists of: the inputs' names in an order that is the same everywhere, or how many numbers they are where they
+    come as one list. A new server needs it. One that began without it goes on with as many as it learnt from."""
     client_expiry_seconds: float = Field(default=86_400.0, gt=0, allow_inf_nan=False)
-    """Seconds after which a client that says nothing makes room for another; nobody is forgotten while there is room."""
+    """After so many seconds without an update a client makes room for another, if there is no room. At a worker of clients: without
+    a sample, by the newest time in any of its partitions."""
 
     @field_validator("features")
     @classmethod
@@ -71,34 +75,36 @@ class LearningSection(Section):
     """How clients learn. Symbols are those of Ghari and Shen, NeurIPS 2022."""
 
     preset: Literal["default", "paper"] = "default"
-    """default: the learner to use. paper: the text to the letter, with what it leaves open as the documentation lists it."""
+    """`default`: the learner to use. `paper`: the text to the letter; what it leaves open is as the other keys say."""
     staleness: Literal["lockstep", "bounded", "async"] = "async"
-    """How far a client may run ahead of the model: not at all, max_staleness samples, or as far as it likes; left out with
-    preset = "paper": lockstep. The server's has to be lockstep where the clients' is."""
+    """How far a client may run ahead of the model. `async`: nobody waits. `bounded`: max_staleness samples on one model version.
+    `lockstep`: a round at a time, as in the paper; with `paper` this is the default. The server and the clients need the same."""
     max_staleness: int | None = Field(default=None, ge=1)
-    """The samples that a client may take on one model version; belongs to staleness = "bounded"."""
+    """The samples that a client may take on one model version. `bounded` requires it; nothing else has it."""
     precision: Literal["float32", "float64"] = "float32"
-    """Of features and parameters; log-weights and sums are float64 always."""
+    """Of features and parameters. Weights and sums are float64 always."""
     loss: Literal["square", "logistic"] = "square"
-    """logistic: for labels 0 and 1."""
+    """`logistic` is for labels 0 and 1: predictions are the probability of 1."""
     server_step: Literal["least-squares", "gradient", "adagrad"] = "least-squares"
-    """What the server makes of an update; belongs to preset = "default"."""
+    """With the preset `default`: what the server makes of an update."""
     learning_rate: float | None = Field(default=None, gt=0, le=1e6, allow_inf_nan=False)
-    """eta; left out: 1 / sqrt(horizon), or 0.5 with server_step = "gradient" and 0.1 with "adagrad"."""
+    """eta. Left out: 0.5 with `gradient`, 0.1 with `adagrad`, 1 / sqrt(horizon) with `paper`."""
     horizon: int = Field(default=1000, ge=1, le=10**15)
-    """T, the samples a client expects to see; belongs to preset = "paper"."""
+    """With `paper`: T, the samples that a client expects to see."""
     regularisation: float = Field(default=1e-3, ge=0, le=1e6, allow_inf_nan=False)
-    """lambda; belongs to preset = "paper"."""
+    """With `paper`: lambda."""
     exploration: float | None = Field(default=None, ge=0, le=1)
-    """xi, the share of the bin's draw that is uniform (equation 8); left out: 0.2, or 1 with preset = "paper"."""
+    """xi, the uniform share of the draw of kernels to send (equation 8). Left out: 0.2, or 1 with `paper`."""
     features_per_kernel: int = Field(default=100, ge=1, le=100_000)
-    """D, frequencies a kernel."""
+    """D, frequencies a kernel. Kernels x D x inputs x 8 bytes may be 4 GiB at most."""
     shared_directions: bool = False
-    """Kernels of one family share directions, scaled by bandwidth: faster, and no longer independent draws."""
+    """With `paper`: kernels of one family share directions, scaled by bandwidth. There is less to compute, and the draws are no
+    longer independent."""
     round_timeout_seconds: float = Field(default=30.0, gt=0, allow_inf_nan=False)
-    """Seconds that a lockstep round waits for clients that are lost."""
+    """So many seconds a lockstep round waits for silent clients. The first round waits for all of federation.clients, a later one
+    for those that took part in the round before. Who let a round time out is waited for again once it takes part."""
     upload_interval_ms: int = Field(default=1000, ge=1, le=86_400_000)
-    """Milliseconds after which a window without a new model is uploaded; belongs to "bounded" and "async"."""
+    """In `bounded` and `async`: after so many milliseconds what was gathered is uploaded even without a new model."""
 
     @property
     def rate(self) -> float:
@@ -110,8 +116,8 @@ class LearningSection(Section):
         return 0.1 if self.server_step == "adagrad" else 0.5
 
     @property
-    def exploration_rate(self) -> float:
-        """xi."""
+    def effective_exploration(self) -> float:
+        """xi: the setting, or what stands for it where it is left out."""
         return self.exploration if self.exploration is not None else 1.0 if self.preset == "paper" else 0.2
 
     @model_validator(mode="before")
@@ -137,14 +143,14 @@ class KernelsSection(Section):
     """The dictionary: every family, or every view, at every bandwidth. Where nothing is said it is the preset's."""
 
     views: list[Literal["standardised", "centred", "standardised-lags", "centred-lags"]] | None = Field(default=None, min_length=1)
-    """What the Gaussian kernels of preset = "default" see of a sample; left out: all four."""
+    """With the preset `default`: what kernels see of a sample. Left out: all four."""
     families: list[Literal["gaussian", "laplacian", "matern"]] | None = Field(default=None, min_length=1)
-    """Families of the grid, with preset = "paper"; left out, with bandwidths given: gaussian."""
+    """With `paper`: the kernels' families. Left out with bandwidths given: `gaussian`."""
     bandwidths: list[float] | None = Field(default=None, min_length=1)
-    """sigma. Of preset = "default" on scaled views; left out: 0.35, 0.5, 0.7, 1.4, 2.8, 5.6, or three of them where few kernels are
-    sent. Of preset = "paper" in units of the inputs after input_norm; left out, with families given: its 51."""
+    """With the preset `default`: on scaled views; left out: 0.35, 0.5, 0.7, 1.4, 2.8, 5.6, or 0.7, 1.4, 2.8 where one or two
+    kernels are sent. With `paper`: in units of the inputs after input_norm; left out with families given: its 51."""
     smoothness: float = Field(default=1.5, gt=0, le=LARGEST_SMOOTHNESS)
-    """nu of the Matern family, a multiple of 0.5."""
+    """With `paper`: nu of the Matern family, a multiple of 0.5; 0.5 is the exponential kernel."""
 
     @model_validator(mode="after")
     def _values_are_usable(self) -> KernelsSection:
@@ -167,8 +173,8 @@ class KernelsSection(Section):
 
 def _known_models(value: list[str]) -> list[str]:
     known = challenger_names()
-    if len(set(value)) < len(value) or not set(value) <= set(known):
-        raise ValueError(f"any of {', '.join(known)} are expected, and none twice")
+    if len(set(value)) < len(value) or not all(name in known or is_own(name) for name in value):
+        raise ValueError(f'any of {", ".join(known)} are expected, or a "package.module:function" of your own, and none twice')
     return value
 
 
@@ -183,32 +189,36 @@ class ExpertsSection(Section):
     )
     """Predictors from the client's own samples, beside the kernels."""
     river: ModelNames = Field(default=[])
-    """Any of the models that challengers can be, on the client's latest 100 to 256 samples, beside the kernels as well."""
+    """Any that challengers.models may name, as experts beside the kernels. They learn a client's latest 100 to 256 samples, and
+    begin anew with the latest 100 to 128 whenever these have been followed by as many."""
     mixtures: list[Literal["kernels", "all", "ridge"]] = Field(default=["kernels", "all", "ridge"], min_length=1)
-    """How they are combined: kernels alone, all of them, all corrected by a ridge regression. The results are mixed once more."""
+    """`kernels`: the kernels alone. `all`: all experts. `ridge`: all of them, corrected by a ridge regression. The results are
+    mixed once more."""
 
 
 class DriftSection(Section):
     """What a client does when its errors rise; belongs to preset = "default"."""
 
     detector: Literal["adwin", "none"] = "adwin"
-    """adwin: where River's ADWIN finds that they have, the client no longer keeps its samples before that. none: it keeps them."""
+    """`adwin`: where River's ADWIN finds that a client's errors rose, the client forgets its samples from before. `none`: no client
+    ever forgets at once."""
 
 
 class ChallengersSection(Section):
     """What learns beside a client on its own samples, to be measured: its predictions are not published and not remembered."""
 
     models: ModelNames = Field(default=[])
-    """running-mean, last-label, linear, knn, scaled-knn, hoeffding: River's regressors, or classifiers with loss = "logistic"."""
+    """Any of `running-mean`, `last-label`, `linear`, `knn`, `scaled-knn`, `hoeffding`; with the logistic loss River's classifiers.
+    """
 
 
 class UplinkSection(Section):
     """What a client may send. Neither given: 5 kernels of a sample, or with preset = "paper" every kernel's at every upload."""
 
     budget_bytes_per_second: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Of one client, on encoded bytes with key, headers and framing."""
+    """Of one client, in bytes as sent, with key, headers and framing; never exceeded."""
     kernels_per_upload: int | None = Field(default=None, ge=1)
-    """M, the size of a bin."""
+    """M, the most kernels in an upload."""
 
     @model_validator(mode="after")
     def _one_of_them(self) -> UplinkSection:
@@ -306,6 +316,16 @@ class PofmklSettings(RoleSettings):
                     f'{section}.{min(given)} has no meaning with learning.preset = "{preset}"; leave it out or set '
                     f'learning.preset = "{other}"'
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _own_models_fit_the_loss(self) -> PofmklSettings:
+        for key, names in (("experts.river", self.experts.river), ("challengers.models", self.challengers.models)):
+            for name in filter(is_own, names):
+                try:
+                    challenger(name, self.learning.loss)
+                except ConfigurationError as error:
+                    raise ValueError(f"{key}: {error}") from None
         return self
 
     @model_validator(mode="after")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from streamfl.kernels import Loss
 
-__all__ = ["Batch", "Forecast", "Learner", "Taken"]
+__all__ = ["Batch", "Forecast", "Learner", "Learnt"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Batch:
     labelled: NDArray[np.bool_]
 
 
-class Taken(Protocol):
+class Learnt(Protocol):
     """A batch that was predicted and then learnt from, each sample's prediction before its label was used."""
 
     @property
@@ -64,7 +64,7 @@ class Forecast(Protocol):
 
     @property
     def predictions(self) -> NDArray[np.float64]:
-        """What the user reads, (samples,), as :class:`Taken` has it."""
+        """What the user reads, (samples,), as :class:`Learnt` has it."""
 
     def encoded(self) -> list[bytes]:
         """What has to be kept of each sample until its label comes, of equal length all."""
@@ -94,7 +94,7 @@ class Learner(Protocol):
     def give_back(self, row: int) -> None:
         """Forget a client."""
 
-    def take(self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]) -> Taken:
+    def predict_and_learn(self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]) -> Learnt:
         """Predict and learn every sample; parameters (kernels, 2 D) and their squared norms (kernels,) are the server's."""
 
     def predict(self, rows: NDArray[np.intp], inputs: NDArray[Any], parameters: NDArray[Any]) -> Forecast:
@@ -107,7 +107,7 @@ class Learner(Protocol):
         labels: NDArray[np.float64],
         parameters: NDArray[Any],
         squared_norms: NDArray[np.float64],
-    ) -> Taken:
+    ) -> Learnt:
         """Learn the label, (clients,), of one sample of each of these clients that :meth:`predict` predicted some time ago."""
 
     @property

@@ -11,10 +11,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.challengers import Challenger, challenger
-from streamfl.pofmkl.classification import classification_figures
+from streamfl.learning.accuracy import classification_figures
+from streamfl.learning.challengers import Challenger, challenger
+from streamfl.records.samples import Sample
 from streamfl.role import Measurement
-from streamfl.samples import Sample
 
 __all__ = ["WINDOW", "LiveChallengers", "classification_measurements"]
 
@@ -35,7 +35,7 @@ _SINCE = "since this worker's start; a client's challenger begins anew when the 
 class LiveChallengers:
     """Predicts each labelled sample with every challenger of its client, then lets them learn it.
 
-    models: names that :func:`streamfl.challengers.challenger` knows, others are a ConfigurationError. A challenger is held for each
+    models: names that :func:`challenger` knows, others are a ConfigurationError. A challenger is held for each
     client and model until its partition is closed; one that raises, or whose prediction is no finite number, is dropped for that
     client and counted, and the first one of a model is logged.
     """
@@ -98,9 +98,8 @@ class LiveChallengers:
             yield Measurement(
                 "challenger_mse", "gauge", f"Mean squared error of the challenger on the clients' own samples, {_SINCE}", mse, label
             )
-            yield Measurement(
-                "challenger_mse_windowed", "gauge", f"The same over the last 1000 labels, of those {_SINCE}", windowed, label
-            )
+            text = f"Mean squared error of the challenger over the last 1000 labels, of those {_SINCE}"
+            yield Measurement("challenger_mse_windowed", "gauge", text, windowed, label)
             yield Measurement("challenger_labels", "counter", f"Labels that the challenger was judged by, {_SINCE}", count, label)
             yield Measurement(
                 "challenger_failures", "counter", "Clients for which the challenger failed and is off", self._failures[name], label

@@ -12,7 +12,7 @@ from streamfl.role import PeerError
 from streamfl.sequences import Run, note, was_heard
 from streamfl.wire import Count
 
-__all__ = ["Members"]
+__all__ = ["Member", "Members"]
 
 # Who let rounds time out is waited for again after so many tries, twice as many each time, and at most 2 to this power.
 MOST_DOUBLINGS = 10
@@ -23,11 +23,17 @@ Misses = Annotated[int, msgspec.Meta(ge=0, le=MOST_DOUBLINGS)]
 Tried = Annotated[int, msgspec.Meta(ge=-1, le=2**53)]
 
 
-class _Member(msgspec.Struct, array_like=True):
-    """``epoch``, ``sequence``: of the update heard last. ``awaited``: the round does not close without it before its timeout.
+class Member(msgspec.Struct, array_like=True):
+    """What a shard of the server remembers of a client.
 
-    taught: it has sent a kernel. misses: the rounds that waited for it in vain, less those it made good. tries: of taking part
-    again, or rounds towards making good. tried_on: the newest version that a try was counted for.
+    epoch, sequence: of the update heard last.
+    seen_at: when that was written.
+    awaited: the round does not close without the client before its timeout.
+    runs: the numbers that were heard.
+    taught: it has sent a kernel.
+    misses: the rounds that waited for it in vain, less those it made good.
+    tries: of taking part again, or rounds towards making good.
+    tried_on: the newest version that a try was counted for.
     """
 
     epoch: Count
@@ -48,7 +54,7 @@ class Members:
         self.limit = limit
         self.expiry = expiry
         self.awaited: set[str] = set()
-        self._members: dict[str, _Member] = {}
+        self._members: dict[str, Member] = {}
         self._changed: dict[str, None] = {}
         # Until when nobody makes room for who teaches, and who does not: a batch may ask for a seat thousands of times.
         self._full_until: dict[bool, float] = {}
@@ -58,6 +64,10 @@ class Members:
 
     def __contains__(self, name: str) -> bool:
         return name in self._members
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self._members)
 
     def batch_is_over(self) -> None:
         self._full_until = {}
@@ -105,7 +115,7 @@ class Members:
         """Remember that a client was heard; True if a later number of it was noted just before."""
         member = self._members.get(name)
         if member is None:
-            member = self._members[name] = _Member(epoch, sequence, at, False, taught=taught)
+            member = self._members[name] = Member(epoch, sequence, at, False, taught=taught)
         behind = note(member.runs, epoch, sequence)
         member.epoch, member.sequence, member.seen_at = epoch, sequence, at
         member.taught = member.taught or taught
@@ -159,7 +169,7 @@ class Members:
             yield name, None if member is None else msgspec.msgpack.encode(member)
 
     def restore(self, name: str, value: bytes) -> None:
-        member = self._members[name] = msgspec.msgpack.decode(value, type=_Member)
+        member = self._members[name] = msgspec.msgpack.decode(value, type=Member)
         if not member.runs:
             # As the first releases remembered it: everything up to the latest number was heard.
             member.runs.append(Run(member.epoch, 0, member.sequence))

@@ -11,18 +11,24 @@ __all__ = ["corrected", "log_posterior", "mixed", "ridge_step"]
 
 Floats = NDArray[np.float64]
 
-# Of a squared error, on the learning scale: below this, experts are equally good for anybody's purpose.
+# A squared error on the learning scale. Experts whose errors are below it count as equally good.
 LEAST_NOISE = 1e-9
 
 
 def log_posterior(losses: Floats, counts: Floats, log_prior: Floats, noisy: bool) -> Floats:
     """Log-weights of experts by Bayes' rule, up to a constant a row.
 
-    Squared errors (``noisy``) are of Gaussian noise whose variance is that of the best expert:
-        log w_i = log prior_i - (L_i - L_min) / (2 max(L_min / n, 1e-9));
-    negative log-likelihoods need none: log w_i = log prior_i - (L_i - L_min).
+    Squared errors (``noisy``) come of Gaussian noise, whose variance is taken from the best expert:
+        log w_i = log prior_i - (L_i - L_min) / (2 max(L_min / n, 1e-9)).
+    Negative log-likelihoods need no variance:
+        log w_i = log prior_i - (L_i - L_min).
 
-    Parameters: losses (rows, experts), summed; counts (rows,); log_prior (experts,). Returns (rows, experts).
+    losses: sums L, (rows, experts).
+    counts: samples n in each sum, (rows,).
+    log_prior: (experts,).
+    noisy: whether the losses are squared errors.
+
+    Returns (rows, experts).
 
     >>> log_posterior(np.array([[1.0, 2.0]]), np.array([4.0]), np.zeros(2), noisy=True)
     array([[ 0., -2.]])
@@ -45,12 +51,15 @@ def mixed(predictions: Floats, log_weights: Floats) -> Floats:
 
 
 def corrected(deviations: Floats, weights: Floats, covariances: Floats) -> tuple[Floats, Floats, Floats]:
-    """What a ridge regression on the experts' deviations from their mixture adds to it, shrunk where it has little to go by.
+    """What a ridge regression on the experts' deviations from their mixture adds to it. It is shrunk where little was learnt yet.
 
     (w . u) / (1 + u' Q u)
 
-    Parameters: deviations u (rows, experts); weights w (rows, experts); covariances Q (rows, experts, experts). Returns the
-    correction (rows,), u'Q (rows, experts) and u'Qu (rows,), which :func:`ridge_step` takes back.
+    deviations: u, (rows, experts).
+    weights: w, (rows, experts).
+    covariances: Q, (rows, experts, experts).
+
+    Returns the correction (rows,), u'Q (rows, experts) and u'Qu (rows,).
     """
     spread: Floats = np.matmul(deviations[:, None, :], covariances)[:, 0]
     total: Floats = np.einsum("ke,ke->k", spread, deviations)
@@ -64,9 +73,14 @@ def ridge_step(
 
     k = Q u / (1 + u'Qu);  w <- w + k (t - w . u);  Q <- (1 - leak) (Q - k u'Q) + leak I / ridge
 
-    The leak forgets, and unlike an exponential window it cannot wind up: Q stays between 0 and I / ridge.
+    The leak forgets old samples. Unlike with an exponential window, Q cannot grow without bound: it stays between 0 and I / ridge.
 
-    Parameters: deviations u (rows, experts); targets t (rows,); weights (rows, experts); covariances (rows, experts, experts).
+    deviations: u, (rows, experts).
+    targets: t, (rows,).
+    weights: w, (rows, experts).
+    covariances: Q, (rows, experts, experts).
+    ridge: of the regression.
+    leak: how much is forgotten at each sample.
     """
     _, spread, total = corrected(deviations, weights, covariances)
     gains = spread / (1.0 + total)[:, None]

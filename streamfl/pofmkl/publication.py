@@ -1,11 +1,12 @@
-"""What a shard of the server itself said last in the model topic, so that whatever else is written there is found and mended.
+"""What a shard of the server published last, so that whatever others write into the model topic is found and mended.
 
 Whoever has the right to write into the model topic may write a version or parameters into it. The server therefore keeps a *book*
-in its own changelog: its version, and a digest of each kernel as it was published last. When it restarts, what has the book's
-digest counts, wherever it lies among what others wrote. Where it is gone, the kernel's *copy* counts, which lies in the server's
-own changelog as well.
-With every fourth version one kernel in turn is published again and copied, changed or not: what was overwritten lasts for four
-times as many versions as there are kernels at most, and a copy is as old as that at most.
+in its own changelog: its version, and a digest of each kernel as it was published last. It keeps a *copy* of each kernel there too.
+After a restart, parameters with the book's digest count, wherever they lie among what others wrote. Where they are gone, the copy
+counts.
+
+With every fourth version the server publishes and copies one kernel in turn, whether it changed or not. So each kernel is published
+and copied at least once in four times as many versions as there are kernels.
 """
 
 from __future__ import annotations
@@ -42,7 +43,11 @@ NEVER = bytes(DIGEST_BYTES)
 
 
 class _Book(msgspec.Struct, array_like=True):
-    """turn: counts what was published. digests: of every kernel of the shard, zeros where there was none."""
+    """The book as it is remembered.
+
+    turn: how many versions were published.
+    digests: of every kernel of the shard; zeros for one that was never published.
+    """
 
     fingerprint: Count
     model_version: Count
@@ -55,8 +60,11 @@ class _Book(msgspec.Struct, array_like=True):
 class Settled:
     """What counts after a restart.
 
-    parameters: (2 D,) by kernel. again: kernels to publish anew, 0 where there are no parameters. mended: what was found to be
-    somebody else's, or None. taken_over: the book or marker is of the fingerprint before.
+    parameters: (2 D,) by kernel.
+    again: kernels to publish anew; those without parameters begin at 0.
+    marker_again: whether the marker has to be published anew.
+    mended: a text about what somebody else wrote; None if nothing was found.
+    taken_over: whether the book or the marker has a fingerprint that the federation had before.
     """
 
     model_version: int = 0
@@ -69,10 +77,13 @@ class Settled:
 
 
 class Publication:
-    """The book of one shard, whose kernels are ``kernels``, each of ``row_length`` numbers of ``dtype``.
+    """The book of one shard, and the records of each version.
 
-    fingerprints: the federation's own, and those that it may have had before. signing: signs each version; None: members have no
-    keys.
+    kernels: of the shard.
+    row_length: numbers of a kernel's parameters, 2 D.
+    dtype: of these numbers.
+    fingerprints: the federation's own first, then those that it may have had before.
+    signing: signs each version; None: members have no keys.
     """
 
     def __init__(
@@ -87,14 +98,14 @@ class Publication:
         self._turn = 0
         self._uncopied: set[int] = set()
         self._foreign: list[bytes] = []
-        # Only until it is settled.
+        # All of these are needed only until ``settle`` is called.
         self._book: _Book | None = None
         self._copies: dict[int, NDArray[Any]] = {}
-        # What lies there last, and what was published: strangers may have written after it.
+        # By kernel, what lies last in the topic, and what has the book's digest: strangers may have written after it.
         self._found: dict[int, NDArray[Any]] = {}
         self._own: dict[int, NDArray[Any]] = {}
         self._marker: ShardVersion | None = None
-        # The marker of the time before members had keys, or no longer had.
+        # The marker of the other kind: from before keys were set, or before they were dropped.
         self._other_marker: ShardVersion | None = None
         self._spoilt: set[bytes] = set()
 
@@ -130,9 +141,9 @@ class Publication:
         return True
 
     def restore_topic(self, key: bytes, value: bytes) -> None:
-        """Note a record of the model topic, where the book is known already; PeerError if it is none of this shard.
+        """Note a record of the model topic; PeerError if it does not belong to this shard.
 
-        All of them come, in their order, and the last of a key counts unless the book says otherwise.
+        All records come, in their order. The last one of a key counts, unless the book says otherwise.
         """
         if key in (MARKER_KEY, SIGNED_KEY):
             marker = SHARD_VERSION.decode(value) if key == MARKER_KEY else SIGNED_VERSION.decode(value).marker
@@ -152,7 +163,7 @@ class Publication:
             self._own[message.kernel] = row
 
     def spoil(self, key: bytes) -> None:
-        """What lies under this key of the model topic is not the server's."""
+        """Note that what lies under this key of the model topic is not the server's."""
         self._spoilt.add(key)
 
     def check_fingerprint(self, fingerprint: int) -> None:
@@ -165,7 +176,10 @@ class Publication:
             )
 
     def settle(self, remembered: bool, shard: int, dimension: int) -> Settled:
-        """What counts of all that was restored; asked once, before anything else. remembered: the server had a state before."""
+        """What counts of all that was restored. To be called once, before anything is published.
+
+        remembered: whether the server had a state before.
+        """
         book, found, marker = self._book, self._found, self._marker
         keys = {kernel_key(kernel): kernel for kernel in self._kernels}
         settled = Settled()
@@ -188,7 +202,7 @@ class Publication:
                         doubtful.add(kernel)
                     continue
                 if kernel not in self._own and kernel in found and _digest(found[kernel]) == digest:
-                    # It came before the book did.
+                    # The record was restored before the book.
                     self._own[kernel] = found[kernel]
                 if kernel in self._own:
                     settled.parameters[kernel] = self._own[kernel]
@@ -197,7 +211,7 @@ class Publication:
                 if self._own.get(kernel) is not found.get(kernel) or kernel not in found:
                     doubtful.add(kernel)
             settled.marker_again = (marker is not None or settled.model_version > 0) and marker != expected
-            # What the other kind of marker says last was published before keys were set, or dropped.
+            # The other kind of marker says what is expected: keys were set or dropped since, and nobody else wrote.
             as_told = self._marker is None and self._other_marker == expected
             if doubtful or self._spoilt or (settled.marker_again and not settled.taken_over and not as_told):
                 without = sorted(kernel for kernel in doubtful if kernel not in settled.parameters)
@@ -209,7 +223,7 @@ class Publication:
                 )
         settled.again = doubtful
         if settled.marker_again:
-            # All of them: readers refused what came before a marker that was not this federation's.
+            # All kernels: readers refused those that came before a marker of another federation.
             settled.again = doubtful | set(settled.parameters)
         for kernel, row in settled.parameters.items():
             if self._signed is not None:
@@ -218,7 +232,7 @@ class Publication:
         self._uncopied = set(settled.parameters) - self._copies.keys()
         self._foreign = sorted(self._spoilt - keys.keys() - {MARKER_KEY, SIGNED_KEY})
         if self._other_marker is not None:
-            # Else every reader that comes later refuses it.
+            # It is deleted, else every later reader would find and refuse it.
             self._foreign.append(SIGNED_KEY if self._signed is None else MARKER_KEY)
         self._book, self._copies, self._found, self._own, self._marker, self._spoilt = None, {}, {}, {}, None, set()
         self._other_marker = None
@@ -227,7 +241,12 @@ class Publication:
     # ---- what is written
 
     def changes(self, partition: int, changed: set[int], parameters: NDArray[Any], marker: ShardVersion) -> Iterator[StateChange]:
-        """A version: the book, copies, the kernels that changed and one in turn, the marker. parameters (kernels, 2 D)."""
+        """The records of a version: the book, copies, kernels, and the marker.
+
+        changed: the kernels to publish; one more is published in turn.
+        parameters: of all kernels of the shard, (kernels, 2 D).
+        marker: of the version.
+        """
         in_turn: set[int] = set()
         published = self.published
         turn, rest = divmod(self._turn, VERSIONS_A_TURN)
@@ -272,5 +291,5 @@ def _digest(row: NDArray[Any]) -> bytes:
 
 def _digest_of(content: bytes) -> bytes:
     digest = hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
-    # So that none is taken for a kernel that was never published.
+    # Zeros stand for a kernel that was never published.
     return digest if digest != NEVER else bytes(DIGEST_BYTES - 1) + b"\1"

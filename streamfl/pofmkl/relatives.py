@@ -21,7 +21,7 @@ from streamfl.wire import VERSION, encoded_size
 
 __all__ = ["Baseline", "em_kofl", "ofmkl_avg", "ofskl", "per_fed_avg", "vm_kofl"]
 
-# The largest there is; all but one in two million take as many bytes.
+# The largest one. All but one in two million fingerprints take as many bytes.
 _FINGERPRINT = 2**53 - 1
 
 
@@ -29,8 +29,9 @@ _FINGERPRINT = 2**53 - 1
 class Baseline:
     """What one method did with the streams.
 
-    predictions: (T, K), each made before its label was used. uplink_bytes: of all clients, each upload encoded as the update of a
-    POF-MKL client in lockstep is, framing included, its numbers as float32 (they are counted so, not rounded).
+    predictions: (T, K), each made before its label was used.
+    uplink_bytes: of all clients. Each upload is encoded as the update of a POF-MKL client in lockstep, framing included.
+        Numbers are counted as float32, but not rounded to it.
     """
 
     predictions: NDArray[np.float64]
@@ -44,7 +45,13 @@ def ofskl(
 
     f = theta . z(x);  theta <- theta - (eta / K) sum_k grad l_k   (Mitra et al. 2021; l as in :func:`ofmkl_avg`)
 
-    Parameters: inputs (T, K, d); labels (T, K); features_per_kernel D, drawn from the federation's seed as its first kernel's are.
+    inputs: (T, K, d).
+    labels: (T, K).
+    features_per_kernel: D.
+    learning_rate: eta.
+    regularisation: lambda.
+    seed: the federation's; features are drawn from it as those of its first kernel are.
+
     Raises ValueError where the shapes do not fit.
     """
     drawn = frequencies([Kernel("gaussian", 1.0)], features_per_kernel, np.shape(inputs)[-1], seed)
@@ -60,7 +67,12 @@ def ofmkl_avg(
     f = (1/N) sum_i f_i with f_i = theta_i . z_i(x);  theta_i <- theta_i - (eta / K) sum_k grad l_ik,
     l_ik = (f_i - y_k)^2 + lambda ||theta_i||^2   (Mitra et al. 2021, as Ghari and Shen, NeurIPS 2022, compare with it)
 
-    Parameters: inputs (T, K, d); labels (T, K); features of N kernels. Every client sends N rows of 2 D numbers a round.
+    inputs: (T, K, d).
+    labels: (T, K).
+    features: of N kernels. Every client sends N rows of 2 D numbers a round.
+    learning_rate: eta.
+    regularisation: lambda.
+
     Raises ValueError where the shapes do not fit, or where an upload is larger than any receiver accepts.
     """
     inputs, labels = _checked(inputs, labels)
@@ -85,7 +97,13 @@ def vm_kofl(
     f = sum_i w_i f_i / sum_i w_i;  w_i <- w_i exp(-eta sum_k l_ik), or with the mean over k for ``hedge="mean"``;
     theta_i and l_ik as in :func:`ofmkl_avg`   (vM-KOFL, Hong and Chae 2021)
 
-    Parameters: inputs (T, K, d); labels (T, K); features of N kernels. Every client sends N rows of 2 D numbers and its N losses.
+    inputs: (T, K, d).
+    labels: (T, K).
+    features: of N kernels. Every client sends N rows of 2 D numbers and its N losses a round.
+    learning_rate: eta.
+    regularisation: lambda.
+    hedge: whether the losses of the clients are summed or averaged.
+
     Raises ValueError where the shapes do not fit, or where an upload is larger than any receiver accepts.
     """
     inputs, labels = _checked(inputs, labels)
@@ -112,12 +130,19 @@ def em_kofl(
     hedge: Literal["sum", "mean"],
     seed: int,
 ) -> Baseline:
-    """vM-KOFL with one kernel a round, drawn by the server from its weights: it alone predicts and it alone is learnt.
+    """vM-KOFL with one kernel a round, which the server draws by its weights. Only this kernel predicts and learns.
 
     i ~ w / sum_j w_j;  f = f_i;  theta_i <- theta_i - (eta / K) sum_k grad l_ik;  every w_j as in :func:`vm_kofl`
     (eM-KOFL, Hong and Chae 2021). Round t draws the first kernel whose cumulated weight exceeds uniform t of (seed, "em-kofl").
 
-    Parameters: inputs (T, K, d); labels (T, K); features of N kernels. Every client sends one row of 2 D numbers and its N losses.
+    inputs: (T, K, d).
+    labels: (T, K).
+    features: of N kernels. Every client sends one row of 2 D numbers and its N losses a round.
+    learning_rate: eta.
+    regularisation: lambda.
+    hedge: whether the losses of the clients are summed or averaged.
+    seed: of the draws.
+
     Raises ValueError where the shapes do not fit.
     """
     inputs, labels = _checked(inputs, labels)
@@ -129,7 +154,7 @@ def em_kofl(
     predictions = np.empty(labels.shape)
     for number, (x, y) in enumerate(zip(inputs, labels, strict=True)):
         cumulated = np.cumsum(normalised(log_weights))
-        # Rounded, the last may be below one and below the draw.
+        # Through rounding the last sum may be below one, and so below the draw.
         drawn.append(min(int(np.searchsorted(cumulated, draws[number], side="right")), features.kernels - 1))
         by_kernel, losses = kernels.step(x, y, learnt=slice(drawn[-1], drawn[-1] + 1))
         predictions[number] = by_kernel[drawn[-1]]
@@ -145,11 +170,17 @@ def per_fed_avg(inputs: NDArray[Any], labels: NDArray[Any], *, seed: int, learni
     w <- w - (eta / K) sum_k [I - eta H(w; x_k(t-1), y_k(t-1))] grad L(phi_k; x_k(t), y_k(t))
     (Per-FedAvg, Fallah et al. 2020, one local step a round; L = (net - y)^2, H its Hessian, exact)
 
-    What the sources leave open: net(x) = b . relu(A x + a) + c, A of ``hidden_units`` rows; A ~ N(0, 2/d), b ~ N(0, 2/hidden_units)
-    (He et al. 2015), a = c = 0; both step sizes are eta, the one of the other methods; a client adapts to its last labelled sample,
-    at its first to none; no regularisation. A and b are streams (seed, "per-fed-avg", 0) and (…, 1).
+    The sources leave the following open. The network is net(x) = b . relu(A x + a) + c, where A has ``hidden_units`` rows. At
+    first A ~ N(0, 2/d), b ~ N(0, 2/hidden_units) (He et al. 2015), and a = c = 0. A and b are drawn from the streams
+    (seed, "per-fed-avg", 0) and (seed, "per-fed-avg", 1). Both step sizes are eta, as in the other methods. A client adapts to its
+    last labelled sample, and not at all before its first. There is no regularisation.
 
-    Parameters: inputs (T, K, d); labels (T, K). Every client sends one row of hidden_units (d + 2) + 1 numbers a round.
+    inputs: (T, K, d).
+    labels: (T, K). Every client sends one row of hidden_units (d + 2) + 1 numbers a round.
+    seed: of the first parameters.
+    learning_rate: eta.
+    hidden_units: of the one hidden layer.
+
     Raises ValueError where the shapes do not fit, or where an upload is larger than any receiver accepts.
     """
     inputs, labels = _checked(inputs, labels)
@@ -192,7 +223,7 @@ class _Kernels:
     def step(
         self, inputs: NDArray[Any], labels: NDArray[np.float64], learnt: slice = slice(None)
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Predictions (N, K) and losses (N,), summed over the clients, of every kernel; then ``learnt`` take their step."""
+        """Predictions (N, K) and losses (N,) of every kernel, losses summed over the clients. Then the ``learnt`` kernels step."""
         features = random_features(inputs, self._frequencies).swapaxes(0, 1).astype(np.float64)
         predictions = (features @ self._parameters[..., None])[..., 0]
         errors = predictions - labels

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.records.fields import LARGEST_LABEL, LARGEST_NUMBER
 from streamfl.restored import check_within
 from streamfl.role import PeerError
-from streamfl.samples import LARGEST_LABEL, LARGEST_NUMBER
 
 __all__ = ["check_entry", "check_inputs", "check_kept", "check_label", "check_snapshot"]
 

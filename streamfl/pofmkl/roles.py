@@ -11,25 +11,27 @@ import msgspec
 import numpy as np
 
 from streamfl.identity import SEAL_BYTES, load_identity
-from streamfl.input_watch import InputWatch
-from streamfl.join import LabelJoin
 from streamfl.kernels import FeatureMap, frequencies, loss_named
 from streamfl.pofmkl.agreement import Agreement
-from streamfl.pofmkl.client import PaperLearner
-from streamfl.pofmkl.client_role import Pace, PofmklClient, Uplink
+from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
 from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.default_learner import DefaultLearner
 from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.live_challengers import LiveChallengers
 from streamfl.pofmkl.messages import UPDATE, Update, decode_model_record
-from streamfl.pofmkl.practical import PracticalLearner
+from streamfl.pofmkl.paper_learner import PaperLearner
 from streamfl.pofmkl.remembered import client_made_with, federation_settings, pace_settings, server_made_with
 from streamfl.pofmkl.server import PofmklServer
 from streamfl.pofmkl.server_steps import AdaGrad, AveragedStep, RecursiveLeastSquares, ServerStep, StochasticGradient
 from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.pofmkl.views import ViewedFeatures
+from streamfl.records.fields import LABEL_RANGE
+from streamfl.records.input_watch import InputWatch
+from streamfl.records.join import LabelJoin
+from streamfl.records.labels import Label, LabelReader
+from streamfl.records.samples import Sample, SampleReader, SamplesSection
 from streamfl.role import Channels, ConfigurationError, Input, Receiver, Record, Sender, TopicSpec
 from streamfl.role_kind import RoleKind
-from streamfl.samples import LABEL_RANGE, Label, LabelReader, Sample, SampleReader, SamplesSection
 from streamfl.wire import LONGEST_KEY, ROOM, fingerprint
 
 __all__ = ["ROLES", "feature_map", "learner", "server_step"]
@@ -107,7 +109,7 @@ def learner(settings: PofmklSettings, dimension: int) -> Learner:
             regularisation=learning.regularisation,
             loss=loss_named(learning.loss),
         )
-    return PracticalLearner(
+    return DefaultLearner(
         features=ViewedFeatures(
             settings.views,
             settings.bandwidths,
@@ -147,7 +149,7 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
     return PofmklClient(
         learner=made,
         pace=Pace(lockstep, 1 if lockstep else learning.max_staleness, learning.upload_interval_ms / 1000),
-        uplink=Uplink(settings.kernels_per_upload, settings.uplink.budget_bytes_per_second, learning.exploration_rate),
+        uplink=Uplink(settings.kernels_per_upload, settings.uplink.budget_bytes_per_second, learning.effective_exploration),
         seed=settings.federation.seed,
         clients=settings.federation.clients,
         client_expiry=settings.federation.client_expiry_seconds,

@@ -1,14 +1,14 @@
 """What the server makes of the rows that its clients send: the averaged gradients of equation (10), or learning from target rows.
 
 A *target row* h = y z belongs to one sample and one kernel: z, 2 D numbers of norm 1, are the sample's random features, y its
-label, standardised by its client and clipped to +-LARGEST_TARGET. A gradient belongs to the parameters that its client knew; in h
-there are none. Since |z| = 1,
+label, standardised by its client and clipped to +-LARGEST_TARGET. A gradient depends on the parameters that its client knew; h does
+not. Since |z| = 1,
 
         z z' = h h' / |h|^2    and    z y = h,
 
-each step computes what it needs from h at its own newest parameters: staleness is not corrected after the fact, it does not arise.
-z and y are known up to a common sign, of no effect on z z' and z y. The sum of several samples' rows would not do, for neither
-equation holds of it. h = 0, of a label at the client's mean, does not show which sample it was: it says nothing and is passed over.
+each step computes what it needs from h at its own newest parameters. So nothing is stale, and nothing has to be corrected for it.
+z and y are known up to a common sign, which changes neither z z' nor z y. The rows of several samples must not be added up: neither
+equation holds for a sum. h is 0 where the label is its client's mean. It does not show which sample it was, so it is passed over.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from scipy.linalg import get_lapack_funcs
 from scipy.sparse import csr_array
 
-from streamfl import optimisers
-from streamfl.optimisers import Optimiser
+from streamfl.learning import optimisers
+from streamfl.learning.optimisers import Optimiser
 from streamfl.pofmkl.messages import LARGEST_TARGET
 from streamfl.restored import check_within
 from streamfl.role import PeerError
@@ -48,8 +48,11 @@ class ServerStep(Protocol):
     def apply(self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[np.float64]:
         """The parameters after these rows, taken in order.
 
-        parameters (n, 2 D): of the shard's n kernels, not changed here. kernels (R,): each row's, counted within the shard.
-        rows (R, 2 D): finite and within the bounds. Returned in double precision, (n, 2 D): several calls are rounded once.
+        parameters: of the shard's n kernels, (n, 2 D); not changed here.
+        kernels: of each row, (R,), counted within the shard.
+        rows: (R, 2 D), finite and within the bounds.
+
+        Returns (n, 2 D) in double precision, so that several calls are rounded only once.
         """
 
     def changed_state(self) -> Iterable[tuple[bytes, bytes | None]]:
@@ -83,9 +86,9 @@ class AveragedStep:
 
 
 class _GradientStep:
-    """Target rows one by one, each along the gradient g = z (z' theta) - h of its squared error by an optimiser.
+    """Target rows one by one: an optimiser follows the gradient g = z (z' theta) - h of each row's squared error.
 
-    What the optimiser remembers, (2 D,) a kernel and array, is remembered once a commit for each kernel that changed.
+    The optimiser has arrays of (2 D,) numbers a kernel. They are remembered once a commit, for each kernel that changed.
     """
 
     largest_norm: float | None = LARGEST_TARGET_NORM
@@ -127,9 +130,9 @@ class _GradientStep:
 
 
 class StochasticGradient(_GradientStep):
-    """A gradient step of the squared error a row, on target rows: theta <- theta - rate (z (z' theta) - h).
+    """A gradient step of the squared error for each target row: theta <- theta - rate (z (z' theta) - h).
 
-    As |z| = 1 this is normalised least mean squares (Widrow and Hoff 1960): stable for rates below 2.
+    Since |z| = 1, this is normalised least mean squares (Widrow and Hoff 1960): stable for rates below 2.
     """
 
     def __init__(self, learning_rate: float) -> None:
@@ -144,29 +147,37 @@ class AdaGrad(_GradientStep):
 
 
 class RecursiveLeastSquares:
-    """The ridge solution of all target rows so far, by kernel, with a leak that keeps it able to learn.
+    """The ridge solution of all target rows so far, for each kernel, with a leak that keeps it able to learn.
 
-    theta = 0, P = I / ridge. For rows Z with residuals r = Z theta - y at the newest theta, jointly (by Woodbury's identity
-    however rows are cut into groups, theta and P are as if they had come one by one):
+    At first theta = 0 and P = I / ridge. Rows Z that are learnt together have residuals r = Z theta - y at the newest theta:
 
         G = (I + Z P Z')^-1 Z P;    theta <- theta - r' G;    P <- P - (Z P)' G.
 
-    After every ``block`` rows of a kernel, counted from its beginning whatever came together,
+    By Woodbury's identity theta and P are as if the rows had come one by one, however they are cut into groups.
+
+    After every ``block`` rows of a kernel, counted from its first row,
 
         P <- (1 - leak)^block P + (1 - (1 - leak)^block) I / ridge,
 
-    which forgets what has become old without winding P up where no rows come, and keeps P's smallest eigenvalue far above rounding
-    in single precision. P never exceeds I / ridge, and a step adds at most y^2 to theta' P^-1 theta, which the leak lowers: after n
-    rows |theta| <= LARGEST_TARGET sqrt(n / ridge), whatever clients send.
+    This forgets old rows. P does not wind up in directions where no rows come, and its smallest eigenvalue stays far above rounding
+    in single precision. P never exceeds I / ridge. A step adds at most y^2 to theta' P^-1 theta, and the leak lowers that. So after
+    n rows |theta| <= LARGEST_TARGET sqrt(n / ridge), whatever clients send.
 
-    Within a block P itself stays as it was: with L L' = I + Z P Z', (Z P)' G = U' U for U = L^-1 Z P. The rows of U so far, (rows,
-    2 D), stand beside P and are subtracted when the block is full, by one product that is symmetric to the last bit.
+    Within a block P itself stays as it was. With L L' = I + Z P Z' and U = L^-1 Z P, (Z P)' G = U' U. The rows of U so far,
+    (rows, 2 D), are kept beside P. When the block is full, U' U is subtracted: one product, symmetric to the last bit.
 
-    theta is remembered with the model. P, its upper triangle D (2 D + 1) numbers, is written after every ``blocks_per_snapshot``
-    blocks only; each row has a slot besides, overwritten in turn: at most ``block * blocks_per_snapshot`` slots a kernel. A
-    restored P is the snapshot and the rows after it, taken together as they were, so that it is the same to the last bit.
+    theta is remembered with the model. P is written only after every ``blocks_per_snapshot`` blocks: its upper triangle,
+    D (2 D + 1) numbers. Each row is written into a slot as well. Slots are overwritten in turn: a kernel has at most
+    ``block * blocks_per_snapshot``. A restored P is the snapshot and the rows after it, learnt in the same groups as before, so it
+    is the same to the last bit.
 
-    kernels: of the shard. row_length: 2 D. dtype: of P. Single precision is enough with a leak, not for ever without one.
+    kernels: how many the shard has.
+    row_length: 2 D.
+    ridge: of the solution.
+    leak: how much is forgotten at each row.
+    dtype: of P. Single precision is enough with a leak; without one its rounding errors add up.
+    block: rows.
+    blocks_per_snapshot: blocks after which P is written.
     """
 
     largest_norm: float | None = LARGEST_TARGET_NORM
@@ -192,7 +203,7 @@ class RecursiveLeastSquares:
         self._inverses = np.tile(np.eye(row_length, dtype=dtype) / dtype(ridge), (kernels, 1, 1))
         self._factors = np.zeros((kernels, block, row_length), dtype)
         self._counts = [0] * kernels
-        # LAPACK itself: for a row alone scipy's checks would take longer than everything else here.
+        # LAPACK itself: for a single row, scipy's checks would take longer than everything else here.
         self._solve_triangular: Any = get_lapack_funcs("trtrs", dtype=dtype)
         self._triangle = np.triu_indices(row_length)
         self._changed_snapshots: dict[int, _Snapshot] = {}
@@ -201,7 +212,7 @@ class RecursiveLeastSquares:
 
     @staticmethod
     def snapshot_bytes(row_length: int, dtype: Any) -> int:
-        """Of a kernel's P, the upper triangle, as it is remembered in one record."""
+        """Bytes of the upper triangle of a kernel's P, which is remembered in one record."""
         return row_length * (row_length + 1) // 2 * int(np.dtype(dtype).itemsize)
 
     def apply(self, parameters: NDArray[Any], kernels: NDArray[np.intp], rows: NDArray[Any]) -> NDArray[np.float64]:
@@ -250,7 +261,7 @@ class RecursiveLeastSquares:
             raise PeerError("malformed", f"step state {key!r} is neither a slot nor a snapshot")
 
     def _restored_inverse(self, triangle: bytes) -> NDArray[Any]:
-        """P of its upper triangle; PeerError if it is no covariance, or larger than I / ridge."""
+        """P from its upper triangle; PeerError if it is no covariance, or larger than I / ridge."""
         numbers = decode_array(triangle, self._dtype, self._triangle[0].shape, "snapshot")
         check_within(numbers, -1.001 * self._prior, 1.001 * self._prior, "snapshot")
         inverse = np.empty((self._row_length, self._row_length), self._dtype)
@@ -266,7 +277,7 @@ class RecursiveLeastSquares:
         return b"slot/%d/%d" % (kernel, number % self._slots)
 
     def _note(self, kernel: int, rows: NDArray[Any]) -> None:
-        """Rows that are learnt together, into their slots."""
+        """Put rows that are learnt together into their slots."""
         first, content = self._counts[kernel] + 1, encode_array(rows)
         size = len(content) // len(rows)
         for place in range(len(rows)):
@@ -275,7 +286,7 @@ class RecursiveLeastSquares:
             self._changed_slots[self._slot_key(kernel, number)] = slot
 
     def _learn(self, kernel: int, units: NDArray[Any], residuals: NDArray[Any]) -> NDArray[Any]:
-        """Rows that do not go beyond the kernel's block into P; returns r' G, (2 D,)."""
+        """Learn rows that all belong to the kernel's present block; returns r' G, (2 D,)."""
         begun = self._counts[kernel] % self._block
         inverse, factors = self._inverses[kernel], self._factors[kernel]
         earlier, added = factors[:begun], factors[begun : begun + len(units)]
@@ -298,7 +309,7 @@ class RecursiveLeastSquares:
         return correction
 
     def _replay(self, kernel: int) -> None:
-        """Bring a restored P up to the last row that was remembered; slots come in any order, before or after the snapshot."""
+        """Bring a restored P up to the last row that was remembered. Slots may be restored before the snapshot or after it."""
         slots = self._restored.pop(kernel, {})
         while (slot := slots.get(self._counts[kernel] + 1)) is not None:
             together = []
@@ -326,7 +337,11 @@ class _Snapshot(msgspec.Struct, array_like=True):
 
 
 class _Slot(msgspec.Struct, array_like=True):
-    """A kernel's target row by its running number from 1; ``first``: that of the first row that was learnt together with it."""
+    """A target row of a kernel.
+
+    number: of the row, from 1.
+    first: number of the first row that was learnt together with it.
+    """
 
     kernel: int
     number: Count
@@ -344,7 +359,7 @@ def _decoded(key: bytes, value: bytes, kind: type[Remembered]) -> Remembered:
 def _samples(
     kernels: NDArray[np.intp], rows: NDArray[Any]
 ) -> tuple[NDArray[np.intp], NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """The target rows that say something, with their kernels, and the samples in them: h = y z as (h/|h|, |h|)."""
+    """Kernels and rows without those of norm 0, and the sample in each row: h = y z as (h/|h|, |h|)."""
     norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     telling = norms >= SMALLEST_TARGET_NORM
     if not telling.all():

@@ -1,8 +1,8 @@
 """The model where members have keys: a server signs each version of a shard as a whole, and clients take only such versions.
 
 What is signed is the version's marker and a digest of every kernel's parameters. A client that holds, or was sent, parameters for
-each of these digests has the version, whatever else lies in the topic. Compaction may hide what an older version was made of; the
-next one is tried with all that came.
+each of these digests has the version, whatever else lies in the topic. Compaction may delete what an older version was made of;
+then the client tries the next version with all parameters that came.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ from streamfl.wire import VERSION
 __all__ = ["ModelSigning", "SignedShard", "StagedShard", "empty_row"]
 
 DIGEST_BYTES = 16
-# Among a version's records anybody with the right may write others; so many are kept of a kernel.
+# Parameters kept of a kernel: whoever has the right to write may put others among a version's records.
 MOST_CANDIDATES = 8
 
 
 @dataclass(frozen=True)
 class ModelSigning:
-    """How versions are signed and looked at.
+    """How versions are signed and checked.
 
-    sign: gives the signature under a statement. check: of a statement and a signature, raises PeerError if it is not a server's.
+    federation: its name.
+    topic: of the model.
+    sign: gives the signature of a statement.
+    check: takes a statement and a signature; raises PeerError if the signature is not a server's.
     """
 
     federation: str
@@ -78,7 +81,10 @@ class SignedShard:
 
 
 class StagedShard:
-    """What a client was sent of one shard, until a signed version can be made of it."""
+    """What a client was sent of one shard, until a signed version can be made of it.
+
+    unsigned: counts parameters that no signed version named.
+    """
 
     def __init__(self, signing: ModelSigning, kernels: Sequence[int], empty: bytes) -> None:
         self._signing = signing
@@ -100,7 +106,12 @@ class StagedShard:
         return self._signing.digests(version, tuple(self._held))
 
     def take(self, version: SignedVersion, wanted: dict[int, bytes]) -> dict[int, NDArray[Any]]:
-        """The kernels that this version changes, made of ``wanted``; PeerError, and nothing is forgotten, if not all are there."""
+        """The parameters of the kernels that this version changes.
+
+        wanted: the version's digest of each kernel, as :meth:`digests` gives it.
+
+        PeerError if the version is older than the last one taken, or if parameters are missing; then nothing is forgotten.
+        """
         number = version.marker.model_version
         if number < self._version:
             raise PeerError("replayed", f"version {number} of the model, again after version {self._version}")

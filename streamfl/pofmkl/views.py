@@ -27,8 +27,9 @@ Floats = NDArray[np.float64]
 def standardised(inputs: Floats, means: Floats, variances: Floats) -> Floats:
     """Each column by its own deviation: clip((x - mean) / sd, +-3) / sqrt(number of columns that vary).
 
-    Parameters: inputs, means, variances (samples, d). Returns the same shape, of norm 3 at most and about 1. Columns that never
-    varied are 0.
+    inputs, means, variances: (samples, d).
+
+    Returns the same shape; each row has a norm of about 1, and 3 at most. Columns that never varied are 0.
     """
     varying = variances > 0
     deviations = np.sqrt(np.where(varying, variances, 1.0))
@@ -39,7 +40,9 @@ def standardised(inputs: Floats, means: Floats, variances: Floats) -> Floats:
 def centred(inputs: Floats, means: Floats, variances: Floats) -> Floats:
     """All columns by one scale, so that they keep their proportions: (x - mean) / sqrt(sum of the variances), norm 3 at most.
 
-    Parameters: inputs, means, variances (samples, d). Returns the same shape; 0 where nothing varied.
+    inputs, means, variances: (samples, d).
+
+    Returns the same shape; 0 where nothing varied.
     """
     total = variances.sum(axis=1, keepdims=True)
     scaled = np.where(total > 0, (inputs - means) / np.sqrt(np.where(total > 0, total, 1.0)), 0.0)
@@ -48,10 +51,14 @@ def centred(inputs: Floats, means: Floats, variances: Floats) -> Floats:
 
 
 class ViewedFeatures:
-    """Random features of a Gaussian kernel of every bandwidth on every view, kernels numbered view by view.
+    """Random features of a Gaussian kernel of every bandwidth on every view. Kernels are numbered view by view.
 
-    views: names of ``VIEWS``; those that end in "-lags" have the last two labels as inputs besides, standardised and halved.
-    dimension: d, of the samples. D = ``count`` frequencies a kernel, drawn from ``seed``.
+    views: names of ``VIEWS``. Those that end in "-lags" also have the last two labels as inputs, standardised and halved.
+    bandwidths: of the kernels of each view.
+    count: D, frequencies of a kernel.
+    dimension: d, of the samples.
+    seed: what the frequencies are drawn from.
+    dtype: of the features.
     """
 
     def __init__(
@@ -83,7 +90,11 @@ class ViewedFeatures:
         return {view: features.frequencies for view, features in zip(self.views, self._maps, strict=True)}
 
     def inputs(self, samples: Floats, means: Floats, variances: Floats, lags: Floats) -> list[NDArray[Any]]:
-        """Each view of the samples, (samples, d) or (samples, d + 2); lags (samples, 2): standardised labels, newest first."""
+        """Each view of the samples, (samples, d) or (samples, d + 2).
+
+        samples, means, variances: (samples, d).
+        lags: standardised labels, newest first, (samples, 2).
+        """
         by_columns = standardised(samples, means, variances)
         by_total = centred(samples, means, variances)
         halved = LAG_SCALE * lags
@@ -96,12 +107,21 @@ class ViewedFeatures:
         return [made[view].astype(self.dtype) for view in self.views]
 
     def predict(self, inputs: Sequence[NDArray[Any]], parameters: NDArray[Any]) -> NDArray[Any]:
-        """theta_i . z_i of every kernel: (samples, kernels); inputs as :meth:`inputs` gives them, parameters (kernels, 2 D)."""
+        """theta_i . z_i of every kernel: (samples, kernels).
+
+        inputs: as :meth:`inputs` gives them.
+        parameters: (kernels, 2 D).
+        """
         by_view = zip(self._maps, inputs, np.split(parameters, len(self._maps)), strict=True)
         return np.hstack([features.predict(view, theta) for features, view, theta in by_view])
 
     def rows(self, inputs: Sequence[NDArray[Any]], samples: NDArray[np.intp], kernels: NDArray[np.intp]) -> NDArray[Any]:
-        """z of one kernel for one sample in each row: (rows, 2 D), each of unit norm; samples, kernels (rows,)."""
+        """z of one kernel for one sample in each row: (rows, 2 D), each of unit norm.
+
+        inputs: as :meth:`inputs` gives them.
+        samples: the place of each row's sample, (rows,).
+        kernels: each row's kernel, (rows,).
+        """
         result = np.empty((len(samples), 2 * self.count), self.dtype)
         of_view = kernels // self._each
         for number, features in enumerate(self._maps):

@@ -1,4 +1,4 @@
-"""River's objects as functions of a client's latest samples: they cannot be remembered, so they are made again from what is."""
+"""River's objects as functions of a client's latest samples. They cannot be remembered, so they are made again from these."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.challengers import challenger
+from streamfl.learning.challengers import challenger
 
 __all__ = ["ChangeDetector", "RiverExperts", "Windowed", "risen_since"]
 
 log = logging.getLogger(__name__)
 
-# A check takes a few microseconds, and every sample before it is predicted by what is no longer true.
+# Samples between two checks. A check takes a few microseconds; until the next one, an old model goes on predicting.
 CHECK_EVERY = 8
-# A mean and a deviation of labels are to be had from so many; ADWIN does not look at fewer either.
+# So many labels have a mean and a deviation worth using. ADWIN does not look at fewer either.
 LEAST_SINCE = 5
 
 _Rows = NDArray[np.float32]
@@ -33,13 +33,13 @@ _Learner = TypeVar("_Learner", bound=_Learns)
 
 
 class Windowed(Generic[_Learner]):
-    """One object for each client that knows its latest ``period`` to 2 ``period`` samples and nothing else.
+    """One object for each client. It knows the client's latest ``period`` to 2 ``period`` samples and nothing else.
 
-    It begins anew at every multiple of ``period`` samples with the latest ``period``, in their order, and is fed sample by sample
-    from there. So it is a function of the number of samples and of a ring of the latest 2 ``period``, whether the
-    process was restarted in between or not.
+    At every multiple of ``period`` samples it begins anew: it learns the latest ``period`` in their order, then each sample that
+    comes. So it depends only on the number of samples and on a ring of the latest 2 ``period``, and a restart changes nothing.
 
-    ring: how many samples are kept; sample number n lies in slot n modulo that.
+    make: makes an object that has learnt nothing.
+    ring: how many samples are kept; sample number n lies in slot n modulo ``ring``.
     """
 
     def __init__(self, make: Callable[[], _Learner], ring: int) -> None:
@@ -49,7 +49,12 @@ class Windowed(Generic[_Learner]):
         self._held: dict[int, tuple[int, int, _Learner]] = {}
 
     def at(self, row: int, kept: _Rows, count: int) -> _Learner:
-        """The object of a client that has given ``count`` samples, the latest of which are ``kept`` (ring, width)."""
+        """The object of a client.
+
+        row: the client's number.
+        kept: its latest samples, (ring, width).
+        count: how many samples it has given.
+        """
         start = max(0, (count // self._period - 1) * self._period)
         begun, known, learner = self._held.get(row, (-1, 0, None))
         if learner is None or begun != start or known > count:
@@ -65,10 +70,15 @@ class Windowed(Generic[_Learner]):
 
 
 class RiverExperts:
-    """Models of :func:`streamfl.challengers.challenger` that predict a client's labels beside one another.
+    """Models of :func:`streamfl.learning.challengers.challenger`, each of which predicts a client's labels.
 
-    inputs: how many columns of a kept sample are the input; label: which column is the label. One that raises while it learns is
-    off until the window begins anew; it predicts NaN then, and whenever its prediction raises or is no finite number.
+    A model that raises while it learns is off, and predicts NaN, until the window begins anew. Any model predicts NaN where its
+    prediction raises or is not finite.
+
+    names: of the models.
+    loss: of the labels.
+    inputs: how many columns of a kept sample are the input.
+    label: which column is the label.
     """
 
     def __init__(self, names: Sequence[str], loss: Literal["square", "logistic"], inputs: int, label: int) -> None:
@@ -82,7 +92,7 @@ class RiverExperts:
         for name in [*self._models]:
             try:
                 self._models[name].learn(inputs, label)
-            # Whatever another library's model raises: it is a guest here, and the client goes on without it.
+            # Another library's model may raise anything. The client goes on without it.
             except Exception as error:
                 log.warning("expert %s failed to learn a sample and is off for a while: %r", name, error)
                 del self._models[name]
@@ -105,11 +115,11 @@ class RiverExperts:
 class ChangeDetector:
     """ADWIN (Bifet and Gavalda 2007) on a client's errors between 0 and 1: have they risen, and when?
 
-    ADWIN says that there was a change; as its buckets double in size it cannot say when, and the split of least squares does: where
-    n0 n1 (mean1 - mean0)^2 of the errors before and after is largest.
+    ADWIN says that there was a change. Its buckets double in size, so it cannot say when. The split of least squares says when:
+    where n0 n1 (mean1 - mean0)^2 of the errors before and after it is largest.
 
-    error: which column of a kept sample is the error it was predicted with. ``samples_since``: just after a sample that showed that
-    errors have risen, how many samples there were since they did; 0 otherwise.
+    error: which column of a kept sample is the error of its prediction.
+    samples_since: how many samples came since the errors rose. It is set by the sample that shows the rise, and 0 after any other.
     """
 
     def __init__(self, error: int) -> None:
@@ -130,7 +140,7 @@ class ChangeDetector:
 
 
 def risen_since(errors: NDArray[np.float64]) -> int:
-    """How many of the latest errors (n,) are since they rose, 5 at least; 0 if there is no such split.
+    """How many of the errors (n,) came since they rose, 5 at least; 0 if there is no such split.
 
     >>> risen_since(np.array([0.0, 0.1, 0.0, 0.1, 0.9, 0.8, 0.9, 0.7, 0.9, 0.9]))
     6

@@ -209,6 +209,9 @@ class Bus(Protocol):
     def members(self, group: str) -> int:
         """The members of a consumer group at present; those that died unnoticed count until their session is over."""
 
+    def committed(self, group: str) -> Mapping[TopicPartition, int]:
+        """The committed offsets of a consumer group, without joining it; of a group that never committed there are none."""
+
     def create(self, topics: Sequence[TopicSpec]) -> None:
         """Create topics that do not exist yet."""
 

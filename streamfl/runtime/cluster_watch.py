@@ -1,4 +1,4 @@
-"""Are a worker's topics still there, and is a worker without partitions one too many? Asked of the cluster every few seconds."""
+"""Asks the cluster every few seconds: do a worker's topics still exist, and is a worker without partitions one too many?"""
 
 from __future__ import annotations
 
@@ -25,11 +25,17 @@ def topics_of(channels: Channels, dead_letters: str) -> list[str]:
 
 
 class ClusterWatch:
-    """Notes in ``health`` what the cluster says of a worker's topics and group; on a thread of its own between start and close.
+    """Notes in ``health`` what the cluster says of a worker's topics and group, on a thread of its own between start and close.
 
-    A consumer whose topic is deleted hears nothing, for ever and without an error. topics: the first is one of the inputs, all of
-    which have its number of partitions. on_lost: called once, with what the operator has to know, when a topic was missing for
-    ``patience_seconds`` (a broker that has just started may not know all topics yet), or is another one under the old name.
+    It is needed because a consumer whose topic is deleted hears nothing for ever, and gets no error.
+
+    bus: the cluster.
+    topics: all that the worker uses. The first is an input; all inputs have the same number of partitions.
+    group: the worker's consumer group.
+    health: where trouble is noted.
+    on_lost: called once, with a text for the operator, when a topic is missing for too long or was deleted and made again.
+    patience_seconds: how long a topic may be missing. A broker that has just started may not know all topics yet.
+    clock: seconds that never run backwards.
     """
 
     def __init__(
@@ -55,16 +61,16 @@ class ClusterWatch:
         self._thread = threading.Thread(target=self._watch, name="cluster watch", daemon=True)
 
     def start(self) -> None:
-        """Look now and then until closed."""
+        """Look every few seconds until closed."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop looking; a question that the cluster does not answer is not waited for."""
+        """Stop looking. A question that the cluster does not answer is not waited for."""
         self._closed.set()
         self._thread.join(1.0)
 
     def look(self) -> bool:
-        """Ask once; False when all is lost. BusUnavailable if the cluster does not answer."""
+        """Ask once. False when ``on_lost`` was called. BusUnavailable if the cluster does not answer."""
         states = self._bus.describe(self._topics)
         missing = [name for name in self._topics if name not in states]
         known = {name: state.identity for name, state in states.items() if state.identity}
@@ -78,7 +84,7 @@ class ClusterWatch:
             self._missing_since = now if self._missing_since is None else self._missing_since
             return self._lose(text) if now - self._missing_since >= self._patience_seconds else True
         self._missing_since = None
-        # A right that was taken away comes back without a restart.
+        # A right that was taken away may be given back; no restart is needed then.
         hidden = [f"topic {name!r}: {state.error}" for name, state in states.items() if state.error and not state.partitions]
         self._health.note("topics", "; ".join(hidden) or None)
         partitions = states[self._topics[0]].partitions
@@ -100,10 +106,10 @@ class ClusterWatch:
                     return
                 failed = ""
             except BusUnavailable:
-                # The worker's own loop tells of that.
+                # The worker's own loop reports that.
                 pass
             except Exception as error:
-                # Whatever it is: without this thread a worker whose topics are gone stays green. A bus that closes fails too.
+                # This thread must go on after any error: without it, a worker whose topics are gone would stay green.
                 if str(error) != failed and not self._closed.is_set():
                     failed = str(error)
                     log.warning("the cluster does not say how this worker's topics and group are", cause=failed)

@@ -1,7 +1,7 @@
-"""Is the worker going round, and does it serve? Asked over HTTP by whoever restarts it or sends it work, and by a watchdog.
+"""Whether a worker's loop goes round, and whether the worker serves: asked over HTTP, and by a watchdog.
 
-``/healthz`` 503: the loop has not completed a round for the stated time. ``/readyz`` 503: the worker does not serve at present.
-Both say why, each reason on a line of its own.
+``/healthz`` answers 503 if the loop has not completed a round for the stated time. ``/readyz`` answers 503 if the worker does not
+serve at present. Both say why, each reason on a line of its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REASONS = {
     "role": "the role cannot do its work",
     "loop": "the loop does not go round",
 }
-# A rebalance refuses a commit or two.
+# So many refused commits in a row are trouble. A rebalance refuses only one or two.
 REFUSALS = 3
 CALM_SECONDS = 60.0
 
@@ -41,9 +41,10 @@ CALM_SECONDS = 60.0
 class Health:
     """What the loop reports and others read, from any thread.
 
-    clock: seconds that never run backwards. stall_seconds: without a round for so long the worker is not alive. patience_seconds:
-    after so long without a round, or with records that wait for their commit, it is not ready. ``standby``: why the worker has no
-    partition although nothing is wrong.
+    stall_seconds: after so long without a round the worker is not alive.
+    clock: seconds that never run backwards.
+    patience_seconds: after so long without a round, or with records that wait for their commit, the worker is not ready.
+    standby: why the worker has no partition although nothing is wrong; None: it is not on standby.
 
     >>> seconds = iter([0.0, 5.0, 500.0])
     >>> health = Health(stall_seconds=120, clock=lambda: next(seconds))
@@ -78,6 +79,10 @@ class Health:
         self.note("starting", None)
         self.note("bus", None)
 
+    def went_round(self) -> None:
+        """The cluster answered while the role's work is still going on."""
+        self._last_round = self._clock()
+
     def committed(self) -> None:
         """A step was committed."""
         self._refusals = 0
@@ -93,8 +98,12 @@ class Health:
         self.note("bus", text)
 
     def note(self, reason: str, text: str | None) -> None:
-        """From now on the worker does not serve for this reason, one of ``REASONS``; None: not for this one."""
-        # Replaced as a whole: others read it meanwhile.
+        """From now on the worker does not serve for this reason.
+
+        reason: one of ``REASONS``.
+        text: what is wrong; None: the reason is over.
+        """
+        # The dict is replaced as a whole: other threads may be reading it.
         noted = {**self._noted, reason: text or ""}
         self._noted = {name: told for name, told in noted.items() if told}
 
@@ -131,7 +140,7 @@ class Health:
 
     @property
     def stuck(self) -> bool:
-        """Records have waited for their commit for longer than ``stall_seconds``: a call that will not return."""
+        """Records have waited for their commit for longer than ``stall_seconds``: some call does not return."""
         since = self._stuck_since
         return since is not None and self._clock() - since > self.stall_seconds
 
@@ -182,7 +191,7 @@ class HealthServer:
 
 
 class Watchdog:
-    """Calls ``on_stall`` once, from its own thread, when the loop is stuck: no client library's hang may last for ever."""
+    """Calls ``on_stall`` once, from its own thread, when the loop is stuck. So no hang of a client library lasts for ever."""
 
     def __init__(self, health: Health, on_stall: Callable[[], None], every_seconds: float = 1.0) -> None:
         self._health = health
@@ -231,7 +240,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """One line for a page that failed; nothing for a client that hung up, which is no fault of this worker."""
+        """Log one line for a page that failed, and nothing for a client that hung up: that is no fault of this worker."""
         error = sys.exception()
         if not isinstance(error, (ConnectionError, TimeoutError)):
             log.error("an HTTP request failed: %s: %s", type(error).__name__, error)
@@ -255,4 +264,4 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Say nothing: a scrape every few seconds is no event."""
+        """Log nothing: a scrape every few seconds is not worth a line."""

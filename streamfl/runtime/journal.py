@@ -1,4 +1,4 @@
-"""What the log says of what may come by the thousand: the first of each kind at once, then a line a minute with how many more."""
+"""What the log says of events that may come by the thousand: the first of each kind at once, then a count once a minute."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamfl.role import Notice, PeerError, Record
 __all__ = ["Journal"]
 
 EVERY_SECONDS = 60.0
-# Reasons and topics are few; whoever gave a reason a name of the sender's must not fill the memory with it.
+# Reasons and topics are few. Should a reason ever hold a sender's text, it must not fill the memory.
 MOST_KINDS = 200
 LONGEST_TEXT = 1_000
 
@@ -30,7 +30,13 @@ CORRECT = "correct the writer or the settings, then send the records back: strea
 
 @dataclass(slots=True)
 class _Kind:
-    """One (place, reason): until when it is told no more, and what has come meanwhile."""
+    """What came of one place and reason.
+
+    until: when the next line is due.
+    event: of the last one.
+    more: how many came and were not logged yet.
+    last: the facts of the last one.
+    """
 
     until: float
     event: str
@@ -41,10 +47,14 @@ class _Kind:
 class Journal:
     """Logs refused records and a role's notices.
 
-    warn: logs an event and facts. clock: seconds that never run backwards. The first of each place (a topic, or the role) and
-    reason is told at once with all that is known of it. What follows is counted, and told by :meth:`catch_up` once in ``every``
-    seconds with the last of it. A kind of which nothing came for so long is forgotten, and its next is a first one again. Memory:
-    at most ``MOST_KINDS`` kinds, whatever is sent.
+    A kind is a place, which is a topic or the role, and a reason. The first of each kind is logged at once, with all that is known
+    of it. Those that follow are counted; :meth:`catch_up` logs the count and the last of them once in ``every`` seconds. A kind of
+    which nothing came for so long is forgotten, and its next counts as a first one again. At most ``MOST_KINDS`` kinds are kept,
+    whatever is sent.
+
+    warn: logs an event and facts.
+    clock: seconds that never run backwards.
+    every: seconds between two lines of one kind.
 
     >>> lines = []
     >>> journal = Journal(lambda event, **facts: lines.append((event, facts.get("more"))), clock=lambda: 0.0)
@@ -62,7 +72,7 @@ class Journal:
         self._kinds: dict[tuple[str, str], _Kind] = {}
 
     def refused(self, record: Record, error: PeerError, dead_letter: bool) -> None:
-        """A record that could not be used; ``dead_letter``: it is kept as one."""
+        """Log a record that could not be used. dead_letter: whether it is kept as one."""
         remedy = REMEDIES.get(error.reason, CORRECT if dead_letter else "look at who writes this topic")
         facts = {
             "record": f"{record.topic}-{record.partition}-{record.offset}",
@@ -73,11 +83,11 @@ class Journal:
         self._tell(record.topic, "a record was refused", facts)
 
     def notice(self, notice: Notice) -> None:
-        """What a role wants said."""
+        """Log what a role has to tell its operator."""
         self._tell("", _printable(notice.text), {"reason": notice.reason})
 
     def catch_up(self) -> None:
-        """Log what has become due. Costs next to nothing when nothing has."""
+        """Log what is due. Costs next to nothing when nothing is."""
         now = self._clock()
         for key in [key for key, kind in self._kinds.items() if now >= kind.until]:
             kind = self._kinds.pop(key)
@@ -86,7 +96,7 @@ class Journal:
                 self._kinds[key] = _Kind(now + self._every, kind.event)
 
     def close(self) -> None:
-        """Log what was counted and not told yet."""
+        """Log what was counted and not logged yet."""
         for kind in self._kinds.values():
             if kind.more:
                 self._warn(kind.event, **kind.last, more=kind.more)
@@ -106,5 +116,5 @@ class Journal:
 
 
 def _printable(text: str) -> str:
-    """A stranger's text on one line, without what moves a terminal's cursor."""
+    """A stranger's text on one line, without characters that move a terminal's cursor."""
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text[:LONGEST_TEXT])

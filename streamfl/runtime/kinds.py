@@ -1,46 +1,37 @@
-"""From ``[role] kind`` to a running role: every package ``streamfl.<system>`` with a module ``roles`` offers its own kinds."""
+"""From ``[role] kind`` to a running role, by the installed systems."""
 
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.util
-import pkgutil
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import streamfl
 from streamfl.identity import load_identity, sealed_channels
-from streamfl.role import Channels, ConfigurationError
+from streamfl.role import Channels
 from streamfl.role_kind import RoleKind
 from streamfl.runtime.bus import Bus, Subscription, new_transactional_id
+from streamfl.runtime.pool import Pool
 from streamfl.runtime.repair import Repair
 from streamfl.runtime.worker import Worker
 from streamfl.settings import RoleSettings
+from streamfl.system import find_system, installed_systems, load
 
 __all__ = ["build_channels", "build_repair", "build_worker", "find_kind", "known_kinds"]
 
 AnyWorker = TypeVar("AnyWorker", bound=Worker)
 
 
-@functools.cache
 def known_kinds() -> dict[str, RoleKind[Any]]:
     """Every role kind that is installed, by name."""
-    kinds: dict[str, RoleKind[Any]] = {}
-    for system in pkgutil.iter_modules(streamfl.__path__, "streamfl."):
-        # Looked up as a file: importing every system only to see whether it has roles would load the command line too.
-        if system.ispkg and _has_roles(system.name):
-            kinds.update(importlib.import_module(f"{system.name}.roles").ROLES)
-    return kinds
+    return {kind: find_kind(kind) for system in installed_systems() for kind in system.kinds}
 
 
+@functools.cache
 def find_kind(name: str) -> RoleKind[Any]:
     """The role kind of this name; ConfigurationError names those that exist."""
-    kinds = known_kinds()
-    if name not in kinds:
-        raise ConfigurationError(f"role.kind = {name!r}: there is no such role; known are {', '.join(sorted(kinds))}")
-    return kinds[name]
+    kind: RoleKind[Any] = load(find_system(name).roles)[name]
+    return kind
 
 
 def build_channels(settings: RoleSettings) -> Channels:
@@ -59,13 +50,15 @@ def build_worker(
     clock: Callable[[], float] = time.time,
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
+    pool: Pool | None = None,
 ) -> Worker:
     """A worker of the role that ``settings`` describe, on ``bus``.
 
-    clock: the role's time in seconds. monotonic, sleep: by what the worker measures its own waiting.
+    clock: the role's time in seconds. monotonic, sleep: by what the worker measures its own waiting. pool: where the role's work is
+    done; None: in the loop.
     ConfigurationError if there is no such role or its settings do not fit together.
     """
-    return _build(Worker, settings, bus, clock=clock, monotonic=monotonic, sleep=sleep)
+    return _build(Worker, settings, bus, clock=clock, monotonic=monotonic, sleep=sleep, pool=pool)
 
 
 def build_repair(settings: RoleSettings, bus: Bus) -> Repair:
@@ -73,7 +66,7 @@ def build_repair(settings: RoleSettings, bus: Bus) -> Repair:
     return _build(Repair, settings, bus)
 
 
-def _build(worker: type[AnyWorker], settings: RoleSettings, bus: Bus, **clocks: Callable[..., Any]) -> AnyWorker:
+def _build(worker: type[AnyWorker], settings: RoleSettings, bus: Bus, **given: Any) -> AnyWorker:
     kind = find_kind(settings.role.kind)
     role = kind.build(settings)
     channels = build_channels(settings)
@@ -97,11 +90,6 @@ def _build(worker: type[AnyWorker], settings: RoleSettings, bus: Bus, **clocks: 
         stall_seconds=settings.bus.stall_timeout_seconds,
         progress_seconds=settings.log.progress_seconds,
         made_with=kind.made_with(settings),
-        **clocks,
+        **given,
     )
 
-
-def _has_roles(package: str) -> bool:
-    specification = importlib.util.find_spec(package)
-    locations = specification.submodule_search_locations if specification else None
-    return any(module.name == "roles" for module in pkgutil.iter_modules(locations)) if locations else False

@@ -79,6 +79,10 @@ class MemoryBus:
         with self._changed:
             return len(self._groups[group].members) if group in self._groups else 0
 
+    def committed(self, group: str) -> dict[TopicPartition, int]:
+        with self._changed:
+            return dict(self._groups[group].committed) if group in self._groups else {}
+
     def create(self, topics: Sequence[TopicSpec]) -> None:
         with self._changed:
             for spec in topics:

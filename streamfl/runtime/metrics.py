@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -10,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from streamfl.role import Measurement
 
-__all__ = ["CONTENT_TYPE", "SECONDS", "Metrics"]
+__all__ = ["CONTENT_TYPE", "SECONDS", "Described", "Metrics", "describe"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "streamfl_"
@@ -19,8 +20,25 @@ PREFIX = "streamfl_"
 SECONDS = (50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
+class Described(NamedTuple):
+    """A metric without its value: its name as ``/metrics`` shows it, and what is said of it."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+
+
+def describe(one: Measurement) -> Described:
+    """The metric that a measurement becomes."""
+    name = f"{PREFIX}{one.name.removeprefix(PREFIX)}{'_total' if one.kind == 'counter' else ''}"
+    return Described(name, one.kind, tuple(label for label, _ in one.labels), one.help)
+
+
 class Metrics:
     """What one worker counts, and beside it whatever ``measure`` gives at the moment of the question.
+
+    counted: what the worker itself counts, described.
 
     >>> metrics = Metrics(lambda: [Measurement("samples", "counter", "Samples taken.", 3.0)])
     >>> "streamfl_samples_total 3.0" in metrics.render().decode()
@@ -29,19 +47,18 @@ class Metrics:
 
     def __init__(self, measure: Callable[[], Iterable[Measurement]]) -> None:
         registry = CollectorRegistry()
+        self.counted: list[Described] = []
 
         def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
+            self.counted.append(Described(f"{PREFIX}{name}_total", "counter", labels, text))
             return Counter(PREFIX + name, text, labels, registry=registry)
 
-        self.batch_seconds = Histogram(
-            PREFIX + "batch_seconds", "Seconds a role takes for a batch.", registry=registry, buckets=SECONDS
-        )
-        self.step_seconds = Histogram(
-            PREFIX + "step_seconds",
-            "Seconds from the end of a poll to the end of its commit.",
-            registry=registry,
-            buckets=SECONDS,
-        )
+        def histogram(name: str, text: str) -> Histogram:
+            self.counted.append(Described(PREFIX + name, "histogram", (), text))
+            return Histogram(PREFIX + name, text, registry=registry, buckets=SECONDS)
+
+        self.batch_seconds = histogram("batch_seconds", "Seconds a role takes for a batch.")
+        self.step_seconds = histogram("step_seconds", "Seconds from the end of a poll to the end of its commit.")
         self.records = counter("records", "Input records taken.")
         self.repeated = counter("repeated_records", "Input records skipped because their effect is already remembered.")
         self.dead_letters = counter("dead_letters", "Input records refused, by reason.", ("reason",))

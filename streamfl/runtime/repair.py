@@ -1,8 +1,8 @@
 """A change of what a role remembers or of where it reads on, made by a command while no worker of the role runs.
 
-It is a step like any other: the whole group's partitions are restored, one thing is changed, and positions, dead letters and
-changelog become visible together or not at all. So a command may be killed or repeated, and a worker that starts finds either all
-of it or nothing.
+All partitions of the group are restored, and one thing is changed. The change is a step like any other: positions, dead letters and
+changelog become visible together or not at all. So a command may be killed or repeated. A worker that starts later finds all of the
+change or none of it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 
 from streamfl.role import ConfigurationError, PeerError, Record
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Session, Step, TopicPartition, Unreadable
-from streamfl.runtime.worker import Worker, _Work
+from streamfl.runtime.draft import Draft
+from streamfl.runtime.worker import Worker
 
 __all__ = ["SKIPPED", "UNREADABLE", "Repair", "Skipped"]
 
-# Reasons of dead letters: a batch as it lay in the log, which is no record; and a record that was passed over on demand.
+# Reasons of dead letters. Unreadable: bytes of a batch that cannot be read. Skipped: a record that was passed over by command.
 UNREADABLE = "unreadable"
 SKIPPED = "skipped"
 
@@ -28,7 +29,13 @@ Outcome = TypeVar("Outcome")
 
 @dataclass(frozen=True)
 class Skipped:
-    """What was passed over: the offsets from ``offset`` to before ``following``. kept: bytes of it in the dead letter."""
+    """What was passed over.
+
+    offset: the first offset.
+    following: the offset at which the role reads on.
+    cause: why it could not be read; empty if it could.
+    kept: how many bytes of it are in the dead letter.
+    """
 
     topic: str
     partition: int
@@ -39,37 +46,42 @@ class Skipped:
 
 
 class Repair(Worker):
-    """A worker that takes no messages. Made as any worker is; each change joins the group and leaves it again."""
+    """A worker that takes no messages. It is made as any worker is. Each change joins the group and leaves it again."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._held: set[int] = set()
 
     def forget(self, name: str) -> list[int]:
-        """Have the role forget a client, and commit that; the partitions that remembered it.
+        """Have the role forget a client, and commit that. Returns the partitions that remembered it.
 
         ConfigurationError while other workers of the group run; BusUnavailable if nothing was committed.
         """
 
         def change(session: Session) -> list[int]:
             step = Step()
-            # What restoring alone would write is of no client.
-            self._remember(step)
+            # What is written because of restoring alone does not belong to the client.
+            step.changelog += self._tasks.changelog({})
             others = len(step.changelog)
             if not self.role.forget(name):
                 return []
-            self._remember(step)
+            step.changelog += self._tasks.changelog({})
             session.commit(step)
             return sorted({record.partition for record in step.changelog[others:] if record.partition is not None})
 
         return self._do(change)
 
     def skip(self, topic: str, partition: int, offset: int, to: int | None = None) -> Skipped:
-        """Pass over what lies at ``offset`` of an input, the next that the role would read, into the dead letters.
+        """Put the next thing that the role would read of an input into the dead letters, and pass it over.
 
-        Where a batch cannot be read, all of it from ``offset`` on; else one record. to: where to read on, for what cannot be read
-        may not say how far it goes; None: as far as is certain. ConfigurationError if the role reads on elsewhere, or while other
-        workers of the group run; BusUnavailable if nothing was committed.
+        That is one record. Where a batch cannot be read, it is all of the batch from ``offset`` on.
+
+        topic, partition: of the input.
+        offset: where the role reads next.
+        to: where to read on after an unreadable batch, which may not say where it ends; None: as far as is certain.
+
+        ConfigurationError if the role reads on elsewhere, or while other workers of the group run. BusUnavailable if nothing was
+        committed.
         """
         if topic not in self._inputs:
             raise ConfigurationError(f"topic {topic!r} is none of this role's inputs ({', '.join(sorted(self._inputs))})")
@@ -88,17 +100,17 @@ class Repair(Worker):
                         "more than one record is passed over"
                     )
                 skipped = replace(skipped, following=to)
-            work = _Work(Step({place: skipped.following}))
-            self._reject(record, PeerError(UNREADABLE if skipped.cause else SKIPPED, skipped.cause or "by command"), work)
-            self._remember(work.step)
-            session.commit(work.step)
+            draft = Draft(Step({place: skipped.following}))
+            self._inputs.reject(record, PeerError(UNREADABLE if skipped.cause else SKIPPED, skipped.cause or "by command"), draft)
+            draft.step.changelog += self._tasks.changelog(draft.step.positions)
+            session.commit(draft.step)
             return skipped
 
         return self._do(change)
 
     def _do(self, change: Callable[[Session], Outcome]) -> Outcome:
-        """Make the change as the group's only member, with every partition restored; again, as long as the group still moves."""
-        # No message of a table is taken, so none of its batches has to be readable.
+        """Make the change as the group's only member, with every partition restored. Try again while the group still rebalances."""
+        # No message of a table is needed, so its batches need not be readable.
         self._subscription = replace(self._subscription, tables=())
         deadline = self._monotonic() + self._restore_seconds
         try:
@@ -133,7 +145,7 @@ class Repair(Worker):
             self._open_task(session, partition)
 
     def _position(self, session: Session, place: TopicPartition) -> int:
-        remembered = self._positions.get(place)
+        remembered = self._tasks.positions.get(place)
         return remembered if remembered is not None else session.committed(*place) or 0
 
     def _look(self, place: TopicPartition, position: int, offset: int) -> tuple[Skipped, Record]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from streamfl.role import Received, Rejection, Send, StateChange
+from streamfl.role import Received, Rejection, Send
 from streamfl.testing.subjects import Run, Subject, Traffic, answers
 
 __all__ = ["law_clock_ahead", "law_clock_is_right_again", "law_clock_jumps"]
@@ -35,7 +35,7 @@ def law_clock_ahead(subject: Subject, traffic: Traffic, begin: int, end: int, re
             run.feed(now + ahead, [])
     now, batch = traffic.batches[min(end, len(traffic.batches) - 1)]
     if restart:
-        run = _restored(run, now, traffic.batches[:end])
+        run = run.restored(now, traffic.batches[:end])
     if batch and end < len(traffic.batches):
         run.feed(now, batch)
     run.feed(now, [])
@@ -94,16 +94,6 @@ def _settle(run: Run, now: float) -> None:
         assert wake_at < AHEAD / 2, f"at {now} the role waits until {wake_at}"
         now = max(now, wake_at)
         run.feed(now, [])
-
-
-def _restored(run: Run, now: float, batches: Sequence[tuple[float, Sequence[Received]]]) -> Run:
-    restored = Run(run.subject, run.traffic)
-    for slot, value in run.state.items():
-        restored.role.restore(StateChange(*slot, value))
-        restored.changes.append(StateChange(*slot, value))
-    tables = [received for _, batch in batches for received in batch if received.channel in run.traffic.tables]
-    restored.feed_some(now, tables)
-    return restored
 
 
 def _written(received: Received, ahead: float) -> Received:

@@ -46,6 +46,7 @@ __all__ = [
     "law_moves",
     "law_rejects_leave_state",
     "law_restore",
+    "law_waiting",
 ]
 
 
@@ -82,6 +83,12 @@ class RoleLaws:
     def test_it_goes_on_after_restoring(self, subject: Subject, data: st.DataObject) -> None:
         """Protects against messages lost, doubled or changed by a restart, wherever it comes."""
         law_restore(subject, data.draw(subject.traffic))
+
+    @given(data=st.data())
+    @settings(max_examples=10, deadline=None)
+    def test_what_waits_is_remembered(self, subject: Subject, data: st.DataObject) -> None:
+        """Protects whoever waits for a federation to come to rest from a role that forgets what it still has to do."""
+        law_waiting(subject, data.draw(subject.traffic))
 
     @given(data=st.data())
     @settings(max_examples=30, deadline=None)
@@ -181,6 +188,25 @@ def law_restore(subject: Subject, traffic: Traffic) -> None:
             raise AssertionError(
                 f"a role restored after batch {cut} of {len(traffic.batches)} goes another way: {error}"
             ) from error
+
+
+def law_waiting(subject: Subject, traffic: Traffic) -> None:
+    """3. What waits is state: after any batch as much waits in a restored role. In a role without partitions nothing waits.
+    """
+    for cut in range(1, len(traffic.batches) + 1):
+        before = traffic.batches[:cut]
+        now = before[-1][0]
+        run = Run(subject, traffic).feed_all([*before, (now, [])])
+        waiting = dict(run.role.waiting)
+        assert all(count > 0 for count in waiting.values()), f"what does not wait is told of: {waiting}"
+        successor = run.restored(now, before)
+        successor.feed(now, [])
+        assert waiting == dict(successor.role.waiting), (
+            f"after batch {cut} waits {waiting}, and in a role that was restored {dict(successor.role.waiting)}"
+        )
+        for partition in traffic.partitions:
+            run.role.close(partition)
+        assert not run.role.waiting, f"without a partition waits {dict(run.role.waiting)}"
 
 
 def law_moves(subject: Subject, traffic: Traffic, moves: Sequence[Sequence[Move]]) -> None:

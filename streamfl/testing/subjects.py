@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from streamfl.role import Decode, Received, Record, Rejection, Role, Send, StateChange
+from streamfl.role import Decode, Received, Record, Rejection, Role, Send, StateChange, receive_at_once
 from streamfl.testing.extremes import Extreme
 
 __all__ = ["LONG", "Batch", "Place", "Run", "Same", "State", "Subject", "Traffic", "answers", "equal"]
@@ -95,7 +95,7 @@ class Run:
             self.role.open(partition)
 
     def feed(self, now: float, batch: Sequence[Received]) -> None:
-        self.replies += self.role.receive(batch, now)
+        self.replies += receive_at_once(self.role, batch, now)
         self.changes += self.role.changed_state()
 
     def feed_some(self, now: float, batch: Sequence[Received]) -> None:
@@ -107,6 +107,15 @@ class Run:
         for now, batch in batches:
             self.feed(now, batch)
         return self
+
+    def restored(self, now: float, batches: Iterable[Batch]) -> Run:
+        """A new role that took the state back and heard at ``now`` what the tables brought in these batches. It got no tick."""
+        restored = Run(self.subject, self.traffic)
+        for slot, value in self.state.items():
+            restored.role.restore(StateChange(*slot, value))
+            restored.changes.append(StateChange(*slot, value))
+        restored.feed_some(now, [received for _, batch in batches for received in batch if received.channel in self.traffic.tables])
+        return restored
 
     @property
     def state(self) -> State:

@@ -2,3 +2,25 @@
 
 Chen, Jin, Sun and Yin, "VAFL: a Method of Vertical Asynchronous Federated Learning", 2020.
 """
+
+from streamfl.system import System
+
+__all__ = ["SYSTEM"]
+
+SYSTEM = System(
+    name="vafl",
+    summary="parties with columns of their own",
+    kinds=("vafl-party", "vafl-coordinator"),
+    roles="streamfl.vafl.roles:ROLES",
+    rank=1,
+    simulate="streamfl.vafl.lab.simulate:simulate",
+    demo="streamfl.vafl.lab.demo:demo",
+    sources={
+        "vafl-party": "streamfl.simulation.sources:entity_samples",
+        "vafl-coordinator": "streamfl.simulation.sources:entity_labels",
+    },
+    faults="streamfl.vafl.lab.faults:FAULTS",
+    fuzz="streamfl.vafl.lab.fuzz:VAFL",
+    dashboard="streamfl.vafl.lab.dashboard:DASHBOARD",
+    extras={"torch": "a party's network from PyTorch (embedding.model)"},
+)

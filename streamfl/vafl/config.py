@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from streamfl.optimisers import OptimiserName
+from streamfl.learning.optimisers import OptimiserName
+from streamfl.records.entities import VerticalMembers, VerticalSettings
 from streamfl.settings import Section
 from streamfl.vafl.networks import Activation
-from streamfl.vertical import VerticalMembers, VerticalSettings
 from streamfl.wire import ROOM
 
 __all__ = ["VaflSettings"]
@@ -17,8 +17,9 @@ __all__ = ["VaflSettings"]
 LARGEST_LAYER = 65_536
 # Bytes: counters that are remembered with an embedding; an output as MessagePack; a probability as JSON, with its comma.
 WITH_EMBEDDING, OUTPUT, PROBABILITY = 64, 9, 24
-# Of noise, in multiples of what it is to hide. With less nothing is hidden, and the square of mu might be infinite.
-LEAST_NOISE = 1e-6
+# Of noise, in multiples of what it is to hide. With less nothing is hidden, and the square of mu might be infinite. With more
+# nothing is left, and a sum on a grid might not be exact.
+LEAST_NOISE, MOST_NOISE = 1e-6, 1e5
 PARTY, COORDINATOR = "vafl-party", "vafl-coordinator"
 
 LayerSizes = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST_LAYER)]], Field(max_length=8)]
@@ -28,7 +29,8 @@ class VaflFederation(VerticalMembers):
     """Who learns together. Every member has to be given the same values."""
 
     embedding_size: int = Field(ge=1, le=LARGEST_LAYER)
-    """How many numbers a party shows of an entity; with head.kind = "sum" as many as there are classes, or 1."""
+    """How many numbers a party shows of an entity. With head.kind = "sum": 1, or the number of classes. Those of all parties are
+    one record: about 248,000 numbers in all, or 124,000 in `float64`."""
     precision: Literal["float32", "float64"] = "float32"
     """Of embeddings, gradients and parameters."""
 
@@ -44,13 +46,13 @@ class EmbeddingSection(Section):
     """What a party makes of its features."""
 
     hidden: LayerSizes = Field(default=[])
-    """Sizes of the hidden layers; none: the embedding is linear."""
+    """Sizes of up to 8 hidden layers; none: the embedding is linear. All parameters together: up to 134,217,728."""
     activation: Activation = "relu"
     """Of the hidden layers."""
     bias: bool = True
     """Whether layers have a constant term."""
     model: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
-    """A model of your own, "package.module:function", in place of the built-in network."""
+    """A model of your own, `"package.module:function"`, in place of the built-in network."""
 
     @model_validator(mode="after")
     def _one_of_them(self) -> EmbeddingSection:
@@ -64,9 +66,10 @@ class HeadSection(Section):
     """What the coordinator makes of the embeddings."""
 
     kind: Literal["sum", "network"] = "sum"
-    """sum: added up, nothing to learn. network: a network over all of them side by side, learnt by the coordinator."""
+    """`sum`: embeddings are added up, and there is nothing to learn; with linear embeddings that is linear, logistic or softmax
+    regression. `network`: a network over all of them side by side, learnt by the coordinator."""
     hidden: LayerSizes = Field(default=[])
-    """Sizes of the network's hidden layers; none: a linear map."""
+    """Sizes of the network's hidden layers; none: a linear map. All parameters together: up to 134,217,728."""
     activation: Activation = "relu"
     """Of the hidden layers."""
 
@@ -75,71 +78,90 @@ class VerticalLearningSection(Section):
     """How a member learns."""
 
     loss: Literal["square", "logistic", "softmax"] = "logistic"
-    """Of the coordinator: for numbers, for labels 0 and 1, for classes."""
+    """Of the coordinator: `square` for numbers, `logistic` for labels 0 and 1, `softmax` for classes."""
     classes: int | None = Field(default=None, ge=2, le=LARGEST_LAYER)
-    """Of the coordinator: how many classes; belongs to loss = "softmax"."""
+    """Of the coordinator: how many classes. `softmax` requires it; nothing else has it. A prediction is one record, so at most
+    41,496."""
     optimiser: OptimiserName | None = None
-    """sgd, sgd-decay (learning_rate / k at step k), adagrad or adam; left out: adagrad, or sgd with privacy.gradient_noise."""
+    """`sgd-decay` has learning_rate / k at step k. Left out: `adagrad`, or `sgd` with privacy.gradient_noise."""
     learning_rate: float = Field(default=0.03, gt=0, le=1e6, allow_inf_nan=False)
     """eta."""
     batch_size: int = Field(default=16, ge=1, le=10_000)
-    """Gradients that make a step."""
+    """Gradients that make a step; of the coordinator's own steps: entities."""
     regularisation: float = Field(default=0.0, ge=0, le=1e6, allow_inf_nan=False)
     """lambda of lambda |theta|^2 / 2."""
     in_flight: int | None = Field(default=None, ge=1)
-    """Of a party: entities between their embedding and the step on their gradient before the next waits; left out: any."""
+    """Of a party: so many entities may be between their embedding and the step on their gradient; the next waits. At least
+    batch_size. Left out: any number."""
     wait_for: int = Field(default=1, ge=1)
-    """Of the coordinator: new embeddings of an entity before it learns from it; as many as parties: synchronous."""
+    """Of the coordinator: new embeddings of an entity before it is learnt from. As many as parties: synchronous."""
+    quorum: int | None = Field(default=None, ge=1)
+    """Of the coordinator: so many parties have to have shown an entity before it is learnt from. After alignment.reply_seconds
+    fewer do. Left out: all parties."""
     max_staleness: int | None = Field(default=None, ge=0)
-    """Of the coordinator: steps of a party since an embedding above which a new one is asked for; left out: none is."""
+    """D, of the coordinator: no gradient is computed from an embedding since which its party is known to have taken more steps. A
+    newer one is asked for first. Left out: any is used."""
+    seeded_start: bool = False
+    """`true`: first parameters are drawn from federation.seed, so that others can compute them, and features with them. `false`:
+    from a secret of this member, made at the first start or from privacy.secret_file. A partition goes on with the start that it
+    remembers."""
 
 
 class AlignmentSection(Section):
     """When embeddings of an entity are used, and how long they are kept."""
 
     quorum: int = Field(default=1, ge=1)
-    """Of the coordinator: parties that have to have shown an entity before it is predicted or learnt from."""
+    """Of the coordinator: so many parties have to have shown an entity before it is predicted."""
     revise: bool = True
-    """Of the coordinator: whether an entity is predicted again with every further embedding that comes before its label."""
+    """Of the coordinator: whether an entity is predicted again with every further embedding before its label."""
     expiry_seconds: float = Field(default=3600.0, gt=0, allow_inf_nan=False)
-    """Seconds after which an entity of which nothing more came is forgotten."""
+    """So many seconds after the last that was heard of it an entity is forgotten. At a party that is an entity without a gradient,
+    so give it the longest delay of labels."""
     limit: int = Field(default=100_000, ge=1)
     """So many entities a partition are remembered; the oldest gives way."""
     reply_seconds: float = Field(default=10.0, gt=0, allow_inf_nan=False)
-    """Of the coordinator: seconds after which a party that was asked for a newer embedding counts as absent."""
+    """Of the coordinator: so many seconds it waits for a newer embedding that it asked for, or for learning.quorum once an entity
+    has its label. Then whoever is missing counts as absent for that entity."""
     requests: int = Field(default=4, ge=0)
-    """Of a party: how often it shows an entity anew because the coordinator asks for it, until it sees the entity again."""
+    """How often the coordinator asks for an entity anew, and a party shows it because of that, until the party sees the entity
+    again. Asked once more the party forgets it. Best the same at all members."""
     patience_seconds: float = Field(default=600.0, gt=0, allow_inf_nan=False)
-    """Seconds after which a member that hears nothing is not ready: a party of gradients, a coordinator of a party's embeddings."""
+    """A member that has heard nothing for so many seconds while its own messages go out is not ready: a party of gradients, a
+    coordinator of a party's embeddings. Give it the longest delay of labels."""
     keep: bool = False
-    """Of the coordinator: remember entities that were learnt from, for histories that are replayed several times."""
+    """Of the coordinator: entities that were learnt from stay remembered, for histories that are replayed."""
 
 
 class PrivacySection(Section):
     """Noise on what leaves a party, and its budget; of the coordinator: noise on gradients."""
 
     embedding_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """C: the Euclidean norm of an embedding."""
+    """C, the Euclidean norm of an embedding; belongs to embedding_noise."""
     normalise: bool = True
     """Whether every embedding gets the norm C, or only longer ones are shortened to it."""
     embedding_noise: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """c: standard deviation of the noise on each number of an embedding."""
+    """c, the standard deviation of the noise on each number of an embedding; from 1e-6 to 100,000 times C."""
     gradient_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """S: to what an entity's share of a step is shortened."""
+    """S, to which an entity's share of a step is shortened; belongs to gradient_noise."""
     gradient_noise: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """sigma: standard deviation of the noise on each step, in units of S."""
+    """sigma, the standard deviation of the noise on each step, in units of S; from 1e-6 to 100,000."""
     hidden_noise: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Standard deviation of uniform noise inside the activations of hidden layers; no protection is claimed for it."""
+    """Standard deviation of uniform noise inside the activations of hidden layers. No protection is claimed for it."""
     budget_mu: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """mu of Gaussian differential privacy that no entity may exceed; what would exceed it is not sent."""
+    """mu of Gaussian differential privacy that no entity may exceed; what would exceed it is not sent. A party's is of its
+    features, with gradient_noise. The coordinator's is of its labels, with reply_noise. A budget within which no entity could be
+    learnt from is refused."""
     without_noise: bool = False
-    """true: go on without noise though this party has sent with it; what was claimed of mu ends. It cannot be taken back."""
+    """`true`: a member that has sent with noise goes on without. What was claimed of mu ends, and that cannot be taken back. With
+    `false` such a member does not start when its noise is no longer configured."""
     secret_file: str | None = None
-    """A file with at least 32 bytes that nobody else knows: all noise is drawn from them."""
+    """A file with at least 32 bytes that nobody else knows. All noise, and first parameters, are drawn from it. It is refused where
+    other users may read it (`chmod 600`), or where it is too regular to be a secret."""
     ledger_limit: int = Field(default=1_000_000, ge=1)
-    """Of so many entities a partition it is remembered what was sent; of others nothing is."""
+    """Of so many entities a partition it is remembered what was sent, or told of their labels. Nothing is sent of others."""
     reply_noise: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Of the coordinator: standard deviation of noise on the loss's derivative by each output, which otherwise tells the label."""
+    """Of the coordinator: standard deviation of the noise on gradients, which otherwise tell the label; 0, or from 1e-6 to 100,000.
+    """
 
     @model_validator(mode="after")
     def _keys_that_need_each_other(self) -> PrivacySection:
@@ -152,21 +174,21 @@ class PrivacySection(Section):
         if (self.gradient_norm is None) != (self.gradient_noise is None):
             key = "gradient_norm" if self.gradient_norm is None else "gradient_noise"
             raise missing(key, "a gradient's norm and the noise on it protect only together")
-        if self.embedding_norm is None and (self.gradient_norm or self.budget_mu or self.hidden_noise):
+        if self.embedding_norm is None and (self.gradient_norm or self.hidden_noise or (self.budget_mu and not self.reply_noise)):
             raise missing("embedding_norm", "an embedding has to be bounded and noisy before anything can be said of it")
-        least = {
-            "embedding_noise": LEAST_NOISE * (self.embedding_norm or 0.0),
-            "gradient_noise": LEAST_NOISE,
-            "reply_noise": LEAST_NOISE,
-        }
-        for key, bound in least.items():
-            if 0 < (getattr(self, key) or 0.0) < bound:
-                raise ValueError(f"{key} = {getattr(self, key):g}: at least {bound:g} is expected: less hides nothing")
-        if self.without_noise and self.embedding_norm is not None:
-            raise ValueError("without_noise = true has no meaning with embedding_norm: leave one of them out")
+        hidden = {"embedding_noise": self.embedding_norm or 1.0, "gradient_noise": 1.0, "reply_noise": 1.0}
+        for key, unit in hidden.items():
+            noise, least, most = getattr(self, key) or 0.0, LEAST_NOISE * unit, MOST_NOISE * unit
+            if 0 < noise < least:
+                raise ValueError(f"{key} = {noise:g}: at least {least:g} is expected: less hides nothing")
+            if noise > most:
+                raise ValueError(f"{key} = {noise:g}: at most {most:g} is expected: more leaves nothing")
+        noise = "embedding_norm" if self.embedding_norm is not None else "reply_noise" if self.reply_noise else None
+        if self.without_noise and noise is not None:
+            raise ValueError(f"without_noise = true has no meaning with {noise}: leave one of them out")
         if (self.embedding_norm or self.reply_noise) and self.secret_file is None:
             raise missing("secret_file", "noise that others can compute protects nothing")
-        if self.budget_mu is not None and self.gradient_noise is None:
+        if self.budget_mu is not None and self.gradient_noise is None and self.embedding_norm is not None:
             raise missing("gradient_noise", "without noise on steps mu says nothing about what later embeddings tell")
         return self
 
@@ -212,6 +234,8 @@ class VaflSettings(VerticalSettings):
     def _check_party(self) -> None:
         if self.party is None or self.samples is None:
             raise ValueError(f"{'party' if self.party is None else 'samples'} is missing: a vafl-party needs this section")
+        if self.privacy.budget_mu is not None and self.privacy.embedding_norm is None:
+            raise ValueError("privacy.embedding_norm is missing: the budget of a party is of its embeddings")
         learning = self.learning
         if learning.in_flight is not None and learning.in_flight < learning.batch_size:
             raise ValueError(
@@ -231,8 +255,13 @@ class VaflSettings(VerticalSettings):
                 f'federation.embedding_size = {size}: with head.kind = "sum" and learning.loss = "{learning.loss}" '
                 f"it is {self.outputs}"
             )
-        for key, value in (("alignment.quorum", self.alignment.quorum), ("learning.wait_for", learning.wait_for)):
-            if value > count:
+        numbers = {
+            "alignment.quorum": self.alignment.quorum,
+            "learning.quorum": learning.quorum,
+            "learning.wait_for": learning.wait_for,
+        }
+        for key, value in numbers.items():
+            if value is not None and value > count:
                 raise ValueError(f"{key} = {value}: there are {count} parties")
         if learning.loss != "square" and self.labels.label_range != (0.0, 1.0):
             raise ValueError('labels.label_range has no meaning but with learning.loss = "square"')

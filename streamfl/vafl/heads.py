@@ -1,7 +1,8 @@
-"""What the coordinator makes of the embeddings: a sum, or a network over all of them; and the loss of that."""
+"""What the coordinator makes of the embeddings: a sum, or a network over all of them. And the losses of these outputs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,30 +19,33 @@ __all__ = ["LOGISTIC", "SQUARE", "Head", "NetworkHead", "OutputLoss", "SumHead",
 
 
 class Head(Protocol):
-    """theta_0 and the function of it and all embeddings. ``size``: how many numbers theta_0 is. n entities, M parties."""
+    """The function of theta_0 and all embeddings. In what follows there are n entities and M parties.
+
+    size: how many numbers theta_0 is.
+    """
 
     @property
     def size(self) -> int: ...
 
-    def initial(self, seed: int) -> NDArray[Any]:
-        """theta_0 to begin with, (size,)."""
+    def initial(self, seed: int, *path: str | int) -> NDArray[Any]:
+        """theta_0 to begin with, (size,), drawn from the stream (seed, path)."""
 
     def forward(self, parameters: NDArray[Any], embeddings: NDArray[Any]) -> tuple[NDArray[Any], Any]:
-        """(n, M, embedding size) to outputs (n, outputs), and what :meth:`backward` needs."""
+        """From embeddings (n, M, embedding size): the outputs (n, outputs), and what :meth:`backward` needs."""
 
     def backward(self, parameters: NDArray[Any], done: Any, cotangents: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """From d l / d outputs, (n, outputs): d l / d theta_0 summed over the entities, and d l / d h, (n, M, embedding size)."""
 
 
 class SumHead:
-    """z_n = sum over m of h_nm: with linear embeddings, vertical linear, logistic or softmax regression. It has no parameters."""
+    """z_n = sum over m of h_nm, without parameters. Over linear embeddings it is linear, logistic or softmax regression."""
 
     size = 0
 
     def __init__(self, dtype: Any = np.float32) -> None:
         self._nothing = np.zeros(0, dtype)
 
-    def initial(self, seed: int) -> NDArray[Any]:
+    def initial(self, seed: int, *path: str | int) -> NDArray[Any]:
         return self._nothing.copy()
 
     def forward(self, parameters: NDArray[Any], embeddings: NDArray[Any]) -> tuple[NDArray[Any], Any]:
@@ -58,12 +62,12 @@ class NetworkHead:
         self._network = network
         self.size = network.size
 
-    def initial(self, seed: int) -> NDArray[Any]:
-        """As the network's own, but never all 0: through zeros no gradient would reach a party."""
+    def initial(self, seed: int, *path: str | int) -> NDArray[Any]:
+        """As the network's own, but never all 0: zeros would let no gradient reach a party."""
         if len(self._network.sizes) > 2:
-            return self._network.initial(seed, "head")
+            return self._network.initial(seed, "head", *path)
         hidden = DenseNetwork([*self._network.sizes, 1], dtype=self._network.dtype)
-        return hidden.initial(seed, "head")[: self.size]
+        return hidden.initial(seed, "head", *path)[: self.size]
 
     def forward(self, parameters: NDArray[Any], embeddings: NDArray[Any]) -> tuple[NDArray[Any], Any]:
         done = self._network.forward(parameters, embeddings.reshape(len(embeddings), -1))
@@ -78,13 +82,18 @@ class NetworkHead:
 
 @dataclass(frozen=True)
 class OutputLoss:
-    """A loss of the head's outputs. ``gradient``: d l / d outputs of outputs (n, o) and labels (n,), (n, o). ``values``: l, (n,).
+    """A loss of the head's outputs.
 
-    ``prediction``: outputs (n, o) as a user reads them.
+    outputs: how many of them an entity has, o.
+    sensitivity: the largest Euclidean distance between the gradients of two labels; for the square loss, of labels from 0 to 1.
+    gradient: from outputs (n, o) and labels (n,): d l / d outputs, (n, o).
+    values: from outputs (n, o) and labels (n,): l, (n,).
+    prediction: from outputs (n, o): what a user reads.
     """
 
     name: str
     outputs: int
+    sensitivity: float
     gradient: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
     values: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
     prediction: Callable[[NDArray[Any]], NDArray[Any]]
@@ -94,20 +103,21 @@ class OutputLoss:
         return self.name == "square" or (label.is_integer() and 0 <= label < max(self.outputs, 2))
 
 
-def _of_one_output(loss: Loss, prediction: Callable[[NDArray[Any]], NDArray[Any]]) -> OutputLoss:
+def _of_one_output(loss: Loss, sensitivity: float, prediction: Callable[[NDArray[Any]], NDArray[Any]]) -> OutputLoss:
     return OutputLoss(
         loss.name,
         1,
+        sensitivity,
         lambda outputs, labels: loss.gradient(outputs, labels[:, np.newaxis]),
         lambda outputs, labels: loss.value(outputs[:, 0], labels),
         lambda outputs: prediction(outputs[:, 0]),
     )
 
 
-SQUARE = _of_one_output(losses.SQUARE, np.asarray)
+SQUARE = _of_one_output(losses.SQUARE, 2.0, np.asarray)
 """(z - y)^2, y in units of the label's range."""
 
-LOGISTIC = _of_one_output(losses.LOGISTIC, expit)
+LOGISTIC = _of_one_output(losses.LOGISTIC, 1.0, expit)
 """log(1 + exp(z)) - y z, y 0 or 1, in nats."""
 
 
@@ -123,4 +133,4 @@ def softmax_loss(classes: int) -> OutputLoss:
         chosen = outputs[np.arange(len(labels)), labels.astype(np.intp)]
         return np.asarray(np.logaddexp.reduce(outputs, axis=1) - chosen)
 
-    return OutputLoss("softmax", classes, gradient, values, lambda outputs: np.asarray(softmax(outputs, axis=1)))
+    return OutputLoss("softmax", classes, math.sqrt(2), gradient, values, lambda outputs: np.asarray(softmax(outputs, axis=1)))

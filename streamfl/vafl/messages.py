@@ -15,7 +15,7 @@ from streamfl.wire import Codec, Count, Name, Number, Version, decode_array, enc
 __all__ = [
     "ANOTHER",
     "EMBEDDING",
-    "LARGEST_NUMBER",
+    "LARGEST_COMPONENT",
     "REPLY",
     "Embedding",
     "Prediction",
@@ -26,18 +26,20 @@ __all__ = [
     "within_bounds",
 ]
 
-# Why what another member, or this one in an earlier life, said is not for this federation.
+# Why a message is refused that another member wrote, or this one before a restart.
 ANOTHER = "another federation name, seed, list of parties, embedding size or precision was used"
 
-# Far above any embedding or gradient that means something, and sums of squares of such numbers stay finite in single precision.
-LARGEST_NUMBER = 1e9
+# Of an embedding or a gradient: far above any that means something. Sums of squares stay finite in single precision.
+LARGEST_COMPONENT = 1e9
 
 
 class Embedding(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
-    """h_nm: what a party shows of an entity. ``values``: (embedding size,) raw numbers.
+    """h_nm: what a party shows of an entity.
 
-    ``sequence`` grows by one an embedding of one partition within an ``epoch``, one life of the party's state there.
-    ``parameters_version``: steps that the party had taken when it made it.
+    epoch: one life of the party's state in the partition.
+    sequence: grows by one with each embedding of the partition within an epoch.
+    parameters_version: steps that the party had taken when it made the embedding.
+    values: (embedding size,) raw numbers.
     """
 
     version: Version
@@ -50,9 +52,9 @@ class Embedding(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields
 
 
 class Reply(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
-    """To the embedding with this ``epoch`` and ``sequence``: d l / d h_nm, (embedding size,) raw numbers.
+    """The coordinator's answer to the embedding with this ``epoch`` and ``sequence``.
 
-    No bytes: the embedding is too old, a new one is asked for.
+    gradient: d l / d h_nm, (embedding size,) raw numbers. No bytes: the embedding is too old, and a new one is asked for.
     """
 
     version: Version
@@ -64,11 +66,11 @@ class Reply(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=Tru
 
 
 class Prediction(msgspec.Struct, gc=False, omit_defaults=True):
-    """What the user's consumers read: one for an entity as soon as enough parties have shown it, and again with every one more.
+    """What the user's consumers read: one as soon as enough parties have shown an entity, and one more with each further party.
 
-    prediction: in the label's own unit, the probability of label 1, or the probability of every class. embeddings: how many parties
-    it is made of; what is missing is replaced by the mean of that party's embeddings. revision: counts an entity's predictions
-    from 0.
+    prediction: in the label's own unit, the probability of label 1, or the probability of every class.
+    embeddings: how many parties' embeddings it is made of; a missing one is replaced by the mean of that party's embeddings.
+    revision: counts an entity's predictions from 0.
     """
 
     entity: str
@@ -84,21 +86,22 @@ REPLY = Codec(Reply)
 def bounded_array(content: bytes, dtype: type[Number], size: int, name: str) -> NDArray[Number]:
     """The numbers of an embedding or a gradient, (size,); PeerError with reason shape or not_finite."""
     array = decode_array(content, dtype, (size,), name)
-    if np.abs(array).max() > LARGEST_NUMBER:
-        raise PeerError("not_finite", f"{name} holds a number above {LARGEST_NUMBER:g}")
+    if np.abs(array).max() > LARGEST_COMPONENT:
+        raise PeerError("not_finite", f"{name} holds a number above {LARGEST_COMPONENT:g}")
     return array
 
 
-def bounded_rows(contents: Sequence[bytes], dtype: type[Number], size: int) -> list[NDArray[Number] | None]:
-    """The numbers of many embeddings or gradients, checked at once; None of what :func:`bounded_array` refuses, and says why."""
+def bounded_rows(contents: Sequence[bytes], dtype: type[Number], size: int) -> tuple[NDArray[Number], NDArray[np.bool_]]:
+    """The numbers of n embeddings or gradients, (n, size), and which of them :func:`bounded_array` would take, (n,).
+
+    Contents of another size have 0 for numbers.
+    """
     width = size * np.dtype(dtype).itemsize
-    joined = b"".join([content if len(content) == width else bytes(width) for content in contents])
-    rows = np.frombuffer(joined, np.dtype(dtype).newbyteorder("<")).astype(dtype, copy=False).reshape(len(contents), size)
-    # False of a NaN too.
-    bounded = (np.abs(rows).max(axis=1, initial=0) <= LARGEST_NUMBER).tolist()
-    return [
-        row if within and len(content) == width else None for row, within, content in zip(rows, bounded, contents, strict=True)
-    ]
+    sized = np.fromiter(map(len, contents), np.intp, len(contents)) == width
+    whole = contents if sized.all() else [content if len(content) == width else bytes(width) for content in contents]
+    rows = np.frombuffer(b"".join(whole), np.dtype(dtype).newbyteorder("<")).astype(dtype, copy=False).reshape(-1, size)
+    # False for a NaN too.
+    return rows, sized & (np.abs(rows).max(axis=1, initial=0) <= LARGEST_COMPONENT)
 
 
 def encode_rows(array: NDArray[Any]) -> list[bytes]:
@@ -108,5 +111,5 @@ def encode_rows(array: NDArray[Any]) -> list[bytes]:
 
 
 def within_bounds(array: NDArray[Any], dtype: Any) -> NDArray[Any]:
-    """Numbers that :func:`bounded_array` takes, as near as there are; 0 for NaN."""
-    return np.asarray(np.clip(np.nan_to_num(array, nan=0.0), -LARGEST_NUMBER, LARGEST_NUMBER), dtype=dtype)
+    """The nearest numbers that :func:`bounded_array` takes; 0 for NaN."""
+    return np.asarray(np.clip(np.nan_to_num(array, nan=0.0), -LARGEST_COMPONENT, LARGEST_COMPONENT), dtype=dtype)

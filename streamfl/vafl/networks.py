@@ -30,7 +30,10 @@ class Pass(Protocol):
 class Differentiable(Protocol):
     """A function of inputs and parameters that can be learnt: the built-in networks, or a user's own model.
 
-    ``size``: how many numbers its parameters are, in one flat array of ``dtype``. It has no state of its own.
+    It has no state of its own. Its parameters are one flat array.
+
+    size: how many numbers the parameters are.
+    dtype: of the parameters.
     """
 
     @property
@@ -41,19 +44,31 @@ class Differentiable(Protocol):
 
     @property
     def noise_units(self) -> int:
-        """How many numbers of noise a forward pass takes for a record; 0: it has none."""
+        """How many numbers of noise a forward pass takes for a record; 0: none."""
 
     def initial(self, seed: int, *path: str | int) -> NDArray[Any]:
         """Parameters to begin with, (size,), drawn from the stream (seed, path)."""
 
     def forward(self, parameters: NDArray[Any], inputs: NDArray[Any], noise: NDArray[Any] | None = None) -> Any:
-        """The pass over ``inputs``, (records, input size). noise: uniform in [-1, 1], for whoever perturbs its hidden layers."""
+        """The pass over the inputs.
+
+        inputs: (records, input size).
+        noise: for a function that perturbs its hidden layers: uniform in [-1, 1], (records, noise_units).
+        """
 
     def backward(self, parameters: NDArray[Any], done: Any, cotangents: NDArray[Any]) -> NDArray[Any]:
-        """J' g summed over the records, (size,); ``cotangents`` g: (records, output size)."""
+        """J' g summed over the records, (size,).
+
+        parameters: those of the pass.
+        done: the pass.
+        cotangents: g, (records, output size).
+        """
 
     def backward_each(self, parameters: NDArray[Any], done: Any, cotangents: NDArray[Any], norm: float) -> NDArray[Any]:
-        """The same sum with each record's J' g clipped to the Euclidean ``norm`` before it is added."""
+        """The same sum, with each record's J' g clipped to the Euclidean ``norm`` before it is added.
+
+        It is added in double precision. In single precision, the rounding of a long sum may be longer than one record's part.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +82,14 @@ class DensePass:
 class DenseNetwork:
     """Dense layers with one activation between them; without hidden layers a linear map.
 
-    sizes: of the inputs, the hidden layers and the outputs. bias: whether layers have one. perturbation: c_l, the standard
-    deviation of uniform noise inside the activations of hidden layers (VAFL, section 5), from the ``noise`` given to ``forward``.
-    Parameters in order: W_1 (sizes[0], sizes[1]) row by row, b_1, W_2, …
+    Its parameters are, in order: W_1 (sizes[0], sizes[1]) row by row, b_1, W_2, …
+
+    sizes: of the inputs, the hidden layers and the outputs.
+    activation: of the hidden layers.
+    bias: whether layers have one.
+    dtype: of the parameters.
+    perturbation: c_l, the standard deviation of uniform noise inside the activations of hidden layers (VAFL, section 5). The noise
+        is what ``forward`` is given.
 
     >>> network = DenseNetwork([2, 1], "relu", dtype=np.float64)
     >>> network.forward(np.array([1.0, 10.0, 0.5]), np.array([[2.0, 3.0]])).outputs
@@ -118,7 +138,11 @@ class DenseNetwork:
         return parameters
 
     def forward(self, parameters: NDArray[Any], inputs: NDArray[Any], noise: NDArray[Any] | None = None) -> DensePass:
-        """inputs: (records, sizes[0]); noise: (records, noise_units), uniform in [-1, 1], scaled here by sqrt(3) c_l."""
+        """The pass over the inputs.
+
+        inputs: (records, sizes[0]).
+        noise: (records, noise_units), uniform in [-1, 1]; it is scaled here by sqrt(3) c_l.
+        """
         layers = [inputs]
         taken = 0
         for index, (weights, biases) in enumerate(self._slices):
@@ -143,7 +167,7 @@ class DenseNetwork:
         return gradient
 
     def backward_each(self, parameters: NDArray[Any], done: DensePass, cotangents: NDArray[Any], norm: float) -> NDArray[Any]:
-        # A record's gradient of W_l is the outer product u_(l-1) delta_l', whose norm needs no product to be known.
+        # A record's gradient of W_l is the outer product u_(l-1) delta_l': its norm follows from the norms of the two.
         layers = list(self._deltas(parameters, done, cotangents))
         squares = np.zeros(len(cotangents))
         for _, below, deltas in layers:
@@ -151,14 +175,14 @@ class DenseNetwork:
             squares += np.einsum("ij,ij->i", deltas, deltas, dtype=np.float64) * inner
         finite = np.isfinite(squares)[:, np.newaxis]
         if not finite.all():
-            # Infinity times nothing is no number, and one record's would be everybody's.
+            # Infinity times 0 is NaN, and one record's NaN would spoil the whole sum.
             layers = [(place, np.where(finite, below, 0), np.where(finite, deltas, 0)) for place, below, deltas in layers]
             squares = np.where(finite[:, 0], squares, 0.0)
         shrink = np.minimum(1.0, norm / np.sqrt(np.maximum(squares, np.finfo(np.float64).tiny)))[:, np.newaxis]
-        gradient = np.empty(self.size, cotangents.dtype)
+        gradient = np.empty(self.size)
         for (weights, biases), below, deltas in layers:
-            clipped = (deltas * shrink).astype(cotangents.dtype)
-            gradient[weights] = (below.T @ clipped).ravel()
+            clipped = deltas * shrink
+            gradient[weights] = (below.T.astype(np.float64) @ clipped).ravel()
             if self.bias:
                 gradient[biases] = clipped.sum(axis=0)
         return gradient
@@ -171,7 +195,7 @@ class DenseNetwork:
         return deltas
 
     def _deltas(self, parameters: NDArray[Any], done: DensePass, cotangents: NDArray[Any]) -> Any:
-        """By layer, last first: its slices, its inputs, and the derivatives by what comes out of it before the activation."""
+        """By layer, last first: its slices, its inputs, and the derivatives by its values before the activation."""
         deltas = cotangents
         for index in range(len(self._slices) - 1, -1, -1):
             yield self._slices[index], done.layers[index], deltas

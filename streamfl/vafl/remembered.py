@@ -1,7 +1,7 @@
 """Which settings the state of VAFL's roles is made with, and which of them may change.
 
-What is not named here as free to change must stay, a new key included: the shape of a network, its activations, and what an
-optimiser keeps beside its parameters are all in the state.
+A setting that is not named here as free to change must stay, and so must every new one. For the state holds the shape of a network,
+its activations, and what an optimiser keeps beside the parameters.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from streamfl.vafl.config import VaflSettings
 __all__ = ["coordinator_made_with", "party_made_with"]
 
 _PACE = {
-    # Who may speak for whom is looked at with each message.
+    # Who may speak for whom is checked with each message.
     "federation.members",
     "learning.learning_rate",
     "learning.batch_size",
     "learning.regularisation",
     "learning.in_flight",
     "learning.wait_for",
+    "learning.quorum",
     "learning.max_staleness",
+    # A partition goes on with the start that it remembers.
+    "learning.seeded_start",
     "alignment.quorum",
     "alignment.revise",
     "alignment.expiry_seconds",
@@ -35,18 +38,18 @@ _PACE = {
     "samples.format",
     "labels.format",
 }
-# The coordinator's, which a party's file may have and nothing comes of.
+# The coordinator's keys: a party's file may have them, and they have no effect there.
 _NOT_A_PARTYS = {"learning.loss", "learning.classes"}
 
 
 def _free(content: Mapping[str, Any]) -> set[str]:
-    # The ledger counts what was released by what it cost then: other noise from now on is counted on top of it. What may not be
-    # taken away where something was released is for the party itself to refuse.
+    # The ledger counts each release by what it cost at the time; releases with other noise are added. Where a setting must not be
+    # taken away after a release, the party itself refuses to go on.
     return _PACE | {key for key in content if key.startswith("privacy.")}
 
 
 def party_made_with(settings: VaflSettings) -> MadeWith:
-    """Of a party: its network and optimiser, and the features of entities whose gradient has not come."""
+    """Of a party's state: its network and optimiser, and the features of entities whose gradient has not come."""
     content = by_key(settings, ("federation", "party", "samples", "embedding", "learning", "alignment", "privacy"))
     if settings.samples is not None:
         features = settings.samples.features
@@ -56,7 +59,7 @@ def party_made_with(settings: VaflSettings) -> MadeWith:
 
 
 def coordinator_made_with(settings: VaflSettings) -> MadeWith:
-    """Of the coordinator: its head and optimiser, and the embeddings and labels of entities."""
+    """Of the coordinator's state: its head and optimiser, and the embeddings and labels of entities."""
     content = by_key(settings, ("federation", "labels", "head", "learning", "alignment", "privacy"))
     content["learning.optimiser"] = settings.optimiser
     return MadeWith.of(content, _free(content))

@@ -2,121 +2,33 @@
 
 from __future__ import annotations
 
-import importlib
+import hashlib
+import math
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import msgspec
-import numpy as np
 
+from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection
+from streamfl.records.labels import Label, LabelReader
+from streamfl.records.samples import Sample, SampleReader
 from streamfl.role import Channels, ConfigurationError, Input, PeerError, Receiver, Record, Sender, TopicSpec
 from streamfl.role_kind import RoleKind
-from streamfl.samples import Label, LabelReader, Sample, SampleReader
 from streamfl.secrets import read_secret
 from streamfl.vafl.config import COORDINATOR, PARTY, VaflSettings
 from streamfl.vafl.coordinator import Alignment, HeadSteps, VaflCoordinator
-from streamfl.vafl.heads import LOGISTIC, SQUARE, Head, NetworkHead, OutputLoss, SumHead, softmax_loss
 from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
-from streamfl.vafl.networks import DenseNetwork, Differentiable
+from streamfl.vafl.models import dtype_of, embedding_function, head, output_loss
 from streamfl.vafl.party import PartySteps, VaflParty
-from streamfl.vafl.privacy import BoundedOutput, Mechanism
+from streamfl.vafl.privacy import Mechanism
 from streamfl.vafl.remembered import coordinator_made_with, party_made_with
-from streamfl.vafl.torch_model import NOT_INSTALLED
-from streamfl.vertical import EntityLabelsSection, EntitySamplesSection
 from streamfl.wire import ROOM, fingerprint
 
-__all__ = ["ROLES", "embedding_function", "head", "output_loss"]
+__all__ = ["ROLES"]
 
 _SMALL_SEGMENTS = {"segment.bytes": "67108864"}
-# Of a party's network or a head: with what an optimiser keeps, some gigabytes.
-MOST_PARAMETERS = 2**27
-
-
-def embedding_function(settings: VaflSettings, inputs: int) -> Differentiable:
-    """h_m of this party."""
-    section, privacy = settings.embedding, settings.privacy
-    function: Differentiable
-    if section.model is not None:
-        function = _own_model(section.model, inputs, settings)
-    else:
-        function = _affordable(
-            DenseNetwork(
-                [inputs, *section.hidden, settings.federation.embedding_size],
-                section.activation,
-                bias=section.bias,
-                dtype=_dtype(settings),
-                perturbation=privacy.hidden_noise,
-            ),
-            "samples.features, embedding.hidden and federation.embedding_size",
-        )
-    if privacy.embedding_norm is None:
-        return function
-    return BoundedOutput(function, privacy.embedding_norm, privacy.normalise)
-
-
-def _own_model(location: str, inputs: int, settings: VaflSettings) -> Differentiable:
-    module, _, attribute = location.partition(":")
-    try:
-        make = getattr(importlib.import_module(module), attribute)
-        function: Differentiable = make(inputs, settings.federation.embedding_size, settings.federation.precision)
-        _try(function, inputs, settings)
-    except Exception as error:
-        # It is the operator's own code, and may fail in any way.
-        text = str(error) if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
-        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
-            text = NOT_INSTALLED
-        raise ConfigurationError(f"embedding.model = {location!r}: {text}") from None
-    return function
-
-
-def _try(function: Differentiable, inputs: int, settings: VaflSettings) -> None:
-    """Call all of an operator's model that a party will call; ConfigurationError says what does not fit."""
-
-    def fits(name: str, found: Any, expected: tuple[int, ...]) -> None:
-        if found.shape != expected:
-            raise ConfigurationError(f"{name} of the shape {found.shape}, {expected} is expected")
-
-    size, dtype, units = settings.federation.embedding_size, _dtype(settings), function.noise_units
-    parameters = function.initial(0)
-    if parameters.shape != (function.size,) or parameters.dtype != dtype:
-        raise ConfigurationError(
-            f"its first parameters are {parameters.dtype} of shape {parameters.shape}, "
-            f"{settings.federation.precision} of shape {(function.size,)} is expected"
-        )
-    done = function.forward(parameters, np.zeros((2, inputs), dtype), np.zeros((2, units)) if units else None)
-    fits("forward of two rows gives outputs", done.outputs, (2, size))
-    cotangents = np.zeros((2, size), dtype)
-    fits("backward gives a gradient", function.backward(parameters, done, cotangents), parameters.shape)
-    if settings.privacy.gradient_noise is not None:
-        fits("backward_each gives a gradient", function.backward_each(parameters, done, cotangents, 1.0), parameters.shape)
-
-
-def _affordable(network: DenseNetwork, keys: str) -> DenseNetwork:
-    if network.size > MOST_PARAMETERS:
-        raise ConfigurationError(f"{keys}: they make {network.size:,} parameters, at most {MOST_PARAMETERS:,} are possible")
-    return network
-
-
-def head(settings: VaflSettings) -> Head:
-    """What the coordinator makes of the embeddings."""
-    section, federation = settings.head, settings.federation
-    if section.kind == "sum":
-        return SumHead(_dtype(settings))
-    sizes = [len(federation.parties) * federation.embedding_size, *section.hidden, settings.outputs]
-    network = DenseNetwork(sizes, section.activation, dtype=_dtype(settings))
-    return NetworkHead(_affordable(network, "federation.parties, federation.embedding_size, head.hidden and learning.classes"))
-
-
-def output_loss(settings: VaflSettings) -> OutputLoss:
-    """The loss of the head's outputs."""
-    if settings.learning.loss == "softmax":
-        return softmax_loss(settings.outputs)
-    return SQUARE if settings.learning.loss == "square" else LOGISTIC
-
-
-def _dtype(settings: VaflSettings) -> Any:
-    return np.float64 if settings.federation.precision == "float64" else np.float32
 
 
 def _fingerprint(settings: VaflSettings) -> int:
@@ -151,24 +63,54 @@ def _secret(settings: VaflSettings) -> str:
     return read_secret(path, "privacy.secret_file").hex()
 
 
-def _mechanism(settings: VaflSettings) -> Mechanism | None:
+def _start(settings: VaflSettings, secret: str) -> bytes:
+    """What this member's first parameters are drawn from, unless a partition remembers another; empty: the federation's seed.
+
+    It is remembered on the cluster. So it is derived from the secret, and is not the secret itself.
+    """
+    if settings.learning.seeded_start:
+        return b""
+    if not secret:
+        return os.urandom(32)
+    content = msgspec.msgpack.encode((secret, _fingerprint(settings)))
+    return hashlib.blake2b(content, digest_size=32, person=b"first parameters").digest()
+
+
+def _mechanism(settings: VaflSettings, secret: str) -> Mechanism | None:
     privacy = settings.privacy
     if privacy.embedding_norm is None or privacy.embedding_noise is None:
         return None
-    return Mechanism(
+    mechanism = Mechanism(
         embedding_norm=privacy.embedding_norm,
         embedding_noise=privacy.embedding_noise,
         gradient_norm=privacy.gradient_norm,
         gradient_noise=privacy.gradient_noise,
         budget=privacy.budget_mu,
-        secret=_secret(settings),
+        secret=secret,
     )
+    _check_budget(settings, "showing an entity once and one step on its gradient cost", math.sqrt(mechanism.cost(1, 1)))
+    return mechanism
+
+
+def _check_budget(settings: VaflSettings, what: str, least: float) -> None:
+    """ConfigurationError if privacy.budget_mu is too small to learn anything of any entity.
+
+    what: what has to be released to learn.
+    least: mu that this costs.
+    """
+    budget = settings.privacy.budget_mu
+    if budget is not None and budget < least:
+        raise ConfigurationError(
+            f"privacy.budget_mu = {budget:g}: {what} mu = {least:.4g}, so nothing would ever be learnt: raise the budget or "
+            "the noise"
+        )
 
 
 def _build_party(settings: VaflSettings) -> VaflParty:
     learning, alignment = settings.learning, settings.alignment
     inputs = SampleReader(_samples(settings).samples).dimension
     _check_remembered(settings, inputs)
+    secret = _secret(settings)
     return VaflParty(
         name=_party(settings),
         function=embedding_function(settings, inputs),
@@ -179,9 +121,10 @@ def _build_party(settings: VaflSettings) -> VaflParty:
         ),
         seed=settings.federation.seed,
         fingerprint=_fingerprint(settings),
+        start=_start(settings, secret),
         expiry=alignment.expiry_seconds,
         limit=alignment.limit,
-        mechanism=_mechanism(settings),
+        mechanism=_mechanism(settings, secret),
         without_noise=settings.privacy.without_noise,
         requests=settings.alignment.requests,
         ledger_limit=settings.privacy.ledger_limit,
@@ -190,7 +133,7 @@ def _build_party(settings: VaflSettings) -> VaflParty:
 
 
 def _check_remembered(settings: VaflSettings, inputs: int) -> None:
-    """A party remembers an entity's features and its gradient in one record until it has taken its step."""
+    """ConfigurationError if an entity's features and its gradient, which a party remembers together, do not fit into one record."""
     size, number = settings.federation.embedding_size, settings.number_bytes
     if (inputs + size) * number > ROOM:
         narrower = ', or set federation.precision = "float32"' if number == 8 else ""
@@ -204,16 +147,21 @@ def _check_remembered(settings: VaflSettings, inputs: int) -> None:
 def _build_coordinator(settings: VaflSettings) -> VaflCoordinator:
     learning, alignment = settings.learning, settings.alignment
     low, high = _labels(settings).label_range
+    loss, noise, secret = output_loss(settings), settings.privacy.reply_noise, _secret(settings)
+    if noise:
+        _check_budget(settings, "answering with an entity's label once costs", loss.sensitivity / noise)
     return VaflCoordinator(
         parties=settings.federation.parties,
         embedding_size=settings.federation.embedding_size,
         head=head(settings),
-        loss=output_loss(settings),
+        loss=loss,
         steps=HeadSteps(settings.optimiser, learning.learning_rate, learning.batch_size, learning.regularisation),
         alignment=Alignment(
             quorum=alignment.quorum,
+            learning_quorum=learning.quorum,
             wait_for=learning.wait_for,
             max_staleness=learning.max_staleness,
+            requests=alignment.requests,
             reply_seconds=alignment.reply_seconds,
             revise=alignment.revise,
             expiry=alignment.expiry_seconds,
@@ -222,11 +170,15 @@ def _build_coordinator(settings: VaflSettings) -> VaflCoordinator:
         ),
         seed=settings.federation.seed,
         fingerprint=_fingerprint(settings),
-        dtype=_dtype(settings),
+        start=_start(settings, secret),
+        dtype=dtype_of(settings),
         encode_prediction=msgspec.json.Encoder().encode,
         original=lambda value: low + value * (high - low),
-        gradient_noise=settings.privacy.reply_noise,
-        noise_secret=_secret(settings),
+        gradient_noise=noise,
+        noise_secret=secret,
+        budget=settings.privacy.budget_mu,
+        ledger_limit=settings.privacy.ledger_limit,
+        without_noise=settings.privacy.without_noise,
         patience=alignment.patience_seconds,
     )
 
@@ -245,7 +197,7 @@ def _decode_embedding(record: Record) -> Embedding:
 
 def _decode_label(settings: VaflSettings) -> Callable[[Record], Label]:
     labels = _labels(settings)
-    # A class is not a number within a range: the coordinator knows how many there are.
+    # A label that is a class has no range: the coordinator checks it against the number of classes.
     square = settings.learning.loss == "square"
     decode = LabelReader(labels, labels.label_range if square else None, "labels.label_range").decode
     if not (square and settings.privacy.reply_noise):
@@ -266,7 +218,7 @@ def _decode_label(settings: VaflSettings) -> Callable[[Record], Label]:
 
 def _party_channels(settings: VaflSettings) -> Channels:
     own, samples = settings.member, _samples(settings)
-    # The ledger of an entity is kept in its partition: in another one it would be shown as often once more.
+    # An entity's ledger is kept in its partition. In another partition its whole budget could be spent again.
     checked = settings.privacy.embedding_norm is not None and samples.keyed_by_entity
     return Channels(
         inputs={
@@ -321,11 +273,22 @@ def _party_topics(settings: VaflSettings) -> list[TopicSpec]:
     ]
 
 
+def _caution(settings: VaflSettings) -> str:
+    """What readers of the predictions learn of single parties because embeddings come one after the other; empty: nothing."""
+    alignment, count = settings.alignment, len(settings.federation.parties)
+    if alignment.quorum == count or (alignment.quorum > 1 and not alignment.revise):
+        return ""
+    told = ["the first prediction is made of one party's embedding alone"] if alignment.quorum == 1 else []
+    told += ["each revision adds one party's embedding to the one before"] if alignment.revise else []
+    fewer = "" if alignment.quorum == 1 else "alignment.revise = false, or "
+    return f"{', and '.join(told)}: grant Read to those who may know that, or set {fewer}alignment.quorum = {count}"
+
+
 def _coordinator_topics(settings: VaflSettings) -> list[TopicSpec]:
     return [
         TopicSpec(_labels(settings).topic, None, compacted=False, users=True),
         *(TopicSpec(topic, None, compacted=False) for party in settings.federation.parties for topic in _between(settings, party)),
-        TopicSpec(f"{settings.federation.name}.predictions", None, compacted=False),
+        TopicSpec(f"{settings.federation.name}.predictions", None, compacted=False, caution=_caution(settings)),
         TopicSpec(f"{settings.member}.state", None, compacted=True, preferred=_SMALL_SEGMENTS),
         TopicSpec(settings.dead_letters, None, compacted=False),
     ]

@@ -20,7 +20,12 @@ NOT_INSTALLED = "PyTorch is not installed: pip install 'streamfl[torch]'"
 
 @dataclass(frozen=True, slots=True)
 class TorchPass:
-    """``inputs``, ``weights`` (all in one, flat) and ``results`` are tensors; ``results`` knows how it came from ``weights``."""
+    """A forward pass, in tensors.
+
+    inputs: (records, inputs).
+    weights: all parameters, flat.
+    results: (records, output size), with the graph by which they came from the weights.
+    """
 
     inputs: Any
     weights: Any
@@ -35,12 +40,16 @@ class TorchPass:
 class TorchModel:
     """A :class:`~streamfl.vafl.networks.Differentiable` of a ``torch.nn.Module``, on the processor.
 
-    make: makes the module, from (records, inputs) to (records, embedding size), each row for itself; PyTorch's generator is seeded
-    when it is called. precision: "float32" or "float64", as ``federation.precision``. threads: of PyTorch, in the whole process.
-
     The module is used in evaluation mode: dropout does nothing. All its parameters are learnt, in the order of
-    ``module.parameters()``. ConfigurationError if PyTorch is not installed or the module has no parameters, or buffers, as batch
-    normalisation has: what is remembered of a party is its parameters.
+    ``module.parameters()``.
+
+    make: makes the module, which takes (records, inputs) to (records, embedding size), each row by itself. PyTorch's generator is
+        seeded before each call.
+    precision: "float32" or "float64", as ``federation.precision``.
+    threads: of PyTorch, in the whole process.
+
+    ConfigurationError if PyTorch is not installed, or if the module has no parameters. The same if it has buffers, as batch
+    normalisation has: of a module, only the parameters are remembered.
     """
 
     noise_units = 0
@@ -79,14 +88,14 @@ class TorchModel:
     def backward_each(self, parameters: NDArray[Any], done: TorchPass, cotangents: NDArray[Any], norm: float) -> NDArray[Any]:
         total = np.zeros(self.size)
         for row, cotangent in zip(done.inputs, self._tensor(cotangents), strict=True):
-            # By itself: neither memory nor time is then a multiple of records times records, and rows cannot mix.
+            # One row at a time: memory and time do not grow with the square of the records, and rows cannot mix.
             results = self._results(done.weights, row[None])
             (gradient,) = self._torch.autograd.grad(results, done.weights, cotangent[None])
             own = gradient.numpy().astype(np.float64)
             length = float(np.linalg.norm(own))
             if math.isfinite(length):
                 total += own * min(1.0, norm / max(length, np.finfo(np.float64).tiny))
-        return total.astype(cotangents.dtype)
+        return total
 
     def _made(self, seed: int) -> Any:
         with self._torch.random.fork_rng(devices=[]):

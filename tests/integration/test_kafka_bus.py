@@ -17,8 +17,8 @@ from broker import Broker
 from kafka import KafkaProducer
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.future import Future
-from streamfl_connectors.kafka import KafkaBus
-from streamfl_connectors.kafka_clients import record_of
+from streamfl_connectors.kafka.bus import KafkaBus
+from streamfl_connectors.kafka.logs import record_of
 
 from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import (
@@ -316,7 +316,7 @@ def test_a_fetch_that_is_never_answered_is_noticed(broker: Broker, of: str) -> N
     session: Any = bus.session(subscription)
     try:
         poll_until(session, lambda seen: seen.assigned == [0])
-        fetcher = (session._consumer if of == "inputs" else session._table_consumer)._fetcher
+        fetcher = (session.member if of == "inputs" else session.tables.reader).consumer._fetcher
         deadline = time.monotonic() + 30
         while not fetcher._fetch_futures:
             assert time.monotonic() < deadline
@@ -338,51 +338,50 @@ def test_a_fetch_that_is_never_answered_is_noticed(broker: Broker, of: str) -> N
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.usefixtures("_refused_connections")
-def test_an_outage_is_reported_and_survived() -> None:
+def test_an_outage_is_reported_and_survived(mortal_broker: Broker) -> None:
     """Guards against the client's endless wait for a coordinator that died inside a transaction, and against loss
     around it.
     """
     options = {"connect_timeout_seconds": 5, "request_timeout_ms": 2000, "delivery_timeout_ms": 4000}
-    with Broker() as broker:
-        bus = connect(broker.url, options)
-        samples, outputs = new("samples"), new("outputs")
-        bus.create([TopicSpec(samples, 1, False), TopicSpec(outputs, 1, False)])
-        bus.write([Outgoing(samples, None, b"a")])
-        session = bus.session(Subscription(new("group"), (samples,)))
-        try:
-            poll_until(session, lambda seen: bool(seen.records))
-            session.commit(Step(outputs=[Outgoing(outputs, None, b"before")]))
-            broker.halt()
-            step = Step({(samples, 0): 1}, [Outgoing(outputs, None, b"x")])
-            outcome: list[BaseException] = []
+    bus = connect(mortal_broker.url, options)
+    samples, outputs = new("samples"), new("outputs")
+    bus.create([TopicSpec(samples, 1, False), TopicSpec(outputs, 1, False)])
+    bus.write([Outgoing(samples, None, b"a")])
+    session = bus.session(Subscription(new("group"), (samples,)))
+    try:
+        poll_until(session, lambda seen: bool(seen.records))
+        session.commit(Step(outputs=[Outgoing(outputs, None, b"before")]))
+        mortal_broker.halt()
+        step = Step({(samples, 0): 1}, [Outgoing(outputs, None, b"x")])
+        outcome: list[BaseException] = []
 
-            def commit() -> None:
-                try:
-                    session.commit(step)
-                except BaseException as error:
-                    outcome.append(error)
+        def commit() -> None:
+            try:
+                session.commit(step)
+            except BaseException as error:
+                outcome.append(error)
 
-            # In a thread, so that a hang fails this test instead of hanging the run.
-            thread = threading.Thread(target=commit, daemon=True)
-            thread.start()
-            thread.join(120)
-            assert not thread.is_alive()
-            assert [type(error) for error in outcome] == [BusUnavailable]
-            broker.start()
-            deadline = time.monotonic() + 90
-            records: list[Record] = []
-            while not records:
-                assert time.monotonic() < deadline
-                try:
-                    records = session.poll(0.2, 100).records
-                except BusUnavailable:
-                    time.sleep(0.2)
-            assert values(records) == [b"a"]
-            session.commit(step)
-            assert values(list(bus.read(outputs))) == [b"before", b"x"]
-        finally:
-            session.close()
-            bus.close()
+        # In a thread, so that a hang fails this test instead of hanging the run.
+        thread = threading.Thread(target=commit, daemon=True)
+        thread.start()
+        thread.join(120)
+        assert not thread.is_alive()
+        assert [type(error) for error in outcome] == [BusUnavailable]
+        mortal_broker.start()
+        deadline = time.monotonic() + 90
+        records: list[Record] = []
+        while not records:
+            assert time.monotonic() < deadline
+            try:
+                records = session.poll(0.2, 100).records
+            except BusUnavailable:
+                time.sleep(0.2)
+        assert values(records) == [b"a"]
+        session.commit(step)
+        assert values(list(bus.read(outputs))) == [b"before", b"x"]
+    finally:
+        session.close()
+        bus.close()
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -442,4 +441,4 @@ def test_a_missing_topic_is_named(bus: KafkaBus) -> None:
 
 
 def _url(bus: KafkaBus) -> str:
-    return f"kafka://{','.join(bus._servers)}"
+    return f"kafka://{','.join(bus.cluster.servers)}"

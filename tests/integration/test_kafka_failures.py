@@ -20,9 +20,13 @@ from kafka import KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType, MemberToRemove
 from kafka.structs import ConsumerGroupMetadata
-from streamfl_connectors.kafka import PRODUCER_DEFAULTS, KafkaBus, KafkaSession
-from streamfl_connectors.kafka_clients import complete, discard, publish, wait_for_brokers
-from streamfl_connectors.kafka_failures import FAILURES, NOT_LET_IN, translated
+from streamfl_connectors.kafka.bus import KafkaBus
+from streamfl_connectors.kafka.clients import complete, discard, wait_for_brokers
+from streamfl_connectors.kafka.failures import FAILURES, NOT_LET_IN, translated
+from streamfl_connectors.kafka.membership import KafkaMembership
+from streamfl_connectors.kafka.options import PRODUCER_DEFAULTS
+from streamfl_connectors.kafka.sending import publish
+from streamfl_connectors.session import KafkaSession
 
 from streamfl.role import ConfigurationError, TopicSpec
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Guarantee, Outgoing, Polled, Step, Subscription, connect
@@ -90,7 +94,7 @@ def topic(bus: KafkaBus, **options: str) -> str:
     return name
 
 
-def poll_until(session: KafkaSession, enough: Callable[[Polled], bool]) -> Polled:
+def poll_until(session: KafkaSession[KafkaMembership], enough: Callable[[Polled], bool]) -> Polled:
     deadline = time.monotonic() + SECONDS
     while not enough(polled := session.poll(0.2, 100)):
         assert time.monotonic() < deadline, "polling brought nothing of it"
@@ -99,12 +103,12 @@ def poll_until(session: KafkaSession, enough: Callable[[Polled], bool]) -> Polle
 
 def lower_limit(bus: KafkaBus, name: str, size: int) -> None:
     """Have the topic refuse what this bus, which has asked already, takes for allowed."""
-    bus.limits([name])
-    bus._admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs={"max.message.bytes": str(size)})])
+    bus.topics.limits([name])
+    bus.admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs={"max.message.bytes": str(size)})])
 
 
 def producer_of(bus: KafkaBus, **settings: Any) -> Any:
-    producer = bus.make(KafkaProducer, PRODUCER_DEFAULTS, **settings)
+    producer = bus.cluster.make(KafkaProducer, PRODUCER_DEFAULTS, **settings)
     if "transactional_id" in settings:
         wait_for_brokers(producer)
         producer.init_transactions()
@@ -124,7 +128,7 @@ def test_a_record_that_the_broker_refuses_takes_the_step_with_it(bus: KafkaBus, 
         begin = time.monotonic()
         with pytest.raises(ConfigurationError, match=rf"'{refusing}' is too large"):
             session.commit(step)
-        assert time.monotonic() - begin < bus.write_timeout + 15
+        assert time.monotonic() - begin < bus.cluster.write_timeout + 15
         assert session.committed(samples, 0) is None
         if guarantee == "exactly_once":
             assert list(bus.read(outputs)) == []
@@ -134,6 +138,19 @@ def test_a_record_that_the_broker_refuses_takes_the_step_with_it(bus: KafkaBus, 
         assert session.committed(samples, 0) == 1
     finally:
         session.close()
+
+
+def test_a_batch_above_the_topics_limit_arrives_whole(bus: KafkaBus) -> None:
+    """Protects records that are small by themselves: the client splits their batch, and each of them comes once and in order."""
+    outputs = topic(bus)
+    lower_limit(bus, outputs, 4_000)
+    producer = producer_of(bus)
+    records = [Outgoing(outputs, b"k", b"%d" % number + bytes(100)) for number in range(300)]
+    try:
+        publish(producer, records, bus.topics.limits([outputs]), 30)
+    finally:
+        discard(producer)
+    assert [record.value for record in bus.read(outputs)] == [record.value for record in records]
 
 
 def test_a_record_that_was_not_sent_is_not_committed_without(bus: KafkaBus) -> None:
@@ -179,7 +196,7 @@ def test_a_fenced_producer_is_not_revived_by_initialising_it(bus: KafkaBus) -> N
     try:
         fenced.begin_transaction()
         with pytest.raises(kafka_errors.KafkaError):
-            publish(fenced, [Outgoing(outputs, None, b"x")], bus.limits([outputs]), 10)
+            publish(fenced, [Outgoing(outputs, None, b"x")], bus.topics.limits([outputs]), 10)
         fenced.init_transactions()
         with pytest.raises(kafka_errors.KafkaError):
             fenced.begin_transaction()
@@ -203,7 +220,7 @@ def test_a_member_that_was_put_out_cannot_commit(bus: KafkaBus, broker: Broker) 
         offsets = {TopicPartition(samples, 0): OffsetAndMetadata(0, "", -1)}
         complete(producer, producer._transaction_manager.send_offsets_to_transaction(offsets, stranger), 10_000)
         complete(producer, producer._transaction_manager.begin_commit(), 10_000)
-        bus._admin.remove_group_members(group, [MemberToRemove(session._consumer._coordinator._generation.member_id)])
+        bus.admin.remove_group_members(group, [MemberToRemove(session.member.consumer._coordinator._generation.member_id)])
         with pytest.raises(CommitRefused):
             session.commit(Step({(samples, 0): 1}))
         assert session.committed(samples, 0) == 0
@@ -220,14 +237,14 @@ def test_a_transaction_that_took_too_long_is_begun_anew(broker: Broker) -> None:
     session = bus.session(Subscription(new("group"), (samples,)))
     try:
         poll_until(session, lambda seen: bool(seen.records))
-        send = session._producer._transaction_manager.send_offsets_to_transaction
+        send = session.commits.producer._transaction_manager.send_offsets_to_transaction
 
         def late(*arguments: Any) -> Any:
             # The cluster looks for transactions that are over their time once a second.
             time.sleep(4)
             return send(*arguments)
 
-        session._producer._transaction_manager.send_offsets_to_transaction = late
+        session.commits.producer._transaction_manager.send_offsets_to_transaction = late
         with pytest.raises((CommitRefused, BusUnavailable)):
             session.commit(Step({(samples, 0): 1}, [Outgoing(outputs, None, b"late")]))
         poll_until(session, lambda seen: bool(seen.records))
@@ -270,30 +287,29 @@ def test_two_workers_of_one_instance_name_are_told(broker: Broker) -> None:
             first.commit(Step({(samples, 0): 1}))
 
 
-def test_a_commit_without_a_cluster_ends_with_librdkafka_too() -> None:
+def test_a_commit_without_a_cluster_ends_with_librdkafka_too(mortal_broker: Broker) -> None:
     """Protects a worker from its own watchdog: librdkafka closes a producer amid a transaction only once the cluster is back."""
     options = {"socket.timeout.ms": 2_000, "message.timeout.ms": 4_000, "connect_timeout_seconds": 5}
     outcome: list[BaseException] = []
-    with Broker() as broker:
-        bus = connect(f"kafka+librdkafka://{broker.address}", options)
-        outputs = new("topic")
-        bus.create([TopicSpec(outputs, 1, False)])
-        session = bus.session(Subscription(new("group"), ()))
+    bus = connect(f"kafka+librdkafka://{mortal_broker.address}", options)
+    outputs = new("topic")
+    bus.create([TopicSpec(outputs, 1, False)])
+    session = bus.session(Subscription(new("group"), ()))
 
-        def commit() -> None:
-            try:
-                while True:
-                    session.commit(Step(outputs=[Outgoing(outputs, None, b"x")]))
-            except BaseException as error:
-                outcome.append(error)
+    def commit() -> None:
+        try:
+            while True:
+                session.commit(Step(outputs=[Outgoing(outputs, None, b"x")]))
+        except BaseException as error:
+            outcome.append(error)
 
-        # In a thread, so that a hang fails this test instead of hanging the run.
-        thread = threading.Thread(target=commit, daemon=True)
-        thread.start()
-        time.sleep(1)
-        broker.halt()
-        thread.join(60)
-        assert [type(error) for error in outcome] == [BusUnavailable]
-        broker.start()
-        session.close()
-        bus.close()
+    # In a thread, so that a hang fails this test instead of hanging the run.
+    thread = threading.Thread(target=commit, daemon=True)
+    thread.start()
+    time.sleep(1)
+    mortal_broker.halt()
+    thread.join(60)
+    assert [type(error) for error in outcome] == [BusUnavailable]
+    mortal_broker.start()
+    session.close()
+    bus.close()

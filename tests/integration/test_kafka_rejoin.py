@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from broker import Broker
-from streamfl_connectors import kafka_clients
+from streamfl_connectors.kafka import clients
 
 from streamfl.role import TopicSpec
 from streamfl.runtime.bus import Bus, Guarantee, Outgoing, Polled, Session, Step, Subscription, connect
@@ -35,7 +35,7 @@ def member(broker: Broker) -> Iterator[tuple[Bus, Session, str]]:
 
 
 def coordinator_of(session: Session) -> Any:
-    return session._consumer._coordinator  # type: ignore[attr-defined]
+    return session.member.consumer._coordinator  # type: ignore[attr-defined]
 
 
 def test_a_rejoin_whose_cause_is_gone_again_is_still_completed(member: tuple[Bus, Session, str]) -> None:
@@ -104,7 +104,7 @@ def test_a_step_that_the_next_generation_overtook_is_committed_in_it(broker: Bro
     bus.write([Outgoing(topic, b"key", b"value", number) for number in range(2)])
     first = bus.session(Subscription(group, (topic,), guarantee=guarantee))
     assert len(told(first, 2).records) == 2
-    overtaken = first._group.generation_id  # type: ignore[attr-defined]
+    overtaken = first.member.group.generation_id  # type: ignore[attr-defined]
     second = bus.session(Subscription(group, (topic,), guarantee=guarantee))
     second.poll(0.1, 10)
     join_under_way(first)
@@ -142,7 +142,7 @@ def test_who_is_put_out_in_the_middle_of_a_join_begins_anew(member: tuple[Bus, S
 
 def test_a_member_that_lives_but_does_not_join_is_not_waited_for(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects everybody else: the library would have the group wait for such a member for five minutes."""
-    monkeypatch.setattr(kafka_clients, "LONGEST_REBALANCE_SECONDS", 5)
+    monkeypatch.setattr(clients, "LONGEST_REBALANCE_SECONDS", 5)
     topic = f"rejoin-{uuid.uuid4().hex[:8]}"
     with closing(connect(broker.url)) as bus:
         bus.create([TopicSpec(topic, 1, compacted=False)])

@@ -11,27 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from access import PASSWORDS, WORKER
 from broker import Broker
 from kafka import KafkaAdminClient
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ACLResourcePatternType, ResourcePattern, ResourceType
-from streamfl_connectors.kafka import KafkaBus
+from streamfl_connectors.kafka.bus import KafkaBus
 
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing, Polled, Step, Subscription, TopicSpec
 
 pytestmark = pytest.mark.broker
 
-LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-PROPERTIES = {
-    "sasl.enabled.mechanisms": "PLAIN",
-    "sasl.mechanism.inter.broker.protocol": "PLAIN",
-    "listener.name.clients.plain.sasl.jaas.config": (
-        f'{LOGIN} username="admin" password="full-rights" user_admin="full-rights" user_worker="few-rights";'
-    ),
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    # The controller's listener, which no client uses, has no users.
-    "super.users": "User:admin;User:ANONYMOUS",
-}
 WRONG = "not-the-password"
 
 
@@ -42,12 +32,6 @@ def options(user: str, password: str) -> dict[str, Any]:
         "sasl_plain_username": user,
         "sasl_plain_password": password,
     }
-
-
-@pytest.fixture(name="secured", scope="module")
-def _secured() -> Iterator[Broker]:
-    with Broker(PROPERTIES, options("admin", "full-rights")) as broker:
-        yield broker
 
 
 @pytest.fixture(name="admin")
@@ -61,7 +45,7 @@ def allow(secured: Broker, kind: ResourceType, name: str, *operations: ACLOperat
     """Let the worker do this to everything whose name begins like that."""
     admin = KafkaAdminClient(bootstrap_servers=secured.address, **secured.options)
     pattern = ResourcePattern(kind, name, ACLResourcePatternType.PREFIXED)
-    result = admin.create_acls([ACL("User:worker", "*", one, ACLPermissionType.ALLOW, pattern) for one in operations])
+    result = admin.create_acls([ACL(f"User:{WORKER}", "*", one, ACLPermissionType.ALLOW, pattern) for one in operations])
     admin.close()
     assert not result["failed"]
 
@@ -69,7 +53,7 @@ def allow(secured: Broker, kind: ResourceType, name: str, *operations: ACLOperat
 def test_a_wrong_password_is_a_configuration_error_that_does_not_show_it(secured: Broker, caplog: pytest.LogCaptureFixture) -> None:
     """Guards the operator: not 'no broker answers', which sends them looking at the network; and the password itself."""
     with pytest.raises(ConfigurationError, match="Authentication") as caught:
-        KafkaBus(secured.url, {**options("worker", WRONG), "connect_timeout_seconds": 12})
+        KafkaBus(secured.url, {**options(WORKER, WRONG), "connect_timeout_seconds": 12})
     assert WRONG not in str(caught.value)
     assert WRONG not in caplog.text
 
@@ -82,7 +66,7 @@ def test_every_missing_right_is_named_and_with_all_of_them_a_session_works(secur
     samples, outputs, group = f"samples-{run}", f"outputs-{run}", f"group-{run}"
     admin.create([TopicSpec(samples, 1, False), TopicSpec(outputs, 1, False)])
     admin.write([Outgoing(samples, None, b"a")])
-    worker = KafkaBus(secured.url, options("worker", "few-rights"))
+    worker = KafkaBus(secured.url, options(WORKER, PASSWORDS[WORKER]))
     subscription = Subscription(group, (samples,))
     step = Step({(samples, 0): 1}, [Outgoing(outputs, None, b"x")])
     try:
@@ -136,7 +120,7 @@ kind = "pofmkl-server"
 """
 
 
-@pytest.mark.parametrize(("password", "code"), [(WRONG, 2), ("full-rights", 4)])
+@pytest.mark.parametrize(("password", "code"), [(WRONG, 2), (PASSWORDS["admin"], 4)])
 def test_the_password_comes_from_the_environment_and_is_never_printed(
     secured: Broker, tmp_path: Path, password: str, code: int
 ) -> None:

@@ -19,8 +19,9 @@ from end_txn_proxy import Caught, EndTxnProxy, Fault, Moment
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
 from late_end_txn.cases import Case, cluster, run
-from streamfl_connectors.kafka import PRODUCER_DEFAULTS, KafkaBus
-from streamfl_connectors.kafka_clients import discard
+from streamfl_connectors.kafka.bus import KafkaBus
+from streamfl_connectors.kafka.clients import discard
+from streamfl_connectors.kafka.options import PRODUCER_DEFAULTS
 
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Bus, BusUnavailable, CommitRefused, Outgoing, Session, Step, Subscription, TopicSpec, connect
@@ -169,7 +170,7 @@ def test_kafka_python_sends_an_end_twice(proxy: EndTxnProxy, address: str) -> No
     """Protects the reason for ``end_once``: a version that does not send it again fails here, and the mend can go."""
     bus = KafkaBus(f"kafka://{address}", {})
     outputs = topic(bus, 1)
-    producer = bus.make(KafkaProducer, PRODUCER_DEFAULTS, transactional_id=f"plain-{uuid.uuid4().hex[:12]}")
+    producer = bus.cluster.make(KafkaProducer, PRODUCER_DEFAULTS, transactional_id=f"plain-{uuid.uuid4().hex[:12]}")
     try:
         producer.init_transactions()
         producer.begin_transaction()
@@ -191,14 +192,14 @@ def test_librdkafka_says_of_every_end_what_became_of_it(proxy: EndTxnProxy, addr
     outputs = topic(bus, 1)
     session: Any = bus.session(Subscription(f"group-{uuid.uuid4().hex[:12]}", ()))
     try:
-        writer = session._writer
+        writer = session.commits.writer
         for number in range(20):
             session.commit(Step({}, [Outgoing(outputs, None, b"%d" % number)]))
-            assert session._writer is writer
+            assert session.commits.writer is writer
         caught = proxy.catch(Fault.KEEP_AND_BREAK, True, "group-")
         session.commit(Step({}, [Outgoing(outputs, None, b"again")]))
         assert caught.sent_again == 1
-        assert session._writer is None
+        assert session.commits.writer is None
         assert proxy.deliver(caught)
     finally:
         session.close()

@@ -160,37 +160,36 @@ def test_a_key_has_the_partition_that_kafka_python_gives_it(bus: Bus, broker: Br
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_an_outage_is_reported_and_survived() -> None:
+def test_an_outage_is_reported_and_survived(mortal_broker: Broker) -> None:
     """Protects against a wait without end: librdkafka aborts the transaction that met the outage, and hangs in the next one."""
-    with Broker() as broker:
-        bus = connect(f"{SCHEME}://{broker.address}", {"connect_timeout_seconds": 5, "message.timeout.ms": 4000})
-        samples, outputs = topic(bus), topic(bus)
-        bus.write([Outgoing(samples, None, b"a")])
-        session = bus.session(Subscription(new("group"), (samples,)))
-        poll_until(session, lambda seen: bool(seen.records))
-        session.commit(Step(outputs=[Outgoing(outputs, None, b"before")]))
-        broker.halt()
-        step = Step({(samples, 0): 1}, [Outgoing(outputs, None, b"x")])
-        with pytest.raises(BusUnavailable):
-            session.commit(step)
-        broker.start()
-        records: list[Record] = []
-        deadline = time.monotonic() + 90
-        while not records:
-            assert time.monotonic() < deadline
-            try:
-                records = session.poll(0.2, 100).records
-            except BusUnavailable:
-                time.sleep(0.2)
-        assert [record.value for record in records] == [b"a"]
-        # In a thread, so that a hang fails this test instead of hanging the run.
-        thread = threading.Thread(target=session.commit, args=(step,), daemon=True)
-        thread.start()
-        thread.join(60)
-        assert not thread.is_alive()
-        eventually(bus, outputs, [b"before", b"x"])
-        session.close()
-        bus.close()
+    bus = connect(f"{SCHEME}://{mortal_broker.address}", {"connect_timeout_seconds": 5, "message.timeout.ms": 4000})
+    samples, outputs = topic(bus), topic(bus)
+    bus.write([Outgoing(samples, None, b"a")])
+    session = bus.session(Subscription(new("group"), (samples,)))
+    poll_until(session, lambda seen: bool(seen.records))
+    session.commit(Step(outputs=[Outgoing(outputs, None, b"before")]))
+    mortal_broker.halt()
+    step = Step({(samples, 0): 1}, [Outgoing(outputs, None, b"x")])
+    with pytest.raises(BusUnavailable):
+        session.commit(step)
+    mortal_broker.start()
+    records: list[Record] = []
+    deadline = time.monotonic() + 90
+    while not records:
+        assert time.monotonic() < deadline
+        try:
+            records = session.poll(0.2, 100).records
+        except BusUnavailable:
+            time.sleep(0.2)
+    assert [record.value for record in records] == [b"a"]
+    # In a thread, so that a hang fails this test instead of hanging the run.
+    thread = threading.Thread(target=session.commit, args=(step,), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    eventually(bus, outputs, [b"before", b"x"])
+    session.close()
+    bus.close()
 
 
 @pytest.mark.parametrize("which", ["input", "table"])
@@ -214,7 +213,7 @@ def test_a_partition_from_which_nothing_comes_is_noticed(broker: Broker, which: 
     idle = time.monotonic() + 9
     while time.monotonic() < idle:
         session.poll(0.2, 100)
-    name, client = (samples, session._consumer) if which == "input" else (table, session._table_reader._client)
+    name, client = (samples, session.member.consumer) if which == "input" else (table, session.tables.reader.consumer)
     client.pause([TopicPartition(name, 0)])
     bus.write([Outgoing(name, b"k", b"b", 0)])
     with pytest.raises(BusUnavailable, match=f"nothing came from '{name}'"):
@@ -239,15 +238,15 @@ def test_a_partition_without_a_leader_is_waited_for() -> None:
                 break
             except (BusUnavailable, ConfigurationError):
                 assert time.monotonic() < deadline
-        assert bus.ends(places) == dict.fromkeys(places, 1)
+        assert bus.logs.ends(places) == dict.fromkeys(places, 1)
         broker.halt(1)
         with pytest.raises(BusUnavailable, match=r"(?i)leader"):
-            bus.ends(places)
+            bus.logs.ends(places)
         broker.start()
         deadline = time.monotonic() + 60
         while True:
             try:
-                assert bus.ends(places) == dict.fromkeys(places, 1)
+                assert bus.logs.ends(places) == dict.fromkeys(places, 1)
                 break
             except BusUnavailable:
                 assert time.monotonic() < deadline

@@ -130,6 +130,11 @@ def test_offsets_that_were_reset_by_hand_are_told(
         admin.alter_group_offsets(plant.settings.group, {place: OffsetAndMetadata(0, "", -1) for place in places})
         bus.write([plant.sample(number, SITES[number % 5], y=0.5) for number in range(20, 30)])
         assert "does not count" not in caplog.text
+        code, out, _ = run_command(monkeypatch, capsys, "check", plant.config, "--format", "json")
+        failed = {one["check"]: one["detail"] for one in json.loads(out)["checks"] if not one["passed"]}
+        assert code == 4
+        told = failed[f"offsets of {plant.settings.group}"]
+        assert f"the state has read further: {places[0].topic}-0: offset 0, taken up to" in told
         with closing(plant.worker(bus)) as worker:
             work(worker, 10)
         assert "the group's offset does not count" in caplog.text

@@ -15,7 +15,7 @@ from soak.verdict import replay as run_calmly
 
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.role import Record
-from streamfl.runtime.worker import POSITION_KEY
+from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.settings import load_settings
 
 Topics = dict[str, list[Record]]

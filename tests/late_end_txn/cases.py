@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from broker import Broker
 from end_txn_proxy import Caught, EndTxnProxy, Fault, Moment
-from kafka import KafkaAdminClient
+from kafka import IsolationLevel, KafkaAdminClient, OffsetSpec, TopicPartition
 from kafka.admin import MemberToRemove
 from kafka.errors import KafkaError
 from soak.federation import FEATURES, KINDS, PARTITIONS, sample
@@ -30,7 +30,7 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.role import Record
 from streamfl.runtime.bus import Bus, Outgoing, connect, transactional_prefix
 from streamfl.runtime.kinds import find_kind
-from streamfl.runtime.worker import POSITION_KEY
+from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.settings import load_settings
 
 __all__ = ["SAMPLES", "Case", "Outcome", "cluster", "run"]
@@ -166,7 +166,10 @@ def run(case: Case, proxy: EndTxnProxy, address: str, folder: Path, samples: int
             worker.kill()
         outcome.seconds = time.monotonic() - begin
         outcome.starts = worker.starts
-        topics = {one: list(bus.read(f"{name}.{one}")) for one in ("readings", "predictions", "updates", "pofmkl-client.state")}
+        names = ("readings", "predictions", "updates", "pofmkl-client.state")
+        if not _decided(admin, [f"{name}.{one}" for one in names]):
+            outcome.wrong.append(f"a transaction was still undecided after {PATIENCE_SECONDS:g} s")
+        topics = {one: list(bus.read(f"{name}.{one}")) for one in names}
     if code != 0:
         outcome.wrong.append(f"the worker ended with {code}")
     outcome.error, outcome.sent_again, outcome.doubtful = caught.error, caught.sent_again, len(proxy.doubtful) - doubtful
@@ -235,6 +238,24 @@ def _done(admin: KafkaAdminClient, group: str, samples: int) -> bool:
         return sum(max(0, one.offset) for one in admin.list_group_offsets({group: None})[group].values()) >= samples
     except KafkaError:
         return False
+
+
+def _decided(admin: KafkaAdminClient, topics: list[str]) -> bool:
+    """Wait until no transaction is open: a killed worker's hides what comes after it, until the cluster aborts it in its time."""
+    found = admin.describe_topics(topics)
+    places = [TopicPartition(one["name"], part["partition_index"]) for one in found for part in one["partitions"]]
+    asked = dict.fromkeys(places, OffsetSpec.LATEST)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        with suppress(KafkaError):
+            visible, written = (
+                admin.list_partition_offsets(asked, isolation_level=level)
+                for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+            )
+            if all(visible[place].offset >= written[place].offset for place in places):
+                return True
+        time.sleep(0.5)
+    return False
 
 
 def _judge(outcome: Outcome, name: str, settings: PofmklSettings, topics: dict[str, list[Record]]) -> None:

@@ -10,6 +10,8 @@ from broker import Broker
 from streamfl.runtime.bus import Bus, connect
 from streamfl.testing.bus_laws import BusLaws
 
+pytestmark = pytest.mark.broker
+
 
 class TestLibrdkafkaBus(BusLaws):
     @pytest.fixture

@@ -28,6 +28,7 @@ from streamfl.testing.role_laws import (
     law_moves,
     law_rejects_leave_state,
     law_restore,
+    law_waiting,
 )
 
 PARTITIONS = (0, 1)
@@ -235,6 +236,31 @@ class Sulking(CountingRole):
         return replies if now == self.latest else []
 
 
+class Counting(CountingRole):
+    """Says that what came since it was made still waits."""
+
+    def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
+        waiting = self.waiting.get("numbers", 0) + len(batch)
+        self.waiting = {"numbers": waiting} if waiting else {}
+        return super().receive(batch, now)
+
+
+class Idle(CountingRole):
+    """Tells of what does not wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting = {"numbers": 0}
+
+
+class Haunted(CountingRole):
+    """Says of a partition that is gone that something waits there."""
+
+    def close(self, partition: int) -> None:
+        super().close(partition)
+        self.waiting = {"numbers": 1}
+
+
 def law_of_a_clock_ahead(subject: Subject, traffic: Traffic) -> None:
     """The law, for the role that was there and for one that takes its state back."""
     for restart in (False, True):
@@ -288,6 +314,9 @@ def law_of_extremes(subject: Subject, _traffic: Traffic) -> None:
         (Summing, law_batch_equals_singles),
         (Forgetful, law_restore),
         (Secretive, law_restore),
+        (Counting, law_waiting),
+        (Idle, law_waiting),
+        (Haunted, law_waiting),
         (Forgetful, law_of_some_moves),
         (Clinging, law_of_some_moves),
         (Talkative, law_of_some_moves),

@@ -10,29 +10,38 @@ from functools import partial
 from typing import Any
 
 import pytest
-from simulation.test_mutations import Mutation, check_caught, instead
+from mutations import Mutation, check_caught, instead
 
+from streamfl.pofmkl.lab.faults import simulate
 from streamfl.runtime.bus import Step
-from streamfl.runtime.sqlite_bus import SqliteSession
-from streamfl.simulation.faults import simulate
+from streamfl.runtime.sqlite.membership import Membership
+from streamfl.runtime.sqlite.session import SqliteSession
+from streamfl.simulation.faults import fault_simulations
 from streamfl.simulation.faults.chances import FAULTS
-from streamfl.simulation.faults.vafl import simulate as simulate_vafl
 
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
+
+SYSTEMS = fault_simulations()
 KAFKA_ONLY = {"half a commit", "changelog late", "offsets forgotten", "late EndTxn", "crash inside a transaction"}
 
 
-def test_every_check_holds_and_every_fault_is_met() -> None:
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_check_holds_and_every_fault_is_met(system: str) -> None:
     """Protects sites without Kafka: exactly once, the lockstep theorem and progress are the file's as they are the cluster's."""
-    verdicts = [simulate(seed, "sqlite") for seed in range(25)] + [simulate_vafl(seed, "sqlite") for seed in range(12)]
+    verdicts = [SYSTEMS[system].simulate(seed, "sqlite") for seed in range(20)]
     assert [f"SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
     met = sum((verdict.faults for verdict in verdicts), Counter())
     assert set(met) == set(FAULTS) - KAFKA_ONLY
 
 
-def test_a_seed_is_one_history() -> None:
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_seed_is_one_history(system: str) -> None:
     """Protects whoever reproduces a failure: neither the process's number nor the machine's clock is in it."""
-    here = [simulate(seed, "sqlite").hash for seed in range(3)]
-    program = "from streamfl.simulation.faults import simulate; print(*(simulate(seed, 'sqlite').hash for seed in range(3)))"
+    here = [SYSTEMS[system].simulate(seed, "sqlite").hash for seed in range(3)]
+    program = (
+        "from streamfl.simulation.faults import fault_simulations\n"
+        f"print(*(fault_simulations()[{system!r}].simulate(seed, 'sqlite').hash for seed in range(3)))"
+    )
     environment = os.environ | {"PYTHONHASHSEED": "1", "OPENBLAS_NUM_THREADS": "1"}
     found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert found.stdout.split() == here
@@ -43,12 +52,13 @@ def takes_commits_of_whoever_lost_its_partitions(patch: pytest.MonkeyPatch) -> N
 
 
 def leaves_silent_members_in_the_group(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SqliteSession, "_attend", lambda self: self._beat())
+    patch.setattr(Membership, "attend", lambda self: self.beat())
 
 
 def commits_what_is_remembered_without_what_is_sent(patch: pytest.MonkeyPatch) -> None:
     def change(real: Any, self: SqliteSession, step: Step) -> None:
-        self._bus.write(step.outputs)
+        with self._database.writing() as connection:
+            self._store.append(connection, step.outputs)
         step.outputs = []
         real(self, step)
 

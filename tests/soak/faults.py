@@ -98,8 +98,15 @@ class Killer:
         if kind == "outage":
             outage = self.outages[-1]
             outage.after = self._memory()
-            outage.green_after = [worker.name for worker in federation.workers if worker.ready]
+            outage.green_after = self._green()
         time.sleep(float(self._draws.uniform(2, 5)))
+
+    def _green(self) -> list[str]:
+        """The processes that are ready: all of them, in time; one that had no part in catching up may be so a little later."""
+        workers, deadline = self._federation.workers, time.monotonic() + READINESS_SECONDS
+        while len(green := [worker.name for worker in workers if worker.ready]) < len(workers) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return green
 
     def catch_up(self, after: str) -> None:
         """Wait until all samples of now and a little later are predicted: what a fault stops does not stop at once."""

@@ -20,7 +20,7 @@ from streamfl.role import Record, StateChange
 from streamfl.runtime.bus import Outgoing, connect
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.runtime.worker import POSITION_KEY
+from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.settings import Bus, RoleSection, load_settings
 
 __all__ = ["TOPICS", "Verdict", "judge", "judge_topics", "replay"]
@@ -140,11 +140,12 @@ def check_counters(verdict: Verdict, settings: PofmklSettings, topics: dict[str,
     for record in topics["updates"]:
         update = UPDATE.decode(record.value)
         uploads[update.client] = max(uploads[update.client], update.sequence)
-    verdict.require(role._members.keys() == labels.keys(), "other clients are remembered than have sent samples")
-    for key, member in role._members.items():
-        learnt = int(role.learner.sums([member.row])[0, 1])
+    clients = role.snapshot()
+    verdict.require(clients.keys() == labels.keys(), "other clients are remembered than have sent samples")
+    for key, client in clients.items():
+        learnt = client.labels
         verdict.require(learnt == labels[key], f"{key[1]}: its state has learnt {learnt} of {labels[key]} labels")
-        sent = member.state.sequence
+        sent = client.uploads_sent
         verdict.require(sent == uploads[key[1]], f"{key[1]}: its state has sent {sent} uploads of {uploads[key[1]]}")
         verdict.compared_state += 1
 

@@ -18,7 +18,7 @@ from benchmarks.accuracy_plan import CELLS, EXPERIMENTS, LATE, LATE_BY, METHODS,
 from benchmarks.accuracy_runs import Cache, Method, Run, Stream, compute, curve_points, measure, source_hash  # noqa: E402
 
 CLIENTS, SAMPLES = 3, 20
-MEAN = Method("running-mean", ("streamfl/challengers.py",), draws=False)
+MEAN = Method("running-mean", ("streamfl/learning/challengers.py",), draws=False)
 
 
 def deal(data: str, clients: int, samples: int, seed: int) -> Stream:
@@ -50,7 +50,7 @@ def test_only_what_is_missing_or_of_other_code_is_run(tmp_path: Path, cache: Cac
     assert measure(runs, {"mean": MEAN}, cache, deal, said.append) == 0
     again = Cache(tmp_path / "accuracy.json")
     assert measure([*runs, Run("mean", "b", CLIENTS, SAMPLES)], {"mean": MEAN}, again, deal, said.append) == 1
-    other = Method("running-mean", ("streamfl/challengers.py", "streamfl/role.py"))
+    other = Method("running-mean", ("streamfl/learning/challengers.py", "streamfl/role.py"))
     assert measure(runs, {"mean": other}, again, deal, said.append) == 2
     assert [text.split(":")[0] for text in said] == [run.key for run in (*runs, Run("mean", "b", CLIENTS, SAMPLES), *runs)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from streamfl_connectors.assignor import deal
+from streamfl_connectors.kafka.assignor import deal
 
 NOBODY: set[int] = set()
 

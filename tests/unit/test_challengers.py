@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from river import linear_model, neighbors, preprocessing, tree
 
-from streamfl.challengers import challenger, challenger_names
+from streamfl.learning.challengers import challenger, challenger_names
 from streamfl.role import ConfigurationError
 
 REGRESSORS: dict[str, Callable[[], Any]] = {

@@ -13,7 +13,8 @@ from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import Outgoing, Subscription
 from streamfl.runtime.checksum import is_damaged
 from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.runtime.worker import POSITION_KEY, Worker
+from streamfl.runtime.tasks import POSITION_KEY
+from streamfl.runtime.worker import Worker
 
 KEYS = (b"pump", b"press")
 

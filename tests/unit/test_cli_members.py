@@ -160,11 +160,15 @@ def test_a_key_is_added_and_the_old_one_revoked(plant: Line) -> None:
     """Protects rotation: the new key stands first, both count until the old one is revoked, and no key is lost."""
     path = plant.folder / "site-a.key"
     (old,) = [key.public.text for key in read_key_file(path)]
+    # What a rotation that was killed leaves behind.
+    path.with_name(path.name + ".new").write_text("half a line")
     code, out, _ = plant("members", "rotate", path)
     new = out.strip()
     assert code == 0
     assert [key.public.text for key in read_key_file(path)] == [new, old]
-    assert plant("members", "add", plant.members, "--name", "site-a", "--public-key", new)[0] == 0
+    assert not path.with_name(path.name + ".new").exists()
+    code, _, error = plant("members", "add", plant.members, "--name", "site-a", "--public-key", new)
+    assert (code, "to all others and restart their workers; then to site-a" in error) == (0, True)
     member = read_members(plant.members).named("site-a")
     assert member is not None
     assert (member.public_keys, member.revoked_keys) == ((new, old), ())

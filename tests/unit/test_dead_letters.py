@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from command_line import run_command
 
-from streamfl.cli import dead_letters as command
+from streamfl.cli.dead_letters import replay as command
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.role import Record, TopicSpec
 from streamfl.runtime.bus import BusUnavailable, Outgoing, Polled, Step

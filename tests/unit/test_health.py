@@ -9,18 +9,11 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from clock import Clock
 
 from streamfl.role import ConfigurationError, Measurement
 from streamfl.runtime.health import Health, HealthServer, Watchdog
 from streamfl.runtime.metrics import CONTENT_TYPE, Metrics
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture(name="clock")

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from clock import Clock
+
 from streamfl.role import Measurement, Notice, PeerError, Record
 from streamfl.runtime.journal import MOST_KINDS, Journal
 from streamfl.runtime.progress import Progress
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Book:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kafka.record import MemoryRecordsBuilder
 from kafka.record.memory_records import MemoryRecords
-from streamfl_connectors.kafka_batches import _Batches
+from streamfl_connectors.kafka.batches import _Batches
 
 
 def answer(end: int, beyond: dict[Any, int], expected: int = 0) -> _Batches:

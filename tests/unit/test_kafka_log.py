@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from streamfl_connectors.kafka_failures import quieten
+from streamfl_connectors.kafka.failures import quieten
 
 HARMLESS = [
     ("kafka.coordinator", "Marking the coordinator dead (node coordinator-1) for group plant: [Error 16] NotCoordinatorError."),

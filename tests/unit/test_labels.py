@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ import pytest
 from command_line import run_command
 
 from streamfl.pofmkl.config import PofmklSettings
+from streamfl.records.formats import format_named
+from streamfl.records.labels import LabelReader, LabelsSection
 from streamfl.role import ConfigurationError, PeerError, Record, TopicSpec
 from streamfl.runtime.bus import Outgoing, connect
-from streamfl.runtime.kinds import find_kind
-from streamfl.samples import Label, LabelReader, LabelsSection, format_named
 from streamfl.settings import load_settings
-from streamfl.vafl.config import VaflSettings
 from streamfl.wire import MAXIMUM_BYTES
 
 CONFIG = """
@@ -108,35 +106,14 @@ def test_numbers_that_only_messagepack_has() -> None:
 
 
 def test_a_class_has_no_range() -> None:
-    """Protects vertical federations of many classes: no class is too large a number, and none is rescaled."""
+    """Protects federations of many classes: no class is too large a number, and none is rescaled."""
     for written, label in ((b"1001", 1001.0), (b"65535", 65_535.0), (b"true", 1.0), (b"-2000.5", -2000.5)):
         found = reader(label_range=None).decode(record(b'{"s": "1", "y": %s}' % written))
         assert (found.label, type(found.label)) == (label, float)
 
 
-def vertical_labels(learning: dict[str, Any], **labels: Any) -> Callable[[int | float], Label]:
-    """What a coordinator's labels' channel makes of a label."""
-    shared = {"name": "f", "parties": ["a", "b"], "embedding_size": learning.get("classes", 1)}
-    section = {"topic": "t", "label": "y", **labels}
-    role = {"kind": "vafl-coordinator"}
-    settings = VaflSettings.model_validate({"federation": shared, "role": role, "labels": section, "learning": learning})
-    decode = find_kind("vafl-coordinator").channels(settings).inputs["labels"].decode
-    return lambda label: decode(record(json.dumps({"y": label}).encode()))
-
-
-def test_every_class_reaches_the_coordinator() -> None:
-    """Protects federations of more than 1001 classes from losing the labels of all that come after, and their users from a text
-    about a key that this member does not have.
-    """
-    decode = vertical_labels({"loss": "softmax", "classes": 1500})
-    assert [decode(label).label for label in (0, 1000, 1001, 1499)] == [0.0, 1000.0, 1001.0, 1499.0]
-    # Which classes there are is said by the coordinator, in its own words.
-    assert decode(4000).label == 4000.0
-    decode = vertical_labels({"loss": "square"}, label_range=[10, 20])
-    assert decode(15).label == 0.5
-    with pytest.raises(PeerError, match=r"y is 10100.0, .*1000 times as large as labels\.label_range = \[10.0, 20.0\]") as caught:
-        decode(10_100)
-    assert caught.value.reason == "label"
+def test_a_label_far_outside_its_range_is_refused_by_the_name_of_the_key() -> None:
+    """Protects learning from a label in another unit: the text names the key that says what is allowed."""
     with pytest.raises(PeerError, match=r"samples\.label_range"):
         reader(label_range=(10, 20)).decode(record(b'{"s": "1", "y": 10100}'))
 

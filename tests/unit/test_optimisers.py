@@ -7,7 +7,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from streamfl.optimisers import OptimiserName, finite_step, optimiser_named
+from streamfl.learning.optimisers import OptimiserName, finite_step, optimiser_named
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1e200])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from clock import Clock
 from counting import CHANNELS, TOPICS, CountingRole, number
 
 from streamfl.runtime.bus import Bus, CommitRefused, Outgoing, Subscription
@@ -18,14 +19,6 @@ from streamfl.runtime.worker import Worker
 
 SUBSCRIPTION = Subscription("counters", ("numbers",), ("factor",))
 TOPIC_NAMES = topics_of(CHANNELS, "dead-letters")
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture(name="clock")

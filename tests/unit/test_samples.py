@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from streamfl.records.formats import format_named
+from streamfl.records.samples import SampleReader, SamplesSection
 from streamfl.role import ConfigurationError, PeerError, Record
-from streamfl.samples import SampleReader, SamplesSection, format_named
 from streamfl.wire import MAXIMUM_BYTES
 
 

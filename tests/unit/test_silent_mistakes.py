@@ -14,15 +14,16 @@ import msgspec
 import pytest
 from command_line import run_command
 
+from streamfl.cli import preflight
 from streamfl.made_with import MADE_WITH_HEADER, MADE_WITH_KEY
 from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION, ShardVersion, decode_model
 from streamfl.role import ConfigurationError, PeerError, Record, TopicSpec
 from streamfl.runtime.bus import Outgoing
-from streamfl.runtime.kinds import build_worker, find_kind
+from streamfl.runtime.kinds import build_worker, find_kind, known_kinds
 from streamfl.runtime.memory_bus import MemoryBus
-from streamfl.runtime.worker import POSITION_KEY, Worker
+from streamfl.runtime.tasks import POSITION_KEY
+from streamfl.runtime.worker import Worker
 from streamfl.settings import RoleSettings, load_settings
-from streamfl.vafl.config import VaflSettings
 
 CLIENT = """
 [federation]
@@ -271,48 +272,6 @@ def test_the_keys_that_may_change_are_those_of_the_document(plant: Plant) -> Non
     assert set(server.may_change) == written - clients_own - {"samples.sample_id"}
 
 
-VERTICAL: dict[str, Any] = {
-    "federation": {"name": "loans", "parties": ["bank", "shop"], "embedding_size": 1},
-    "role": {"kind": "vafl-party"},
-    "party": {"name": "bank"},
-    "samples": {"topic": "accounts", "features": ["age", "income"]},
-    "embedding": {"hidden": [3]},
-}
-
-
-@pytest.mark.parametrize(
-    ("section", "values", "told"),
-    [
-        ("embedding", {"hidden": [4]}, "embedding.hidden was [3], is [4]"),
-        ("embedding", {"activation": "tanh"}, 'embedding.activation was "relu", is "tanh"'),
-        ("federation", {"parties": ["shop", "bank"]}, 'federation.parties was ["bank","shop"], is ["shop","bank"]'),
-        ("samples", {"features": ["income", "age"]}, 'samples.features was ["age","income"]'),
-        ("learning", {"optimiser": "adam"}, 'learning.optimiser was "adagrad", is "adam"'),
-        ("learning", {"batch_size": 4}, None),
-        ("privacy", {"ledger_limit": 5}, None),
-    ],
-)
-def test_a_partys_network_cannot_change_under_its_state(section: str, values: dict[str, Any], told: str | None) -> None:
-    """Protects vertical federations: what depends on the shape and the order of what is learnt is refused, all else goes on."""
-    bus = MemoryBus()
-    settings = VaflSettings.model_validate(VERTICAL)
-    bus.create([replace(spec, partitions=spec.partitions or 1) for spec in find_kind("vafl-party").topics(settings)])
-    bus.write([Outgoing("accounts", b"c1", b'{"age": 0.5, "income": 1}')])
-    worker = build_worker(settings, bus)
-    while worker.step(0.0):
-        pass
-    worker.close()
-    changed = build_worker(VaflSettings.model_validate(VERTICAL | {section: VERTICAL.get(section, {}) | values}), bus)
-    if told is None:
-        while changed.step(0.0):
-            pass
-        changed.close()
-        return
-    with pytest.raises(ConfigurationError) as caught:
-        changed.step(0.0)
-    assert told in str(caught.value)
-
-
 # ---- client and server
 
 
@@ -556,11 +515,15 @@ def test_check_looks_at_both_ends_of_several_partitions(plant: Plant) -> None:
 
 
 def test_group_offsets_that_were_set_back_are_told(plant: Plant, caplog: Logs) -> None:
-    """Protects whoever resets a group and waits: the state's own position counts, and the log says how to begin anew really."""
+    """Protects whoever resets a group and waits: the state's own position counts, `check` and the log say how to begin anew."""
     plant.run()
     assert "does not count" not in caplog.text
+    assert plant.check()[0] == 0
     group = plant.bus._groups["plant.pofmkl-client"]
     group.committed = dict.fromkeys(group.committed, 0)
+    code, failed = plant.check()
+    assert code == 4
+    assert "the state has read further: readings-0: offset 0, taken up to" in failed["offsets of plant.pofmkl-client"]
     plant.start()
     plant.settle()
     assert "the group's offset does not count" in caplog.text
@@ -581,6 +544,7 @@ def test_users_topics_are_made_only_when_asked_for(tmp_path: Path, plant: Plant)
     assert "did not create readngs, which is yours, nor plant.pofmkl-client.state" in error
     assert plant.bus.describe(["readngs", "plant.pofmkl-client.state"]) == {}
     code, failed = plant.check()
+    assert "create readngs first: this one has as many partitions" in failed["topic plant.pofmkl-client.state"]
     assert "see that its name is right" in failed["topic readngs"]
     plant.bus.create([TopicSpec("readngs", 5, compacted=False)])
     assert plant.command("topics", config, "--create")[0] == 0
@@ -591,17 +555,20 @@ def test_users_topics_are_made_only_when_asked_for(tmp_path: Path, plant: Plant)
     assert plant.bus.describe(["others"])["others"].partitions == 4
 
 
-def test_one_name_for_two_federations_is_told(plant: Plant) -> None:
+def test_one_name_for_two_federations_is_told(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects two teams that chose one name: of the same system their state tells, of two systems their topics do."""
+    kinds = known_kinds()
+    other = replace(kinds["pofmkl-server"], name="another-role", settings=RoleSettings)
+    monkeypatch.setattr(preflight, "known_kinds", lambda: {**kinds, other.name: other})
     plant.run()
     plant.change('topic = "readings"', 'topic = "theirs"')
     plant.create()
     assert 'samples.topic was "readings", is "theirs"' in plant.check()[1]["state in plant.pofmkl-client.state"]
     plant.change('topic = "theirs"', 'topic = "readings"')
-    plant.bus.create([TopicSpec("plant.vafl-coordinator.state", 1, compacted=True)])
+    plant.bus.create([TopicSpec("plant.another-role.state", 1, compacted=True)])
     code, failed = plant.check()
     assert code == 4
-    assert "plant.vafl-coordinator.state" in failed["federation.name"]
+    assert "plant.another-role.state" in failed["federation.name"]
     code, _, error = plant.command("run", plant.folder / "pofmkl-client.toml")
     assert code == 2
     assert "another system's roles have used it" in error

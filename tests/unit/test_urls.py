@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import run_command
 from pydantic import ValidationError
-from streamfl_connectors.kafka import KafkaBus
+from streamfl_connectors.kafka.bus import KafkaBus
 from streamfl_connectors.librdkafka import connect as connect_librdkafka
 
 from streamfl.role import ConfigurationError
@@ -31,6 +31,7 @@ features = ["x"]
 URLS = [
     f"kafka://user:{SECRET}@127.0.0.1:1",
     f"kafka://{SECRET}@127.0.0.1:1",
+    f"kafka://{SECRET}%40127.0.0.1:1",
     f"kafka+librdkafka://user:{SECRET}@127.0.0.1:1",
     f"kafka://user:{SECRET}@@/127.0.0.1:1,two:2",
     f"kafka://user:a/{SECRET}@127.0.0.1:1",

@@ -13,8 +13,10 @@ from counting import CHANNELS, TOPICS, CountingRole, decode_number, number
 
 from streamfl.role import Channels, ConfigurationError, Input, Record, TopicSpec
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Guarantee, Outgoing, Polled, Step, Subscription
+from streamfl.runtime.draft import LARGEST_LETTER
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
-from streamfl.runtime.worker import LARGEST_LETTER, POSITION_KEY, Worker
+from streamfl.runtime.tasks import POSITION_KEY
+from streamfl.runtime.worker import Worker
 from streamfl.wire import encoded_size, record_size
 
 
@@ -396,7 +398,7 @@ def test_a_partition_that_is_gone_holds_no_tick_back(bus: MemoryBus) -> None:
     first = worker(bus, role)
     drain(first)
     # As where nothing was ever taken of a partition, and its end could not be found out.
-    first._draining = {("numbers", partition): math.inf for partition in first._tasks}
+    first._ticks.opened({("numbers", partition): math.inf for partition in first._tasks})
     moved = len(first._tasks)
     second = worker(bus, CountingRole())
     drain(first, second)

@@ -6,21 +6,15 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 
 from threadpoolctl import threadpool_limits
 
 from streamfl.runtime.log import configure
 from streamfl.simulation.faults.buses import CLUSTERS
 from streamfl.simulation.faults.chances import FAULTS
-from streamfl.simulation.faults.federation import Verdict
-from streamfl.simulation.faults.pofmkl import simulate, simulate_liveness
-from streamfl.simulation.faults.vafl import simulate as simulate_vafl
-from streamfl.simulation.faults.vafl import simulate_liveness as simulate_vafl_liveness
+from streamfl.simulation.faults.systems import fault_simulations
 
 FAILED = 4
-SYSTEMS: dict[str, Callable[[int, str], Verdict]] = {"pofmkl": simulate, "vafl": simulate_vafl}
-LIVENESS: dict[str, Callable[[int, str], Verdict]] = {"pofmkl": simulate_liveness, "vafl": simulate_vafl_liveness}
 
 
 def main() -> int:
@@ -28,7 +22,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m streamfl.simulation.faults", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the scenario to run, or the first of --seeds")
     parser.add_argument("--seeds", type=int, default=1, help="so many, one after another")
-    parser.add_argument("--system", choices=SYSTEMS, help="of this system only; left out: of each")
+    simulations = fault_simulations()
+    parser.add_argument("--system", choices=simulations, help="of this system only; left out: of each")
     parser.add_argument("--bus", choices=CLUSTERS, default="memory", help="that misbehaves (memory)")
     parser.add_argument("--liveness", action="store_true", help="with a fault that stays, on the bus in memory")
     parser.add_argument("--transcript", action="store_true", help="print what happened, line by line")
@@ -39,10 +34,17 @@ def main() -> int:
     began = time.perf_counter()
     faults: Counter[str] = Counter()
     failed = 0
-    systems = [chosen.system] if chosen.system else list(SYSTEMS)
+    systems = [chosen.system] if chosen.system else list(simulations)
+    if chosen.liveness:
+        systems = [name for name in systems if simulations[name].simulate_liveness is not None]
+        if not systems:
+            parser.error(f"--liveness: {chosen.system} has no scenario with a fault that stays")
     runs = [(seed, system) for seed in range(chosen.seed, chosen.seed + chosen.seeds) for system in systems]
     for seed, system in runs:
-        verdict = (LIVENESS if chosen.liveness else SYSTEMS)[system](seed, chosen.bus)
+        simulation = simulations[system]
+        simulate = simulation.simulate_liveness if chosen.liveness else simulation.simulate
+        assert simulate is not None
+        verdict = simulate(seed, chosen.bus)
         faults += verdict.faults
         if chosen.transcript:
             print("\n".join(verdict.lines))

@@ -1,11 +1,10 @@
-"""The buses of this package in virtual time, with what only the bus itself can do wrong."""
+"""The memory bus and the SQLite bus in virtual time, with the faults that only a bus itself can have."""
 
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -14,7 +13,9 @@ from msgspec import structs
 from streamfl.role import Record
 from streamfl.runtime.bus import Outgoing, Session, Step, Subscription, TopicPartition
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
-from streamfl.runtime.sqlite_bus import Database, SqliteBus, SqliteSession
+from streamfl.runtime.sqlite.file import Database
+from streamfl.runtime.sqlite.session import SqliteSession
+from streamfl.runtime.sqlite_bus import SqliteBus
 from streamfl.simulation.faults.chances import Chances
 from streamfl.simulation.faults.schedule import Changed, Scheduler
 
@@ -24,21 +25,21 @@ CLUSTERS = ("memory", "sqlite")
 
 
 class Member(Session, Protocol):
-    """A session that something can happen to."""
+    """A session to which faults can happen."""
 
     def refuse(self) -> None:
         """The next commit is refused."""
 
     @property
     def settled(self) -> bool:
-        """No partition has moved, as far as the group knows."""
+        """As far as the member knows, no partition has moved."""
 
     def fall_silent(self, for_ever: bool) -> None:
-        """Its process stands still, or has ended."""
+        """Its process stands still; ``for_ever``: it has ended."""
 
 
 class MemoryCluster(MemoryBus):
-    """A memory bus that takes a silent member's partitions after ``rates.session_timeout``, and polls as Kafka may."""
+    """A memory bus. It takes away a silent member's partitions after ``rates.session_timeout``, and polls as Kafka may."""
 
     def __init__(self, scheduler: Scheduler, chances: Chances, note: Callable[[str], None]) -> None:
         super().__init__(clock=scheduler.clock, monotonic=scheduler.clock, changed=Changed(scheduler))
@@ -82,7 +83,7 @@ class MemoryMember(MemorySession):
         return self._settled
 
     def check_ownership(self, step: Step) -> None:
-        """CommitRefused where a commit of this step would be."""
+        """CommitRefused if a commit of this step would be refused."""
         self._check_ownership(step)
 
     def show(self, step: Step) -> None:
@@ -110,7 +111,7 @@ class MemoryMember(MemorySession):
             self._bus.expel(self)
 
     def _take_records(self, taken: list[Record], max_records: int) -> None:
-        # What one producer wrote comes in order; what several wrote comes in any portions.
+        # Records of one partition come in order, but a poll may bring any part of them.
         chances = self._bus.chances
         if chances.happens(chances.rates.withhold):
             max_records = int(chances.draws.integers(1, max_records + 1))
@@ -121,7 +122,7 @@ class MemoryMember(MemorySession):
     def _take_tables(self) -> list[Record]:
         chances = self._bus.chances
         taken = super()._take_tables()
-        # A poll that reports an assignment brings the tables up to date; every other one may lag behind, anywhere.
+        # A poll that reports an assignment brings the tables up to date. After any other poll, each partition may lag behind.
         if not taken or not self._settled or not chances.happens(chances.rates.withhold):
             return taken
         by_place: dict[TopicPartition, list[Record]] = {}
@@ -137,7 +138,7 @@ class MemoryMember(MemorySession):
 
 
 class SqliteCluster(SqliteBus):
-    """A bus in a file that is gone when it is closed. Its members watch each other, so that nobody has to expel the silent."""
+    """A bus in a file that is deleted at the end. Its members watch each other, so the cluster need not expel silent ones."""
 
     def __init__(self, scheduler: Scheduler, chances: Chances) -> None:
         self.scheduler = scheduler
@@ -145,12 +146,8 @@ class SqliteCluster(SqliteBus):
         self._folder = Path(tempfile.mkdtemp(prefix="streamfl-simulation-"))
         timeout = {"session_timeout_seconds": chances.rates.session_timeout}
         super().__init__(f"sqlite://{self._folder}/bus.db", timeout, clock=scheduler.clock, monotonic=scheduler.clock)
-        # Not the process's number, which is another at every run.
-        self._keyless = 0
-
-    @property
-    def session_type(self) -> type[SqliteSession]:
-        return SqliteMember
+        # Not the process's number, which changes with every run.
+        self.store.keyless = 0
 
     def open(self) -> Database:
         database = super().open()
@@ -159,10 +156,13 @@ class SqliteCluster(SqliteBus):
         return database
 
     def session(self, subscription: Subscription) -> SqliteMember:
-        session = super().session(subscription)
-        assert isinstance(session, SqliteMember)
+        session = SqliteMember(self, subscription)
         self._members.append(session)
         return session
+
+    def write(self, records: Sequence[Outgoing]) -> None:
+        super().write(records)
+        self.scheduler.wake()
 
     def close(self) -> None:
         for member in self._members:
@@ -171,20 +171,23 @@ class SqliteCluster(SqliteBus):
         shutil.rmtree(self._folder)
 
     def end(self, topic: str, partition: int) -> int:
-        log = self.topic(topic).log(partition)
+        found = self.store.topic(topic)
         with self.database.reading() as connection:
-            (end,) = connection.execute("SELECT end FROM logs WHERE id = ?", (log,)).fetchone()
-        return int(end)
-
-    def append(self, connection: sqlite3.Connection, records: Iterable[Outgoing]) -> None:
-        super().append(connection, records)
-        self.scheduler.wake()
+            return self.store.bounds(connection, found, partition)[1]
 
 
 class SqliteMember(SqliteSession):
     """A membership on a :class:`SqliteCluster`."""
 
-    _bus: SqliteCluster
+    def __init__(self, cluster: SqliteCluster, subscription: Subscription) -> None:
+        self._scheduler = cluster.scheduler
+        super().__init__(
+            cluster.store, cluster.database, cluster.open, subscription, cluster.session_timeout, cluster.monotonic
+        )
+
+    def commit(self, step: Step) -> None:
+        super().commit(step)
+        self._scheduler.wake()
 
     def refuse(self) -> None:
         self._refused = True
@@ -195,11 +198,11 @@ class SqliteMember(SqliteSession):
 
     def fall_silent(self, for_ever: bool) -> None:
         if for_ever and not self._closed:
-            # What the operating system does with the files of a process that has ended.
+            # The operating system closes the files of a process that has ended.
             self._closed = True
             self._database.close()
 
     def _wait(self, deadline: float, version: int) -> None:
-        scheduler = self._bus.scheduler
+        scheduler = self._scheduler
         assert scheduler.current is not None
-        scheduler.current.wait(max(min(deadline, self._next_beat) - scheduler.now, 1e-6), wakes=True)
+        scheduler.current.wait(max(min(deadline, self._member.next_beat) - scheduler.now, 1e-6), wakes=True)

@@ -60,18 +60,18 @@ class Rates:
 
     @property
     def in_a_file(self) -> Rates:
-        """Without what a bus cannot do whose every commit is one transaction of one file."""
+        """The rates for a bus in one file. Each of its commits is one transaction, so some faults cannot happen."""
         return replace(self, half=0.0, late=0.0, forget_offsets=0.0, withhold=0.0, late_end=0.0)
 
 
 class Chances:
-    """Draws whether a fault happens; none does unless ``faulty``."""
+    """Draws whether a fault happens. None does unless ``faulty``."""
 
     def __init__(self, rates: Rates, seed: int) -> None:
         self.rates = rates
         self.faulty = False
         self.draws = rng_for(seed, "simulation", "faults")
-        # Of its own, so that a seed without this fault is what it was before there was one.
+        # These faults have draws of their own, so that scenarios without them stay as they were before the faults were added.
         self.late_draws = rng_for(seed, "simulation", "late EndTxn")
         self.damage_draws = rng_for(seed, "simulation", "damage")
 
@@ -79,11 +79,11 @@ class Chances:
         return self.faulty and probability > 0 and bool(self.draws.random() < probability)
 
     def holds_back(self) -> bool:
-        """Whether a request to end a transaction is on its way for long, and its answer is not heard."""
+        """Whether a request to end a transaction is held back on its way, so that no answer is heard."""
         return self.faulty and self.rates.late_end > 0 and bool(self.late_draws.random() < self.rates.late_end)
 
     def is_killed_inside(self) -> bool:
-        """Whether the process ends just when such a request arrives in the midst of its transaction."""
+        """Whether the process is killed when such a request arrives in the midst of its transaction."""
         return self.faulty and bool(self.late_draws.random() < 0.3)
 
     def damages(self) -> bool:
@@ -92,7 +92,7 @@ class Chances:
 
 
 def drawn_rates(draws: np.random.Generator, seed: int, exactly_once: bool) -> Rates:
-    """Each fault is left out of half of the scenarios, so that what one hides another shows."""
+    """Each fault is left out of half of the scenarios, so that one fault cannot hide what another would show."""
 
     def rate(most: float, draws: np.random.Generator = draws) -> float:
         chosen, size = draws.random(2)

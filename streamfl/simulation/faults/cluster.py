@@ -1,4 +1,4 @@
-"""A bus that misbehaves as clusters do, by seed, wherever a worker calls it."""
+"""A bus that misbehaves as clusters do. The seed decides at which of a worker's calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import structs
 from streamfl.made_with import MADE_WITH_KEY
 from streamfl.role import Record, TopicSpec
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Polled, Step, Subscription, TopicPartition, TopicState
-from streamfl.runtime.worker import POSITION_KEY
+from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.simulation.faults.buses import Member, MemoryCluster, MemoryMember, SqliteCluster
 from streamfl.simulation.faults.chances import Chances, Rates
 from streamfl.simulation.faults.history import History, content
@@ -23,9 +23,11 @@ __all__ = ["FaultyBus", "FaultySession"]
 class FaultyBus:
     """A cluster with the faults of ``rates`` while ``chances.faulty``.
 
-    kind: memory or sqlite. repeatable: topics of which a producer may write records a second time. repeated: the places of those.
+    kind: memory or sqlite.
+    repeatable: topics whose records a producer may write a second time.
     mended: changelogs that are never damaged.
-    sent: (role's time, record) of every one that was committed.
+    repeated: where records were written a second time: topic, partition, offset.
+    sent: (role's time, record) of each record of a repeatable topic that was committed.
     """
 
     def __init__(
@@ -51,11 +53,11 @@ class FaultyBus:
         self.repeated: set[tuple[str, int, int]] = set()
         self.sent: list[tuple[float, Outgoing]] = []
         self.role_times: dict[str, float] = {}
-        # Where a changelog seems to end, and until when, though the group's offsets are further: a marker is on its way.
+        # Where a changelog seems to end, and until when. The group's offsets are further already: a marker is still on its way.
         self.late: dict[TopicPartition, tuple[int, float]] = {}
-        # Processes that are cut off, and how, for good.
+        # Processes that are cut off for good, and how.
         self.cut_off: dict[str, str] = {}
-        # By process: the record that was damaged when it read a changelog last.
+        # By process, the record that was damaged when it last read a changelog.
         self.damaged: dict[str, str] = {}
         self._repeatable = repeatable
         self._mended = mended
@@ -74,6 +76,9 @@ class FaultyBus:
 
     def members(self, group: str) -> int:
         return self.cluster.members(group)
+
+    def committed(self, group: str) -> Mapping[TopicPartition, int]:
+        return self.cluster.committed(group)
 
     def create(self, topics: Sequence[TopicSpec]) -> None:
         self.cluster.create(topics)
@@ -104,15 +109,19 @@ class FaultyBus:
         self.cluster.close()
 
     def moment(self) -> None:
-        """Every call takes a little time, in which others go on."""
+        """Each call takes a little time, in which other processes go on."""
         self.scheduler.sleep(float(self.chances.draws.exponential(1e-3)) if self.chances.faulty else 1e-4)
 
     def call(self, name: str, where: str = "") -> None:
-        """A worker calls the cluster: chances to crash, to be stopped and to get no answer. where: it could crash in here."""
+        """A worker calls the cluster. It may crash, be stopped, or get no answer.
+
+        name: of the call.
+        where: the name of a crash in this call; empty: it does not crash here.
+        """
         self.moment()
         how = self.cut_off.get(self.who)
         if how is not None and not (how == DEAF and name == "commit"):
-            # Whoever joins has to answer what it is told, so that nobody becomes a member without hearing.
+            # To join, a process has to answer what it is told. So a process that hears nothing never becomes a member.
             self.fall_silent(self.who, for_ever=False)
             raise BusUnavailable("nobody answers")
         if self.chances.happens(self.rates.pause):
@@ -146,19 +155,19 @@ class FaultyBus:
         raise Killed
 
     def fall_silent(self, who: str, for_ever: bool) -> None:
-        """Nothing is heard of a process any more: the cluster gives up waiting for it after the session timeout."""
+        """Nothing is heard of a process any more. The cluster gives it up after the session timeout."""
         for member in self._sessions.get(who, []):
             member.fall_silent(for_ever)
 
     def repeat(self, records: Iterable[Outgoing]) -> None:
-        """Write some updates again, in their order, as a client that is not sure whether they arrived would."""
+        """Write some updates again, in their order, as a client does that does not know whether they arrived."""
         for record in records:
             assert record.partition is not None
             self.repeated.add((record.topic, record.partition, self.cluster.end(record.topic, record.partition)))
             self.write([record])
 
     def damaged_by_chance(self, topic: str, records: Iterator[Record]) -> Iterator[Record]:
-        """Of a changelog that is read: one record that counts may have another bit, and whoever reads it has to refuse it."""
+        """The records of a changelog. A bit of one record that counts may be flipped; its reader has to refuse it."""
         self.damaged.pop(self.who, None)
         if topic in self._mended or not self.chances.damages():
             return records
@@ -190,7 +199,7 @@ class FaultyBus:
         return record.topic in self._repeatable
 
     def forget_offsets(self) -> None:
-        """Groups' offsets expire, as Kafka's do; what is in the changelogs does not."""
+        """The groups' offsets expire, as Kafka's do. The changelogs stay."""
         assert isinstance(self.cluster, MemoryCluster)
         self.cluster.forget_offsets()
         self.late = {}
@@ -295,7 +304,7 @@ class FaultySession:
         self._member.close()
 
     def _write(self, step: Step) -> None:
-        """All of a step or nothing, as one transaction."""
+        """Write all of a step or nothing, as one transaction."""
         if self._producer is None or not isinstance(self._member, MemoryMember):
             self._member.commit(step)
             return

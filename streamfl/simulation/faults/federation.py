@@ -1,4 +1,4 @@
-"""Runs a scenario: workers that live, die and come back, producers that write, and whether it all comes to an end."""
+"""Runs a scenario: workers live, die and come back, producers write, and all work has to come to an end."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from streamfl.simulation.faults.chances import Rates
 from streamfl.simulation.faults.cluster import FaultyBus
 from streamfl.simulation.faults.history import History
 from streamfl.simulation.faults.schedule import BEGIN, Killed, Scheduler
+from streamfl.simulation.faults.slow_pool import SlowPool
 from streamfl.simulation.faults.staying import GONE, Staying
 
 __all__ = ["CheckFailed", "Federation", "Reading", "Shape", "Verdict", "run"]
@@ -36,7 +37,11 @@ class CheckFailed(Exception):
 
 @dataclass(frozen=True)
 class Reading:
-    """One record of a user's topic, written ``at`` seconds after the beginning. labelled: its sample gets one, sooner or later."""
+    """One record of a user's topic.
+
+    at: when it is written, in seconds after the beginning.
+    labelled: whether its sample gets a label, sooner or later.
+    """
 
     topic: str
     client: str
@@ -47,7 +52,12 @@ class Reading:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a seed. failure: what does not hold, None if all does. hash, lines: of the history. seconds: virtual."""
+    """What came of a seed.
+
+    failure: what does not hold; None if everything does.
+    hash, lines, faults: of the history.
+    seconds: virtual seconds that the run took.
+    """
 
     seed: int
     description: str
@@ -70,7 +80,7 @@ def run(shape: Shape, check: Callable[[FaultyBus], None], bus: str) -> Verdict:
     except CheckFailed as failed:
         failure = str(failed)
     except Exception as error:
-        # Whatever a worker does not expect ends its process.
+        # An error that a worker does not expect ends its process.
         failure = f"{type(error).__name__}: {error}"
     seconds = federation.scheduler.now - BEGIN
     return Verdict(shape.seed, str(shape), failure, history.hash, history.lines, history.faults, seconds)
@@ -79,7 +89,9 @@ def run(shape: Shape, check: Callable[[FaultyBus], None], bus: str) -> Verdict:
 class Shape(Protocol):
     """What any system's scenario tells those who run it.
 
-    readings: what each producer writes. last: what is written after the final restart. faulty_seconds: after these, nothing fails.
+    readings: what each producer writes.
+    last: what is written after the final restart.
+    faulty_seconds: seconds from the beginning after which nothing fails.
     """
 
     @property
@@ -99,7 +111,7 @@ class Shape(Protocol):
 
     @property
     def members(self) -> Mapping[str, tuple[int, RoleSettings]]:
-        """Of each member how many processes it has, and their settings."""
+        """By member, how many processes it has, and their settings."""
 
     @property
     def repeatable(self) -> Collection[str]:
@@ -107,28 +119,31 @@ class Shape(Protocol):
 
     @property
     def topics(self) -> Sequence[TopicSpec]:
-        """Everybody's, with their partitions."""
+        """The topics of all members, with their partitions."""
 
     @property
     def tasks(self) -> int:
-        """The partitions of all members: so many have an owner in the end."""
+        """How many partitions all members have. In the end each has an owner."""
 
     @property
     def staying(self) -> Staying | None:
         """The fault that stays, if any; it needs the bus in memory."""
 
     def prepare(self, worker: Worker) -> None:
-        """What a role is to do differently here."""
+        """Change what a role has to do differently in the simulation."""
 
     def check_bounds(self, worker: Worker) -> None:
         """CheckFailed if a worker holds more than it may."""
 
     def standing(self, bus: Bus, last: bool) -> str:
-        """What has not come out yet of what was written, but for ``last``; empty: nothing."""
+        """In words, what has not yet come of the records that were written; empty: nothing.
+
+        last: whether the records of :attr:`last` were written.
+        """
 
 
 def _mended(chosen: Shape) -> set[str]:
-    """The changelogs that others may write into: of these a damaged record is not refused, but made up for by the role."""
+    """The changelogs that others may write into. A role mends a damaged record of these, and does not refuse it."""
     found: set[str] = set()
     for _, settings in chosen.members.values():
         channels = find_kind(settings.role.kind).channels(settings)
@@ -146,12 +161,12 @@ class Federation:
         rates = chosen.rates if bus == "memory" else chosen.rates.in_a_file
         self.bus = FaultyBus(bus, self.scheduler, history, rates, chosen.seed, chosen.repeatable, _mended(chosen))
         self._workers: dict[str, Worker] = {}
-        # Processes that nothing is expected of any more.
+        # Processes of which nothing is expected any more.
         self._lost: frozenset[str] = frozenset()
         self._encode = msgspec.msgpack.Encoder().encode
 
     def run(self) -> None:
-        """All of it: faults, then none, then a restart of everything and some samples more.
+        """Run it all: first with faults, then without, then everything is restarted and some more samples are written.
 
         CheckFailed if something waits for ever or grows without bound.
         """
@@ -180,7 +195,7 @@ class Federation:
             self.scheduler.close()
 
     def _strike(self) -> None:
-        """What stays begins."""
+        """The fault that stays begins."""
         staying = self.scenario.staying
         assert staying is not None
         self.history.note(self.scheduler.now, "cluster", str(staying))
@@ -198,7 +213,7 @@ class Federation:
     def _finish(self, last: bool) -> None:
         deadline = self.scheduler.now + PATIENCE
         noted = -1
-        # Records that were polled and wait for their commit show nowhere, but not for so long.
+        # Records that were polled and wait for their commit show nowhere. They do not wait as long as one round here.
         while (standing := self._standing(last)) or len(self.history.lines) > noted:
             if self.scheduler.now >= deadline:
                 raise CheckFailed(f"not done {PATIENCE:g} s after the last fault: {standing}")
@@ -206,19 +221,17 @@ class Federation:
             self.scheduler.run(self.scheduler.now + LONGEST_GATHERING)
 
     def _standing(self, last: bool) -> str:
-        """What is not done yet of what was written: taken by everybody, and nobody waits for a time to come."""
+        """In words, what is not done yet; empty: every record was taken by everybody, and no role waits for a time."""
         busy = [process.name for process in self.scheduler.processes if not process.idle and process.name not in self._lost]
         if busy:
             return f"{', '.join(busy)}: still at it"
         workers = [(who, worker) for who, worker in sorted(self._workers.items()) if who not in self._lost]
         figures = [(who, figure) for who, worker in workers for figure in worker.measure() if not self._is_out_of_reach(figure)]
-        waits = {
-            f"{who} {figure.name}": figure.value
-            for who, figure in figures
-            if figure.name in ("consumer_lag_records", "waiting_samples", "round_waiting") and figure.value
-        }
+        waits = {f"{who} {what}": count for who, worker in workers for what, count in worker.role.waiting.items()}
+        behind = [(who, figure) for who, figure in figures if figure.name == "consumer_lag_records" and figure.value]
+        waits |= {f"{who} {figure.name}": int(figure.value) for who, figure in behind}
         unowned = self.scenario.tasks - int(sum(figure.value for _, figure in figures if figure.name == "partitions"))
-        # What a late label is known by expires long after.
+        # The memory of a learnt sample, by which a late label is recognised, expires much later.
         soon = self.scheduler.now + PATIENCE
         ticks = [who for who, worker in workers if (worker.role.wake_at or soon) < soon]
         standing = self.scenario.standing(self.bus, last)
@@ -227,7 +240,7 @@ class Federation:
         return f"{standing}, {unowned} partitions without owner; waiting: {waits}; ticks: {ticks}"
 
     def _is_out_of_reach(self, figure: Measurement) -> bool:
-        """Whether a figure is how far a partition is behind that nobody can read."""
+        """Whether a figure is the lag of a partition that nobody can read."""
         staying, labels = self.scenario.staying, dict(figure.labels)
         place = labels.get("topic", ""), int(labels.get("partition", 0))
         return staying is not None and figure.name == "consumer_lag_records" and place in staying.places
@@ -235,7 +248,7 @@ class Federation:
     # ---- processes
 
     def _live(self, who: str, settings: RoleSettings) -> None:
-        """One process after another under this name."""
+        """Run one process after another under this name."""
         chances, rates = self.bus.chances, self.bus.rates
         while who not in self._lost or who in self.bus.cut_off:
             try:
@@ -252,7 +265,7 @@ class Federation:
                 damaged = self.bus.damaged.pop(who, None)
                 if damaged is None or damaged not in str(refusal):
                     raise
-                # It names the record, and somebody puts back what stood there.
+                # The refusal names the record, so an operator can put back what stood there.
                 self.history.note(self.scheduler.now, who, f"refuses {damaged}")
                 self.bus.fall_silent(who, for_ever=True)
             except Killed:
@@ -269,7 +282,7 @@ class Federation:
             return self.scheduler.now
 
         self.history.note(self.scheduler.now, who, "starts")
-        worker = build_worker(settings, self.bus, clock, self.scheduler.clock, self.scheduler.sleep)
+        worker = build_worker(settings, self.bus, clock, self.scheduler.clock, self.scheduler.sleep, SlowPool(self.bus))
         self.scenario.prepare(worker)
         return worker
 

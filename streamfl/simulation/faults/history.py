@@ -1,4 +1,4 @@
-"""What happened, a line an event: the same seed gives the same lines, and their hash says so."""
+"""What happened, one line for each event. The same seed gives the same lines, so the same hash."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["History", "content"]
 
 
 class History:
-    """Lines in order, and how often each kind of fault came."""
+    """The lines in order, and how often each kind of fault happened."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -32,7 +32,7 @@ class History:
 
 
 def content(records: Iterable[Outgoing]) -> str:
-    """A short name of some records' topics, keys and values."""
+    """A short digest of some records' topics, keys and values."""
     digest = hashlib.blake2b(digest_size=6)
     for record in records:
         for part in (record.topic.encode(), record.key, record.value):

@@ -1,4 +1,4 @@
-"""Virtual time, and processes of which one runs at a time: what happens next is drawn from the seed, never from the machine."""
+"""Virtual time, and processes of which one runs at a time. The seed decides what happens next, never the machine."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MOST_EVENTS = 30_000
 
 
 class Killed(BaseException):
-    """The process ends where it stands. Nothing may catch it and go on, as nothing can after kill -9."""
+    """The process ends where it stands. Nothing may catch this and go on: nothing can after kill -9."""
 
 
 class Scheduler:
-    """Runs what is due, in order of virtual time; what is due at one time in an order drawn from the seed."""
+    """Runs what is due, in order of virtual time. What is due at the same time runs in an order drawn from the seed."""
 
     def __init__(self, seed: int) -> None:
         self.now = BEGIN
@@ -55,13 +55,13 @@ class Scheduler:
         return process
 
     def wake(self) -> None:
-        """Something has changed: whoever waits for that looks again, each after a moment of its own."""
+        """Something has changed: each process that waits for a change looks again, after a short time of its own."""
         for process in self.processes:
             if process.wakes:
                 self.at(self.now + 2e-3 * self._draws.random(), process.resumption())
 
     def run(self, until: float) -> None:
-        """Let time pass. What a process raised is raised here."""
+        """Let time pass until ``until``. What a process raises is raised here."""
         while self._events and self._events[0][0] <= until:
             self.events += 1
             if self.events > MOST_EVENTS:
@@ -78,7 +78,7 @@ class Scheduler:
 
 
 class Process:
-    """A thread that runs only when the scheduler resumes it, and until it waits."""
+    """A thread that runs only from when the scheduler resumes it until it waits."""
 
     def __init__(self, scheduler: Scheduler, name: str, body: Callable[[], None]) -> None:
         self.name = name
@@ -95,7 +95,7 @@ class Process:
         self._thread.start()
 
     def wait(self, seconds: float, wakes: bool) -> None:
-        """Give the turn away for so long, or with ``wakes`` until something changes. Called by the process itself."""
+        """Let others run for so long; with ``wakes``, or until something changes. Called by the process itself."""
         self._scheduler.at(self._scheduler.now + seconds, self.resumption())
         self.wakes = wakes
         self._scheduler.turn.release()
@@ -112,12 +112,12 @@ class Process:
         return self.wakes or self._ended
 
     def kill(self) -> None:
-        """It does nothing more of what it was about to do."""
+        """End it where it waits."""
         self._killed = True
         self._scheduler.at(self._scheduler.now, self.resumption())
 
     def resumption(self) -> Callable[[], None]:
-        """Ends the wait that is going on, and no other."""
+        """A function that ends the present wait, and no later one."""
         waits = self._waits
 
         def resume() -> None:
@@ -137,7 +137,7 @@ class Process:
         self._report()
 
     def _report(self) -> None:
-        """What the process ended with, raised where somebody can handle it."""
+        """Raise what the process ended with, on the scheduler's thread."""
         if self._ended:
             self._thread.join()
         if self._error is not None:

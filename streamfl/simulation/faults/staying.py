@@ -1,7 +1,7 @@
-"""Faults that stay: when all others have stopped, whatever does not depend on what is gone has to come to its end all the same.
+"""Faults that stay. When all other faults have stopped, all work that does not depend on what is gone must still be finished.
 
-A process is cut off from the bus in one direction, or never comes back; a whole member is away; an input partition cannot be read
-any more; a client, or a party, says nothing more. So TigerBeetle's simulator has a core of replicas that must make progress.
+A process is cut off from the bus in one direction, or never comes back. A whole member is away. An input partition cannot be read
+any more. A client, or a party, falls silent. TigerBeetle's simulator does the same with a core of replicas that must make progress.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from streamfl.runtime.bus import TopicPartition
 
 __all__ = ["DEAF", "GONE", "MUTE", "Staying", "of_a_process"]
 
-# It is heard and hears nothing; it hears and is not heard, which in a protocol of requests is silence; it has ended.
+# Deaf: it is heard, but hears nothing. Mute: it hears, but is not heard, so it can ask for nothing. Gone: it has ended.
 DEAF, MUTE, GONE = "hears nothing", "is not heard", "never comes back"
 
 
 @dataclass(frozen=True)
 class Staying:
-    """One fault that stays. at: virtual seconds after the beginning.
+    """One fault that stays.
 
-    processes: that are concerned, and how: ``DEAF``, ``MUTE`` or ``GONE``. places: input partitions that cannot be read any more.
+    what: the fault in words.
+    at: virtual seconds after the beginning.
+    processes: those concerned, and how: ``DEAF``, ``MUTE`` or ``GONE``.
+    places: input partitions that cannot be read any more.
     """
 
     what: str
@@ -36,7 +39,7 @@ class Staying:
 
 
 def of_a_process(draws: np.random.Generator, at: float, members: Sequence[str]) -> Staying:
-    """One process of one of these members, each of which has two at least."""
+    """A fault of one process, of one of these members; each member has at least two processes."""
     member = members[int(draws.integers(len(members)))]
     how = (DEAF, MUTE, GONE)[int(draws.integers(3))]
     return Staying(f"{member}-0 {how}", at, {f"{member}-0": how})

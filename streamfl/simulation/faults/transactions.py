@@ -1,8 +1,8 @@
 """Transactions as a Kafka cluster has them, with the flaw of its protocol, and what a connector does about that flaw.
 
-A request to end a transaction (EndTxn) names a producer and its epoch, but not which transaction of that epoch is meant. A request
-that is held back somewhere, while the client sends it again or goes on without an answer, so ends a LATER transaction in its midst
-(KAFKA-17754). A new epoch after every request without an answer makes what comes late harmless: the cluster refuses it.
+A request to end a transaction (EndTxn) names a producer and its epoch, but not which transaction of that epoch is meant. Such a
+request may be held back on its way, while the client sends it again or goes on without an answer. Then it ends a LATER transaction
+in its midst (KAFKA-17754). The remedy is a new epoch after every request without an answer: the cluster refuses late requests.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ __all__ = ["Coordinator", "EpochRefused", "Network", "Producer"]
 
 
 class EpochRefused(Exception):
-    """A request of an epoch that is over, or one that does not fit how the last transaction ended."""
+    """The request is of an epoch that is over, or contradicts how the last transaction ended."""
 
 
 @dataclass
 class _Transactions:
-    """Of one producer: its epoch, what its open transaction has written, and whether the last one was committed.
+    """The transactions of one producer.
 
     show: makes what was written visible.
+    epoch: the present one.
+    written: by the open transaction.
+    committed: whether the last transaction was committed; None while one is open, or if there was none.
     """
 
     show: Callable[[Step], None]
@@ -41,7 +44,7 @@ class Coordinator:
         self._producers: dict[str, _Transactions] = {}
 
     def begin_epoch(self, producer: str, show: Callable[[Step], None]) -> int:
-        """Abort what is open and refuse whatever comes of earlier epochs; the new epoch."""
+        """Abort what is open and refuse all that comes of earlier epochs. Returns the new epoch."""
         own = self._producers[producer] = _Transactions(show, 1 + self._epoch_of(producer))
         return own.epoch
 
@@ -52,7 +55,10 @@ class Coordinator:
         own.committed = None
 
     def end(self, producer: str, epoch: int, commit: bool) -> None:
-        """End whichever transaction is open. EpochRefused if the epoch is over, or if none is open and the last ended otherwise."""
+        """End whichever transaction is open.
+
+        EpochRefused if the epoch is over, or if no transaction is open and the last one ended differently.
+        """
         own = self._of(producer, epoch)
         if not own.written and own.committed is not None and own.committed != commit:
             raise EpochRefused("the transaction has ended otherwise")
@@ -79,7 +85,10 @@ class Coordinator:
 
 @dataclass
 class _Held:
-    """A request that is on its way for long: it arrives when the producer has written so many more parts."""
+    """A request that is held back on its way.
+
+    parts: it arrives when the producer has written so many more.
+    """
 
     epoch: int
     commit: bool
@@ -87,9 +96,12 @@ class _Held:
 
 
 class Network:
-    """What lies between producers and the coordinator. It may hold a request to end a transaction back and break the connection.
+    """What lies between producers and the coordinator. It may hold back a request to end a transaction and break the connection.
 
-    held_back: whether it does so now. arrived: what happens then, told in words. draws: for how long it is held.
+    coordinator: receives the requests.
+    held_back: whether the next request is held back.
+    arrived: is told in words what came of a late request.
+    draws: for how long a request is held back.
     """
 
     def __init__(
@@ -111,7 +123,7 @@ class Network:
             self._arrives_late(producer, request)
 
     def end(self, producer: str, epoch: int, commit: bool) -> bool:
-        """Whether the request was answered."""
+        """Send a request to end the transaction. Returns whether it was answered."""
         if not self._held_back():
             self.coordinator.end(producer, epoch, commit)
             return True
@@ -132,8 +144,12 @@ class Network:
 class Producer:
     """A connector's transactional producer.
 
-    After a request to end a transaction, commit or abort, that was not answered, both connectors take a new epoch before anything
-    else, and never send the request again under the old one. show: makes visible what a transaction wrote.
+    A request to end a transaction, by commit or abort, may go unanswered. Then both connectors take a new epoch before anything
+    else, and never send the request again under the old one.
+
+    network: where requests are sent.
+    name: of the producer.
+    show: makes visible what a transaction wrote.
     """
 
     def __init__(self, network: Network, name: str, show: Callable[[Step], None]) -> None:
@@ -152,12 +168,12 @@ class Producer:
             raise BusUnavailable(str(refusal)) from None
 
     def commit(self) -> None:
-        """Make visible what was written. BusUnavailable if nobody says that it is."""
+        """Make visible what was written. BusUnavailable if that was not answered."""
         if not self._end(commit=True):
             raise BusUnavailable("the commit was not answered")
 
     def abort(self) -> None:
-        """Give up what was written; a new epoch does so too."""
+        """Give up what was written. Without an answer, the new epoch gives it up."""
         self._end(commit=False)
 
     def _end(self, commit: bool) -> bool:
@@ -169,7 +185,7 @@ class Producer:
         return answered or self._after_no_answer(commit)
 
     def _after_no_answer(self, commit: bool) -> bool:
-        """Whether the transaction counts as ended as asked for."""
+        """Take a new epoch. Returns whether the transaction counts as ended in the way that was asked for."""
         self._begin_epoch()
         return False
 

@@ -1,0 +1,1 @@
+"""VAFL: speed, accuracy, virtual time, and attacks on its privacy."""

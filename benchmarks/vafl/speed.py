@@ -1,0 +1,333 @@
+"""VAFL: a vertical federation against a bare loop, on the memory bus and on a real broker, and each role against its array work."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+
+from benchmarks import end_to_end
+from benchmarks.federation import Clock, new_worker
+from benchmarks.figures import Figure, best_seconds
+from streamfl.learning.optimisers import optimiser_named
+from streamfl.records.labels import Label
+from streamfl.records.samples import Sample
+from streamfl.role import Received, Record, Role, TopicSpec
+from streamfl.runtime.bus import Outgoing, Step, Subscription, connect
+from streamfl.runtime.memory_bus import MemoryBus
+from streamfl.vafl.config import VaflSettings
+from streamfl.vafl.coordinator import VaflCoordinator
+from streamfl.vafl.messages import Embedding, Reply
+from streamfl.vafl.models import embedding_function, head, output_loss
+from streamfl.vafl.party import VaflParty
+from streamfl.vafl.roles import ROLES
+from streamfl.wire import VERSION, encode_array
+
+__all__ = ["Federation", "measure", "settings"]
+
+PARTIES = ("bank", "shop", "phone")
+# Entities of a round: they are shown by all parties, then labelled.
+FEATURES, ENTITIES, ROUNDS, REPEATS, BATCH = 16, 256, 8, 20, 16
+HEADS: dict[str, dict[str, Any]] = {
+    "sum": {"federation": {"embedding_size": 1}},
+    "network": {
+        "federation": {"embedding_size": 16},
+        "embedding": {"hidden": [32]},
+        "head": {"kind": "network", "hidden": [32]},
+    },
+}
+
+_SHARED = """
+[federation]
+name = "bench"
+parties = ["bank"]
+embedding_size = 1
+[bus]
+url = "{url}"
+processing_guarantee = "exactly_once"
+"""
+CONFIGURATIONS = (
+    _SHARED
+    + f"""
+[role]
+kind = "vafl-party"
+[party]
+name = "bank"
+[samples]
+topic = "samples"
+features = "x"
+dimension = {FEATURES}
+""",
+    _SHARED
+    + """
+[role]
+kind = "vafl-coordinator"
+[labels]
+topic = "labels"
+label = "y"
+""",
+)
+
+
+def measure() -> Iterator[Figure]:
+    for kind in HEADS:
+        yield from _end_to_end(kind)
+    yield from _on_a_broker()
+    for kind in HEADS:
+        yield from _coordinator(kind)
+    for kind in HEADS:
+        yield from _party(kind)
+
+
+def settings(kind: str, role: str, party: str = "bank") -> VaflSettings:
+    """A member of a federation with this head, for labels 0 and 1; all that is not said as it is by default."""
+    sections = HEADS[kind]
+    return VaflSettings.model_validate(
+        {
+            **sections,
+            "federation": {"name": "bench", "parties": list(PARTIES), **sections["federation"]},
+            "role": {"kind": role},
+            "party": {"name": party},
+            "samples": {"topic": f"samples-{party}", "features": "x", "dimension": FEATURES},
+            "labels": {"topic": "labels", "label": "y"},
+            "learning": {"batch_size": BATCH},
+        }
+    )
+
+
+def _names(number: int) -> list[str]:
+    return [f"entity-{number * ENTITIES + index}" for index in range(ENTITIES)]
+
+
+def _inputs(number: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Of every party, (parties, entities, features)."""
+    return np.random.default_rng(number).normal(size=(len(PARTIES), ENTITIES, FEATURES)).round(6)
+
+
+def _labels(number: int) -> list[float]:
+    return (_inputs(number)[:, :, 0].sum(axis=0) > 0).astype(float).tolist()
+
+
+class Federation:
+    """A coordinator and its parties on a memory bus of their own, and what users will write."""
+
+    def __init__(self, kind: str, rounds: int) -> None:
+        encode = msgspec.json.Encoder().encode
+        self._bus, clock = MemoryBus(), Clock()
+        self._samples = [
+            [
+                Outgoing(f"samples-{party}", name.encode(), encode({"x": row}), 0)
+                for party, rows in zip(PARTIES, _inputs(number).tolist(), strict=True)
+                for name, row in zip(_names(number), rows, strict=True)
+            ]
+            for number in range(rounds)
+        ]
+        self._labels = [
+            [
+                Outgoing("labels", name.encode(), encode({"y": label}), 0)
+                for name, label in zip(_names(number), _labels(number), strict=True)
+            ]
+            for number in range(rounds)
+        ]
+        # The parties first: they make the topics that the coordinator reads.
+        roles = [*(settings(kind, "vafl-party", party) for party in PARTIES), settings(kind, "vafl-coordinator")]
+        workers = [new_worker(cast(Any, one), self._bus, clock) for one in roles]
+        self._parties, self._coordinator = workers[:-1], workers[-1]
+        for worker in workers:
+            worker.step(0)
+
+    def run(self) -> None:
+        """Every entity shown by all, predicted, labelled and learnt from."""
+        for samples, labels in zip(self._samples, self._labels, strict=True):
+            self._bus.write(samples)
+            for party in self._parties:
+                party.step(0)
+            self._coordinator.step(0)
+            self._bus.write(labels)
+            self._coordinator.step(0)
+            for party in self._parties:
+                party.step(0)
+
+    def learnt(self) -> float:
+        """Gradients that parties have learnt from."""
+        return sum(one.value for party in self._parties for one in party.role.measure() if one.name == "gradients")
+
+
+class _Bare:
+    """The same samples, each sent on as it came."""
+
+    def __init__(self, rounds: int) -> None:
+        self._bus = MemoryBus()
+        self._bus.create([TopicSpec("samples", 1, False), TopicSpec("bare", 1, False)])
+        encode = msgspec.json.Encoder().encode
+        self._samples = [
+            [
+                Outgoing("samples", name.encode(), encode({"x": row}), 0)
+                for rows in _inputs(number).tolist()
+                for name, row in zip(_names(number), rows, strict=True)
+            ]
+            for number in range(rounds)
+        ]
+
+    def run(self) -> None:
+        with closing(self._bus.session(Subscription("bare", ("samples",)))) as session:
+            session.poll(0, 1)
+            for samples in self._samples:
+                self._bus.write(samples)
+                records = session.poll(0, 4000).records
+                positions = {("samples", 0): records[-1].offset + 1}
+                session.commit(Step(positions, [Outgoing("bare", record.key, record.value or b"", 0) for record in records]))
+
+
+def _end_to_end(kind: str) -> Iterator[Figure]:
+    federations = [Federation(kind, ROUNDS) for _ in range(REPEATS // 4 + 1)]
+    loops = [_Bare(ROUNDS) for _ in federations]
+    bare, own = best_seconds(
+        [lambda number: loops[number].run(), lambda number: federations[number].run()],
+        len(federations) - 1,
+    )
+    embeddings = len(PARTIES) * ENTITIES * ROUNDS
+    if any(federation.learnt() != embeddings for federation in federations):
+        raise RuntimeError(f"not all of {embeddings} embeddings were answered and learnt from")
+    yield Figure(f"vafl, {kind} head, all roles in one process: embeddings/s", embeddings / own, "1/s")
+    yield Figure(f"vafl, {kind} head, all roles in one process: against the bare loop", bare / own, "x")
+
+
+def _on_a_broker() -> Iterator[Figure]:
+    """A party and the coordinator as processes, from a sample to the gradient that answers its embedding."""
+    # The broker lives with the tests that also need it; neither is installed.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+    from broker import Broker  # type: ignore[import-not-found]
+
+    encode = msgspec.json.Encoder().encode
+    inputs = np.random.default_rng(0).normal(size=(end_to_end.SAMPLES, FEATURES)).round(6)
+    named = [(f"entity-{number}".encode(), row) for number, row in enumerate(inputs.tolist())]
+    with Broker() as broker, closing(connect(broker.url)) as bus:
+        for topic in ("samples", "labels", "bare"):
+            bus.create([TopicSpec(topic, end_to_end.PARTITIONS, False)])
+        for start in range(0, len(named), 10_000):
+            part = named[start : start + 10_000]
+            bus.write([Outgoing("samples", name, encode({"x": row})) for name, row in part])
+            bus.write([Outgoing("labels", name, encode({"y": float(row[0] > 0)})) for name, row in part])
+        bare = end_to_end.bare_rate(broker.address, bus)
+        own = end_to_end.streamfl_rate("bench.bank.gradients", [text.format(url=broker.url) for text in CONFIGURATIONS], bus)
+    yield Figure("vafl, sum head, on a broker: embeddings/s answered with a gradient", own, "1/s")
+    yield Figure("vafl, sum head, on a broker: against the bare loop", own / bare, "x")
+
+
+def _coordinator(kind: str) -> Iterator[Figure]:
+    """Embeddings that are predicted from, then labels that are learnt from, beside the same rows as arrays."""
+    own, batches = settings(kind, "vafl-coordinator"), range(REPEATS + 1)
+    role = cast(VaflCoordinator, ROLES["vafl-coordinator"].build(own))
+    role.open(0)
+    shown = [_embeddings(number, role) for number in batches]
+    labelled = [
+        [_received("labels", Label(name, name, y), name) for name, y in zip(_names(number), _labels(number), strict=True)]
+        for number in batches
+    ]
+    function, loss, generator = head(own), output_loss(own), np.random.default_rng(0)
+    parameters = function.initial(0)
+    optimiser = optimiser_named(own.optimiser, own.learning.learning_rate, function.size)
+    rows = list(generator.normal(size=(len(PARTIES) * ENTITIES, len(PARTIES), role.embedding_size)).astype(np.float32))
+    labels = np.array(_labels(0))
+    # Without parameters nothing changes between entities, and all of a poll are computed together.
+    together = BATCH if function.size else ENTITIES
+
+    def predicted(number: int) -> None:
+        loss.prediction(function.forward(parameters, np.stack(rows))[0])
+
+    def learnt(number: int) -> None:
+        for start in range(0, ENTITIES, together):
+            outputs, done = function.forward(parameters, np.stack(rows[start : start + together]))
+            gradient, _ = function.backward(parameters, done, loss.gradient(outputs, labels[start : start + together]))
+            if function.size:
+                optimiser.step(parameters, gradient / together, number + 1)
+
+    seconds = best_seconds(
+        [lambda number: _step(role, shown[number]), lambda number: _step(role, labelled[number]), predicted, learnt], REPEATS
+    )
+    yield from _multiples(f"vafl coordinator, {kind} head", "embedding", len(rows), seconds[0], seconds[2])
+    yield from _multiples(f"vafl coordinator, {kind} head", "entity learnt from", ENTITIES, seconds[1], seconds[3])
+
+
+def _embeddings(number: int, role: VaflCoordinator) -> list[Received]:
+    values = np.random.default_rng(number).normal(size=(len(PARTIES), ENTITIES, role.embedding_size)).astype(np.float32)
+    return [
+        _received(
+            f"embeddings/{party}",
+            Embedding(VERSION, role.fingerprint, name, 1, number * ENTITIES + index + 1, 0, encode_array(row)),
+            name,
+        )
+        for party, rows in zip(PARTIES, values, strict=True)
+        for index, (name, row) in enumerate(zip(_names(number), rows, strict=True))
+    ]
+
+
+def _party(kind: str) -> Iterator[Figure]:
+    """Samples that are shown, then gradients that are learnt from, beside the same rows as arrays."""
+    own, batches = settings(kind, "vafl-party"), range(REPEATS + 1)
+    role = cast(VaflParty, ROLES["vafl-party"].build(own))
+    role.open(0)
+    samples = [
+        [
+            _received("samples", Sample(name, name, tuple(row), None), name)
+            for name, row in zip(_names(number), _inputs(number)[0].tolist(), strict=True)
+        ]
+        for number in batches
+    ]
+    generator = np.random.default_rng(0)
+    gradients = generator.normal(size=(ENTITIES, role.embedding_size)).astype(np.float32)
+    replies = [
+        [
+            # The first embedding of a life that began at 0 seconds has number 1.
+            _received(
+                "gradients",
+                Reply(VERSION, role.fingerprint, name, 0, number * ENTITIES + index + 1, encode_array(gradients[index])),
+                name,
+            )
+            for index, name in enumerate(_names(number))
+        ]
+        for number in batches
+    ]
+    function = embedding_function(own, FEATURES)
+    parameters = function.initial(0, "bank")
+    optimiser = optimiser_named(own.optimiser, own.learning.learning_rate, function.size)
+    rows = list(_inputs(0)[0].astype(np.float32))
+
+    def shown(number: int) -> None:
+        function.forward(parameters, np.stack(rows))
+
+    def learnt(number: int) -> None:
+        for start in range(0, ENTITIES, BATCH):
+            done = function.forward(parameters, np.stack(rows[start : start + BATCH]))
+            gradient = function.backward(parameters, done, gradients[start : start + BATCH])
+            optimiser.step(parameters, gradient / BATCH, number + 1)
+
+    seconds = best_seconds(
+        [lambda number: _step(role, samples[number]), lambda number: _step(role, replies[number]), shown, learnt], REPEATS
+    )
+    yield from _multiples(f"vafl party, {kind} head", "embedding shown", ENTITIES, seconds[0], seconds[2])
+    yield from _multiples(f"vafl party, {kind} head", "gradient learnt from", ENTITIES, seconds[1], seconds[3])
+    if next(one.value for one in role.measure() if one.name == "gradients") != ENTITIES * len(batches):
+        raise RuntimeError("not every gradient was learnt from")
+
+
+def _multiples(who: str, what: str, count: int, own: float, limit: float) -> Iterator[Figure]:
+    yield Figure(f"{who}: microseconds a{'n' if what[0] == 'e' else ''} {what}", own / count * 1e6, "us")
+    yield Figure(f"{who}, {what}: against its array work alone", own / limit, "x")
+
+
+def _received(channel: str, message: Any, key: str) -> Received:
+    return Received(channel, message, Record(channel, 0, 0, key.encode(), b""))
+
+
+def _step(role: Role, batch: list[Received]) -> None:
+    """What a worker does with a batch, what is to be remembered of it included."""
+    role.receive(batch, 0.0)
+    deque(role.changed_state(), maxlen=0)

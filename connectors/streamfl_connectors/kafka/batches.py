@@ -1,0 +1,211 @@
+"""Reading the batches that kafka-python fetched: checked, bounded, and with the place of what cannot be read.
+
+The library raises what it came upon and does not say where. It takes a format that it does not know for one that it knows. It asks
+again and again for what the broker says is damaged. This module reaches into the library's private parts, so the library is pinned
+to one version exactly.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from kafka import errors as kafka_errors
+from kafka.consumer.fetcher import Fetcher
+from kafka.record.default_records import DefaultRecord, DefaultRecordBatch
+from kafka.record.util import decode_varint
+
+from streamfl.runtime.bus import Unreadable
+from streamfl_connectors.codecs import decompress
+
+__all__ = ["check_batches", "gives_nothing"]
+
+MAGIC_OFFSET, LAST_DELTA_OFFSET = 16, 23
+NEWEST_FORMAT = 2
+LONGEST_CAUSE = 300
+
+
+def check_batches(consumer: Any) -> None:
+    """Have a consumer raise :class:`Unreadable` at what it cannot read, now and at each later poll."""
+    fetcher = consumer._fetcher
+    fetcher.PartitionRecords = _PartitionRecords
+    parse = fetcher._parse_fetched_data
+    fetcher.given_nothing = given_nothing = {}
+    beyond: dict[Any, int] = {}
+
+    def parse_or_tell(fetch: Any) -> Any:
+        place, offset, data = fetch.topic_partition, fetch.fetched_offset, fetch.partition_data
+        if data.error_code == kafka_errors.CorruptRecordError.errno:
+            # To the library a reason to ask again, quietly and for ever.
+            raise Unreadable(place.topic, place.partition, offset, "the broker says that its log is damaged there")
+        if data.error_code == 0 and not data.records and offset < data.last_stable_offset:
+            given_nothing[place] = offset
+        else:
+            given_nothing.pop(place, None)
+        try:
+            part = parse(fetch)
+        except kafka_errors.KafkaError as error:
+            if "no complete records were found" in str(error):
+                cause = "its length goes beyond what the broker has of it"
+                raise Unreadable(place.topic, place.partition, offset, cause, bytes(data.records)) from None
+            raise
+        if part is not None:
+            part.batches.expected, part.batches.end = offset, data.high_watermark
+            part.batches.beyond, part.batches.place = beyond, place
+        return part
+
+    fetcher._parse_fetched_data = parse_or_tell
+
+
+def gives_nothing(consumer: Any, place: Any) -> Unreadable | None:
+    """Why a partition does not move on, if the broker gave nothing of it and said that it goes on; else None."""
+    state = consumer._subscription.assignment.get(place)
+    offset = consumer._fetcher.given_nothing.get(place)
+    if offset is None or state is None or state.position is None or state.position.offset != offset:
+        return None
+    return Unreadable(place.topic, place.partition, offset, "the broker gives nothing from there on, though the partition goes on")
+
+
+class _Batch(DefaultRecordBatch):  # type: ignore[misc]
+    __slots__ = ()
+
+    def _maybe_uncompress(self: Any) -> None:
+        if not self._decompressed and self.compression_type:
+            self._buffer = bytearray(decompress(self.compression_type, bytes(memoryview(self._buffer)[self._pos :])))
+            self._pos = 0
+        self._decompressed = True
+
+    def __next__(self: Any) -> Any:
+        try:
+            return super().__next__()
+        except kafka_errors.CorruptRecordError as error:
+            if not isinstance(error.__context__, UnicodeDecodeError):
+                raise
+            self._next_record_index += 1
+            return self._with_any_names()
+
+    def _with_any_names(self: Any) -> Any:
+        """The next record, whatever bytes its headers' names are of: brokers take any, and one record must not stop a partition."""
+        buffer, position = self._buffer, self._pos
+
+        def number() -> int:
+            nonlocal position
+            value, position = decode_varint(buffer, position)
+            return int(value)
+
+        def content() -> bytes | None:
+            nonlocal position
+            size = number()
+            if size > len(buffer) - position:
+                raise ValueError(f"{size} bytes are announced, {len(buffer) - position} are left")
+            begin, position = position, position + max(0, size)
+            return None if size < 0 else bytes(buffer[begin:position])
+
+        length = number()
+        number()
+        timestamp = self.first_timestamp + number()
+        if self.timestamp_type == self.LOG_APPEND_TIME:
+            timestamp = self.max_timestamp
+        offset = self.base_offset + number()
+        key, value = content(), content()
+        headers = [((content() or b"").decode(errors="replace"), content()) for _ in range(number())]
+        self._pos = position
+        return DefaultRecord(length, offset, timestamp, self.timestamp_type, key, value, headers)
+
+
+class _Batches:
+    """The library's batches of one answer, none of a format that is not known; and the bytes of the one that is being read."""
+
+    def __init__(self, records: Any) -> None:
+        self._records = records
+        self.current = b""
+        self.following: int | None = None
+        # What the next batch has to reach and may not go beyond.
+        self.expected, self.end = 0, 0
+        # By partition: where the answer before held a batch that went beyond its end.
+        self.beyond: dict[Any, int] = {}
+        self.place: Any = None
+
+    def next_batch(self) -> Any:
+        found = self._records._next_slice
+        self.current, self.following = bytes(found or b""), None
+        batch = self._records.next_batch()
+        if batch is None:
+            return None
+        after = self._records._next_slice
+        if after is not None and len(after) >= 8:
+            (self.following,) = struct.unpack_from(">q", after)
+        elif len(self.current) >= LAST_DELTA_OFFSET + 4:
+            (delta,) = struct.unpack_from(">i", self.current, LAST_DELTA_OFFSET)
+            self.following = batch.base_offset + delta + 1
+        magic = self.current[MAGIC_OFFSET]
+        if magic > NEWEST_FORMAT:
+            raise ValueError(f"its format has the number {magic}, which is not known here")
+        if magic == NEWEST_FORMAT:
+            # Not covered by the checksum; a position that was taken from it would be committed.
+            if batch.last_offset >= self.end and self._asks_again():
+                return None
+            if not (self.expected <= batch.last_offset and batch.base_offset <= batch.last_offset < self.end):
+                if self.following is not None and self.following <= self.expected:
+                    # It was passed over before; the broker takes it for what was asked for.
+                    return self.next_batch()
+                raise ValueError(f"it says to hold offsets {batch.base_offset} to {batch.last_offset}, which cannot be there")
+            self.expected = batch.next_offset
+            batch.__class__ = _Batch
+        self.beyond.pop(self.place, None)
+        return batch
+
+    def _asks_again(self) -> bool:
+        """Whether a batch beyond the end is to be asked for once more.
+
+        The broker notes where the partition ends and then reads it, so an answer may hold what was written in between. The next
+        answer's end is behind that, unless the offset is wrong.
+        """
+        first = self.beyond.get(self.place) != self.expected
+        self.beyond[self.place] = self.expected
+        return first
+
+
+class _PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
+    def _unpack_records(self, place: Any, records: Any, *deserializers: Any) -> Iterator[Any]:
+        self.batches = _Batches(records)
+        return _Readable(self, self.batches, super()._unpack_records(place, self.batches, *deserializers))
+
+
+class _Readable:
+    """Records as they come, up to one that cannot be read. From then on every call raises the same Unreadable.
+
+    If the iterator ended instead, the library would look for more of it without end.
+    """
+
+    def __init__(self, part: Any, batches: _Batches, records: Iterator[Any]) -> None:
+        self._part = part
+        self._batches = batches
+        self._records = records
+        self._failure: Unreadable | None = None
+
+    def __iter__(self) -> _Readable:
+        return self
+
+    def __next__(self) -> Any:
+        if self._failure is None:
+            try:
+                return next(self._records)
+            except (StopIteration, MemoryError):
+                raise
+            except Exception as error:
+                place = self._part.topic_partition
+                content, following = self._batches.current, self._batches.following
+                self._failure = Unreadable(
+                    place.topic, place.partition, self._part.next_fetch_offset, _cause(error), content, following
+                )
+                self._failure.__cause__ = error
+        raise self._failure
+
+
+def _cause(error: Exception) -> str:
+    text = str(error)
+    if "failed crc check" in text:
+        return "its checksum does not fit its content"
+    return f"{text or type(error).__name__}"[:LONGEST_CAUSE]

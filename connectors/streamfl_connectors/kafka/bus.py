@@ -1,0 +1,156 @@
+"""A Kafka cluster as streamfl sees it, with kafka-python.
+
+A commit under ``exactly_once`` is one transaction: outputs, changelog and consumed offsets. The client library has several ways to
+hang or to lose records silently; what is done about each is said where it is done, here and in
+:mod:`streamfl_connectors.kafka.clients`. What a failure means is in :mod:`streamfl_connectors.kafka.failures`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+from kafka import KafkaAdminClient, KafkaProducer
+
+from streamfl.role import ConfigurationError, Record
+from streamfl.runtime.bus import Outgoing, Subscription, TopicPartition, TopicSpec, TopicState
+from streamfl_connectors.codecs import try_codecs
+from streamfl_connectors.kafka.clients import discard
+from streamfl_connectors.kafka.cluster import Cluster
+from streamfl_connectors.kafka.commits import KafkaCommits
+from streamfl_connectors.kafka.failures import quieten, translated
+from streamfl_connectors.kafka.logs import KafkaLogs
+from streamfl_connectors.kafka.membership import KafkaMembership
+from streamfl_connectors.kafka.options import CLIENT_DEFAULTS, PRODUCER_DEFAULTS
+from streamfl_connectors.kafka.sending import publish
+from streamfl_connectors.kafka.topics import KafkaTopics
+from streamfl_connectors.partitioner import partition_of
+from streamfl_connectors.session import KafkaSession, transactional_id
+from streamfl_connectors.tables import Tables
+
+__all__ = ["KafkaBus"]
+
+# The producer has no memory bound of its own: writes outside a session wait for the broker after this many bytes.
+WRITE_BYTES = 16_000_000
+
+# The library brings nothing of a table without being given time for it.
+TABLE_SHARE = 0.5
+
+
+class KafkaBus:
+    """A Kafka cluster; see :func:`streamfl_connectors.kafka.connect`.
+
+    cluster: its address and options.
+    topics: what is known of its topics.
+    logs: what lies in them.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        if find_spec("crc32c") is None:
+            raise ConfigurationError(
+                "the Kafka connector needs the package 'crc32c' (without it checksums are up to 150 times slower): "
+                "pip install 'kafka-python[crc32c]'"
+            )
+        # Told at the start: the first record that needs a missing one may come after days.
+        self._codecs = try_codecs()
+        self.cluster = Cluster(url, options or {})
+        self._producer: Any = None
+        self._lock = threading.Lock()
+        quieten()
+        self.admin = self.cluster.make(KafkaAdminClient, CLIENT_DEFAULTS)
+        self.topics = KafkaTopics(self.admin, self.cluster.largest_record, self.cluster.connect_timeout)
+        self.logs = KafkaLogs(self.cluster, self.admin, self.topics.require)
+
+    def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
+        """The topics that exist, by name; ``error`` says which right is missing. BusUnavailable if the cluster is away."""
+        return self.topics.describe(topics)
+
+    def create(self, topics: Sequence[TopicSpec]) -> None:
+        """Create topics that do not exist yet and wait until they can be used; existing ones stay as they are."""
+        self.topics.create(topics)
+
+    def members(self, group: str) -> int:
+        """The members of a consumer group at present."""
+        with translated("describing the group"):
+            return len(self.admin.describe_groups([group])[group]["members"])
+
+    def committed(self, group: str) -> dict[TopicPartition, int]:
+        """The committed offsets of a consumer group."""
+        with translated("reading the group's offsets"):
+            found = self.admin.list_group_offsets({group: None})[group]
+        # Below 0: a partition that the group knows, and has no offset in.
+        return {(place.topic, place.partition): one.offset for place, one in found.items() if one.offset >= 0}
+
+    def partition_of(self, key: bytes, partitions: int) -> int:
+        """The partition, of so many, that a producer chooses for a record of this key."""
+        return partition_of(key, partitions)
+
+    def session(self, subscription: Subscription) -> KafkaSession[KafkaMembership]:
+        """Join a group; ConfigurationError names a topic that is missing or the ACL that would allow it."""
+        tables = self.topics.tables(subscription)
+        name = transactional_id(subscription)
+        with translated("joining the group", subscription), ExitStack() as made:
+            commits = made.enter_context(closing(KafkaCommits(self.cluster, self.topics, name)))
+            member = KafkaMembership(self.cluster, self.logs, subscription) if subscription.inputs else None
+            made.pop_all()
+        return KafkaSession(
+            self.logs,
+            Tables(self.logs.reader, tables) if tables else None,
+            TABLE_SHARE,
+            member,
+            commits,
+            self.cluster.transaction_timeout,
+            partial(translated, subscription=subscription),
+        )
+
+    def write(self, records: Sequence[Outgoing]) -> None:
+        """Write records and wait until they are durable. On an error some of them may have been written."""
+        limits = self.topics.limits({record.topic for record in records})
+        timeout = self.cluster.write_timeout
+        with self._lock, translated("writing"):
+            if self._producer is None:
+                self._producer = self.cluster.make(KafkaProducer, PRODUCER_DEFAULTS)
+            try:
+                start, size = 0, 0
+                for index, record in enumerate(records):
+                    size += len(record.key or b"") + len(record.value or b"")
+                    if size > WRITE_BYTES or index == len(records) - 1:
+                        publish(self._producer, records[start : index + 1], limits, timeout)
+                        start, size = index + 1, 0
+            except BaseException:
+                # A producer that once met a refused record is dead for good, without saying so.
+                self._discard_producer()
+                raise
+
+    def read(self, topic: str, limit: int | None = None) -> Iterator[Record]:
+        """Committed records from the beginning of every partition to its present end, at most ``limit``."""
+        with translated("reading"):
+            yield from self.logs.read(topic, limit)
+
+    def peek(self, topic: str, partitions: Sequence[int], count: int) -> list[Record]:
+        """Of each partition the first and the last committed records, ``count`` of either at most."""
+        with translated("reading"):
+            return self.logs.peek(topic, partitions, count)
+
+    def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
+        """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's bytes."""
+        return self.logs.read_from(topic, partition, offset)
+
+    def codecs(self) -> Sequence[str]:
+        """The compressions that were tried when the bus was made."""
+        return self._codecs
+
+    def close(self) -> None:
+        """Close the clients of the bus; sessions are closed by themselves."""
+        with self._lock:
+            self._discard_producer()
+        self.admin.close()
+
+    def _discard_producer(self) -> None:
+        if self._producer is not None:
+            discard(self._producer)
+            self._producer = None

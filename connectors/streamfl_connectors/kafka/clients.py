@@ -1,0 +1,164 @@
+"""What mends the client library's producers and consumers, and closes them.
+
+This module reaches into the library's private parts, so the library is pinned to one version exactly.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from kafka import errors as kafka_errors
+from kafka.errors import KafkaError
+from kafka.producer.transaction_manager import EndTxnHandler
+
+from streamfl.runtime.bus import BusUnavailable
+
+__all__ = [
+    "PendingFetches",
+    "close_consumer",
+    "complete",
+    "discard",
+    "end_once",
+    "mend_joins",
+    "wait_for_brokers",
+]
+
+LONGEST_REBALANCE_SECONDS = 60
+
+
+class PendingFetches:
+    """Tells when a consumer's fetch is never answered.
+
+    The library keeps a request back while its connection is being made, and no timeout counts there. When the broker goes away
+    meanwhile the request may be forgotten: its partitions are not asked for again, and whoever polls waits for ever.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._since: dict[int, tuple[Any, float]] = {}
+
+    def check(self, consumer: Any) -> None:
+        """BusUnavailable if one of this consumer's fetches has been waiting for more than ``patience`` seconds."""
+        now = time.monotonic()
+        # Each is held while it is watched, so that no other gets its number.
+        pending = [fetch for fetch in tuple(consumer._fetcher._fetch_futures) if not fetch.is_done]
+        self._since = {id(fetch): self._since.get(id(fetch), (fetch, now)) for fetch in pending}
+        if any(now - since > self._patience for _, since in self._since.values()):
+            raise BusUnavailable(f"a broker was asked for records and has not answered for {self._patience:g} s")
+
+
+def discard(producer: Any) -> None:
+    """Close a producer for good, whatever state it is in, in bounded time and without leaving its thread behind."""
+    try:
+        producer.close(timeout=2)
+    except (KafkaError, AssertionError):
+        # The first close may give up waiting and leave the thread running; forcing it fails what is left, and then
+        # closing ends.
+        producer._sender.force_close()
+        producer._sender.join(5)
+        with suppress(KafkaError, AssertionError):
+            producer.close(timeout=1)
+
+
+def close_consumer(consumer: Any) -> None:
+    """Leave the group, if any, and close, in bounded time."""
+    with suppress(KafkaError, RuntimeError, OSError):
+        consumer.close(autocommit=False, timeout_ms=3000)
+
+
+def complete(producer: Any, result: Any, timeout_ms: float) -> None:
+    """Wait for the result of a transactional request; KafkaTimeoutError after that time."""
+    producer._sender.wakeup()
+    if not result.wait(timeout_ms=timeout_ms):
+        raise kafka_errors.KafkaTimeoutError(f"the transaction coordinator did not answer in {timeout_ms / 1000:g} s")
+
+
+def mend_joins(coordinator: Any) -> None:
+    """Mend three faults of the library's joins.
+
+    An answer that comes between two polls counts. The library begins another join instead of taking the answer. Where polls are
+    shorter than a rebalance that never ends, and every new generation refuses the commits of all members.
+
+    A member that was put out begins from nothing. If it learns of that in the middle of a join, the library goes on with partitions
+    that others have by now.
+
+    A rebalance takes at most ``LONGEST_REBALANCE_SECONDS``, as in Kafka Connect. Without that the others wait five minutes for a
+    member that shows signs of life but does not join. The library waits as long for an answer that got lost.
+    """
+    longest = LONGEST_REBALANCE_SECONDS * 1000
+    # Between polls the heartbeat counts, by a configuration of its own.
+    coordinator.config["max_poll_interval_ms"] = min(coordinator.config["max_poll_interval_ms"], longest)
+    join, complete, reset = coordinator._do_join_and_sync_async, coordinator._on_join_complete_async, coordinator.reset_generation
+    answers: list[bytes] = []
+
+    async def join_once() -> bytes:
+        if not answers:
+            answers.append(await join())
+        return answers[0]
+
+    async def complete_once(*arguments: Any) -> None:
+        answers.clear()
+        await complete(*arguments)
+
+    def begin_anew(*arguments: Any, **named: Any) -> None:
+        reset(*arguments, **named)
+        answers.clear()
+        # Else the next attempt leaves out what tells the listener.
+        coordinator.rejoining = False
+
+    coordinator._do_join_and_sync_async = join_once
+    coordinator._on_join_complete_async = complete_once
+    coordinator.reset_generation = begin_anew
+
+
+def end_once(producer: Any) -> None:
+    """Have a producer whose EndTxn was not answered die instead of sending it again.
+
+    EndTxn ends a transaction. It names the producer and the epoch, and not the transaction (KAFKA-17754). The library sends it
+    again when the connection breaks, and goes on when the second one is answered. The first one may be under way even then. When it
+    arrives, it ends whatever transaction that epoch has begun by then: with records missing, or with records that were to be
+    aborted. So no transaction may begin in such an epoch. A dead producer begins none, and the ``init_transactions`` of the next
+    one has the cluster refuse the epoch from then on. Any answer, also an error, says that nothing is under way any more; the
+    library handles answers well.
+    """
+    transactions = producer._transaction_manager
+    enqueue = transactions._enqueue_request
+
+    def enqueue_once(handler: Any) -> None:
+        # Also what the library sends again after an answer comes by here.
+        if isinstance(handler, EndTxnHandler) and "on_complete" not in vars(handler):
+            handler.on_complete = _fatal_unless_answered(handler.on_complete)
+        enqueue(handler)
+
+    transactions._enqueue_request = enqueue_once
+
+
+def _fatal_unless_answered(take: Callable[[int, Any], None]) -> Callable[[int, Any], None]:
+    def on_complete(number: int, answer: Any) -> None:
+        # Of all exceptions a lost connection alone makes the library send again; every other one is the end of the producer.
+        lost = isinstance(answer, kafka_errors.KafkaConnectionError)
+        take(number, KafkaError(f"the connection broke before EndTxn was answered ({answer})") if lost else answer)
+
+    return on_complete
+
+
+def wait_for_brokers(producer: Any) -> None:
+    """Have a transactional request wait for a broker that is away.
+
+    When ``await_ready`` raises, the library drops the request, and whoever waits for it waits for ever. When it returns False, the
+    library queues the request again.
+    """
+    client = producer._sender._client
+    original = client.await_ready
+
+    def await_ready(node: Any, timeout_ms: int = 30_000) -> bool:
+        try:
+            return bool(original(node, timeout_ms=timeout_ms))
+        except KafkaError:
+            time.sleep(0.1)
+            return False
+
+    client.await_ready = await_ready

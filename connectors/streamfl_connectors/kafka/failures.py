@@ -1,0 +1,204 @@
+"""What the client library's failures mean: try again, restore and rejoin, or stop and tell the operator."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from kafka import errors as kafka_errors
+from kafka.errors import KafkaError
+
+from streamfl.role import ConfigurationError
+from streamfl.runtime.bus import BusUnavailable, CommitRefused, Subscription, transactional_prefix
+
+__all__ = ["FAILURES", "NOT_LET_IN", "Failure", "causes_logged", "needed", "quieten", "translated"]
+
+Meaning = Literal["retry", "restore", "stop"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What some of the library's errors mean to a worker, and for ``stop`` what the operator is told.
+
+    retry: BusUnavailable; health turns red, and the worker tries again with a new session for as long as it takes. restore:
+    CommitRefused; the step is not made, and the partitions are taken back from the changelog. stop: ConfigurationError.
+    ``told`` may name the group, {group!r}, what its transactional ids begin with, {prefix!r}, and the topics that the error names,
+    {topics}.
+    """
+
+    errors: tuple[type[KafkaError], ...]
+    meaning: Meaning
+    told: str = ""
+
+
+def needed(topic: str) -> str:
+    """The rights on a topic that are missing."""
+    return f"an ACL must allow Read (for inputs, tables and state) and Write (for outputs and state) on topic {topic!r}"
+
+
+# The first that fits counts: an error is a case of those it derives from.
+FAILURES = (
+    Failure(
+        (kafka_errors.TransactionalIdAuthorizationFailedError,),
+        "stop",
+        "not authorised: an ACL must allow Write on transactional ids with the prefix {prefix!r}",
+    ),
+    Failure((kafka_errors.GroupAuthorizationFailedError,), "stop", "not authorised: an ACL must allow Read on group {group!r}"),
+    Failure((kafka_errors.TopicAuthorizationFailedError,), "stop", "not authorised: {topics}"),
+    Failure((kafka_errors.AuthorizationError,), "stop", "not authorised: {error}"),
+    Failure(
+        (kafka_errors.FencedInstanceIdError,),
+        "stop",
+        "another worker uses the same bus.options.group_instance_id: give each worker one of its own",
+    ),
+    Failure(
+        (kafka_errors.InvalidSessionTimeoutError,),
+        "stop",
+        "the broker does not allow bus.options.session_timeout_ms: choose a value between its group.min.session.timeout.ms and "
+        "group.max.session.timeout.ms",
+    ),
+    Failure(
+        (kafka_errors.InvalidTransactionTimeoutError,),
+        "stop",
+        "the broker does not allow bus.options.transaction_timeout_ms: choose a value up to its transaction.max.timeout.ms",
+    ),
+    Failure(
+        (kafka_errors.NoOffsetForPartitionError, kafka_errors.OffsetOutOfRangeError),
+        "stop",
+        "the position is not in the topic any more and bus.auto_offset_reset = 'error': choose 'earliest' or 'latest' ({error})",
+    ),
+    Failure(
+        (
+            kafka_errors.CommitFailedError,
+            kafka_errors.IllegalGenerationError,
+            kafka_errors.RebalanceInProgressError,
+            kafka_errors.UnknownMemberIdError,
+        ),
+        "restore",
+    ),
+    # The producer is dead, too: the session makes another.
+    Failure(
+        (
+            kafka_errors.InvalidProducerEpochError,
+            kafka_errors.InvalidProducerIdMappingError,
+            kafka_errors.InvalidTxnStateError,
+            kafka_errors.ProducerFencedError,
+            kafka_errors.UnknownProducerIdError,
+        ),
+        "restore",
+    ),
+    Failure((KafkaError,), "retry"),
+)
+
+# While a client is made. Later a broker that starts may not know its users yet, and that is a matter of waiting.
+NOT_LET_IN = (
+    kafka_errors.IllegalSaslStateError,
+    kafka_errors.SaslAuthenticationFailedError,
+    kafka_errors.UnsupportedSaslMechanismError,
+)
+
+
+@contextmanager
+def translated(doing: str, subscription: Subscription | None = None) -> Iterator[None]:
+    """The library's errors as the bus's, by :data:`FAILURES`."""
+    try:
+        yield
+    except KafkaError as error:
+        kind = _kind(error)
+        failure = next(failure for failure in FAILURES if issubclass(kind, failure.errors))
+        if failure.meaning == "restore":
+            raise CommitRefused(f"{doing}: {error}") from error
+        if failure.meaning == "retry":
+            raise BusUnavailable(f"{doing}: {error}") from error
+        named = error.args[0] if error.args and kind is type(error) else ()
+        topics = [named] if isinstance(named, str) else sorted(named) if isinstance(named, Iterable) else []
+        group = subscription.group if subscription else ""
+        told = failure.told.format(
+            group=group, prefix=transactional_prefix(group), topics="; ".join(map(needed, topics)), error=error
+        )
+        raise ConfigurationError(f"{doing}: {told}") from error
+
+
+def _kind(error: KafkaError) -> type[KafkaError]:
+    """The error's class, or that of the one which the library has put into the text of a plain KafkaError."""
+    hidden = re.search(r"\[Error (\d+)\]", str(error)) if type(error) is KafkaError else None
+    return type(error) if hidden is None else cast(type[KafkaError], kafka_errors.for_code(int(hidden[1])))
+
+
+# What the library logs as a warning or an error, and puts right by itself within moments: at the first start of a group, while
+# partitions move, and when it closes. Where it lasts the bus says so: BusUnavailable, or CommitRefused, with the cause.
+PUT_RIGHT = (
+    # Offsets that another transaction still holds: the protocol at work.
+    ("kafka.coordinator.consumer", "UnstableOffsetCommitError"),
+    # The coordinator has moved or is still being made; it is looked up again.
+    ("kafka.coordinator", "Marking the coordinator dead"),
+    ("kafka.coordinator.heartbeat", "is either not started or not valid"),
+    # Asked again, or asked while closing.
+    ("kafka.coordinator", "Error sending "),
+    # A rebalance went on without this member; it joins again.
+    ("kafka.coordinator.heartbeat", "generation id is not"),
+    ("kafka.coordinator.heartbeat", "local member_id was not recognized"),
+    # The machine was busy for a tenth of a second.
+    ("kafka.net.selector", "blocking the event loop"),
+)
+
+
+class _PutRight(logging.Filter):
+    """Hides one logger's messages of :data:`PUT_RIGHT`, unless ``log.level`` is debug."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._texts = [text for logger, text in PUT_RIGHT if logger == name]
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        wanted = logging.getLogger("streamfl").isEnabledFor(logging.DEBUG)
+        return wanted or not any(text in record.getMessage() for text in self._texts)
+
+
+_FILTERS = {name: _PutRight(name) for name, _ in PUT_RIGHT}
+
+
+def quieten() -> None:
+    """Hide what looks like a failure and is none. A filter is added once, however often this is called."""
+    for name, hiding in _FILTERS.items():
+        logging.getLogger(name).addFilter(hiding)
+
+
+class _Causes(logging.Handler):
+    def __init__(self, found: list[BaseException]) -> None:
+        super().__init__(logging.WARNING)
+        self._found = found
+
+    def emit(self, record: logging.LogRecord) -> None:
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        # That time ran out is what the exception says already.
+        self._found += [
+            one for one in arguments if isinstance(one, BaseException) and not isinstance(one, kafka_errors.KafkaTimeoutError)
+        ]
+
+
+_LOG_LOCK = threading.Lock()
+
+
+@contextmanager
+def causes_logged() -> Iterator[list[BaseException]]:
+    """The errors that the library logs meanwhile, instead of having them logged: its exceptions all say the same, these
+    say what happened.
+    """
+    found: list[BaseException] = []
+    handler = _Causes(found)
+    logger = logging.getLogger("kafka")
+    with _LOG_LOCK:
+        logger.addHandler(handler)
+        logger.propagate = False
+    try:
+        yield found
+    finally:
+        with _LOG_LOCK:
+            logger.removeHandler(handler)
+            logger.propagate = not any(isinstance(other, _Causes) for other in logger.handlers)

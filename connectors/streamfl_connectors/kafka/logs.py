@@ -1,0 +1,149 @@
+"""Reading logs with kafka-python, and asking where they end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+from kafka import IsolationLevel, KafkaConsumer, OffsetSpec
+from kafka import TopicPartition as KafkaPartition
+
+from streamfl.role import Record
+from streamfl.runtime.bus import TopicPartition, Unreadable
+from streamfl_connectors.kafka.batches import gives_nothing
+from streamfl_connectors.kafka.clients import PendingFetches, close_consumer
+from streamfl_connectors.kafka.cluster import Cluster
+from streamfl_connectors.kafka.failures import translated
+from streamfl_connectors.kafka.options import CONSUMER_DEFAULTS
+from streamfl_connectors.reading import Logs, Reader
+
+__all__ = ["KafkaLogs", "KafkaReader", "record_of"]
+
+# For the answer of a cluster that is there to a question about the ends of partitions.
+END_SECONDS = 5.0
+
+READER: dict[str, Any] = {
+    "group_id": None,
+    "group_instance_id": None,
+    "enable_auto_commit": False,
+    "isolation_level": "read_committed",
+    "auto_offset_reset": "earliest",
+    "allow_auto_create_topics": False,
+}
+
+
+class KafkaLogs(Logs):
+    """The logs of a cluster, read by consumers outside any group.
+
+    admin: the admin client that is asked for the ends.
+    """
+
+    def __init__(
+        self, cluster: Cluster, admin: Any, counts: Callable[[Iterable[str]], Mapping[str, int]]
+    ) -> None:
+        super().__init__(counts, cluster.connect_timeout)
+        self._cluster = cluster
+        self._admin = admin
+
+    def reader(self) -> KafkaReader:
+        """A new reader."""
+        return KafkaReader(self._cluster)
+
+    def ends(self, places: Iterable[TopicPartition], patience: float | None = None) -> dict[TopicPartition, int]:
+        """Offset after the last committed record of each partition; BusUnavailable after ``patience`` seconds (5)."""
+        wanted = {KafkaPartition(*place): OffsetSpec.LATEST for place in places}
+        if not wanted:
+            return {}
+        milliseconds = int((END_SECONDS if patience is None else patience) * 1000)
+        with translated("reading the ends of partitions"):
+            found = self._admin.list_partition_offsets(
+                wanted, isolation_level=IsolationLevel.READ_COMMITTED, timeout_ms=milliseconds
+            )
+        return {(place.topic, place.partition): int(offset.offset) for place, offset in found.items()}
+
+    def ends_soon(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The same for a caller who is not to wait for a cluster that is away."""
+        return self.ends(places)
+
+    def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
+        """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's bytes."""
+        self.check_places(topic, [partition])
+        end = self.ends([(topic, partition)])[topic, partition]
+        with closing(self.reader()) as reader, translated("reading"):
+            reader.go_to({(topic, partition): offset})
+            try:
+                yield from reader.read_to_end()
+            except Unreadable as failure:
+                # A damaged header may say anything: no more is passed over than what is certainly there.
+                if failure.following is None or not failure.offset < failure.following <= end:
+                    failure.following = failure.offset + 1
+                raise
+
+
+class KafkaReader(Reader):
+    """A consumer in no group that reads the partitions that it is given."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster.connect_timeout)
+        self.consumer = cluster.make(KafkaConsumer, CONSUMER_DEFAULTS, **READER)
+        self._milliseconds = int(cluster.connect_timeout * 1000)
+        self._fetches = PendingFetches(cluster.connect_timeout)
+
+    def go_to(self, offsets: Mapping[TopicPartition, int | None]) -> None:
+        """Read exactly these partitions, each from its offset. None: from the first record that is left."""
+        self.consumer.assign([KafkaPartition(*place) for place in offsets])
+        for place, offset in offsets.items():
+            if offset is None:
+                self.consumer.seek_to_beginning(KafkaPartition(*place))
+            else:
+                self.consumer.seek(KafkaPartition(*place), offset)
+
+    def positions(self) -> dict[TopicPartition, int | None]:
+        """The next offset of each partition; None where it is not known yet."""
+        return {
+            (place.topic, place.partition): self.consumer.position(place, timeout_ms=self._milliseconds)
+            for place in self.consumer.assignment()
+        }
+
+    def first(self, place: TopicPartition) -> int:
+        """The offset of the first record that is left."""
+        partition = KafkaPartition(*place)
+        return int(self.consumer.beginning_offsets([partition], timeout_ms=self._milliseconds)[partition])
+
+    def ends(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset after the last committed record of each partition."""
+        found = self.consumer.end_offsets([KafkaPartition(*place) for place in places], timeout_ms=self._milliseconds)
+        return {(place.topic, place.partition): int(offset) for place, offset in found.items()}
+
+    def take(self, timeout: float, most: int) -> list[Record]:
+        """What has come, after waiting for it at most ``timeout`` seconds; at most ``most`` records."""
+        batches = self.consumer.poll(timeout_ms=max(0, round(timeout * 1000)), max_records=most)
+        return [record_of(found) for batch in batches.values() for found in batch]
+
+    def explain(self, place: TopicPartition, position: int | None) -> None:
+        """Raise Unreadable if the broker gives nothing of the partition, though it goes on."""
+        if failure := gives_nothing(self.consumer, KafkaPartition(*place)):
+            raise failure
+
+    def check(self) -> None:
+        """Raise BusUnavailable if a fetch is never answered."""
+        self._fetches.check(self.consumer)
+
+    def close(self) -> None:
+        """Close the consumer."""
+        close_consumer(self.consumer)
+
+
+def record_of(found: Any) -> Record:
+    """The library's record as streamfl's."""
+    return Record(
+        found.topic,
+        found.partition,
+        found.offset,
+        found.key,
+        found.value,
+        # A header may be null in a record that somebody else wrote; the client cannot write one again.
+        tuple([(name, content or b"") for name, content in found.headers]) if found.headers else (),
+        found.timestamp / 1000,
+    )

@@ -1,0 +1,304 @@
+"""One worker's place in a consumer group, with kafka-python."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from kafka import ConsumerRebalanceListener, KafkaConsumer, OffsetAndMetadata
+from kafka import TopicPartition as KafkaPartition
+from kafka import errors as kafka_errors
+from kafka.structs import MemberState
+
+from streamfl.runtime.bus import BusUnavailable, Polled, Step, Subscription, TopicPartition
+from streamfl_connectors.kafka.assignor import CoPartitionAssignor
+from streamfl_connectors.kafka.clients import PendingFetches, close_consumer, mend_joins
+from streamfl_connectors.kafka.cluster import Cluster
+from streamfl_connectors.kafka.logs import record_of
+from streamfl_connectors.kafka.options import CONSUMER_DEFAULTS
+from streamfl_connectors.positions import Positions, no_offset
+from streamfl_connectors.reading import Logs
+from streamfl_connectors.silence import Silence
+
+__all__ = ["KafkaMembership"]
+
+# How long a commit that came too late for its generation waits for the next one, which the cluster has begun by then.
+JOIN_SECONDS = 5.0
+
+
+class KafkaMembership:
+    """The group's consumer, the partitions that it was given, and where reading stands in them.
+
+    logs: asked whether records lie where none come from.
+    """
+
+    def __init__(self, cluster: Cluster, logs: Logs, subscription: Subscription) -> None:
+        self._subscription = subscription
+        # Reading goes on through a join only where the commit is fenced by the cluster.
+        self._reads_on = subscription.guarantee == "exactly_once"
+        self._patience = cluster.connect_timeout
+        self._logs = logs
+        self.positions = Positions()
+        # Partition numbers: what the caller was told of, and what was taken away since the last poll.
+        self.reported: set[int] = set()
+        self._lost: set[int] = set()
+        self._expelled = False
+        # To be begun by the next poll; and those of them that the caller has sought in.
+        self._opening: set[int] = set()
+        self._sought: set[int] = set()
+        self._paused: set[TopicPartition] = set()
+        # The group's metadata as of the last poll that was stable.
+        self.group: Any = None
+        self._alone_since: float | None = None
+        self._fetches = PendingFetches(cluster.connect_timeout)
+        self._silence = Silence(logs)
+        self._assignor = CoPartitionAssignor()
+        reset = subscription.auto_offset_reset
+        self.consumer = cluster.make(
+            KafkaConsumer,
+            CONSUMER_DEFAULTS,
+            group_id=subscription.group,
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            auto_offset_reset="none" if reset == "error" else reset,
+            allow_auto_create_topics=False,
+            partition_assignment_strategy=[self._assignor],
+        )
+        try:
+            self._join()
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self) -> None:
+        """Let the partitions of the last report flow: from where the caller sought, else the committed offset, else the reset."""
+        deadline = time.monotonic() + 1
+        owned = self.consumer.assignment()
+        for number in sorted(self._opening):
+            parts = [] if number in self._sought else [one for one in owned if one.partition == number]
+            if all(self._begin_partition(partition) for partition in parts):
+                self._opening.discard(number)
+            if time.monotonic() > deadline:
+                break
+        self._sought &= self._opening
+
+    def poll(self, polled: Polled, timeout: float, most: int) -> None:
+        """Add to ``polled`` the records that came and the partitions that were given or taken."""
+        self._apply_pauses()
+        coordinator = self.consumer._coordinator
+        if coordinator.rejoining:
+            # The library forgets a rejoin under way once the metadata that caused it has changed back, and then neither reads nor
+            # sends heartbeats for ever. Asking for what is under way costs nothing.
+            coordinator.request_rejoin()
+        batches = self._fetch(coordinator, max(0, round(timeout * 1000)), most)
+        for batch in batches.values():
+            polled.records += [record_of(found) for found in batch]
+        if coordinator.rejoining:
+            # Nothing is read meanwhile, and that is as it should be.
+            self._silence = Silence(self._logs)
+        elif not batches:
+            still = {KafkaPartition(*place) for place in self.positions.now} - self.consumer.paused()
+            self._silence.check({(one.topic, one.partition): self.positions.now[one.topic, one.partition] for one in still})
+        for name in self.positions.now:
+            # The client's own: it goes on over the markers that end transactions, which no poll brings.
+            state = self.consumer._subscription.assignment.get(KafkaPartition(*name))
+            if state is not None and state.position is not None:
+                self.positions.now[name] = state.position.offset
+        # A generation is taken only when the member is stable: then every change that came with it has been noted
+        # below, in this very poll. Read later, it could vouch for partitions that belong to somebody else by now.
+        group = self.consumer.group_metadata()
+        if group.generation_id < 0:
+            self.group = None
+        elif group.state is MemberState.STABLE:
+            self.group = group
+        self._report_changes(polled)
+        self._watch_coordinator(bool(polled))
+
+    def check(self) -> None:
+        """Raise BusUnavailable if a fetch is never answered."""
+        self._fetches.check(self.consumer)
+
+    def give_back(self, polled: Polled) -> None:
+        """Report every partition as revoked; what is still this member's is reported anew by the next :meth:`poll`."""
+        polled.revoked = sorted(self.reported)
+        self.reported.clear()
+        self._opening = {partition.partition for partition in self.consumer.assignment()}
+        self._apply_pauses()
+
+    def may_commit(self, places: Iterable[TopicPartition]) -> bool:
+        """Whether the member may commit offsets of these partitions, as far as it knows."""
+        return self.group is not None and {partition for _, partition in places} <= self.reported
+
+    def fence(self, step: Step) -> dict[TopicPartition, int]:
+        """Offsets that change nothing, by which the cluster checks that this is a member still; see :meth:`Positions.fence`."""
+        return {} if self.group is None else self.positions.fence(step, self.reported)
+
+    def commit(self, positions: Mapping[TopicPartition, int], timeout: float) -> None:
+        """Commit offsets in no transaction."""
+        self.consumer.commit(library_offsets(positions), timeout_ms=int(timeout * 1000))
+
+    @property
+    def rejoining(self) -> bool:
+        """Whether a join of the group is under way."""
+        return bool(self.consumer._coordinator.rejoining)
+
+    def still_a_member(self) -> bool:
+        """Wait for the join under way, if any: whether this member takes part in the generation after the one it was in.
+
+        Then nobody has had its partitions in between. Nor has anybody yet those that the next generation takes away from it: they
+        are dealt anew only when it has joined once more. So the step still counts.
+        """
+        coordinator = self.consumer._coordinator
+        if not coordinator.rejoining:
+            return False
+        coordinator.ensure_active_group(timeout_ms=int(JOIN_SECONDS * 1000))
+        group = self.consumer.group_metadata()
+        if self._expelled or group.state is not MemberState.STABLE or group.generation_id < 0:
+            return False
+        self.group = group
+        return True
+
+    def committed(self, place: TopicPartition, timeout: float) -> int | None:
+        """The group's committed offset, once every transaction that touches it is decided."""
+        found = self.consumer.committed(KafkaPartition(*place), timeout_ms=int(timeout * 1000))
+        return None if found is None else int(found)
+
+    def seek(self, place: TopicPartition, offset: int) -> None:
+        """Go on reading an assigned partition at ``offset``."""
+        self.consumer.seek(KafkaPartition(*place), offset)
+        self._sought.add(place[1])
+        self.positions.move(place, offset)
+
+    def pause(self, places: Iterable[TopicPartition]) -> None:
+        """Bring no more records of exactly these partitions until told otherwise."""
+        self._paused = set(places)
+
+    def close(self) -> None:
+        """Leave the group, in bounded time."""
+        # This runs the rebalance listener.
+        close_consumer(self.consumer)
+
+    def _join(self) -> None:
+        mend_joins(self.consumer._coordinator)
+        self._assignor.ask_again = self.consumer._coordinator.request_rejoin
+        for topic in self._subscription.inputs:
+            self.consumer.partitions_for_topic(topic)
+        listener = _Listener(self._on_revoked, self._on_lost, self._on_assigned)
+        self.consumer.subscribe(list(self._subscription.inputs), listener=listener)
+
+    # The listener runs on the client's I/O thread while poll() or commit() waits for it: it only takes notes.
+
+    def _on_revoked(self, partitions: Iterable[Any]) -> None:
+        self._lost |= {partition.partition for partition in partitions}
+
+    def _on_lost(self, partitions: Iterable[Any]) -> None:
+        self._on_revoked(partitions)
+        self._expelled = True
+        self._assignor.forget()
+
+    def _on_assigned(self, partitions: Iterable[Any]) -> None:
+        # A number of which only one input's partition is new is begun anew as a whole.
+        self._on_revoked(partitions)
+        # Before the first fetch, so that no record arrives before the caller has restored and sought.
+        self.consumer.pause(*partitions)
+
+    def _fetch(self, coordinator: Any, milliseconds: int, most: int) -> Mapping[Any, Any]:
+        """The library's batches of records, by partition."""
+        try:
+            reads_on = self._reads_on and coordinator.rejoining
+            batches: Mapping[Any, Any] = self.consumer.poll(timeout_ms=0 if reads_on else milliseconds, max_records=most)
+            if not batches and self._reads_on and coordinator.rejoining:
+                # The library reads nothing while a join is under way; what this member keeps goes on.
+                batches, idle = self.consumer._fetcher.fetch_records(most, timeout_ms=milliseconds)
+                if idle:
+                    coordinator.poll(timeout_ms=milliseconds)
+            return batches
+        except kafka_errors.NoOffsetForPartitionError:
+            # Raised before the caller had a chance to seek; it counts only when a partition begins without one.
+            return {}
+
+    def _report_changes(self, polled: Polled) -> None:
+        """Tell the caller which partitions came and went, and forget what is known of those."""
+        owned = {partition.partition for partition in self.consumer.assignment()}
+        lost = set(self._lost)
+        self._lost -= lost
+        self._expelled = False
+        gone = {p for p in self.reported if p in lost or p not in owned}
+        added = owned - (self.reported - gone)
+        if gone or added:
+            polled.revoked = sorted({*polled.revoked, *gone})
+            polled.assigned = sorted(added)
+            polled.records = [record for record in polled.records if record.partition in self.reported - gone]
+            self.reported = owned
+            self._opening = (self._opening & owned) | added
+            self._sought -= added | gone
+            self.positions.keep(owned - added)
+            self._apply_pauses()
+
+    def _watch_coordinator(self, alive: bool) -> None:
+        """BusUnavailable if the group's coordinator has been away for too long: without it a poll returns nothing for ever."""
+        if alive or not self.consumer._coordinator.coordinator_unknown():
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = time.monotonic()
+        elif time.monotonic() - self._alone_since > self._patience:
+            self._alone_since = None
+            raise BusUnavailable(f"the group's coordinator has been away for {self._patience:g} s")
+
+    def _begin_partition(self, partition: Any) -> bool:
+        """Whether the partition's position is known now."""
+        place = (partition.topic, partition.partition)
+        try:
+            committed = self.consumer.committed(partition, timeout_ms=300)
+        except kafka_errors.KafkaTimeoutError:
+            # An earlier owner's transaction is undecided; the other partitions need not wait for it.
+            return False
+        # Nobody has committed: what was read before the partition was given back is read again. 'latest' asked a second time would
+        # pass over it.
+        target = committed if committed is not None else self.positions.origins.get(place)
+        if target is not None:
+            self.consumer.seek(partition, target)
+        elif self._subscription.auto_offset_reset == "earliest":
+            self.consumer.seek_to_beginning(partition)
+        elif self._subscription.auto_offset_reset == "latest":
+            self.consumer.seek_to_end(partition)
+        else:
+            raise no_offset(self._subscription.group, place)
+        position = self.consumer.position(partition, timeout_ms=1000)
+        if position is None:
+            return False
+        self.positions.begin(place, position)
+        return True
+
+    def _apply_pauses(self) -> None:
+        owned = self.consumer.assignment()
+        wanted = {
+            partition
+            for partition in owned
+            if partition.partition in self._opening or (partition.topic, partition.partition) in self._paused
+        }
+        paused = self.consumer.paused()
+        if wanted - paused:
+            self.consumer.pause(*(wanted - paused))
+        if paused - wanted:
+            self.consumer.resume(*((paused - wanted) & owned))
+
+
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+    def __init__(self, *heard: Callable[[Iterable[Any]], None]) -> None:
+        self._revoked, self._lost, self._assigned = heard
+
+    def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
+        self._revoked(revoked)
+
+    def on_partitions_lost(self, lost: Iterable[Any]) -> None:
+        self._lost(lost)
+
+    def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
+        self._assigned(assigned)
+
+
+def library_offsets(positions: Mapping[TopicPartition, int]) -> dict[Any, Any]:
+    """Offsets as the library takes them."""
+    return {KafkaPartition(*place): OffsetAndMetadata(offset, "", -1) for place, offset in positions.items()}

@@ -1,0 +1,101 @@
+"""The options of kafka-python's clients: what streamfl sets, what the user may set, and what is wrong with a value."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+
+from streamfl.role import ConfigurationError
+
+__all__ = ["CLIENT_DEFAULTS", "CONSUMER_DEFAULTS", "PRODUCER_DEFAULTS", "check_options"]
+
+CLIENT_DEFAULTS: dict[str, Any] = {"reconnect_backoff_max_ms": 1000}
+CONSUMER_DEFAULTS: dict[str, Any] = {
+    **CLIENT_DEFAULTS,
+    "heartbeat_interval_ms": 500,
+    "session_timeout_ms": 10_000,
+    # A leader that shared out partitions before it knew a topic does so again only when its metadata changes.
+    "metadata_max_age_ms": 5_000,
+    # A partition that is resumed joins the next fetch only, so the wait of an idle fetch is a latency.
+    "fetch_max_wait_ms": 100,
+    "metrics_enabled": False,
+}
+PRODUCER_DEFAULTS: dict[str, Any] = {
+    **CLIENT_DEFAULTS,
+    "request_timeout_ms": 10_000,
+    "delivery_timeout_ms": 25_000,
+    "transaction_timeout_ms": 10_000,
+    "batch_size": 131_072,
+    # Fuller batches while records are handed over; nobody waits for it, because every hand-over ends in a flush.
+    "linger_ms": 100,
+    # A transaction that begins while the coordinator still ends the last one is told to try again. With the client's 100 ms small
+    # commits in a row take 120 ms instead of 25, and a lockstep round is two of them.
+    "retry_backoff_ms": 20,
+    "metrics_enabled": False,
+}
+
+OWN_OPTIONS = {
+    "acks": "all replicas acknowledge, always",
+    "auto_offset_reset": "set bus.auto_offset_reset",
+    "bootstrap_servers": "set bus.url",
+    "check_crcs": "always on",
+    "enable_auto_commit": "streamfl commits",
+    "enable_idempotence": "always on",
+    "group_id": "set bus.group",
+    "isolation_level": "always read_committed",
+    "kafka_client": "not configurable",
+    "key_deserializer": "streamfl decodes",
+    "key_serializer": "streamfl encodes",
+    "max_poll_records": "set bus.max_poll_records",
+    "partition_assignment_strategy": "not configurable",
+    "transactional_id": "chosen by streamfl",
+    "value_deserializer": "streamfl decodes",
+    "value_serializer": "streamfl encodes",
+}
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+FILE_OPTIONS = {"ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile"}
+# A password of digits that comes from the environment is read as a number.
+TEXT_OPTIONS = {"sasl_plain_password", "sasl_plain_username", "ssl_password"}
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """ConfigurationError if an option is not the user's to set, or not known, or its value cannot be.
+
+    The library looks at most values only when they are used, and then waits for a broker instead of saying so.
+    """
+    known = {**KafkaAdminClient.DEFAULT_CONFIG, **KafkaProducer.DEFAULT_CONFIG, **KafkaConsumer.DEFAULT_CONFIG}
+    # No values in these texts: a mistyped name may be that of a password.
+    for name, value in options.items():
+        if name in OWN_OPTIONS:
+            raise ConfigurationError(f"bus.options.{name} cannot be set: {OWN_OPTIONS[name]}")
+        if name not in known:
+            near = difflib.get_close_matches(name, known.keys() - OWN_OPTIONS.keys(), n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else "the names are those of kafka-python's clients"
+            raise ConfigurationError(f"bus.options.{name} is not an option of the Kafka clients: {hint}")
+        if name in TEXT_OPTIONS and not isinstance(value, str):
+            raise ConfigurationError(
+                f"bus.options.{name} is not text: put it in double quotes, in an environment variable within the value"
+            )
+        expected = _expected(name, value, known[name])
+        if expected:
+            raise ConfigurationError(f"bus.options.{name}: {expected} is expected")
+
+
+def _expected(name: str, value: Any, default: Any) -> str | None:
+    """What an option should be and is not."""
+    if name == "security_protocol":
+        return None if value in SECURITY_PROTOCOLS else " or ".join(SECURITY_PROTOCOLS)
+    if name in FILE_OPTIONS:
+        return None if isinstance(value, str) and Path(value).is_file() else "the name of a file that can be read"
+    if isinstance(default, bool):
+        return None if isinstance(value, bool) else "true or false"
+    if isinstance(default, int | float):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return None if number and 0 <= value <= 2**31 - 1 else "a number from 0 to 2147483647"
+    if isinstance(default, str):
+        return None if isinstance(value, str) else "text in double quotes"
+    return None

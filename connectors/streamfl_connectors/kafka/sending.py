@@ -1,0 +1,195 @@
+"""Handing records to a producer of kafka-python, a batch at a time.
+
+For each record the library makes a future and looks for the last batch of its partition. That is four fifths of the time that
+sending takes. Records end with their batch, so here the batch has the future. This module reaches into the library's private
+parts, so the library is pinned to one version exactly.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import count as counted
+from typing import Any
+
+from kafka import TopicPartition as KafkaPartition
+from kafka import errors as kafka_errors
+from kafka.errors import KafkaError
+from kafka.producer.producer_batch import ProducerBatch
+from kafka.record.default_records import DefaultRecordBatchBuilder
+from kafka.record.memory_records import MemoryRecordsBuilder
+
+from streamfl.runtime.bus import Outgoing
+from streamfl_connectors.outgoing import check_records, too_large
+from streamfl_connectors.partitioner import partition_of
+
+__all__ = ["publish"]
+
+NEWEST_FORMAT = 2
+SIZE_OPTION = "bus.options.max_request_size"
+_TURNS = counted()
+
+
+def publish(producer: Any, records: Sequence[Outgoing], limits: Mapping[str, int], timeout: float) -> None:
+    """Send records and wait until all are acknowledged; raises what the first failed one failed with.
+
+    limits: the largest record of every topic, in bytes.
+
+    ConfigurationError, before anything is sent, if a record is larger or empty, or its partition does not exist.
+    """
+    if not records:
+        return
+    counts = {topic: len(producer.partitions_for(topic)) for topic in {record.topic for record in records}}
+    # The library splits a batch with a refused record and retries. Its neighbours in flight then fail out of sequence and hide the
+    # one to blame.
+    check_records(records, limits, counts, SIZE_OPTION, _size)
+    deliveries: list[_Delivery] = []
+    first: KafkaError | None = None
+    try:
+        for place, part in _by_place(records, counts).items():
+            deliveries += _hand_over(producer, place, part)
+    except KafkaError as error:
+        # A transaction refuses every further record once one has failed; the deliveries know which and why.
+        first = error
+    # A batch that is refused as too large is split, which flush takes for an error; the deliveries know how it ends.
+    with suppress(kafka_errors.UnknownError):
+        producer.flush(timeout)
+    deadline = time.monotonic() + timeout
+    for delivery in deliveries:
+        try:
+            delivery.wait(deadline)
+        except (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError) as error:
+            # Told before all others: one such record makes its neighbours fail with errors that say nothing.
+            raise too_large(delivery.topic, SIZE_OPTION, error) from error
+        except KafkaError as error:
+            first = first or error
+    if first is not None:
+        raise first
+
+
+def _by_place(records: Sequence[Outgoing], counts: Mapping[str, int]) -> dict[KafkaPartition, list[Outgoing]]:
+    """The records of each partition, in their order, by the producer's own choice of partition where they name none.
+
+    counts: the partitions of each topic.
+    """
+    # Records without a key go to another partition with each call, so that a call fills few batches.
+    keyless = next(_TURNS)
+    parts: dict[tuple[str, int], list[Outgoing]] = {}
+    for record in records:
+        count, partition = counts[record.topic], record.partition
+        if partition is None:
+            partition = keyless % count if record.key is None else partition_of(record.key, count)
+        part = parts.get((record.topic, partition))
+        if part is None:
+            part = parts[record.topic, partition] = []
+        part.append(record)
+    return {KafkaPartition(*place): part for place, part in parts.items()}
+
+
+def _hand_over(producer: Any, place: KafkaPartition, records: Sequence[Outgoing]) -> Iterator[_Delivery]:
+    """What the producer's ``send`` does, a batch at a time."""
+    transactions, accumulator = producer._transaction_manager, producer._accumulator
+    if transactions is not None and transactions.is_transactional():
+        transactions.maybe_add_partition_to_transaction(place)
+    begin = 0
+    while begin < len(records):
+        if accumulator._closed:
+            raise kafka_errors.IllegalStateError("the producer is closed")
+        accumulator._appends_in_progress.increment()
+        try:
+            with accumulator._tp_lock(place):
+                # A batch of its own, so that its records are those of one call; the sender may take it once the lock is free.
+                settings = accumulator.config
+                builder = MemoryRecordsBuilder(NEWEST_FORMAT, settings["compression_attrs"], settings["batch_size"])
+                batch = _Batch(place, builder)
+                begin = batch.fill(records, begin)
+                accumulator._batches[place].append(batch)
+                accumulator._incomplete.add(batch)
+        finally:
+            accumulator._appends_in_progress.decrement()
+        producer._sender.wakeup()
+        yield batch.delivery
+
+
+class _Batch(ProducerBatch):  # type: ignore[misc]
+    def __init__(self, place: KafkaPartition, records: MemoryRecordsBuilder) -> None:
+        super().__init__(place, records)
+        self.delivery = _Delivery(place.topic, self)
+        # Where the library looks for the records' futures when it splits the batch.
+        self._record_futures = _Parts(self.delivery, self)
+
+    def fill(self, records: Sequence[Outgoing], begin: int) -> int:
+        """Take records from ``begin`` on, at least one, as many as there is room for. Returns where the next begins."""
+        append, now, largest = self.records.append, int(time.time() * 1000), 0
+        for place in range(begin, len(records)):
+            record = records[place]
+            taken = append(now, record.key, record.value, record.headers)
+            if taken is None:
+                break
+            largest = max(largest, taken.size)
+        else:
+            place = len(records)
+        self.max_record_size = largest
+        return place
+
+
+class _Delivery:
+    """How the records of one batch end: together, or, where it is too large for its topic and is split, as several batches."""
+
+    def __init__(self, topic: str, batch: _Batch) -> None:
+        self.topic = topic
+        self._batch = batch
+        self._results: dict[Any, None] = {batch.produce_future: None}
+
+    def moved(self, before: Any, now: Any) -> None:
+        """Records of one batch are in another: the first will not end."""
+        self._results[now] = None
+        self._results.pop(before, None)
+        before._latch.set()
+
+    def wait(self, deadline: float) -> None:
+        """Raises what a record failed with, one that is too large before all others; KafkaTimeoutError after the deadline."""
+        while open_ones := [result for result in tuple(self._results) if not result.is_done]:
+            if not open_ones[0].wait(max(0.0, deadline - time.monotonic())):
+                raise kafka_errors.KafkaTimeoutError(f"records for {self.topic!r} were not acknowledged in time")
+        errors = [
+            error_of(place)
+            for result in self._results
+            for error_of in (result.value[2],)
+            if error_of is not None
+            for place in range(self._batch.record_count)
+        ]
+        large = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
+        for error in sorted(errors, key=lambda error: not isinstance(error, large))[:1]:
+            raise error
+
+
+class _Parts:
+    """What the library takes for the futures of a batch's records: each is made when it is asked for, where the batch is split."""
+
+    def __init__(self, delivery: _Delivery, batch: _Batch) -> None:
+        self._delivery = delivery
+        self._batch = batch
+
+    def __len__(self) -> int:
+        return int(self._batch.record_count)
+
+    def __getitem__(self, place: int) -> _Part:
+        return _Part(self._delivery, self._batch.produce_future)
+
+
+class _Part:
+    def __init__(self, delivery: _Delivery, result: Any) -> None:
+        self._delivery = delivery
+        self._result = result
+
+    def rebind(self, result: Any, place: int) -> None:
+        self._delivery.moved(self._result, result)
+        self._result = result
+
+
+def _size(record: Outgoing) -> int:
+    """Bytes of the record in a batch of its own, which is what a topic's limit is about; compression is not counted on."""
+    builder = DefaultRecordBatchBuilder
+    return int(builder.HEADER_STRUCT.size + builder.size_in_bytes(0, 0, record.key, record.value, record.headers))

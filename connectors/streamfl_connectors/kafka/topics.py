@@ -1,0 +1,108 @@
+"""The topics of a cluster, with kafka-python: described, created, looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from kafka import errors as kafka_errors
+from kafka.admin import ConfigResource, ConfigResourceType
+
+from streamfl.role import ConfigurationError
+from streamfl.runtime.bus import BusUnavailable, TopicSpec, TopicState
+from streamfl_connectors.kafka.failures import needed, translated
+from streamfl_connectors.topics import Topics, options_of
+
+__all__ = ["KafkaTopics"]
+
+
+class KafkaTopics(Topics):
+    """The topics that an admin client of kafka-python sees.
+
+    largest: the largest record that the producers send, in bytes.
+    patience: seconds to wait for a topic that was created.
+    """
+
+    def __init__(self, admin: Any, largest: int, patience: float) -> None:
+        super().__init__(largest)
+        self._admin = admin
+        self._patience = patience
+
+    def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
+        """The topics that exist, by name; ``error`` says which right is missing. BusUnavailable if the cluster is away."""
+        names = sorted(set(topics))
+        if not names:
+            return {}
+        states: dict[str, TopicState] = {}
+        with translated("describing topics"):
+            readable = []
+            for found in self._admin.describe_topics(names):
+                code, name = found.get("error_code", 0), found["name"]
+                if code == kafka_errors.UnknownTopicOrPartitionError.errno:
+                    continue
+                if code == kafka_errors.TopicAuthorizationFailedError.errno:
+                    states[name] = TopicState(name, 0, False, error=f"not authorised: {needed(name)}")
+                elif code == kafka_errors.InvalidTopicError.errno:
+                    states[name] = TopicState(name, 0, False, error="not a valid topic name")
+                elif code:
+                    states[name] = TopicState(name, 0, False, error=kafka_errors.for_code(code).__name__)
+                else:
+                    states[name] = TopicState(name, len(found["partitions"]), False, identity=str(found.get("topic_id", "")))
+                    readable.append(name)
+            if readable:
+                try:
+                    resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in readable]
+                    described = self._admin.describe_configs(resources, config_filter="all")
+                except kafka_errors.TopicAuthorizationFailedError:
+                    described = {}
+                for name in readable:
+                    found = described.get("topic", {}).get(name)
+                    if found is None:
+                        error = f"its configuration cannot be read: an ACL must allow DescribeConfigs on topic {name!r}"
+                        states[name] = replace(states[name], error=error)
+                        continue
+                    options = {key: str(entry["value"]) for key, entry in found.items() if entry.get("value") is not None}
+                    compacted = "compact" in options.get("cleanup.policy", "")
+                    states[name] = replace(states[name], compacted=compacted, options=options)
+        return states
+
+    def create(self, topics: Sequence[TopicSpec]) -> None:
+        """Create topics that do not exist yet and wait until they can be used; existing ones stay as they are."""
+        wanted = {
+            spec.name: {"num_partitions": -1 if spec.partitions is None else spec.partitions, "configs": options_of(spec)}
+            for spec in topics
+        }
+        if not wanted:
+            return
+        with translated("creating topics"):
+            answer = self._admin.create_topics(wanted, raise_errors=False)
+            for topic in answer["topics"]:
+                kind = kafka_errors.for_code(topic["error_code"])
+                if kind in (kafka_errors.NoError, kafka_errors.TopicAlreadyExistsError):
+                    continue
+                text = f"topic {topic['name']!r} cannot be created: {topic.get('error_message') or kind.__name__}"
+                if issubclass(kind, kafka_errors.AuthorizationError):
+                    text += f" (an ACL must allow Create on topic {topic['name']!r} or on the cluster)"
+                if issubclass(kind, kafka_errors.RetriableError):
+                    raise BusUnavailable(text)
+                raise ConfigurationError(text)
+            self._admin.wait_for_topics(list(wanted), timeout_ms=int(self._patience * 1000))
+
+    def look_up(self, names: list[str]) -> dict[str, int | Exception | None]:
+        """The partitions of topics; or why one cannot be used; None for a topic that does not exist."""
+        with translated("looking up topics"):
+            return {found["name"]: _partitions_of(found) for found in self._admin.describe_topics(names)}
+
+
+def _partitions_of(found: Any) -> int | Exception | None:
+    code, name = found.get("error_code", 0), found["name"]
+    if code == kafka_errors.UnknownTopicOrPartitionError.errno:
+        return None
+    if code == kafka_errors.TopicAuthorizationFailedError.errno:
+        return ConfigurationError(f"topic {name!r} is not authorised: {needed(name)}")
+    if code == kafka_errors.InvalidTopicError.errno:
+        return ConfigurationError(f"{name!r} is not a valid topic name")
+    if code:
+        return BusUnavailable(f"topic {name!r}: {kafka_errors.for_code(code).__name__}")
+    return len(found["partitions"])

@@ -1,0 +1,141 @@
+"""A Kafka cluster as streamfl sees it, with librdkafka."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
+from typing import Any
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer
+
+from streamfl.role import ConfigurationError, Record
+from streamfl.runtime.bus import Outgoing, Subscription, TopicPartition, TopicSpec, TopicState
+from streamfl_connectors.codecs import CODECS
+from streamfl_connectors.librdkafka.cluster import Cluster
+from streamfl_connectors.librdkafka.commits import LibrdkafkaCommits, checked_limits
+from streamfl_connectors.librdkafka.failures import translated
+from streamfl_connectors.librdkafka.log import LOG
+from streamfl_connectors.librdkafka.logs import LibrdkafkaLogs
+from streamfl_connectors.librdkafka.membership import LibrdkafkaMembership
+from streamfl_connectors.librdkafka.topics import LibrdkafkaTopics
+from streamfl_connectors.librdkafka.writer import Writer, ready_writer
+from streamfl_connectors.partitioner import partition_of
+from streamfl_connectors.session import KafkaSession, transactional_id
+from streamfl_connectors.tables import Tables
+
+__all__ = ["LibrdkafkaBus"]
+
+# The library reads tables in the background: nobody has to wait for it.
+TABLE_SHARE = 0.0
+
+
+class LibrdkafkaBus:
+    """A Kafka cluster; see :func:`streamfl_connectors.librdkafka.connect`.
+
+    cluster: its address and options.
+    topics: what is known of its topics.
+    logs: what lies in them.
+    """
+
+    def __init__(self, servers: Sequence[str], options: Mapping[str, Any]) -> None:
+        self.cluster = Cluster(servers, options)
+        self._writer: Writer | None = None
+        self._lock = threading.Lock()
+        self.codecs()
+        self._admin = self.cluster.reach()
+        self.topics = LibrdkafkaTopics(self._admin, self.cluster.largest_record, self.cluster.connect_timeout)
+        self.logs = LibrdkafkaLogs(self.cluster, self._admin, self.topics.require)
+
+    def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
+        """The topics that exist, by name; ``error`` says what is wrong with one that cannot be used."""
+        return self.topics.describe(topics)
+
+    def create(self, topics: Sequence[TopicSpec]) -> None:
+        """Create topics that do not exist yet and wait until they can be used; existing ones stay as they are."""
+        self.topics.create(topics)
+
+    def members(self, group: str) -> int:
+        """The members of a consumer group at present."""
+        with translated("describing the group", group):
+            described = self._admin.describe_consumer_groups([group], request_timeout=self.cluster.connect_timeout)
+            return len(described[group].result().members)
+
+    def committed(self, group: str) -> dict[TopicPartition, int]:
+        """The committed offsets of a consumer group."""
+        with translated("reading the group's offsets", group):
+            asked = [ConsumerGroupTopicPartitions(group)]
+            answer = self._admin.list_consumer_group_offsets(asked, request_timeout=self.cluster.connect_timeout)[group].result()
+        # Below 0: a partition that the group knows, and has no offset in.
+        return {(place.topic, place.partition): place.offset for place in answer.topic_partitions or () if place.offset >= 0}
+
+    def session(self, subscription: Subscription) -> KafkaSession[LibrdkafkaMembership]:
+        """Join a group; ConfigurationError names a topic that is missing or the ACL that would allow it."""
+        tables = self.topics.tables(subscription)
+        name = transactional_id(subscription)
+        with ExitStack() as made:
+            commits = made.enter_context(closing(LibrdkafkaCommits(self.cluster, self.topics, name, subscription.group)))
+            member = LibrdkafkaMembership(self.cluster, self.logs, subscription) if subscription.inputs else None
+            made.pop_all()
+        return KafkaSession(
+            self.logs,
+            Tables(self.logs.reader, tables) if tables else None,
+            TABLE_SHARE,
+            member,
+            commits,
+            self.cluster.transaction_timeout,
+            partial(translated, group=subscription.group),
+        )
+
+    def partition_of(self, key: bytes, partitions: int) -> int:
+        """The partition, of so many, that a producer chooses for a record of this key."""
+        return partition_of(key, partitions)
+
+    def write(self, records: Sequence[Outgoing]) -> None:
+        """Write records and wait until they are durable. On an error some of them may have been written."""
+        limits = checked_limits(self.topics, records)
+        timeout = self.cluster.write_timeout
+        with self._lock:
+            try:
+                self._writer = ready_writer(self.cluster, self._writer, limits)
+                self._writer.send(records, timeout)
+                self._writer.settle(timeout)
+            except BaseException:
+                self._discard_writer()
+                raise
+
+    def read(self, topic: str, limit: int | None = None) -> Iterator[Record]:
+        """Committed records from the beginning of every partition to its present end, at most ``limit``."""
+        return self.logs.read(topic, limit)
+
+    def peek(self, topic: str, partitions: Sequence[int], count: int) -> list[Record]:
+        """Of each partition the first and the last committed records, ``count`` of either at most."""
+        return self.logs.peek(topic, partitions, count)
+
+    def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
+        """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's bytes."""
+        return self.logs.read_from(topic, partition, offset)
+
+    def codecs(self) -> Sequence[str]:
+        """The compressions that the library says it was built with, each asked for by a client of its own."""
+        names = [name for name, _, _ in CODECS.values()]
+        for name in names:
+            try:
+                Producer({"compression.type": name, "logger": LOG})
+            except KafkaException as error:
+                raise ConfigurationError(
+                    f"this librdkafka was built without the compression {name}, and any producer may choose it: install "
+                    f"confluent-kafka's own wheel, pip install --force-reinstall --no-cache-dir confluent-kafka"
+                ) from error
+        return names
+
+    def close(self) -> None:
+        """Close the clients of the bus; sessions are closed by themselves."""
+        with self._lock:
+            self._discard_writer()
+
+    def _discard_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.discard()
+            self._writer = None

@@ -1,0 +1,88 @@
+"""A cluster's address and options, and the clients of librdkafka that are made with them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from streamfl.role import ConfigurationError
+from streamfl.runtime.bus import BusUnavailable
+from streamfl_connectors.addresses import connect_timeout
+from streamfl_connectors.librdkafka.failures import NOT_LET_IN
+from streamfl_connectors.librdkafka.log import LOG
+from streamfl_connectors.librdkafka.options import DEFAULTS, check_options, refusal
+
+__all__ = ["Cluster"]
+
+
+class Cluster:
+    """The cluster of these brokers, and the user's options.
+
+    servers: the brokers' addresses.
+    options: the user's, by librdkafka's names.
+    connect_timeout: seconds to wait for a cluster that does not answer.
+    """
+
+    def __init__(self, servers: Sequence[str], options: Mapping[str, Any]) -> None:
+        remaining = dict(options)
+        self.servers = ",".join(servers)
+        self.connect_timeout = connect_timeout(remaining)
+        self.options = check_options(remaining)
+        # Why no broker could be reached: the library tells it in the background only.
+        self._causes: deque[KafkaError] = deque(maxlen=20)
+
+    def reach(self) -> AdminClient:
+        """An admin client that a broker has answered.
+
+        ConfigurationError if the cluster does not let us in; BusUnavailable, with the cause, if no broker answers.
+        """
+        admin: AdminClient = self.make(AdminClient)
+        answer = admin.describe_cluster(request_timeout=self.connect_timeout)
+        failure: BaseException | None = None
+        while failure is None:
+            # The library tells causes within this call.
+            admin.poll(0.05)
+            if answer.done():
+                failure = answer.exception()
+                if failure is None:
+                    return admin
+            for cause in list(self._causes):
+                if cause.code() in NOT_LET_IN:
+                    raise ConfigurationError(f"bus.options: no way into the Kafka cluster at {self.servers}: {cause.str()}")
+        said = [cause.str() for cause in self._causes if cause.code() != KafkaError._ALL_BROKERS_DOWN] or [str(failure)]
+        raise BusUnavailable(
+            f"no Kafka broker answered at {self.servers} within {self.connect_timeout:g} s: {said[-1]}"
+        ) from failure
+
+    def make(self, client: Callable[[dict[str, Any]], Any], **settings: Any) -> Any:
+        """A client of the library with the user's options; ConfigurationError if it does not accept one."""
+        whole = {"error_cb": self._causes.append, **DEFAULTS, **settings, **self.options}
+        whole |= {"bootstrap.servers": self.servers, "logger": settings.get("logger", LOG)}
+        if "debug" in settings and "debug" in self.options:
+            whole["debug"] = f"{self.options['debug']},{settings['debug']}"
+        try:
+            return client(whole)
+        except KafkaException as error:
+            raise refusal(error.args[0]) from error
+
+    @property
+    def largest_record(self) -> int:
+        """The largest record that a producer sends, in bytes."""
+        return int(self._option("message.max.bytes"))
+
+    @property
+    def write_timeout(self) -> float:
+        """Seconds after which an unacknowledged record has failed for certain."""
+        return float(self._option("message.timeout.ms")) / 1000 + 5
+
+    @property
+    def transaction_timeout(self) -> float:
+        """Seconds after which the cluster aborts the transaction of a producer that is gone, checks of the broker included."""
+        return float(self._option("transaction.timeout.ms")) / 1000 + 15
+
+    def _option(self, name: str) -> Any:
+        return self.options.get(name, DEFAULTS.get(name))

@@ -1,0 +1,276 @@
+"""One worker's place in a consumer group, with librdkafka.
+
+The group shares out the first input only, with the cooperative assignor, so that kept partitions never stop; the other inputs'
+partitions of the same numbers follow. A partition that the group gives is taken up by the poll after the one that reported it:
+until then the library does not read it at all. It asks before it gives one up, in a callback within a poll; so no partition is
+anybody else's before the poll that reports it as revoked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from streamfl.role import ConfigurationError
+from streamfl.runtime.bus import Polled, Step, Subscription, Unreadable
+from streamfl.runtime.bus import TopicPartition as Place
+from streamfl_connectors.librdkafka.cluster import Cluster
+from streamfl_connectors.librdkafka.failures import UNREADABLE, told
+from streamfl_connectors.librdkafka.logs import LibrdkafkaLogs, record_of, unreadable
+from streamfl_connectors.positions import Positions, no_offset
+from streamfl_connectors.silence import Silence
+
+__all__ = ["LibrdkafkaMembership"]
+
+# Offsets of topics that the group does not subscribe to expire (offsets.retention.minutes, a week), if nobody commits them anew.
+REFRESH_SECONDS = 3600.0
+
+
+class LibrdkafkaMembership:
+    """The group's consumer, the partitions that it was given, and where reading stands in them.
+
+    logs: asked where partitions begin and end, and whether records lie where none come from.
+    """
+
+    def __init__(self, cluster: Cluster, logs: LibrdkafkaLogs, subscription: Subscription) -> None:
+        self._subscription = subscription
+        self._logs = logs
+        self.positions = Positions()
+        # Partition numbers: what the caller was told of, the group's gift, and what of it was taken away since the last poll.
+        self.reported: set[int] = set()
+        self._owned: set[int] = set()
+        self._lost: set[int] = set()
+        self._paused: set[Place] = set()
+        # To be begun by the next poll, where the caller sought or else where the group left off.
+        self._opening: dict[Place, int | None] = {}
+        # What the library reads, and what of that stands still.
+        self._active: set[Place] = set()
+        self._halted: set[Place] = set()
+        # The group's metadata as of the last poll; None for a member that was put out.
+        self.group: Any = None
+        self._refreshed = float("-inf")
+        self._silence = Silence(logs)
+        self._unreadable: Unreadable | None = None
+        self.consumer: Consumer = cluster.make(
+            Consumer,
+            **{
+                "group.id": subscription.group,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": subscription.auto_offset_reset,
+                "partition.assignment.strategy": "cooperative-sticky",
+                # The only sign of a position behind the markers that end transactions.
+                "enable.partition.eof": True,
+            },
+        )
+        try:
+            self.consumer.subscribe([subscription.inputs[0]], on_assign=self._on_assigned, on_revoke=self._on_lost)
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self) -> None:
+        """Decide where the partitions of the last report begin: where the caller sought, else the committed offset, else the reset.
+
+        Unreadable if that is what the last poll came upon.
+        """
+        if self._unreadable is not None:
+            raise self._unreadable
+        unsought = [place for place, offset in self._opening.items() if offset is None]
+        found = self._committed_by_now(unsought)
+        origins = self.positions.origins
+        fresh = [place for place in unsought if place in found and found[place] is None and place not in origins]
+        if fresh and self._subscription.auto_offset_reset == "error":
+            raise no_offset(self._subscription.group, fresh[0])
+        # Nobody has committed: what was read before the partition was given back is read again. 'latest' asked a second time would
+        # pass over it.
+        latest = self._subscription.auto_offset_reset == "latest"
+        origins |= self._logs.ends(fresh) if latest else self._logs.beginnings(fresh)
+        for place, sought in list(self._opening.items()):
+            if sought is None and place not in found:
+                continue
+            target = sought if sought is not None else found[place]
+            self.positions.begin(place, origins[place] if target is None else target)
+            del self._opening[place]
+
+    def poll(self, polled: Polled, timeout: float, most: int) -> None:
+        """Add to ``polled`` the records that came and the partitions that were given or taken."""
+        self._flow()
+        first = self.consumer.poll(timeout)
+        if first is None:
+            flowing = self._active - self._halted
+            self._silence.check({place: position for place, position in self.positions.now.items() if place in flowing})
+        else:
+            messages = (first, *self.consumer.consume(most - 1, 0)) if most > 1 else (first,)
+            self._take(messages, polled)
+        # Every change of this member's partitions is noted by now: the generation vouches for no other than the caller is told.
+        # A member that was put out has no name; its offsets would not be checked by the cluster.
+        group = self.consumer.consumer_group_metadata()
+        self.group = group if self.consumer.memberid() else None
+        self._report_changes(polled)
+
+    def check(self) -> None:
+        """Nothing: what :class:`Silence` notices is all."""
+
+    def give_back(self, polled: Polled) -> None:
+        """Report every partition as revoked; what is still this member's is reported anew by the next :meth:`poll`."""
+        # What was read before it has to be read again first.
+        self._unreadable = None
+        polled.revoked = sorted(self.reported)
+        self.reported.clear()
+        self._halt(self._active)
+
+    def may_commit(self, places: Iterable[Place]) -> bool:
+        """Whether the member may commit offsets of these partitions, as far as it knows."""
+        return self.group is not None and {partition for _, partition in places} <= self.reported
+
+    def fence(self, step: Step) -> dict[Place, int]:
+        """Offsets that change nothing, by which the cluster checks that this is a member still; see :meth:`Positions.fence`."""
+        return {} if self.group is None else self.positions.fence(step, self.reported)
+
+    def with_followers(self, positions: Mapping[Place, int]) -> dict[Place, int]:
+        """The positions of a commit, and now and then all that the group has committed: such offsets would expire."""
+        if not positions or len(self._subscription.inputs) == 1 or time.monotonic() - self._refreshed < REFRESH_SECONDS:
+            return dict(positions)
+        self._refreshed = time.monotonic()
+        return {**{place: offset for place, offset in self.positions.base.items() if place[1] in self.reported}, **positions}
+
+    def commit(self, positions: Mapping[Place, int]) -> None:
+        """Commit offsets in no transaction."""
+        offsets = [TopicPartition(*place, offset) for place, offset in positions.items()]
+        for part in self.consumer.commit(offsets=offsets, asynchronous=False):
+            if part.error is not None:
+                raise KafkaException(part.error)
+
+    def committed(self, place: Place, timeout: float) -> int | None:
+        """The group's committed offset, once every transaction that touches it is decided."""
+        return self._committed([place], timeout)[place]
+
+    def seek(self, place: Place, offset: int) -> None:
+        """Go on reading an assigned partition at ``offset``."""
+        self._halt([place])
+        self._opening[place] = offset
+        self.positions.move(place, offset)
+
+    def pause(self, places: Iterable[Place]) -> None:
+        """Bring no more records of exactly these partitions until told otherwise."""
+        self._paused = set(places)
+
+    def close(self) -> None:
+        """Leave the group."""
+        with suppress(KafkaException, RuntimeError):
+            self.consumer.close()
+
+    def _on_assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._owned |= {partition.partition for partition in partitions}
+        # Accepted, but not read yet: the caller restores and seeks first.
+        consumer.incremental_assign([])
+
+    def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        numbers = {partition.partition for partition in partitions}
+        self._owned -= numbers
+        self._lost |= numbers
+        for one in [one for one in self._opening if one[1] in numbers]:
+            del self._opening[one]
+        going = {place for place in self._active if place[1] in numbers}
+        self._active -= going
+        self._halted -= going
+        consumer.incremental_unassign([TopicPartition(*place) for place in going])
+
+    def _report_changes(self, polled: Polled) -> None:
+        """Tell the caller which partitions came and went, and forget what is known of those."""
+        gone = {p for p in self.reported if p in self._lost or p not in self._owned}
+        self._lost.clear()
+        added = self._owned - (self.reported - gone)
+        if gone or added:
+            polled.revoked = sorted({*polled.revoked, *gone})
+            polled.assigned = sorted(added)
+            polled.records = [record for record in polled.records if record.partition in self.reported - gone]
+            self.reported = set(self._owned)
+            self.positions.keep(self._owned - added)
+            self._opening |= {(topic, p): None for topic in self._subscription.inputs for p in added}
+
+    def _take(self, messages: Iterable[Message], polled: Polled) -> None:
+        flowing = self._active - self._halted
+        positions = self.positions.now
+        for message in messages:
+            error, place = message.error(), (message.topic(), message.partition())
+            if error is None:
+                if place in flowing:
+                    record = record_of(message)
+                    polled.records.append(record)
+                    positions[place] = record.offset + 1
+            elif error.code() == KafkaError._PARTITION_EOF:
+                if place in flowing:
+                    positions[place] = message.offset()
+            elif error.code() in UNREADABLE:
+                if place in flowing:
+                    # What was read before it comes first, and what comes after it is not wanted any more.
+                    self._unreadable = unreadable(message, positions[place])
+                    return
+            else:
+                failure = told("polling", error, self._subscription.group, place[0] or "")
+                if isinstance(failure, ConfigurationError):
+                    raise failure
+
+    def _committed_by_now(self, places: list[Place]) -> dict[Place, int | None]:
+        """Committed offsets, without those that an earlier owner's transaction leaves undecided: the others need not wait."""
+        if not places:
+            return {}
+        with suppress(KafkaException):
+            return self._committed(places, 0.3)
+        found: dict[Place, int | None] = {}
+        deadline = time.monotonic() + 1
+        for place in places:
+            try:
+                found |= self._committed([place], 0.3)
+            except KafkaException as error:
+                if not error.args[0].retriable() and error.args[0].code() != KafkaError._TIMED_OUT:
+                    raise
+            if time.monotonic() > deadline:
+                break
+        return found
+
+    def _committed(self, places: list[Place], timeout: float) -> dict[Place, int | None]:
+        found: dict[Place, int | None] = {}
+        for part in self.consumer.committed([TopicPartition(*place) for place in places], timeout=timeout):
+            if part.error is not None:
+                raise KafkaException(part.error)
+            found[part.topic, part.partition] = part.offset if part.offset >= 0 else None
+        return found
+
+    def _flow(self) -> None:
+        """Have the library read exactly what is to be read."""
+        positions = self.positions.now
+        wanted = {
+            (topic, p)
+            for topic in self._subscription.inputs
+            for p in self.reported
+            if (topic, p) in positions and (topic, p) not in self._opening and (topic, p) not in self._paused
+        }
+        self._halt(self._active - wanted)
+        if fresh := wanted - self._active:
+            self.consumer.incremental_assign([TopicPartition(*place, positions[place]) for place in sorted(fresh)])
+            self.consumer.resume([TopicPartition(*place) for place in fresh])
+            self._active |= fresh
+        for place in self._halted & wanted:
+            try:
+                # Where the caller is: what the library had fetched, and when it paused, does not matter.
+                self.consumer.seek(TopicPartition(*place, positions[place]))
+            except KafkaException as error:
+                if error.args[0].code() in (KafkaError._STATE, KafkaError._PREV_IN_PROGRESS):
+                    continue
+                raise
+            self.consumer.resume([TopicPartition(*place)])
+            self._halted.discard(place)
+
+    def _halt(self, places: Iterable[Place]) -> None:
+        stopping = self._active.intersection(places) - self._halted
+        if stopping:
+            self.consumer.pause([TopicPartition(*place) for place in stopping])
+            self._halted |= stopping

@@ -1,0 +1,122 @@
+"""The options of librdkafka's clients: what streamfl sets, what the user may set, and what is wrong with a value."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError
+
+from streamfl.role import ConfigurationError
+
+__all__ = ["DEFAULTS", "check_options", "entrance_for_kafka_python", "refusal"]
+
+DEFAULTS: dict[str, Any] = {
+    # Off in the library: it would take what a disk has damaged.
+    "check.crcs": True,
+    "reconnect.backoff.max.ms": 1000,
+    "heartbeat.interval.ms": 500,
+    "session.timeout.ms": 10_000,
+    # The library's own bounds are 64 MB and 1 GB.
+    "queued.max.messages.kbytes": 16_384,
+    "queue.buffering.max.kbytes": 65_536,
+    # A full queue of read records is looked at again after a second otherwise.
+    "fetch.queue.backoff.ms": 10,
+    "fetch.wait.max.ms": 100,
+    "request.timeout.ms": 10_000,
+    "transaction.timeout.ms": 10_000,
+    "message.timeout.ms": 10_000,
+    "message.max.bytes": 1_048_588,
+}
+
+OWN_OPTIONS = {
+    "acks": "all replicas acknowledge, always",
+    "auto.offset.reset": "set bus.auto_offset_reset",
+    "batch.size": "chosen by streamfl, below every topic's max.message.bytes",
+    "bootstrap.servers": "set bus.url",
+    "check.crcs": "always on",
+    "delivery.report.only.error": "always on",
+    "enable.auto.commit": "streamfl commits",
+    "enable.auto.offset.store": "streamfl commits",
+    "enable.idempotence": "always on",
+    "enable.partition.eof": "always on",
+    "group.id": "set bus.group",
+    "group.protocol": "not configurable",
+    "isolation.level": "always read_committed",
+    "log.queue": "always on, streamfl listens to the log",
+    "metadata.broker.list": "set bus.url",
+    "partition.assignment.strategy": "not configurable",
+    "partitioner": "always murmur2_random, as Java's clients choose",
+    "request.required.acks": "all replicas acknowledge, always",
+    "transactional.id": "chosen by streamfl",
+}
+# A password of digits that comes from the environment is read as a number.
+TEXT_OPTIONS = {"sasl.username", "sasl.password", "ssl.key.password", "ssl.keystore.password"}
+# What kafka-python calls differently; everything else differs in dots and underscores only.
+OTHER_SPELLINGS = {
+    "sasl.plain.username": "sasl.username",
+    "sasl.plain.password": "sasl.password",
+    "ssl.cafile": "ssl.ca.location",
+    "ssl.certfile": "ssl.certificate.location",
+    "ssl.keyfile": "ssl.key.location",
+    "ssl.crlfile": "ssl.crl.location",
+    "ssl.password": "ssl.key.password",
+    "max.request.size": "message.max.bytes",
+    "delivery.timeout.ms": "message.timeout.ms",
+}
+# What a client needs to be let in, and kafka-python knows by another name with underscores.
+ENTRANCE = {
+    "security.protocol": "security_protocol",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.mechanisms": "sasl_mechanism",
+    **{ours: theirs.replace(".", "_") for theirs, ours in OTHER_SPELLINGS.items() if ours.startswith(("sasl", "ssl"))},
+}
+# Names that are offered instead of a mistyped one, beside those above.
+COMMON = ("security.protocol", "sasl.mechanism", "client.id", "compression.type", "linger.ms", "max.poll.interval.ms")
+
+INVALID_VALUE = re.compile(r'Invalid value ".*" for', re.DOTALL)
+
+
+def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options by librdkafka's names; ConfigurationError if one is not the user's to set, or its value cannot be.
+
+    The library says itself whether it knows them, when the first client is made: see :func:`refusal`.
+    """
+    checked: dict[str, Any] = {}
+    # No values in these texts: a mistyped name may be that of a password.
+    for given, value in options.items():
+        # The environment has no dots in names, and librdkafka no underscores.
+        name = given.replace("_", ".")
+        if name in OWN_OPTIONS:
+            raise ConfigurationError(f"bus.options.{given} cannot be set: {OWN_OPTIONS[name]}")
+        if name in OTHER_SPELLINGS:
+            raise ConfigurationError(f"bus.options.{given} is kafka-python's name: librdkafka calls it {OTHER_SPELLINGS[name]!r}")
+        if not isinstance(value, str | int | float):
+            raise ConfigurationError(f"bus.options.{given}: text, a number, true or false is expected")
+        if name in TEXT_OPTIONS and not isinstance(value, str):
+            raise ConfigurationError(
+                f"bus.options.{given} is not text: put it in double quotes, in an environment variable within the value"
+            )
+        checked[name] = value
+    return checked
+
+
+def refusal(error: KafkaError) -> ConfigurationError:
+    """Why the library refuses the options, without any value: one that is in the wrong place may be a password."""
+    text = INVALID_VALUE.sub("Invalid value for", error.str())
+    if "No such configuration property" not in text:
+        return ConfigurationError(f"bus.options: {text.strip()}")
+    name = text.split('"')[1]
+    near = difflib.get_close_matches(name, sorted({*DEFAULTS, *TEXT_OPTIONS, *OTHER_SPELLINGS.values(), *COMMON}), n=2)
+    hint = f"did you mean {' or '.join(near)}?" if near else "the names are those of librdkafka's CONFIGURATION.md"
+    return ConfigurationError(f"bus.options.{name} is not an option of librdkafka: {hint}")
+
+
+def entrance_for_kafka_python(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What kafka-python needs to be let into the same cluster, by its own names."""
+    entrance = {ENTRANCE[name]: value for name, value in options.items() if name in ENTRANCE}
+    if isinstance(protocol := entrance.get("security_protocol"), str):
+        entrance["security_protocol"] = protocol.upper()
+    return entrance

@@ -1,0 +1,169 @@
+"""A producer of librdkafka, and which of its records failed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from streamfl.role import ConfigurationError
+from streamfl.runtime.bus import BusUnavailable, Outgoing
+from streamfl_connectors.librdkafka.cluster import Cluster
+from streamfl_connectors.librdkafka.failures import told, translated
+from streamfl_connectors.librdkafka.log import EndTxnAnswers
+
+__all__ = ["Writer", "ready_writer"]
+
+LARGEST_BATCH = 1_000_000
+
+# Beyond the time that a call of the library was given.
+GRACE_SECONDS = 2.0
+
+# For the answer of a cluster that is there to an abort.
+CLOSE_SECONDS = 5.0
+
+
+class Writer:
+    """A producer, and which of its records failed: the library tells that by callbacks."""
+
+    def __init__(self, cluster: Cluster, batch_bytes: int, settings: Mapping[str, Any]) -> None:
+        self.batch_bytes = batch_bytes
+        self._failed: list[tuple[KafkaError, str]] = []
+        self._answers = EndTxnAnswers()
+        heard = {"logger": self._answers, "debug": EndTxnAnswers.CONTEXT} if "transactional.id" in settings else {}
+        self.client: Producer = cluster.make(
+            Producer,
+            **{
+                "acks": "all",
+                "enable.idempotence": True,
+                # As Java's clients choose it, and kafka-python.
+                "partitioner": "murmur2_random",
+                "batch.size": batch_bytes,
+                # A call into Python for each record that was written well would cost more than writing it.
+                "delivery.report.only.error": True,
+                "on_delivery": self._note,
+                **heard,
+                **settings,
+            },
+        )
+
+    def send(self, records: Iterable[Outgoing], timeout: float) -> None:
+        """Hand records over; BusUnavailable if the library's bounded queue stays full for ``timeout`` seconds."""
+        produce = self.client.produce
+        for record in records:
+            partition = -1 if record.partition is None else record.partition
+            try:
+                if record.headers:
+                    produce(record.topic, record.value, record.key, partition, headers=list(record.headers))
+                else:
+                    produce(record.topic, record.value, record.key, partition)
+            except BufferError:
+                self._send_when_there_is_room(record, partition, time.monotonic() + timeout)
+            except KafkaException as error:
+                raise told("writing", error.args[0], topic=record.topic) from error
+
+    def settle(self, timeout: float) -> None:
+        """Wait until everything is acknowledged; raises what the first failed record failed with."""
+        left = self.client.flush(timeout)
+        self.blame()
+        if left:
+            raise BusUnavailable(f"writing: {left} records were not acknowledged within {timeout:g} s")
+
+    def send_offsets(self, offsets: list[TopicPartition], group: Any, timeout: float) -> None:
+        """Make offsets part of the transaction; BusUnavailable if that takes longer.
+
+        When a broker goes away in it the library's own call may not come back at all, whatever time it was given. It is left
+        behind then, with its thread; the writer has to be replaced.
+        """
+        raised: list[BaseException | None] = []
+
+        def send() -> None:
+            try:
+                self.client.send_offsets_to_transaction(offsets, group, timeout)
+                raised.append(None)
+            except BaseException as error:
+                raised.append(error)
+
+        sending = threading.Thread(target=send, name="sending offsets", daemon=True)
+        sending.start()
+        sending.join(timeout + GRACE_SECONDS)
+        if not raised:
+            raise BusUnavailable(f"committing: the offsets were not taken within {timeout:g} s")
+        if raised[0] is not None:
+            raise raised[0]
+
+    def ended_for_certain(self) -> bool:
+        """Whether the transaction that the library has just committed or aborted was ended by one EndTxn, which was answered.
+
+        If not, another may still be under way, and no transaction may begin in this writer's epoch: it has to be replaced.
+        """
+        self.client.poll(0)
+        return self._answers.only_success()
+
+    def blame(self) -> None:
+        """Raise what the record failed with that was to blame, if one was."""
+        if self._failed:
+            # The others in its batch or its transaction fail with it, by errors that say nothing.
+            failures = [told("writing", error, topic=topic) for error, topic in self._failed]
+            raise next((failure for failure in failures if isinstance(failure, ConfigurationError)), failures[0])
+
+    def forget(self) -> None:
+        """Forget failures: their transaction was aborted."""
+        self._failed.clear()
+
+    def discard(self) -> None:
+        """Close it for good, whatever state it is in, in bounded time."""
+        # Closing aborts an open transaction, and waits without end for a cluster that is away; the thread ends when it is back.
+        closing = threading.Thread(target=self._close, name="closing a producer", daemon=True)
+        closing.start()
+        closing.join(CLOSE_SECONDS)
+
+    def _close(self) -> None:
+        # A SystemError is what becomes of its warning that nothing could be aborted where warnings are errors.
+        with suppress(KafkaException, RuntimeError, SystemError):
+            self.client.purge()
+            self.client.flush(0)
+            self.client.close()
+
+    def _note(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._failed.append((error, message.topic() or ""))
+
+    def _send_when_there_is_room(self, record: Outgoing, partition: int, deadline: float) -> None:
+        while True:
+            self.client.poll(0.05)
+            try:
+                self.client.produce(record.topic, record.value, record.key, partition, headers=list(record.headers))
+                return
+            except BufferError as error:
+                if time.monotonic() > deadline:
+                    raise BusUnavailable("writing: the queue of records that wait for the cluster is full") from error
+
+
+def ready_writer(
+    cluster: Cluster, present: Writer | None, limits: Mapping[str, int], transactional_id: str | None = None
+) -> Writer:
+    """A writer for topics of these limits in bytes: the present one if it will do.
+
+    transactional_id: the name by which the cluster fences earlier writers; None: without transactions.
+    """
+    batch_bytes = min([LARGEST_BATCH, *limits.values()])
+    if present is not None:
+        # A batch above a topic's limit is refused whole, with records that are small enough.
+        if present.batch_bytes <= batch_bytes:
+            return present
+        present.discard()
+    if transactional_id is None:
+        return Writer(cluster, batch_bytes, {})
+    writer = Writer(cluster, batch_bytes, {"transactional.id": transactional_id})
+    with translated("joining the cluster's transactions", transactional_id.rpartition(":")[0]):
+        try:
+            writer.client.init_transactions(cluster.connect_timeout)
+        except BaseException:
+            writer.discard()
+            raise
+    return writer

@@ -1,0 +1,62 @@
+"""What both Kafka connectors check of a record before they hand it to their library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from streamfl.role import ConfigurationError
+from streamfl.runtime.bus import Outgoing
+
+__all__ = ["check_records", "most_bytes", "no_partition", "too_large"]
+
+# A batch's header and the lengths and deltas of a record take no more than the first, the lengths of each header than the other.
+LARGEST_FRAME, LARGEST_HEADER_FRAME = 100, 10
+
+
+def check_records(
+    records: Iterable[Outgoing],
+    limits: Mapping[str, int],
+    counts: Mapping[str, int],
+    option: str,
+    exact_bytes: Callable[[Outgoing], int] | None = None,
+) -> None:
+    """ConfigurationError if a record is empty, or larger than its topic allows, or its partition does not exist.
+
+    limits: the largest record of each topic, in bytes.
+    counts: the partitions of each topic.
+    option: the library's own limit, as the configuration names it, for the text.
+    exact_bytes: the size of a record, asked only where :func:`most_bytes` is above the limit. None: that bound decides.
+    """
+    for record in records:
+        limit = limits[record.topic]
+        size = most_bytes(record)
+        if size > limit:
+            if exact_bytes is None:
+                raise too_large(record.topic, option, f"it takes up to {size} bytes, {limit} are allowed")
+            size = exact_bytes(record)
+            if size > limit:
+                raise too_large(record.topic, option, f"it takes {size} bytes, {limit} are allowed")
+        if record.key is None and record.value is None:
+            raise ConfigurationError(f"a record for topic {record.topic!r} has neither a key nor a value")
+        if record.partition is not None and not 0 <= record.partition < counts[record.topic]:
+            raise no_partition(record.topic, record.partition, counts[record.topic])
+
+
+def most_bytes(record: Outgoing) -> int:
+    """An upper bound of the record's size in a batch of its own, uncompressed: at most 100 bytes, and 10 a header, too large."""
+    size = LARGEST_FRAME + len(record.key or b"") + len(record.value or b"")
+    for name, content in record.headers:
+        size += LARGEST_HEADER_FRAME + len(name.encode()) + len(content)
+    return size
+
+
+def no_partition(topic: str, partition: int, count: int) -> ConfigurationError:
+    """The error for a partition that the topic does not have."""
+    return ConfigurationError(f"topic {topic!r} has {count} partitions, there is no partition {partition}")
+
+
+def too_large(topic: str, option: str, reason: object) -> ConfigurationError:
+    """The error for a record that the topic or the library's ``option`` does not allow."""
+    return ConfigurationError(
+        f"a record for topic {topic!r} is too large: raise max.message.bytes of the topic and {option} ({reason})"
+    )

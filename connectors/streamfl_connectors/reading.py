@@ -1,0 +1,194 @@
+"""Reading committed records of given partitions, in no group: one way for every client library."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from itertools import islice
+
+from streamfl.role import Record
+from streamfl.runtime.bus import BusUnavailable, TopicPartition
+from streamfl_connectors.outgoing import no_partition
+
+__all__ = ["Logs", "Reader", "Readers"]
+
+TURN_SECONDS = 0.2
+TURN_RECORDS = 4_000
+
+
+class Reader(ABC):
+    """Reads committed records of given partitions, in no group.
+
+    The abstract methods are the client library's part.
+
+    patience: seconds after which a partition that brings nothing, though records are there, is an error.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+
+    @abstractmethod
+    def go_to(self, offsets: Mapping[TopicPartition, int | None]) -> None:
+        """Read exactly these partitions, each from its offset. None: from the first record that is left."""
+
+    @abstractmethod
+    def positions(self) -> dict[TopicPartition, int | None]:
+        """The next offset of each partition; None where it is not known yet."""
+
+    @abstractmethod
+    def first(self, place: TopicPartition) -> int:
+        """An offset at or before the first record that is left."""
+
+    @abstractmethod
+    def ends(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """The offset after the last committed record of each partition."""
+
+    @abstractmethod
+    def take(self, timeout: float, most: int) -> list[Record]:
+        """What has come, after waiting for it at most ``timeout`` seconds; at most ``most`` records."""
+
+    @abstractmethod
+    def explain(self, place: TopicPartition, position: int | None) -> None:
+        """Raise Unreadable if the partition brings nothing because of what lies there."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what the reader holds."""
+
+    # Only some libraries need it.
+    def check(self) -> None:  # noqa: B027
+        """Raise BusUnavailable if :meth:`take` will never bring anything again."""
+
+    def read_whole(self, places: Sequence[TopicPartition]) -> Iterator[Record]:
+        """All committed records of the partitions up to their ends as of now; the reader then stands there.
+
+        BusUnavailable if nothing moves for ``patience`` seconds; Unreadable if that is because of what lies there.
+        """
+        if places:
+            self.go_to(dict.fromkeys(places))
+            yield from self.read_to_end()
+
+    def read_to_end(self) -> Iterator[Record]:
+        """What is left to read up to the ends as of now; errors as :meth:`read_whole`."""
+        ends = self.ends(self.positions().keys())
+        before: dict[TopicPartition, int | None] | None = None
+        moved = time.monotonic()
+        while True:
+            # By position and not by the last record's offset: markers of transactions end a partition, too.
+            now = self.positions()
+            behind = [place for place, end in ends.items() if (position := now[place]) is None or position < end]
+            if not behind:
+                return
+            if now != before:
+                before, moved = now, time.monotonic()
+            elif time.monotonic() - moved > self._patience:
+                for place in behind:
+                    self.explain(place, now[place])
+                raise self._nothing_from(behind[0])
+            yield from self.take(TURN_SECONDS, TURN_RECORDS)
+
+    def read_edges(self, place: TopicPartition, count: int) -> list[Record]:
+        """The first and the last committed records of a partition, ``count`` of either at most, in order and each once.
+
+        There are fewer of the last where markers of transactions lie among them. BusUnavailable as :meth:`read_whole`.
+        """
+        first, end = self.first(place), self.ends([place])[place]
+        found: dict[int, Record] = {}
+        for start, most in ((first, count), (max(first, end - count), end)):
+            self.go_to({place: start})
+            taken = 0
+            moved = time.monotonic()
+            while taken < most and ((position := self.positions()[place]) is None or position < end):
+                for record in self.take(TURN_SECONDS, count):
+                    if taken < most and record.offset < end:
+                        found[record.offset] = record
+                        taken += 1
+                if self.positions()[place] != position:
+                    moved = time.monotonic()
+                elif time.monotonic() - moved > self._patience:
+                    raise self._nothing_from(place)
+        return [found[offset] for offset in sorted(found)]
+
+    def _nothing_from(self, place: TopicPartition) -> BusUnavailable:
+        return BusUnavailable(f"nothing could be read from {place[0]!r} for {self._patience:g} s")
+
+
+class Readers:
+    """The readers of a session. Each is used again, because to make one takes a connection."""
+
+    def __init__(self, make: Callable[[], Reader]) -> None:
+        self._make = make
+        self._free: list[Reader] = []
+
+    @contextmanager
+    def one(self) -> Iterator[Reader]:
+        """A reader that nobody else uses meanwhile. After an error it is closed."""
+        reader = self._free.pop() if self._free else self._make()
+        try:
+            yield reader
+        except BaseException:
+            reader.close()
+            raise
+        self._free.append(reader)
+
+    def close(self) -> None:
+        """Close the readers that are not in use."""
+        while self._free:
+            self._free.pop().close()
+
+
+class Logs(ABC):
+    """The logs of a cluster: what lies in a topic's partitions, and where they end.
+
+    counts: the partitions of topics; it raises ConfigurationError if one is missing or not allowed.
+    connect_timeout: seconds to wait for a cluster that does not answer.
+    """
+
+    def __init__(self, counts: Callable[[Iterable[str]], Mapping[str, int]], connect_timeout: float) -> None:
+        self._counts = counts
+        self.connect_timeout = connect_timeout
+
+    @abstractmethod
+    def reader(self) -> Reader:
+        """A new reader."""
+
+    @abstractmethod
+    def ends(self, places: Iterable[TopicPartition], patience: float | None = None) -> dict[TopicPartition, int]:
+        """Offset after the last committed record of each partition.
+
+        patience: seconds after which BusUnavailable is raised; None: as long as the connector finds right.
+        """
+
+    @abstractmethod
+    def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
+        """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's bytes."""
+
+    @abstractmethod
+    def ends_soon(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The same for a caller who is not to wait for a cluster that is away."""
+
+    def count(self, topic: str) -> int:
+        """The partitions of a topic; ConfigurationError if it is missing or not allowed."""
+        return self._counts([topic])[topic]
+
+    def read(self, topic: str, limit: int | None = None) -> Iterator[Record]:
+        """Committed records from the beginning of every partition to its present end, at most ``limit``."""
+        places = [(topic, partition) for partition in range(self.count(topic))]
+        if limit is None or limit > 0:
+            with closing(self.reader()) as reader:
+                yield from islice(reader.read_whole(places), limit)
+
+    def peek(self, topic: str, partitions: Sequence[int], count: int) -> list[Record]:
+        """Of each partition the first and the last committed records, ``count`` of either at most."""
+        self.check_places(topic, partitions)
+        with closing(self.reader()) as reader:
+            return [record for partition in partitions for record in reader.read_edges((topic, partition), count)]
+
+    def check_places(self, topic: str, partitions: Iterable[int]) -> None:
+        """ConfigurationError if the topic is missing or not allowed, or has not got one of these partitions."""
+        count = self.count(topic)
+        for partition in partitions:
+            if not 0 <= partition < count:
+                raise no_partition(topic, partition, count)

@@ -1,0 +1,229 @@
+"""A worker's session on Kafka, with whichever client library: it orders the membership, the tables and the commits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Generic, Protocol, TypeVar
+
+from streamfl.role import ConfigurationError, Record
+from streamfl.runtime.bus import CommitRefused, Polled, Step, Subscription, TopicPartition, new_transactional_id
+from streamfl_connectors.positions import Positions
+from streamfl_connectors.reading import Logs, Readers
+from streamfl_connectors.tables import Tables
+
+__all__ = ["Commits", "KafkaSession", "Membership", "transactional_id"]
+
+# The tables and the inputs take turns. A turn bounds how long a record of one waits behind an empty poll of the other.
+TURN_SECONDS = 0.01
+
+# A change of assignment without any record is reported after at most this long.
+LONGEST_TURN_SECONDS = 0.1
+
+
+class Membership(Protocol):
+    """A worker's place in the consumer group: which partitions it has, and where it stands in them.
+
+    reported: the numbers of the partitions that the caller was told of.
+    """
+
+    positions: Positions
+    reported: set[int]
+
+    def begin(self) -> None:
+        """Let the partitions of the last report flow: from where the caller sought, else the committed offset, else the reset."""
+
+    def poll(self, polled: Polled, timeout: float, most: int) -> None:
+        """Add to ``polled`` the records that came and the partitions that were given or taken."""
+
+    def check(self) -> None:
+        """Raise BusUnavailable if :meth:`poll` will never bring anything again."""
+
+    def give_back(self, polled: Polled) -> None:
+        """Report every partition as revoked; what is still this member's is reported anew by the next :meth:`poll`."""
+
+    def may_commit(self, places: Iterable[TopicPartition]) -> bool:
+        """Whether the member may commit offsets of these partitions, as far as it knows."""
+
+    def committed(self, place: TopicPartition, timeout: float) -> int | None:
+        """The group's committed offset, once every transaction that touches it is decided."""
+
+    def seek(self, place: TopicPartition, offset: int) -> None:
+        """Go on reading an assigned partition at ``offset``."""
+
+    def pause(self, places: Iterable[TopicPartition]) -> None:
+        """Bring no more records of exactly these partitions until told otherwise."""
+
+    def close(self) -> None:
+        """Leave the group."""
+
+
+Member = TypeVar("Member", bound=Membership)
+Fencing = TypeVar("Fencing", bound=Membership, contravariant=True)
+
+
+class Commits(Protocol[Fencing]):
+    """The producer of a session, and how a step becomes visible with it."""
+
+    def settle(self) -> None:
+        """Have the cluster decide a transaction of which the last commit does not know whether it was made."""
+
+    def commit(self, step: Step, member: Fencing | None) -> None:
+        """Make the step visible. member: fences the step; None where the session has no inputs."""
+
+    def close(self) -> None:
+        """Give back the producer."""
+
+
+class KafkaSession(Generic[Member]):
+    """One worker's session: see :class:`streamfl.runtime.bus.Session`.
+
+    logs: the cluster's logs.
+    tables: the topics that every member reads whole; None without tables.
+    table_share: the part of a turn for which the tables are waited for where there are inputs, too.
+    member: the place in the group; None without inputs.
+    commits: the producer.
+    decision_seconds: how long a transaction of a producer that is gone may stay undecided.
+    told: gives the library's errors within it the bus's meaning, by what was being done.
+    """
+
+    def __init__(
+        self,
+        logs: Logs,
+        tables: Tables | None,
+        table_share: float,
+        member: Member | None,
+        commits: Commits[Member],
+        decision_seconds: float,
+        told: Callable[[str], AbstractContextManager[None]],
+    ) -> None:
+        self.member = member
+        self.commits = commits
+        self.tables = tables
+        self._logs = logs
+        self._table_share = table_share
+        self._decision_seconds = decision_seconds
+        self._told = told
+        self._readers = Readers(logs.reader)
+        self._refused = False
+        self._held_tables: list[Record] = []
+
+    def poll(self, timeout: float, max_records: int) -> Polled:
+        """Wait at most ``timeout`` seconds for anything; the first poll takes what reading the tables whole takes."""
+        polled = Polled(tables=self._held_tables)
+        self._held_tables = []
+        member = self.member
+        told_before = set(member.reported) if member is not None else set()
+        try:
+            with self._told("polling"):
+                self._poll(polled, time.monotonic() + timeout, max_records)
+        except BaseException:
+            # What was already taken from the cluster must not get lost with the error. Tables are kept for the next poll. Inputs
+            # are read again from the last commit.
+            self._held_tables = polled.tables
+            if member is not None:
+                member.reported = told_before
+            self._refused = True
+            raise
+        return polled
+
+    def restore(self, topic: str, partition: int) -> Iterator[Record]:
+        """All committed records of a partition from its beginning to its present end."""
+        count = self._logs.count(topic)
+        if partition >= count:
+            raise ConfigurationError(
+                f"topic {topic!r} has {count} partitions and needs at least {partition + 1}, as many as the inputs have"
+            )
+        with self._readers.one() as reader, self._told(f"restoring from topic {topic!r}"):
+            yield from reader.read_whole([(topic, partition)])
+
+    def committed(self, topic: str, partition: int) -> int | None:
+        """The group's committed offset; waits until the cluster has decided every transaction that touches it."""
+        if self.member is None:
+            raise ValueError("a session without inputs has no offsets")
+        with self._told("reading the committed offset"):
+            return self.member.committed((topic, partition), self._decision_seconds)
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        """Go on reading an assigned input partition at ``offset``."""
+        if self.member is None:
+            raise ValueError("a session without inputs has no positions")
+        self.member.seek((topic, partition), offset)
+
+    def commit(self, step: Step) -> None:
+        """Make the step visible, as one transaction under exactly_once.
+
+        A lost answer may leave open whether the transaction was committed. That is reported as BusUnavailable. The next commit or
+        poll first has the cluster decide it, so that what is restored then is the truth either way.
+        """
+        if not step:
+            return
+        try:
+            if step.positions and (self.member is None or not self.member.may_commit(step.positions)):
+                raise CommitRefused("the group has moved partitions since they were polled")
+            with self._told("committing"):
+                self.commits.commit(step, self.member)
+        except BaseException:
+            self._refused = True
+            raise
+        if self.member is not None:
+            self.member.positions.commit(step.positions)
+
+    def pause(self, places: Iterable[TopicPartition]) -> None:
+        """Bring no more records of exactly these input partitions until told otherwise."""
+        if self.member is not None:
+            self.member.pause(places)
+
+    def lag(self) -> Mapping[TopicPartition, int]:
+        """Records between the position and the end of each assigned input partition; control records count.
+
+        Asks the cluster; while it does not answer, the last known figures are given.
+        """
+        return {} if self.member is None else self.member.positions.lag(self._logs.ends_soon)
+
+    def close(self) -> None:
+        """Leave the group. Safe to call twice."""
+        # The group hears of the leave before the producer is gone.
+        for part in (self.member, self.tables, self._readers, self.commits):
+            if part is not None:
+                part.close()
+
+    def _poll(self, polled: Polled, deadline: float, max_records: int) -> None:
+        member, tables = self.member, self.tables
+        if tables is not None:
+            polled.tables += tables.read_whole()
+        if self._refused:
+            # First the cluster decides what is open. Then every partition is given back and begun anew: nothing that was read is
+            # certain.
+            self.commits.settle()
+            if member is not None:
+                member.give_back(polled)
+            self._refused = False
+        elif member is not None:
+            member.begin()
+        while True:
+            remaining = 0.0 if polled else max(0.0, deadline - time.monotonic())
+            turn = min(remaining, LONGEST_TURN_SECONDS if tables is None else TURN_SECONDS)
+            if tables is not None:
+                polled.tables += tables.take(turn if member is None else turn * self._table_share, max_records)
+                turn = 0.0 if polled.tables else turn
+            if member is not None:
+                member.poll(polled, turn, max_records)
+                if polled.assigned and tables is not None:
+                    # Whoever had these partitions before may have seen, and used, more of the tables than this worker.
+                    polled.tables += tables.read_to_end()
+                member.check()
+            elif tables is None:
+                time.sleep(turn)
+            if tables is not None:
+                tables.check()
+            if polled or time.monotonic() >= deadline:
+                return
+
+
+def transactional_id(subscription: Subscription) -> str | None:
+    """The name by which the cluster fences earlier producers of this worker; None where commits are no transactions."""
+    if subscription.guarantee != "exactly_once":
+        return None
+    return subscription.transactional_id or new_transactional_id(subscription.group)

@@ -1,0 +1,75 @@
+"""What a connector knows of a cluster's topics: asked once, and remembered."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+
+from streamfl.role import ConfigurationError, TopicSpec
+from streamfl.runtime.bus import Subscription, TopicPartition, TopicState
+
+__all__ = ["Topics", "options_of"]
+
+CREATE_HINT = "create it, for instance with 'streamfl topics CONFIG --create'"
+
+
+class Topics(ABC):
+    """The topics of a cluster. Partition counts and size limits are remembered, because topics keep them.
+
+    largest: the largest record that the client library sends, in bytes.
+    """
+
+    def __init__(self, largest: int) -> None:
+        self._largest = largest
+        self._counts: dict[str, int] = {}
+        self._limits: dict[str, int] = {}
+
+    @abstractmethod
+    def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
+        """The topics that exist, by name; ``error`` says what is wrong with one that cannot be used."""
+
+    @abstractmethod
+    def look_up(self, names: list[str]) -> dict[str, int | Exception | None]:
+        """The partitions of topics; or the error that says why one cannot be used; None for a topic that does not exist.
+
+        BusUnavailable if the cluster does not answer.
+        """
+
+    def require(self, topics: Iterable[str]) -> dict[str, int]:
+        """The partition counts of topics; ConfigurationError if one is missing or not allowed."""
+        names = set(topics)
+        unknown = sorted(names - self._counts.keys())
+        for name, found in (self.look_up(unknown) if unknown else {}).items():
+            if found is None:
+                raise ConfigurationError(f"topic {name!r} does not exist: {CREATE_HINT}")
+            if isinstance(found, Exception):
+                raise found
+            self._counts[name] = found
+        return {name: self._counts[name] for name in names}
+
+    def limits(self, topics: Iterable[str]) -> dict[str, int]:
+        """The largest record of each topic, in bytes; ConfigurationError if a topic is missing or not allowed."""
+        names = set(topics)
+        self.require(names)
+        unknown = names - self._limits.keys()
+        for name, state in (self.describe(unknown) if unknown else {}).items():
+            if state.error is not None:
+                raise ConfigurationError(f"topic {name!r}: {state.error}")
+            self._limits[name] = min(int(state.options["max.message.bytes"]), self._largest)
+        return {name: self._limits[name] for name in names}
+
+    def tables(self, subscription: Subscription) -> list[TopicPartition]:
+        """The partitions of the tables of a subscription.
+
+        ConfigurationError if a topic of it is missing or not allowed, or if its inputs differ in their partitions.
+        """
+        counts = self.require([*subscription.inputs, *subscription.tables])
+        if len({counts[topic] for topic in subscription.inputs}) > 1:
+            found = ", ".join(f"{topic}: {counts[topic]}" for topic in subscription.inputs)
+            raise ConfigurationError(f"the input topics must have the same number of partitions ({found})")
+        return [(topic, partition) for topic in subscription.tables for partition in range(counts[topic])]
+
+
+def options_of(spec: TopicSpec) -> Mapping[str, str]:
+    """The configuration of a topic that is to be created."""
+    return {"cleanup.policy": "compact" if spec.compacted else "delete", **spec.preferred, **spec.options}

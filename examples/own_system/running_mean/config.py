@@ -1,0 +1,37 @@
+"""The settings of the role."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from streamfl.records.samples import SamplesSection
+from streamfl.settings import Federation, RoleSettings
+
+__all__ = ["KIND", "RunningMeanFederation", "RunningMeanSettings"]
+
+KIND = "running-mean"
+
+
+class RunningMeanFederation(Federation):
+    """Who is there."""
+
+    clients: int = Field(default=100, ge=1, le=100_000)
+    """The most clients of one partition; samples of others are refused."""
+
+
+class RunningMeanSettings(RoleSettings):
+    """All sections of the settings file."""
+
+    federation: RunningMeanFederation
+    samples: SamplesSection
+    """The topic with the samples."""
+
+    @property
+    def predictions(self) -> str:
+        """The topic with the predictions."""
+        return f"{self.federation.name}.predictions"
+
+    @property
+    def state(self) -> str:
+        """The topic that partitions are restored from."""
+        return f"{self.federation.name}.{KIND}.state"

@@ -1,0 +1,1 @@
+"""The laboratory: simulation, demo, faults and wrong messages. No worker imports it."""

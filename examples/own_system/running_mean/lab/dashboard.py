@@ -1,0 +1,18 @@
+"""What to watch of running means."""
+
+from streamfl.dashboard import Dashboard, Panel, Query, rate, series
+
+__all__ = ["DASHBOARD"]
+
+DASHBOARD = Dashboard(
+    name="running-mean",
+    uid="running-mean",
+    title="Running means",
+    jobs_with="predictions_total",
+    rows=(
+        (
+            Panel("Error", "Mean squared error before the label.", "short", (Query(series("mse"), "{{instance}}"),), width=12),
+            Panel("Predictions", "Samples a second.", "ops", (Query(rate("predictions_total"), "{{instance}}"),), width=12),
+        ),
+    ),
+)

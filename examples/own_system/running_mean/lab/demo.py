@@ -1,0 +1,49 @@
+"""``streamfl demo running-mean``: three clients with means of their own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from running_mean.config import KIND, RunningMeanFederation, RunningMeanSettings
+from running_mean.lab.federation import run
+from streamfl.records.samples import SamplesSection
+from streamfl.runtime.bus import Outgoing
+from streamfl.seeding import rng_for
+from streamfl.settings import RoleSection
+from streamfl.simulation.laboratory import Report
+from streamfl.simulation.pictures import FEDERATION, label_axes
+
+__all__ = ["demo"]
+
+CLIENTS, ROUNDS = 3, 200
+
+
+def demo(out: Path, seed: int) -> Report:
+    """Labels around a mean of each client; the error falls to their variance."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    draws = rng_for(seed, "running-mean", "demo")
+    labels = (draws.uniform(0, 1, CLIENTS) + draws.normal(0, 0.1, (ROUNDS, CLIENTS))).ravel()
+    settings = RunningMeanSettings(
+        federation=RunningMeanFederation(name="demo", seed=seed),
+        role=RoleSection(kind=KIND),
+        samples=SamplesSection(topic="samples", features=["x"], label="y", label_range=(-1.0, 2.0)),
+    )
+    records = [
+        Outgoing("samples", f"client-{number % CLIENTS}".encode(), json.dumps({"x": 0.0, "y": label}).encode())
+        for number, label in enumerate(labels.tolist())
+    ]
+    outcome = run(settings, records, labels)
+    squared = np.square(outcome.predictions - labels).reshape(ROUNDS, CLIENTS).mean(axis=1)
+    figure, axes = pyplot.subplots(figsize=(8, 4.2), layout="constrained")
+    axes.plot(np.arange(1, ROUNDS + 1), np.cumsum(squared) / np.arange(1, ROUNDS + 1), color=FEDERATION, linewidth=2.5)
+    label_axes(axes, "Mean squared error so far", "samples a client")
+    figure.savefig(out, dpi=140)
+    pyplot.close(figure)
+    return Report("Running means", [("MSE", f"{outcome.mse:.5f}")], {"mse": outcome.mse})

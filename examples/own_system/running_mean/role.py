@@ -1,0 +1,95 @@
+"""The role: a state machine without clock, socket or thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from running_mean.messages import Mean, Prediction, decode_mean, encode_mean, encode_prediction
+from streamfl.records.samples import Sample
+from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
+
+__all__ = ["RunningMean"]
+
+
+class RunningMean:
+    """Predicts each sample as the mean of its client's labels so far, then takes its label.
+
+    clients: the most clients of one partition.
+    original: a prediction in the label's own unit.
+    """
+
+    wake_at: float | None = None
+    full: Collection[int] = ()
+    waiting: Mapping[str, int] = {}
+    prompt = False
+    trouble: str | None = None
+
+    def __init__(self, clients: int, original: Callable[[float], float]) -> None:
+        self._most = clients
+        self._original = original
+        self._means: dict[int, dict[str, Mean]] = {}
+        self._changes: dict[tuple[int, str], Mean | None] = {}
+        self._predicted = 0
+        self._learnt = 0
+        self._squared_errors = 0.0
+
+    def open(self, partition: int) -> None:
+        self._means[partition] = {}
+
+    def restore(self, change: StateChange) -> None:
+        means = self._means[change.partition]
+        try:
+            client = change.key.decode()
+        except UnicodeDecodeError:
+            raise PeerError("malformed", f"a client's name that is no text: {change.key!r}") from None
+        if change.value is None:
+            means.pop(client, None)
+        else:
+            means[client] = decode_mean(change.value)
+
+    def close(self, partition: int) -> None:
+        del self._means[partition]
+        self._changes = {place: mean for place, mean in self._changes.items() if place[0] != partition}
+
+    def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
+        replies: list[Send | Rejection] = []
+        for received in batch:
+            try:
+                replies.append(self._predict(received.partition, received.message))
+            except PeerError as error:
+                replies.append(Rejection(received, error))
+        return replies
+
+    def changed_state(self) -> Iterable[StateChange]:
+        changes, self._changes = self._changes, {}
+        for (partition, client), mean in changes.items():
+            yield StateChange("state", partition, client.encode(), None if mean is None else encode_mean(mean))
+
+    def notices(self) -> Iterable[Notice]:
+        return ()
+
+    def forget(self, name: str) -> bool:
+        known = [partition for partition, means in self._means.items() if means.pop(name, None) is not None]
+        self._changes.update({(partition, name): None for partition in known})
+        return bool(known)
+
+    def measure(self) -> Iterable[Measurement]:
+        yield Measurement("predictions", "counter", "Samples predicted.", float(self._predicted), headline=True)
+        yield Measurement("labels", "counter", "Labels learnt from.", float(self._learnt))
+        yield Measurement("clients", "gauge", "Clients that are known.", float(sum(map(len, self._means.values()))))
+        error = self._squared_errors / self._learnt if self._learnt else 0.0
+        yield Measurement("mse", "gauge", "Mean squared error before the label, of labels scaled to 0..1.", error, headline=True)
+
+    def _predict(self, partition: int, sample: Sample) -> Send:
+        means = self._means[partition]
+        mean = means.get(sample.client)
+        if mean is None and len(means) >= self._most:
+            raise PeerError("unknown_client", f"{len(means)} clients are known already: raise federation.clients")
+        guess = 0.5 if mean is None else mean.mean
+        self._predicted += 1
+        if sample.label is not None:
+            self._learnt += 1
+            self._squared_errors += (guess - sample.label) ** 2
+            means[sample.client] = self._changes[partition, sample.client] = (mean or Mean()).after(sample.label)
+        prediction = Prediction(sample.client, sample.id, self._original(guess))
+        return Send("predictions", sample.client.encode(), encode_prediction(prediction))

@@ -1,0 +1,139 @@
+"""Dead letters shown: as a table, as lines, or as one JSON object a letter."""
+
+from __future__ import annotations
+
+import base64
+import heapq
+import json
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from datetime import UTC, datetime
+
+from streamfl.cli.dead_letters.letters import Letter, place_of, printable, read_letter, read_note
+from streamfl.cli.preflight import Configured
+from streamfl.console import OutputFormat, print_table
+from streamfl.runtime.bus import Bus, Subscription
+
+__all__ = ["show"]
+
+LONGEST_PREVIEW = 80
+# The last second of the year 9999.
+LATEST_TIME = 253_402_300_799.0
+COLUMNS = ("time", "where it lay", "key", "reason", "text", "replayed", "value")
+
+TURN_SECONDS = 0.2
+POLL_RECORDS = 500
+
+
+def show(configured: Configured, bus: Bus, reasons: frozenset[str], limit: int, follow: bool, format: OutputFormat) -> None:
+    """Print the newest letters, the oldest of them first.
+
+    reasons: only letters of these; none: all.
+    limit: so many at most.
+    follow: then go on with what is refused from now on, until Ctrl-C.
+    """
+    topic = configured.settings.dead_letters
+    replayed: set[tuple[int, int]] = set()
+    ends: dict[int, int] = {}
+
+    def letters() -> Iterator[Letter]:
+        for record in bus.read(topic):
+            ends[record.partition] = record.offset + 1
+            note = read_note(record)
+            if note is not None:
+                replayed.update((record.partition, offset) for offset in note.offsets)
+            letter = None if note else read_letter(record)
+            if letter is not None and (not reasons or letter.reason in reasons):
+                yield letter
+
+    newest = heapq.nlargest(limit, letters(), key=lambda one: (one.record.timestamp, one.record.partition, one.record.offset))
+    found = [(letter, (letter.record.partition, letter.record.offset) in replayed) for letter in reversed(newest)]
+    if format is OutputFormat.JSON:
+        for letter, again in found:
+            _print_object(letter, again)
+    elif follow:
+        for letter, again in found:
+            _print_line(letter, again)
+    else:
+        print_table("Dead letters", COLUMNS, (_as_row(letter, again) for letter, again in found))
+    if follow:
+        try:
+            for letter in _following(configured, bus, topic, ends):
+                if not reasons or letter.reason in reasons:
+                    (_print_object if format is OutputFormat.JSON else _print_line)(letter, False)
+        except KeyboardInterrupt:
+            return
+
+
+def _following(configured: Configured, bus: Bus, topic: str, ends: Mapping[int, int]) -> Iterator[Letter]:
+    """The letters from ``ends`` on, for ever."""
+    # A group of its own that never commits: it sees every partition and leaves nothing behind.
+    group = f"{configured.settings.federation.name}.dead-letters-{uuid.uuid4()}"
+    with closing(bus.session(Subscription(group, (topic,), guarantee="at_least_once"))) as session:
+        while True:
+            polled = session.poll(TURN_SECONDS, POLL_RECORDS)
+            for partition in polled.assigned:
+                if partition in ends:
+                    session.seek(topic, partition, ends[partition])
+            for record in polled.records:
+                letter = None if read_note(record) else read_letter(record)
+                if letter is not None:
+                    yield letter
+
+
+def _as_row(letter: Letter, replayed: bool) -> tuple[str, ...]:
+    key, value = letter.record.key, letter.record.value
+    return (
+        _time(letter),
+        printable(f"{letter.topic}-{letter.partition}-{letter.offset}"),
+        "" if key is None else _preview(key),
+        printable(letter.reason),
+        printable(letter.text),
+        "yes" if replayed else "",
+        "" if value is None else _preview(value),
+    )
+
+
+def _print_line(letter: Letter, replayed: bool) -> None:
+    print(*_as_row(letter, replayed), sep="  ", flush=True)
+
+
+def _print_object(letter: Letter, replayed: bool) -> None:
+    record = letter.record
+    content = {
+        "time": _time(letter),
+        "topic": letter.topic,
+        "partition": letter.partition,
+        "offset": letter.offset,
+        **_as_text("key", record.key),
+        "reason": letter.reason,
+        "text": letter.text,
+        "headers": [{"name": name, **_as_text("value", content)} for name, content in letter.headers],
+        "truncated_from": letter.truncated_from,
+        "replayed": replayed,
+        "letter": place_of(record),
+        **_as_text("value", record.value),
+    }
+    # In ASCII no control character reaches a terminal but DEL, which JSON lets stand.
+    sys.stdout.write(json.dumps(content).replace("\x7f", "\\u007f") + "\n")
+    sys.stdout.flush()
+
+
+def _as_text(name: str, content: bytes | None) -> dict[str, str | None]:
+    """The bytes as text under ``name`` if they are UTF-8, in Base64 under ``<name>_base64`` if not."""
+    try:
+        return {name: None if content is None else content.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(content or b"").decode()}
+
+
+def _preview(content: bytes) -> str:
+    text = printable(content[: 4 * LONGEST_PREVIEW].decode(errors="backslashreplace"))
+    return text if len(text) <= LONGEST_PREVIEW else text[: LONGEST_PREVIEW - 3] + "..."
+
+
+def _time(letter: Letter) -> str:
+    # Whoever writes a record may choose its time.
+    return datetime.fromtimestamp(min(max(0.0, letter.record.timestamp), LATEST_TIME), UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,83 @@
+"""What commands print: results on stdout, as a table or as one JSON object; all else on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+__all__ = [
+    "BUS_UNAVAILABLE",
+    "CHECK_FAILED",
+    "CONFIGURATION",
+    "DATA",
+    "STALLED",
+    "UNREADABLE",
+    "ConfigArgument",
+    "FormatOption",
+    "OutputFormat",
+    "print_json",
+    "print_table",
+    "say",
+]
+
+CONFIGURATION = 2
+BUS_UNAVAILABLE = 3
+CHECK_FAILED = 4
+DATA = 5
+UNREADABLE = 6
+STALLED = 70
+
+
+class OutputFormat(StrEnum):
+    """How a command prints its result."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The role's settings, a TOML file.")]
+FormatOption = Annotated[
+    OutputFormat, typer.Option("--format", help="json: one JSON object on stdout, all else on stderr.")
+]
+
+
+def print_json(content: Mapping[str, Any]) -> None:
+    """One object on stdout; numbers that JSON does not have are null."""
+    sys.stdout.write(json.dumps(_finite(content), ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table on stdout, as wide as its content where stdout is no terminal."""
+    # Text, not markup: what is shown comes from topics and files.
+    table = Table(*columns, title=Text(title), title_justify="left")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console = Console(file=sys.stdout)
+    if not console.is_terminal:
+        console.width = 10_000
+    console.print(table)
+
+
+def say(text: str) -> None:
+    """A line on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, Mapping):
+        return {str(key): _finite(value) for key, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [_finite(value) for value in content]
+    if isinstance(content, float) and (content != content or content in (float("inf"), float("-inf"))):
+        return None
+    return content

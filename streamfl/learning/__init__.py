@@ -1,0 +1,1 @@
+"""What learning systems share: optimisers, and models from River to compare with."""

@@ -1,0 +1,42 @@
+"""What a role has to tell its operator's log: at most one notice of each reason at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from streamfl.role import Notice
+
+__all__ = ["Notices"]
+
+
+class Notices:
+    """Keeps the first notice of each reason until the worker asks for it: there may be as many causes as messages.
+
+    >>> notices = Notices()
+    >>> notices.say("late_update", "update 1 came late")
+    >>> notices.say("late_update", "update 2 came late")
+    >>> [notice.text for notice in notices.collect()]
+    ['update 1 came late']
+    >>> [*notices.collect()]
+    []
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[str, Notice] = {}
+
+    def __contains__(self, reason: str) -> bool:
+        """Whether a notice of this reason is kept: then its text need not be made again."""
+        return reason in self._first
+
+    def say(self, reason: str, text: str) -> None:
+        """Keep a notice, unless there is one of the same reason."""
+        self.add(Notice(reason, text))
+
+    def add(self, notice: Notice) -> None:
+        """The same with a notice that is made already."""
+        self._first.setdefault(notice.reason, notice)
+
+    def collect(self) -> Iterable[Notice]:
+        """Hand out what was kept, and begin anew."""
+        notices, self._first = self._first, {}
+        return notices.values()

@@ -1,0 +1,168 @@
+"""How far each client of the default learner trusts each of its experts.
+
+What an expert lost lately decides its weight. A ridge regression on the experts' deviations corrects their mixture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.kernels import LOGISTIC, Loss
+from streamfl.pofmkl.client_journal import Forecast
+from streamfl.pofmkl.client_scales import LARGEST_TARGET, Scale
+from streamfl.pofmkl.mixture import corrected, log_posterior, mixed, ridge_step
+
+__all__ = ["MIXTURES", "RIDGE", "ClientMixtures"]
+
+MIXTURES = ("kernels", "all", "ridge")
+RIDGE, RIDGE_LEAK = 10.0, 0.005
+# A loss counts this much of what it counted one sample before: some thirty samples decide, whatever happened earlier.
+MEMORY = 0.97
+
+Floats = NDArray[np.float64]
+
+
+class ClientMixtures:
+    """The weights of all experts, a row of ``layout`` a client, and the sums that regret and error are computed from.
+
+    kernels: how many of the experts are kernels; they come first.
+    personal: how many are the client's own.
+    mixtures: names of ``MIXTURES``; the prediction is their mean, and "ridge" corrects "all".
+    loss: of predictions and labels.
+    """
+
+    def __init__(self, kernels: int, personal: int, mixtures: Collection[str], loss: Loss) -> None:
+        self._kernels = kernels
+        self._mixtures = [name for name in MIXTURES if name in mixtures]
+        self._loss = loss
+        self.experts = kernels + personal
+        self._log_prior = np.full(self.experts, -np.log(2 * kernels))
+        self._log_prior[kernels:] = -np.log(2 * max(1, personal))
+        number = np.dtype("<f8")
+        self.layout = np.dtype(
+            [
+                ("entries", "<i8"),
+                ("losses", number, (self.experts,)),
+                ("count", number),
+                ("ridge_weights", number, (self.experts,)),
+                ("ridge_covariance", number, (self.experts, self.experts)),
+                ("kernel_losses", number, (kernels,)),
+                ("sums", number, (4,)),
+            ]
+        )
+        self._empty = np.zeros((), self.layout)
+        self._empty["ridge_covariance"] = np.eye(self.experts) / RIDGE
+        self._numbers = np.empty(0, self.layout)
+
+    def grow(self, count: int) -> None:
+        """Add empty rows."""
+        self._numbers = np.concatenate([self._numbers, np.full(count, self._empty)])
+
+    def forget(self, row: int) -> None:
+        self._numbers[row] = self._empty
+
+    def entries(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+        """How many entries of its journal each client's numbers are made of."""
+        return np.asarray(self._numbers["entries"][rows])
+
+    def kernel_weights(self, rows: NDArray[np.intp]) -> tuple[Floats, Floats]:
+        """What :meth:`log_weights` needs of each client: losses (rows, kernels) and counts (rows,)."""
+        return self._numbers["losses"][rows, : self._kernels], self._numbers["count"][rows]
+
+    def log_weights(self, losses: Floats, counts: Floats) -> Floats:
+        """Of the kernels among themselves: (rows, kernels)."""
+        return log_posterior(losses, counts, np.zeros(self._kernels), self._noisy)
+
+    def mix(self, rows: NDArray[np.intp], experts: Floats, scale: Scale) -> tuple[Floats, Floats]:
+        """The prediction (rows,) and the pivot (rows,), which mixes all experts without the ridge. experts (rows, experts)."""
+        numbers = self._numbers
+        losses, counts = numbers["losses"][rows], numbers["count"][rows]
+        by_kernels = mixed(experts[:, : self._kernels], self.log_weights(losses[:, : self._kernels], counts))
+        pivot = mixed(experts, log_posterior(losses, counts, self._log_prior, self._noisy))
+        made = {"kernels": by_kernels, "all": pivot}
+        if "ridge" in self._mixtures:
+            change, _, _ = corrected(
+                _deviations(experts, pivot, scale.deviation), numbers["ridge_weights"][rows], numbers["ridge_covariance"][rows]
+            )
+            made["ridge"] = np.clip(pivot + scale.deviation * change, scale.low, scale.high)
+        return np.mean([made[name] for name in self._mixtures], axis=0), pivot
+
+    def learn(self, rows: NDArray[np.intp], forecast: Forecast, deviation: Floats, labels: Floats) -> None:
+        """Judge experts by a forecast that knew one label at least, and fit the ridge. deviation (rows,): of the labels."""
+        able = np.flatnonzero(forecast.known)
+        if not len(able):
+            return
+        rows, forecast, deviation, labels = rows[able], forecast.where(able), deviation[able], labels[able]
+        numbers = self._numbers
+        numbers["losses"][rows] = MEMORY * numbers["losses"][rows] + self.losses(forecast.experts, labels[:, None])
+        numbers["count"][rows] = MEMORY * numbers["count"][rows] + 1.0
+        if "ridge" in self._mixtures:
+            numbers["ridge_weights"][rows], numbers["ridge_covariance"][rows] = ridge_step(
+                _deviations(forecast.experts, forecast.pivot, deviation),
+                np.clip((labels - forecast.pivot) / deviation, -LARGEST_TARGET, LARGEST_TARGET),
+                numbers["ridge_weights"][rows],
+                numbers["ridge_covariance"][rows],
+                RIDGE,
+                RIDGE_LEAK,
+            )
+
+    def count_samples(self, rows: NDArray[np.intp]) -> None:
+        """A sample of each of these clients came."""
+        self._numbers["entries"][rows] += 1
+        self._numbers["sums"][rows, 0] += 1
+
+    def count_late_labels(self, rows: NDArray[np.intp], labels: Floats, forecast: Forecast) -> None:
+        """Labels came of samples that were counted when they came."""
+        self._numbers["entries"][rows] += 1
+        self.judge(rows, labels, np.ones(len(rows), np.bool_), forecast)
+
+    def judge(self, rows: NDArray[np.intp], labels: Floats, labelled: NDArray[np.bool_], forecast: Forecast) -> None:
+        """Add up what predictions and kernels lost, where ``labelled`` (rows,): regret and error are computed from it."""
+        errors = np.where(labelled, np.square(forecast.predictions - labels), 0.0)
+        own = np.where(labelled, self.losses(forecast.predictions, labels), 0.0)
+        self._numbers["sums"][rows, 1:] += np.stack([labelled, errors, own], axis=1)
+        losses = self.losses(forecast.experts[:, : self._kernels], labels[:, None])
+        self._numbers["kernel_losses"][rows] += np.where(labelled[:, None], losses, 0.0)
+
+    def losses(self, predictions: Floats, labels: Floats) -> Floats:
+        """Squared errors, or with the logistic loss -log of the probability of the label that came."""
+        if self._loss is LOGISTIC:
+            return -np.log(np.where(labels > 0.5, predictions, 1.0 - predictions))
+        return np.square(predictions - labels)
+
+    def errors(self, predictions: Floats, labels: Floats, deviation: Floats) -> Floats:
+        """Losses in units of what a mean or a coin would lose, 1 at most: what changes are looked for in."""
+        unit = np.log(2.0) if self._loss is LOGISTIC else np.square(deviation)
+        return np.minimum(self.losses(predictions, labels) / unit, 1.0)
+
+    @property
+    def _noisy(self) -> bool:
+        return self._loss is not LOGISTIC
+
+    def sums(self, rows: Sequence[int]) -> Floats:
+        """Samples, labels, squared errors and losses of each client: (rows, 4)."""
+        return np.asarray(self._numbers["sums"][rows])
+
+    def kernel_losses(self, rows: Sequence[int]) -> Floats:
+        """What each kernel alone lost: (rows, kernels)."""
+        return np.asarray(self._numbers["kernel_losses"][rows])
+
+    def content(self, row: int) -> bytes:
+        """The client's numbers as they are remembered."""
+        return bytes(self._numbers[row].tobytes())
+
+    def restore(self, row: int, numbers: Any) -> None:
+        """Take back what ``content`` gave, decoded by ``layout``."""
+        self._numbers[row] = numbers
+
+    def snapshot(self, row: int) -> dict[str, Any]:
+        """A copy of a client's numbers, by the names of ``layout``."""
+        return {name: self._numbers[name][row].copy() for name in self.layout.names or ()}
+
+
+def _deviations(experts: Floats, pivot: Floats, deviation: Floats) -> Floats:
+    return np.clip((experts - pivot[:, None]) / deviation[:, None], -LARGEST_TARGET, LARGEST_TARGET)

@@ -1,0 +1,67 @@
+"""What is remembered of one client of POF-MKL in the record ``client/NAME`` of its changelog."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from streamfl.restored import Time
+from streamfl.wire import Count
+
+__all__ = ["ClientRecord", "UploadRecord", "part_key"]
+
+# Without a budget there is no end of tokens.
+Tokens = Annotated[float, msgspec.Meta(ge=0)]
+Probability = Annotated[float, msgspec.Meta(gt=0, le=1)]
+
+
+class UploadRecord(msgspec.Struct, array_like=True):
+    """An upload while it is gathered.
+
+    opened_at: when its first label was learnt.
+    versions: of the model's shards, which it was predicted with.
+    probability, drawn_bin, kernels: of the bin, which is drawn before the first label.
+    samples: how many labels were gathered.
+    steps: their steps added up, raw numbers (len(kernels), 2 D) in double precision.
+    """
+
+    opened_at: Time
+    versions: tuple[Count, ...]
+    probability: Probability = 1.0
+    drawn_bin: Count = 0
+    kernels: tuple[int, ...] = ()
+    samples: Count = 0
+    steps: bytes = b""
+
+
+class ClientRecord(msgspec.Struct, array_like=True):
+    """A client.
+
+    name: of the client.
+    epoch: names one life of its state.
+    sequence: the uploads sent in this epoch.
+    labels_learnt: on the versions ``learnt_on`` of the model's shards; None: on none that counts.
+    uploads_drawn: the uploads begun, which is the place in the sequence of its random numbers.
+    tokens, filled_at: of its byte budget.
+    upload: the upload that is gathered.
+    numbers: the learner's own numbers of it.
+    seen_at: the time that the samples of its partition had come to with its latest, in coarse steps.
+    """
+
+    name: str
+    epoch: Count
+    sequence: Count = 0
+    labels_learnt: Count = 0
+    learnt_on: tuple[Count, ...] | None = None
+    uploads_drawn: Count = 0
+    tokens: Tokens = 0.0
+    filled_at: Time = 0.0
+    upload: UploadRecord | None = None
+    numbers: bytes = b""
+    seen_at: Time = 0.0
+
+
+def part_key(name: bytes, part: bytes) -> bytes:
+    """The changelog's key for a part of what the learner remembers of a client."""
+    return b"part/" + len(name).to_bytes(2, "big") + name + part

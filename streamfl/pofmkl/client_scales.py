@@ -1,0 +1,199 @@
+"""What the default learner knows of the scale of each client's inputs and labels: running moments, and the range of the labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.kernels.online_scaling import moments_with, predictive_deviation
+from streamfl.pofmkl.neighbours import Projection
+from streamfl.pofmkl.views import LAGS, ViewedFeatures
+
+__all__ = ["LARGEST_TARGET", "ClientScales", "Scale"]
+
+# Standardised labels and deviations are clipped here: one outlier must not undo what was learnt.
+LARGEST_TARGET = 3.0
+LEAST_DEVIATION = 1e-3
+# Labels before and after a change hardly overlap where the means are this many deviations apart. From 1 to 2 it hardly matters.
+ANOTHER_LEVEL = 2.0
+
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class Scale:
+    """What was known of each sample's client just before the sample's label: a row a sample.
+
+    known (samples,): labels that the scale is made of.
+    kept (samples,): samples of the client that are kept.
+    mean, deviation (samples,): of the labels.
+    low, high (samples,): where predictions are clipped.
+    lags (samples, 2): the two labels before; NaN where there was none.
+    scaled_lags (samples, 2): the same, standardised.
+    views: the kernels' inputs, an array (samples, columns) for each view.
+    queries (samples, p): the projected inputs, told from the client's first sample.
+    variances (samples, p): of the projected inputs.
+    """
+
+    known: NDArray[np.int64]
+    kept: NDArray[np.int64]
+    mean: Floats
+    deviation: Floats
+    low: Floats
+    high: Floats
+    lags: Floats
+    scaled_lags: Floats
+    views: list[NDArray[Any]]
+    queries: Floats
+    variances: Floats
+
+    def at(self, index: NDArray[np.intp]) -> Scale:
+        """Some of the samples."""
+        parts = {name: value[index] for name, value in vars(self).items() if name != "views"}
+        return Scale(views=[view[index] for view in self.views], **parts)
+
+    @staticmethod
+    def joined(scales: Sequence[Scale]) -> Scale:
+        """The samples of several, one after another."""
+        names = [name for name in vars(scales[0]) if name != "views"]
+        parts = {name: np.concatenate([getattr(scale, name) for scale in scales]) for name in names}
+        return Scale(views=[np.concatenate(views) for views in zip(*(scale.views for scale in scales), strict=True)], **parts)
+
+    def target(self, labels: Floats) -> Floats:
+        """y_n = clip((y - m) / s, +-3): (samples,)."""
+        return np.clip((labels - self.mean) / self.deviation, -LARGEST_TARGET, LARGEST_TARGET)
+
+
+class ClientScales:
+    """Running moments, a row of ``layout`` a client.
+
+    features: the kernels, whose views the scales are for.
+    project: onto the columns that neighbours are sought in.
+    logistic: predictions are probabilities, and no label changes their range.
+    """
+
+    def __init__(self, features: ViewedFeatures, project: Projection, logistic: bool) -> None:
+        self._features = features
+        self._project = project
+        self._logistic = logistic
+        number = np.dtype("<f8")
+        self.layout = np.dtype(
+            [
+                ("entries", "<i8"),
+                ("samples", "<i8"),
+                ("labels", "<i8"),
+                ("kept", "<i8"),
+                ("origin", number, (project.width,)),
+                ("input_mean", number, (features.dimension,)),
+                ("input_squares", number, (features.dimension,)),
+                ("label_mean", number),
+                ("label_squares", number),
+                ("low", number),
+                ("high", number),
+                ("lags", number, (LAGS,)),
+            ]
+        )
+        self._empty = np.zeros((), self.layout)
+        self._empty["lags"] = np.nan
+        self._moments = np.empty(0, self.layout)
+
+    def __len__(self) -> int:
+        return len(self._moments)
+
+    def grow(self, count: int) -> None:
+        """Add empty rows."""
+        self._moments = np.concatenate([self._moments, np.full(count, self._empty)])
+
+    def forget(self, row: int) -> None:
+        self._moments[row] = self._empty
+
+    def entries(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+        """How many entries of its journal each client's moments are made of."""
+        return np.asarray(self._moments["entries"][rows])
+
+    def kept(self, row: int) -> int:
+        """How many of the client's samples are kept, those that have left the ring included."""
+        return int(self._moments["kept"][row])
+
+    def see(self, rows: NDArray[np.intp], inputs: Floats) -> None:
+        """A sample of each of these clients, without its label."""
+        moments = self._moments
+        counts = moments["samples"][rows] + 1
+        first = counts == 1
+        moments["origin"][rows[first]] = self._project(inputs[first])
+        means, squares = moments_with(counts, moments["input_mean"][rows], moments["input_squares"][rows], inputs)
+        moments["samples"][rows], moments["input_mean"][rows], moments["input_squares"][rows] = counts, means, squares
+        moments["entries"][rows] += 1
+
+    def learn(self, rows: NDArray[np.intp], labels: Floats, *, late: bool = False) -> None:
+        """A label of each of these clients. late: its sample was seen in an entry of its own."""
+        moments = self._moments
+        if late:
+            moments["entries"][rows] += 1
+        counts = moments["labels"][rows] + 1
+        means, squares = moments_with(counts, moments["label_mean"][rows], moments["label_squares"][rows], labels)
+        moments["labels"][rows], moments["label_mean"][rows], moments["label_squares"][rows] = counts, means, squares
+        moments["kept"][rows] += 1
+        first = counts == 1
+        moments["low"][rows] = np.where(first, labels, np.minimum(moments["low"][rows], labels))
+        moments["high"][rows] = np.where(first, labels, np.maximum(moments["high"][rows], labels))
+        moments["lags"][rows] = np.stack([labels, moments["lags"][rows, 0]], axis=1)
+
+    def scale(self, rows: NDArray[np.intp], inputs: Floats, lags: Floats | None = None) -> Scale:
+        """The scale of a sample of each of these clients. lags: the labels before it; None: the client's latest."""
+        moments = self._moments[rows]
+        if lags is None:
+            lags = moments["lags"]
+        known, mean = moments["labels"], moments["label_mean"]
+        deviation = predictive_deviation(known, moments["label_squares"], LEAST_DEVIATION)
+        if self._logistic:
+            low = 0.5 / (known + 1.0)
+            high = 1.0 - low
+        else:
+            # The largest of n values is expected to be exceeded by the range / (n - 1).
+            margin = (moments["high"] - moments["low"]) / np.maximum(known - 1, 1)
+            low, high = moments["low"] - margin, moments["high"] + margin
+        scaled_lags = np.nan_to_num(np.clip((lags - mean[:, None]) / deviation[:, None], -LARGEST_TARGET, LARGEST_TARGET))
+        variances = moments["input_squares"] / np.maximum(moments["samples"], 1)[:, None]
+        return Scale(
+            known=known,
+            kept=moments["kept"],
+            mean=mean,
+            deviation=deviation,
+            low=low,
+            high=high,
+            lags=lags,
+            scaled_lags=scaled_lags,
+            views=self._features.inputs(inputs, moments["input_mean"], variances, scaled_lags),
+            # They are kept in single precision, so they are told from the first sample and not from zero.
+            queries=self._project(inputs) - moments["origin"],
+            variances=self._project.variances(variances),
+        )
+
+    def begin_anew(self, row: int, labels: Floats) -> None:
+        """Only the client's latest samples are kept, whose labels these are: fit the scale of labels to them if it is far off."""
+        moments = self._moments[row : row + 1]
+        since = len(labels)
+        deviation = predictive_deviation(moments["labels"], moments["label_squares"], LEAST_DEVIATION)
+        # The kernels were trained on the scale as it is. It changes only where it has little to do with the labels.
+        if (np.abs(np.median(labels) - moments["label_mean"]) > ANOTHER_LEVEL * deviation)[0]:
+            moments["labels"], moments["label_mean"] = since, labels.mean()
+            moments["label_squares"] = np.square(labels - labels.mean()).sum()
+            moments["low"], moments["high"] = labels.min(), labels.max()
+        moments["kept"] = since
+
+    def content(self, row: int) -> bytes:
+        """The client's moments as they are remembered."""
+        return bytes(self._moments[row].tobytes())
+
+    def restore(self, row: int, moments: Any) -> None:
+        """Take back what ``content`` gave, decoded by ``layout``."""
+        self._moments[row] = moments
+
+    def snapshot(self, row: int) -> dict[str, Any]:
+        """A copy of what is known of a client, by the names of ``layout``."""
+        return {name: self._moments[name][row].copy() for name in self.layout.names or ()}

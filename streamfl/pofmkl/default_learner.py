@@ -1,0 +1,398 @@
+"""The default learner of a client: kernels that everybody trains, experts of its own, and a mixture that learns whom to trust.
+
+Each part with state of its own is a module: the scale of inputs and labels (:mod:`streamfl.pofmkl.client_scales`), the experts'
+weights (:mod:`streamfl.pofmkl.client_mixtures`), the client's own experts and the samples that they are made from
+(:mod:`streamfl.pofmkl.local_experts`), and what is remembered of all this (:mod:`streamfl.pofmkl.client_journal`). This module puts
+them in order. The equations without state are in :mod:`streamfl.kernels.online_scaling`, :mod:`streamfl.pofmkl.views`,
+:mod:`streamfl.pofmkl.neighbours` and :mod:`streamfl.pofmkl.mixture`; the server's side is :mod:`streamfl.pofmkl.server_steps`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logit
+
+from streamfl.kernels import LOGISTIC, Loss
+from streamfl.pofmkl.client_journal import LATE_LABEL, SAMPLE, SNAPSHOT, ChangedParts, ClientJournal, Forecast, check_size
+from streamfl.pofmkl.client_mixtures import MIXTURES, RIDGE, ClientMixtures
+from streamfl.pofmkl.client_scales import ClientScales, Scale
+from streamfl.pofmkl.learner import Batch, Learnt
+from streamfl.pofmkl.local_experts import LOCAL_EXPERTS, LocalExperts
+from streamfl.pofmkl.neighbours import Projection
+from streamfl.pofmkl.restored import check_entry, check_snapshot
+from streamfl.pofmkl.views import ViewedFeatures
+from streamfl.role import PeerError
+
+__all__ = ["ClientSnapshot", "DefaultLearner"]
+
+Floats = NDArray[np.float64]
+
+
+class DefaultLearner:
+    """Kernels on scaled views of the sample, the client's own simple experts beside them, and three mixtures of all of these.
+
+    The label is predicted in units of its own running mean m and deviation s, so no range is assumed:
+        f_i = m + s theta_i . z_i,  target row to the server  h_i = y_n z_i  with  y_n = clip((y - m) / s, +-3).
+    The mixtures are Bayes' rule on the kernels, Bayes' rule on kernels and local experts (prior half and half), and the latter
+    corrected by a ridge regression on the experts' deviations. The prediction is the mean of the three. With the logistic loss
+    every expert's prediction is a probability, kept away from 0 and 1 by 1 / (2 n + 2).
+
+    River's ADWIN looks for a rise of a client's errors. Where it finds one, the client's samples before that are not kept any
+    longer: neighbours are sought, and River's models made, among those since. m, s and the range of labels are taken from these
+    too if most of them are more than 2 s from m. The error of a prediction p is min(1, ((y - p) / s)^2), with the logistic loss
+    min(1, log loss / log 2): what a mean or a coin would do is 1.
+
+    A client's state is bounded by 64 KB: running moments, E^2 numbers of the ridge, and as many of its latest samples, at most
+    256, as fit. One object serves one thread. ``drifts`` counts the changes found since the object was made.
+
+    features: the kernels.
+    loss: of predictions and labels.
+    seed: of the federation.
+    experts: names of ``LOCAL_EXPERTS``.
+    river: names of :func:`streamfl.learning.challengers.challenger`, experts that learn the same columns as the neighbours.
+    mixtures: names of ``MIXTURES``; "ridge" corrects "all".
+    detector: "none" never forgets.
+    """
+
+    summed = False
+    record_bytes = 0
+    input_dtype: type[np.float32] | type[np.float64] = np.float64
+
+    def __init__(
+        self,
+        *,
+        features: ViewedFeatures,
+        loss: Loss,
+        seed: int,
+        experts: Sequence[str] = LOCAL_EXPERTS,
+        river: Sequence[str] = (),
+        mixtures: Sequence[str] = MIXTURES,
+        detector: Literal["adwin", "none"] = "adwin",
+    ) -> None:
+        self.features = features
+        self.loss = loss
+        self.kernels = features.kernels
+        self.row_length = 2 * features.count
+        self.dimension = features.dimension
+        self.dtype: type[np.float32] | type[np.float64] = np.float64 if features.dtype == np.float64 else np.float32
+        self.drifts = 0
+        # Every prediction is kept within the labels that its client has seen, and a margin.
+        self.bounded = 0
+        logistic = loss is LOGISTIC
+        project = Projection(self.dimension, seed)
+        self._changed = ChangedParts()
+        self._scales = ClientScales(features, project, logistic)
+        personal = len({*experts} & {*LOCAL_EXPERTS}) + len(river)
+        self._mixtures = ClientMixtures(self.kernels, personal, mixtures, loss)
+        self._journal = ClientJournal(self.dimension, self._mixtures.experts, self.dtype, logistic, self._changed)
+        kind: Literal["square", "logistic"] = "logistic" if logistic else "square"
+        other_bytes = self._snapshot_bytes
+        self._local = LocalExperts(experts, project.width, other_bytes, river, kind, detector != "none", self._changed)
+        self._free: list[int] = []
+
+    def borrow(self) -> int:
+        if not self._free:
+            held = len(self._scales)
+            more = max(16, held // 2)
+            for owner in (self._scales, self._mixtures, self._local):
+                owner.grow(more)
+            self._free = list(range(held + more - 1, held - 1, -1))
+        return self._free.pop()
+
+    def give_back(self, row: int) -> None:
+        for owner in (self._scales, self._mixtures, self._local, self._journal):
+            owner.forget(row)
+        self._free.append(row)
+
+    def predict_and_learn(self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]) -> Learnt:
+        self._put_together(batch.rows.tolist())
+        inputs, labels, labelled = np.asarray(batch.inputs, np.float64), batch.labels, batch.labelled
+        waves = list(_waves(batch))
+        scales: list[Scale] = []
+        experts = np.empty((len(labels), self._mixtures.experts))
+        predictions, counts, counts_after = np.empty((3, len(labels)))
+        losses, losses_after = np.empty((2, len(labels), self.kernels))
+        for group in _groups(waves, every=self._local.finds_changes):
+            # What scales a sample depends on the samples before it and not on the model, unless a change is found. So all waves
+            # are scaled first, and the kernels of the whole group are one product.
+            moments: dict[tuple[int, int], bytes] = {}
+            own_scales: list[Scale] = []
+            for rows, index in group:
+                self._scales.see(rows, inputs[index])
+                own_scales.append(self._scales.scale(rows, inputs[index]))
+                known = labelled[index]
+                self._scales.learn(rows[known], labels[index[known]])
+                for row, number in self._journal.due(rows, self._scales.entries(rows)):
+                    moments[row, number] = self._scales.content(row)
+            scales += own_scales
+            raw = np.empty((len(labels), self.kernels))
+            raw[np.concatenate([index for _, index in group])] = self.features.predict(Scale.joined(own_scales).views, parameters)
+            for (rows, index), own in zip(group, own_scales, strict=True):
+                forecast = self._forecast(rows, inputs[index], own, raw[index])
+                predictions[index], experts[index] = forecast.predictions, forecast.experts
+                losses[index], counts[index] = self._mixtures.kernel_weights(rows)
+                self._count(rows, labels[index], labelled[index], forecast)
+                self._journal.samples(rows, self._mixtures.entries(rows), labels[index], labelled[index], forecast)
+                learning = np.flatnonzero(labelled[index])
+                if len(learning):
+                    learnt, some, then = labels[index[learning]], forecast.where(learning), own.at(learning)
+                    self._mixtures.learn(rows[learning], some, then.deviation, learnt)
+                    errors = self._mixtures.errors(some.predictions, learnt, then.deviation)
+                    self._local.keep(rows[learning], then, learnt, errors)
+                for row, number in self._journal.due(rows, self._mixtures.entries(rows)):
+                    self._snapshot(row, moments[row, number])
+                self._react(rows[learning])
+                losses_after[index], counts_after[index] = self._mixtures.kernel_weights(rows)
+        scale = Scale.joined(scales).at(np.argsort(np.concatenate([index for _, index in waves])))
+        targets = np.where(labelled & (scale.known >= 2), scale.target(labels), 0.0)
+        return _Learnt(
+            features=self.features,
+            views=scale.views,
+            targets=targets,
+            predictions=predictions,
+            scores=logit(predictions) if self.loss is LOGISTIC else predictions,
+            kernel_predictions=experts[:, : self.kernels],
+            log_weights=self._mixtures.log_weights(losses, counts),
+            log_weights_after=self._mixtures.log_weights(losses_after, counts_after),
+        )
+
+    def predict(self, rows: NDArray[np.intp], inputs: NDArray[Any], parameters: NDArray[Any]) -> Forecast:
+        self._put_together(rows.tolist())
+        inputs = np.asarray(inputs, np.float64)
+        self._scales.see(rows, inputs)
+        scale = self._scales.scale(rows, inputs)
+        forecast = self._forecast(rows, inputs, scale, self.features.predict(scale.views, parameters))
+        no_labels, unlabelled = np.zeros(len(rows)), np.zeros(len(rows), np.bool_)
+        self._count(rows, no_labels, unlabelled, forecast)
+        self._journal.samples(rows, self._mixtures.entries(rows), no_labels, unlabelled, forecast)
+        self._snapshot_due(rows)
+        return forecast
+
+    def learn(
+        self,
+        rows: NDArray[np.intp],
+        forecasts: Sequence[bytes],
+        labels: Floats,
+        parameters: NDArray[Any],
+        squared_norms: NDArray[np.float64],
+    ) -> Learnt:
+        """Experts are judged by what they predicted when the sample came.
+
+        That would judge nobody where no label was known then. If one is known by now, the experts are asked again, with the labels
+        before the sample as they were then.
+        """
+        self._put_together(rows.tolist())
+        layout = self._journal.forecast_layout
+        given = Forecast.decoded(np.frombuffer(b"".join(forecasts), layout), layout)
+        scale = self._scales.scale(rows, given.inputs, given.lags)
+        errors = self._mixtures.errors(given.predictions, labels, scale.deviation)
+        forecast, again = given, np.flatnonzero((given.known == 0) & (scale.known > 0))
+        if len(again):
+            some = scale.at(again)
+            asked = self._forecast(rows[again], given.inputs[again], some, self.features.predict(some.views, parameters))
+            forecast = given.where(np.arange(len(rows)))
+            for name in ("experts", "pivot", "known"):
+                getattr(forecast, name)[again] = getattr(asked, name)
+        losses, counts = self._mixtures.kernel_weights(rows)
+        self._learn_late(rows, forecast, scale, labels)
+        self._journal.late_labels(rows, self._mixtures.entries(rows), labels, forecast)
+        self._local.keep(rows, scale, labels, errors)
+        self._snapshot_due(rows)
+        self._react(rows)
+        return _Learnt(
+            features=self.features,
+            views=scale.views,
+            targets=np.where(scale.known >= 2, scale.target(labels), 0.0),
+            predictions=given.predictions,
+            scores=logit(given.predictions) if self.loss is LOGISTIC else given.predictions,
+            kernel_predictions=forecast.experts[:, : self.kernels],
+            log_weights=self._mixtures.log_weights(losses, counts),
+            log_weights_after=self._mixtures.log_weights(*self._mixtures.kernel_weights(rows)),
+        )
+
+    @property
+    def forecast_bytes(self) -> int:
+        return self._journal.forecast_layout.itemsize
+
+    def check_forecast(self, content: bytes) -> None:
+        check_size(content, self.forecast_bytes)
+        entry = np.frombuffer(content, self._journal.forecast_layout)[0]
+        check_entry(entry, self.dimension, self.loss is LOGISTIC)
+
+    @property
+    def _snapshot_bytes(self) -> int:
+        return self._scales.layout.itemsize + self._mixtures.layout.itemsize
+
+    @property
+    def part_bytes(self) -> int:
+        return max(self._snapshot_bytes, self._local.sample_bytes, self._journal.entry_bytes)
+
+    def remember(self, rows: Sequence[int]) -> list[bytes]:
+        return [b""] * len(rows)
+
+    def parts(self, row: int) -> Iterable[tuple[bytes, bytes]]:
+        return self._changed.collect(row)
+
+    def part_keys(self, row: int) -> Iterable[bytes]:
+        yield from self._journal.part_keys()
+        yield from self._local.part_keys()
+
+    def restore(self, row: int, remembered: bytes) -> None:
+        if remembered:
+            raise PeerError("malformed", "a client's state is of another preset")
+
+    def restore_part(self, row: int, key: bytes, value: bytes) -> None:
+        if key == SNAPSHOT:
+            check_size(value, self._snapshot_bytes)
+            check_snapshot(*self._of_snapshot(value), RIDGE, self.loss is LOGISTIC)
+            self._journal.restore_snapshot(row, value)
+        elif not self._journal.restore_entry(row, key, value) and not self._local.restore(row, key, value):
+            raise PeerError("malformed", f"a client's state has a part {key!r} that this preset does not know")
+
+    def _of_snapshot(self, content: bytes) -> tuple[Any, Any]:
+        moments, mixture = content[: self._scales.layout.itemsize], content[self._scales.layout.itemsize :]
+        return np.frombuffer(moments, self._scales.layout)[0], np.frombuffer(mixture, self._mixtures.layout)[0]
+
+    def sums(self, rows: Sequence[int]) -> NDArray[np.float64]:
+        self._put_together(rows)
+        return self._mixtures.sums(rows)
+
+    def kernel_losses(self, rows: Sequence[int]) -> NDArray[np.float64]:
+        self._put_together(rows)
+        return self._mixtures.kernel_losses(rows)
+
+    def snapshot(self, row: int) -> ClientSnapshot:
+        """Copies of what is known of a client, for whoever checks it."""
+        return ClientSnapshot(
+            moments=self._scales.snapshot(row),
+            mixture=self._mixtures.snapshot(row),
+            kept=self._local.snapshot(row),
+            kept_labels=self._local.snapshot(row)[:, self._local.label_column],
+        )
+
+    def _forecast(self, rows: NDArray[np.intp], inputs: Floats, scale: Scale, raw: NDArray[Any]) -> Forecast:
+        """What every expert predicts, and what the mixtures make of it; raw (rows, kernels) are theta_i . z_i."""
+        kernels = scale.mean[:, None] + scale.deviation[:, None] * raw
+        experts = np.hstack([kernels, self._local.predict(rows, scale)])
+        experts = np.clip(np.nan_to_num(experts), scale.low[:, None], scale.high[:, None])
+        # Rounded as they are journalled: learning from them again has to give the same.
+        return self._mixed(rows, inputs, scale, experts.astype(self.dtype).astype(np.float64))
+
+    def _mixed(self, rows: NDArray[np.intp], inputs: Floats, scale: Scale, experts: Floats) -> Forecast:
+        predictions, pivot = self._mixtures.mix(rows, experts, scale)
+        return Forecast(predictions, experts, pivot, scale.known, inputs, scale.lags, self._journal.forecast_layout)
+
+    def _count(self, rows: NDArray[np.intp], labels: Floats, labelled: NDArray[np.bool_], forecast: Forecast) -> None:
+        self._mixtures.count_samples(rows)
+        self._mixtures.judge(rows, labels, labelled, forecast)
+
+    def _learn_late(self, rows: NDArray[np.intp], forecast: Forecast, scale: Scale, labels: Floats) -> None:
+        self._mixtures.count_late_labels(rows, labels, forecast)
+        self._mixtures.learn(rows, forecast, scale.deviation, labels)
+        self._scales.learn(rows, labels, late=True)
+
+    def _react(self, rows: NDArray[np.intp]) -> None:
+        """Let clients whose errors have risen forget what was before."""
+        if not self._local.finds_changes:
+            return
+        changed = []
+        for row in rows.tolist():
+            kept = self._scales.kept(row)
+            since = self._local.samples_since_change(row, kept)
+            if since:
+                self._scales.begin_anew(row, self._local.begin_anew(row, kept, since))
+                changed.append(row)
+        self.drifts += len(changed)
+        for row in changed:
+            self._snapshot(row, self._scales.content(row))
+
+    def _snapshot(self, row: int, moments: bytes) -> None:
+        self._journal.snapshot(row, moments + self._mixtures.content(row))
+
+    def _snapshot_due(self, rows: NDArray[np.intp]) -> None:
+        for row, _ in self._journal.due(rows, self._mixtures.entries(rows)):
+            self._snapshot(row, self._scales.content(row))
+
+    def _put_together(self, rows: Iterable[int]) -> None:
+        """Finish restoring: the snapshot, and what was learnt since."""
+        for row, unread in self._journal.unread(rows):
+            if unread.snapshot is not None:
+                moments, mixture = self._of_snapshot(unread.snapshot)
+                self._scales.restore(row, moments)
+                self._mixtures.restore(row, mixture)
+            (done,) = self._mixtures.entries(np.array([row])).tolist()
+            for kind, entry in self._journal.in_order(unread):
+                # A slot of another kind may still hold an entry that a snapshot has made superfluous.
+                if entry["number"][0] > done:
+                    self._replay(kind, np.array([row]), entry)
+
+    def _replay(self, kind: bytes, rows: NDArray[np.intp], entry: NDArray[Any]) -> None:
+        inputs = entry["inputs"]
+        if kind == LATE_LABEL:
+            forecast = Forecast.decoded(entry, self._journal.forecast_layout)
+            self._learn_late(rows, forecast, self._scales.scale(rows, inputs, forecast.lags), entry["label"])
+            return
+        self._scales.see(rows, inputs)
+        if kind == SAMPLE:
+            self._mixtures.count_samples(rows)
+            return
+        labels, labelled = entry["label"], np.ones(1, np.bool_)
+        scale = self._scales.scale(rows, inputs)
+        forecast = self._mixed(rows, inputs, scale, entry["experts"].astype(np.float64))
+        self._count(rows, labels, labelled, forecast)
+        self._mixtures.learn(rows, forecast, scale.deviation, labels)
+        self._scales.learn(rows, labels)
+
+
+@dataclass(frozen=True)
+class ClientSnapshot:
+    """What the default learner knows of a client.
+
+    moments: by name, of :class:`ClientScales`.
+    mixture: by name, of :class:`ClientMixtures`.
+    kept (size, columns): the ring of its latest samples.
+    kept_labels (size,): their labels.
+    """
+
+    moments: dict[str, Any]
+    mixture: dict[str, Any]
+    kept: NDArray[np.float32]
+    kept_labels: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class _Learnt:
+    """Samples as they were learnt; ``targets`` (samples,) are y_n, 0 where a client knew fewer than two labels."""
+
+    features: ViewedFeatures
+    views: list[NDArray[Any]]
+    targets: Floats
+    predictions: Floats
+    scores: Floats
+    kernel_predictions: Floats
+    log_weights: Floats
+    log_weights_after: Floats
+
+    def steps(self, samples: NDArray[np.intp], kernels: NDArray[np.intp], probabilities: Floats) -> NDArray[Any]:
+        """Target rows y_n z_i. The server's step settles how much each counts, so nothing is divided by its probability."""
+        rows = self.features.rows(self.views, samples, kernels)
+        return np.asarray(rows * self.targets[samples, None].astype(rows.dtype))
+
+
+_Wave = tuple[NDArray[np.intp], NDArray[np.intp]]
+
+
+def _waves(batch: Batch) -> Iterator[_Wave]:
+    """The batch cut so that no client comes twice: rows of the clients, and the numbers of their samples."""
+    for number in range(int(batch.counts.max())):
+        clients = np.flatnonzero(batch.counts > number)
+        yield batch.rows[clients], batch.starts[clients] + number
+
+
+def _groups(waves: list[_Wave], every: bool) -> list[list[_Wave]]:
+    return [[wave] for wave in waves] if every else [waves]

@@ -1,0 +1,243 @@
+"""Several methods on the same streams: how well each predicts, and what it sends."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.learning.challengers import challenger, challenger_names
+from streamfl.pofmkl.config import FOREIGN_KEYS, PofmklSettings
+from streamfl.pofmkl.lab.direct import alone, federated
+from streamfl.pofmkl.lab.federation import simulate
+from streamfl.pofmkl.relatives import Baseline, em_kofl, ofmkl_avg, ofskl, per_fed_avg, vm_kofl
+from streamfl.pofmkl.roles import feature_map
+from streamfl.role import ConfigurationError
+from streamfl.settings import Section
+
+__all__ = ["Contender", "Problem", "compare", "method_names", "picture", "settings_of"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Streams and the settings of the federation that is to learn from them.
+
+    inputs: (T, K, d); labels: (T, K); both in their own units, brought to the learning scale by the settings' [samples]. names: the
+    clients', which their draws depend on; None: client-0, client-1, … delay: the label of sample t is learnt after sample t + delay
+    is predicted.
+    """
+
+    settings: PofmklSettings
+    inputs: NDArray[np.float64]
+    labels: NDArray[np.float64]
+    names: Sequence[str] | None = None
+    delay: int = 0
+
+    def client_names(self) -> list[str]:
+        """The clients' names, which their draws depend on."""
+        return list(self.names or (f"client-{index}" for index in range(self.labels.shape[1])))
+
+    def scaled(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Inputs and labels on the learning scale."""
+        samples = self.settings.samples
+        if samples is None:
+            return self.inputs, self.labels
+        low, high = samples.label_range
+        return self.inputs / samples.input_norm, (self.labels - low) / (high - low)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A method and what it did: predictions (T, K) and their squared errors on the learning scale; uplink_bytes of all clients.
+
+    uplink_bytes None: it sends, and what was not counted.
+    """
+
+    name: str
+    predictions: NDArray[np.float64]
+    squared_errors: NDArray[np.float64]
+    uplink_bytes: float | None
+
+    def summary(self) -> dict[str, Any]:
+        """The figures of the method, as ``streamfl compare --format json`` prints them; mse None: it diverged."""
+        mse = float(self.squared_errors.mean())
+        return {
+            "method": self.name,
+            "mse": mse if np.isfinite(mse) else None,
+            "uplink_bytes": self.uplink_bytes,
+            "uplink_bytes_per_sample": None if self.uplink_bytes is None else self.uplink_bytes / self.squared_errors.size,
+        }
+
+
+def method_names(delay: int = 0) -> tuple[str, ...]:
+    """Every method that can be compared where labels are ``delay`` samples late.
+
+    default and paper: federations of the two presets; local: the default's clients without a server; relatives of the paper;
+    learners without a federation. The paper and its relatives are defined for labels that are there before the next sample.
+    """
+    return ("default", "local", *(() if delay else ("paper", *_RELATIVES)), *challenger_names())
+
+
+def settings_of(settings: PofmklSettings, preset: Literal["default", "paper"]) -> PofmklSettings:
+    """The settings for the other preset where they are of one: what has a meaning there stays, all else is as if left out.
+
+    A learning rate and a dictionary of kernels are of one preset only, as their units are. M and the number of shards are cut to N.
+    """
+    if settings.learning.preset == preset:
+        return settings
+    changed: dict[str, Section] = {}
+    for name, foreign in FOREIGN_KEYS[preset].items():
+        section: Section = getattr(settings, name)
+        kept = section.model_dump(exclude_unset=True, exclude=foreign | {"learning_rate", "bandwidths"})
+        changed[name] = type(section).model_validate(kept | ({"preset": preset} if name == "learning" else {}))
+    settings = settings.model_copy(update=changed)
+    federation, uplink = settings.federation, settings.uplink
+    if uplink.kernels_per_upload is not None:
+        fewer = min(uplink.kernels_per_upload, settings.kernel_count)
+        settings = settings.model_copy(update={"uplink": uplink.model_copy(update={"kernels_per_upload": fewer})})
+    shards = min(federation.shards, settings.kernel_count)
+    return settings.model_copy(update={"federation": federation.model_copy(update={"shards": shards})})
+
+
+def compare(problem: Problem, methods: Sequence[str], progress: Callable[[str], None] = lambda method: None) -> Iterator[Contender]:
+    """Run the methods one after the other on the same streams; ``progress`` is told the name of each before it runs.
+
+    Each prediction is made before its label is used. ConfigurationError for a method that is not known, or that late labels are
+    nothing for, before any has run.
+    """
+    unknown = [name for name in methods if name not in method_names()]
+    if unknown:
+        raise ConfigurationError(f"method {unknown[0]!r}: known are {', '.join(method_names())}")
+    late = method_names(problem.delay)
+    prompt = [name for name in methods if name not in late]
+    if prompt:
+        raise ConfigurationError(
+            f"method {prompt[0]!r}: it needs labels at once, not {problem.delay} samples late; {', '.join(late)} can wait for them"
+        )
+    if problem.delay and "default" in methods and problem.settings.uplink.budget_bytes_per_second is not None:
+        raise ConfigurationError(
+            "uplink.budget_bytes_per_second: with late labels only uplink.kernels_per_upload can be compared; set it instead"
+        )
+    if problem.settings.learning.loss != "square":
+        raise ConfigurationError(
+            f'learning.loss = "{problem.settings.learning.loss}": only federations with loss = "square" can be compared'
+        )
+    for name in methods:
+        progress(name)
+        predictions, sent = _run(problem, name)
+        with np.errstate(over="ignore", invalid="ignore"):
+            errors = np.square(predictions - problem.scaled()[1])
+        yield Contender(name, predictions, errors, sent)
+
+
+def picture(contenders: Sequence[Contender], path: Path, title: str) -> None:
+    """Write error over time, and error against bytes sent, to ``path``; the ending says the format."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, (over_time, against_bytes) = pyplot.subplots(1, 2, figsize=(12, 5.2), layout="constrained")
+    colours = pyplot.get_cmap("tab20").colors  # type: ignore[attr-defined]
+    for number, contender in enumerate(contenders):
+        errors = contender.squared_errors.mean(axis=1)
+        colour, own = colours[number % len(colours)], contender.name == "default"
+        running = np.cumsum(errors) / np.arange(1, len(errors) + 1)
+        over_time.plot(running, color=colour, linewidth=2.5 if own else 1.3, label=contender.name)
+        if contender.uplink_bytes:
+            sent = contender.uplink_bytes / contender.squared_errors.size
+            against_bytes.plot(sent, running[-1], "o", color=colour, markersize=9 if own else 6)
+            against_bytes.annotate(contender.name, (sent, running[-1]), xytext=(5, 4), textcoords="offset points", fontsize=8)
+        elif contender.uplink_bytes is not None:
+            against_bytes.axhline(running[-1], color=colour, linewidth=1, linestyle=":")
+    over_time.set(title="Mean squared error so far", xlabel="samples a client", yscale="log")
+    figure.legend(*over_time.get_legend_handles_labels(), loc="outside lower center", ncols=8, frameon=False, fontsize=8)
+    against_bytes.set(title="… against bytes sent (dotted: sends nothing)", xlabel="bytes a sample", xscale="log", yscale="log")
+    against_bytes.margins(x=0.25)
+    for axes in (over_time, against_bytes):
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(title)
+    figure.savefig(path, dpi=140)
+    pyplot.close(figure)
+
+
+def _run(problem: Problem, name: str) -> tuple[NDArray[np.float64], float | None]:
+    """Predictions of the method on the learning scale, and the bytes it sent."""
+    if name in _RELATIVES:
+        found = _RELATIVES[name](replace(problem, settings=settings_of(problem.settings, "paper")))
+        return found.predictions, found.uplink_bytes
+    if name == "paper":
+        return _federation(settings_of(problem.settings, "paper"), problem)
+    default = settings_of(problem.settings, "default")
+    if name == "default" and not problem.delay:
+        return _federation(default, problem)
+    if name == "default":
+        return federated(default, *problem.scaled(), problem.client_names(), problem.delay), None
+    if name == "local":
+        return alone(default, *problem.scaled(), problem.client_names(), problem.delay), 0.0
+    return _challenger(problem, name), 0.0
+
+
+def _federation(settings: PofmklSettings, problem: Problem) -> tuple[NDArray[np.float64], float]:
+    outcome = simulate(settings, problem.inputs, problem.labels, names=problem.names, local_only=False)
+    return outcome.predictions, float(outcome.uplink_bytes)
+
+
+def _relative(method: Callable[..., Baseline], problem: Problem, **own: Any) -> Baseline:
+    inputs, labels = problem.scaled()
+    learning = problem.settings.learning
+    features = feature_map(problem.settings, inputs.shape[2])
+    return method(inputs, labels, features, learning_rate=learning.rate, regularisation=learning.regularisation, **own)
+
+
+def _em(problem: Problem, hedge: str) -> Baseline:
+    return _relative(em_kofl, problem, hedge=hedge, seed=problem.settings.federation.seed)
+
+
+def _ofskl(problem: Problem) -> Baseline:
+    learning = problem.settings.learning
+    return ofskl(
+        *problem.scaled(),
+        features_per_kernel=learning.features_per_kernel,
+        learning_rate=learning.rate,
+        regularisation=learning.regularisation,
+        seed=problem.settings.federation.seed,
+    )
+
+
+def _per_fed_avg(problem: Problem) -> Baseline:
+    settings = problem.settings
+    return per_fed_avg(*problem.scaled(), seed=settings.federation.seed, learning_rate=settings.learning.rate)
+
+
+def _challenger(problem: Problem, name: str) -> NDArray[np.float64]:
+    inputs, labels = problem.scaled()
+    predictions = np.empty(labels.shape)
+    for client in range(labels.shape[1]):
+        learner = challenger(name)
+        waiting: deque[tuple[dict[int, float], float]] = deque()
+        for number in range(len(labels)):
+            sample = dict(enumerate(inputs[number, client].tolist()))
+            predictions[number, client] = learner.predict(sample)
+            waiting.append((sample, float(labels[number, client])))
+            if len(waiting) > problem.delay:
+                learner.learn(*waiting.popleft())
+    return predictions
+
+
+_RELATIVES: dict[str, Callable[[Problem], Baseline]] = {
+    "ofskl": _ofskl,
+    "ofmkl-avg": partial(_relative, ofmkl_avg),
+    "vm-kofl-sum": partial(_relative, vm_kofl, hedge="sum"),
+    "vm-kofl-mean": partial(_relative, vm_kofl, hedge="mean"),
+    "em-kofl-sum": partial(_em, hedge="sum"),
+    "em-kofl-mean": partial(_em, hedge="mean"),
+    "per-fed-avg": _per_fed_avg,
+}

@@ -1,0 +1,357 @@
+"""A POF-MKL federation on the memory bus: one server, all clients, and the yardsticks to judge it by."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.learning.accuracy import classification_figures
+from streamfl.pofmkl.client import PofmklClient, StepTrace
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.default_learner import DefaultLearner
+from streamfl.pofmkl.estimators import POFMKLClassifier, POFMKLRegressor
+from streamfl.pofmkl.lab.direct import alone
+from streamfl.pofmkl.learner import Learner
+from streamfl.pofmkl.paper_learner import PaperLearner
+from streamfl.records.samples import DataError, SamplesSection
+from streamfl.role import ConfigurationError
+from streamfl.runtime.bus import Outgoing, Subscription
+from streamfl.runtime.kinds import build_worker, find_kind
+from streamfl.runtime.memory_bus import MemoryBus
+from streamfl.runtime.worker import Worker
+from streamfl.settings import Bus, RoleSection
+from streamfl.wire import record_size
+
+__all__ = ["Outcome", "drawn_frequencies", "local_predictions", "simulate"]
+
+_MOST_STEPS = 10_000
+# On the learning scale labels are between 0 and 1: what is this large is no prediction any more.
+_DIVERGED = 1e6
+
+
+@dataclass
+class Outcome:
+    """What a run left behind. K clients, T samples each, N kernels.
+
+    predictions, labels: (T, K) on the learning scale. scale: what one unit of it is in the label's own unit. local, mean: (T, K),
+    the squared errors of a learner without a federation and of each client's running mean. downlink_bytes: the model
+    as published, once for every client. regret_per_client: in the order of the clients. challengers: mean squared errors of
+    those that the settings name.
+    """
+
+    settings: PofmklSettings
+    predictions: NDArray[np.float64]
+    labels: NDArray[np.float64]
+    scale: float
+    local: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    regret_per_client: dict[str, float]
+    uplink_bytes: int
+    downlink_bytes: int
+    budget_bytes: float | None
+    seconds: float
+    parameters: NDArray[Any]
+    frequencies: dict[str, NDArray[Any]]
+    steps: dict[str, list[StepTrace]] = field(default_factory=dict)
+    challengers: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def squared_errors(self) -> NDArray[np.float64]:
+        return np.square(self.predictions - self.labels)
+
+    def summary(self) -> dict[str, Any]:
+        """The figures of the run, as ``streamfl simulate --format json`` prints them.
+
+        log_loss, accuracy and auc are of all samples together, and None with the square loss; mse is then the Brier score.
+        """
+        samples, clients = self.labels.shape
+        learning = self.settings.learning
+        regrets = list(self.regret_per_client.values())
+        mse = float(self.squared_errors.mean())
+        return {
+            "samples": samples * clients,
+            "clients": clients,
+            "rounds": samples,
+            "preset": learning.preset,
+            "learning_rate": learning.rate if learning.preset == "paper" else None,
+            "regularisation": learning.regularisation if learning.preset == "paper" else None,
+            "exploration_rate": learning.effective_exploration,
+            "mse": mse,
+            "mse_original_units": mse * self.scale * self.scale,
+            **self._classification(),
+            "mse_running_mean": float(self.mean.mean()),
+            "mse_local_only": float(self.local.mean()),
+            "mse_challengers": self.challengers,
+            "regret_mean": float(np.mean(regrets)),
+            "regret_per_client": self.regret_per_client,
+            "uplink_bytes": self.uplink_bytes,
+            "uplink_budget_bytes": self.budget_bytes,
+            "downlink_bytes": self.downlink_bytes,
+            "seconds": self.seconds,
+        }
+
+    def _classification(self) -> dict[str, float | None]:
+        if self.settings.learning.loss == "square":
+            return dict.fromkeys(("log_loss", "accuracy", "auc"))
+        return {**classification_figures(self.predictions, self.labels)}
+
+    def trace(self) -> dict[str, NDArray[Any]]:
+        """Everything needed to compute the run again, by array name; (T, K, …) where it is by sample."""
+        by_client = [self.steps[name] for name in self.regret_per_client]
+        names = {
+            "inputs": "inputs",
+            "labels": "label",
+            "predictions": "prediction",
+            "kernel_predictions": "kernel_predictions",
+            "kernel_order": "kernel_order",
+            "drawn_bin": "drawn_bin",
+            "bin_probability": "bin_probability",
+            "sent": "sent",
+            "kernel_log_weights": "log_weights",
+        }
+        arrays = {
+            name: np.stack([np.array([getattr(step, attribute) for step in steps]) for steps in by_client], axis=1)
+            for name, attribute in names.items()
+        }
+        return arrays | self.frequencies | {"parameters": self.parameters}
+
+
+def simulate(
+    settings: PofmklSettings,
+    inputs: NDArray[Any],
+    labels: NDArray[Any],
+    *,
+    names: Sequence[str] | None = None,
+    trace: bool = False,
+    local_only: bool = True,
+    progress: Callable[[int], None] = lambda samples: None,
+) -> Outcome:
+    """Run a federation over ``inputs`` (T, K, d) and ``labels`` (T, K), in the label's own unit, and judge it.
+
+    Inputs are divided by samples.input_norm and labels mapped by samples.label_range, as in a deployment; ``names`` are the
+    clients' (client-0, client-1, … if left out), ``progress`` is told the number of predictions made so far. Under a byte budget
+    the time that the token buckets see is one second a round, and more where a round waits for them. DataError if the federation
+    diverges or refuses a sample, ConfigurationError if its settings let it stand still.
+    """
+    rounds, clients, dimension = inputs.shape
+    section = settings.samples or SamplesSection(topic="samples")
+    section = section.model_copy(
+        update={
+            "topic": "samples",
+            "format": "msgpack",
+            "client": None,
+            "sample_id": "id",
+            "features": "inputs",
+            "dimension": dimension,
+            "label": "label",
+        }
+    )
+    federation = settings.federation.model_copy(update={"clients": clients, "features": dimension})
+    settings = settings.model_copy(update={"samples": section, "federation": federation, "labels": None}).without_keys()
+    clock = _Clock()
+    bus = MemoryBus(clock=clock)
+    started = time.perf_counter()
+    server_worker = _start("pofmkl-server", settings, bus, clock)
+    client_worker = _start("pofmkl-client", settings, bus, clock)
+    client = cast(PofmklClient, client_worker.role)
+    steps: dict[str, list[StepTrace]] = {}
+    if trace:
+        client.trace = lambda step: steps.setdefault(step.client, []).append(step)
+    observer = _Observer(bus, federation.name)
+    names = names or [f"client-{index}" for index in range(clients)]
+    index_of = {name: index for index, name in enumerate(names)}
+    encode = msgspec.msgpack.Encoder().encode
+    low, high = section.label_range
+    budget = settings.uplink.budget_bytes_per_second
+    predictions = np.full((rounds, clients), np.nan)
+    for number in range(rounds):
+        round_of_samples = []
+        for index, name in enumerate(names):
+            content = {"id": str(number), "inputs": inputs[number, index].tolist(), "label": float(labels[number, index])}
+            round_of_samples.append(Outgoing("samples", name.encode(), encode(content)))
+        bus.write(round_of_samples)
+        done = (number + 1) * clients
+        for _ in range(_MOST_STEPS):
+            moved = client_worker.step(0.0)
+            moved = server_worker.step(0.0) or moved
+            if not moved:
+                if client.predicted == done:
+                    break
+                _check_letters(bus, federation.name)
+                # Nothing can happen before some time has passed: a bucket has to fill, or a round to time out.
+                clock.advance(client_worker.role.wake_at, server_worker.role.wake_at)
+        else:
+            standing = (
+                f"the federation stands still in round {number}: {client.predicted} of {done} samples are predicted, "
+                f"{done - client.predicted} wait, after {clock.now:g} simulated seconds"
+            )
+            if budget is not None:
+                standing += f"; raise uplink.budget_bytes_per_second = {budget:g} or leave it out"
+            raise ConfigurationError(standing)
+        clock.now += 1.0
+        if client.trouble is not None:
+            raise _diverged(client.trouble, settings)
+        if any(one.name == "bounded_parameters" and one.value for one in server_worker.role.measure()):
+            raise _diverged("the model's parameters grew beyond what clients take", settings)
+        for prediction in observer.new_predictions():
+            # JSON has no infinity: a number too large for the label's own unit arrives as null.
+            scaled = math.inf if prediction.prediction is None else (prediction.prediction - low) / (high - low)
+            if not abs(scaled) <= _DIVERGED:
+                raise _diverged(f"predictions reach {abs(scaled):g} where labels are between 0 and 1", settings)
+            predictions[int(prediction.sample), index_of[prediction.client]] = scaled
+        progress(done)
+    scaled_labels = (np.asarray(labels, dtype=np.float64) - low) / (high - low)
+    scaled_inputs = np.asarray(inputs, dtype=np.float64) / section.input_norm
+    local = np.full_like(scaled_labels, np.nan)
+    if local_only:
+        with np.errstate(over="ignore", invalid="ignore"):
+            local = np.square(local_predictions(settings, scaled_inputs, scaled_labels, names) - scaled_labels)
+    outcome = Outcome(
+        settings=settings,
+        predictions=predictions,
+        labels=scaled_labels,
+        scale=high - low,
+        local=local,
+        mean=_running_mean(scaled_labels),
+        regret_per_client=client.regret(),
+        uplink_bytes=observer.uplink_bytes,
+        downlink_bytes=clients * observer.model_bytes,
+        budget_bytes=None if budget is None else budget * clients * clock.now,
+        seconds=time.perf_counter() - started,
+        parameters=client.model.parameters.copy(),
+        frequencies=drawn_frequencies(client.learner),
+        steps=steps,
+        challengers={} if client.challengers is None else client.challengers.mean_squared_errors(),
+    )
+    client_worker.close()
+    server_worker.close()
+    return outcome
+
+
+def drawn_frequencies(learner: Learner) -> dict[str, NDArray[Any]]:
+    """The random features' frequencies, as a trace names them."""
+    if isinstance(learner, PaperLearner):
+        return {"frequencies": learner.features.frequencies}
+    assert isinstance(learner, DefaultLearner)
+    return {f"frequencies_{view}": drawn for view, drawn in learner.features.frequencies.items()}
+
+
+class _Clock:
+    """Seconds that pass only when the run says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, *wake_at: float | None) -> None:
+        """By a second, or to the first of these times if they are later, in whole seconds."""
+        first = min((when for when in wake_at if when is not None), default=self.now)
+        self.now = max(self.now + 1.0, float(np.ceil(first)))
+
+
+class _Published(msgspec.Struct, gc=False):
+    """What the observer reads of a prediction."""
+
+    client: str
+    sample: str
+    prediction: float | None
+
+
+class _Observer:
+    """Reads what the federation publishes, as a user's consumer would."""
+
+    def __init__(self, bus: MemoryBus, federation: str) -> None:
+        self._model, self._updates = f"{federation}.model", f"{federation}.updates"
+        self._session = bus.session(Subscription("observer", (f"{federation}.predictions",), (self._model, self._updates)))
+        self.uplink_bytes = 0
+        self.model_bytes = 0
+
+    def new_predictions(self) -> list[_Published]:
+        predictions = []
+        while polled := self._session.poll(0.0, 10_000):
+            for record in polled.tables:
+                if record.topic == self._model:
+                    self.model_bytes += record_size(record)
+                else:
+                    self.uplink_bytes += record_size(record)
+            predictions += [msgspec.json.decode(record.value or b"", type=_Published) for record in polled.records]
+        return predictions
+
+
+def _start(kind: str, settings: PofmklSettings, bus: MemoryBus, clock: _Clock) -> Worker:
+    """A worker of this kind, with the topics that it needs; each has one partition where any number will do."""
+    # The operator's [bus] is for another bus: a group named there would be one group of both kinds here.
+    own = settings.model_copy(update={"role": RoleSection(kind=kind), "bus": Bus(commit_interval_ms=0)})
+    wanted = {topic.name: topic for topic in find_kind(kind).topics(own)}
+    missing = wanted.keys() - bus.describe(wanted).keys()
+    bus.create([replace(wanted[name], partitions=wanted[name].partitions or 1) for name in sorted(missing)])
+    return build_worker(own, bus, clock)
+
+
+def _check_letters(bus: MemoryBus, federation: str) -> None:
+    """DataError with the reason for the first sample that was refused: its round would wait for it without end."""
+    for letter in bus.read(f"{federation}.dead-letters"):
+        headers = {name: content.decode(errors="replace") for name, content in letter.headers}
+        if headers["topic"] == "samples":
+            client = (letter.key or b"").decode(errors="replace")
+            raise DataError(f"a sample of {client} was refused ({headers['error']}): {headers['text']}")
+
+
+def _diverged(cause: str, settings: PofmklSettings) -> DataError:
+    return DataError(
+        f"the federation diverged: {cause}. "
+        f"Lower learning.learning_rate = {settings.learning.rate:g} or learning.regularisation = "
+        f"{settings.learning.regularisation:g}, or send more kernels an upload (section [uplink])."
+    )
+
+
+def _running_mean(labels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Squared errors of predicting the mean of the client's labels so far, zero before the first."""
+    counts = np.arange(len(labels))[:, None]
+    before = np.cumsum(labels, axis=0) - labels
+    return np.asarray(np.square(before / np.maximum(counts, 1) - labels))
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def local_predictions(
+    settings: PofmklSettings, inputs: NDArray[np.float64], labels: NDArray[np.float64], names: Sequence[str]
+) -> NDArray[np.float64]:
+    """Predictions (T, K) of clients that learn alone, each with parameters of its own, every kernel at every sample.
+
+    inputs (T, K, d) and labels (T, K) are on the learning scale. A learner on its own may diverge where the federation does not;
+    its predictions are no numbers then.
+    """
+    learning = settings.learning
+    if learning.preset == "default":
+        return alone(settings, inputs, labels, list(names))
+    kind = POFMKLClassifier if learning.loss == "logistic" else POFMKLRegressor
+    predictions = np.empty(labels.shape)
+    for client in range(labels.shape[1]):
+        learner = kind(
+            kernels=settings.kernels.dictionary(),
+            features_per_kernel=learning.features_per_kernel,
+            learning_rate=learning.rate,
+            regularisation=learning.regularisation,
+            precision=learning.precision,
+            seed=settings.federation.seed,
+        )
+        for number in range(len(labels)):
+            sample: dict[Hashable, float] = dict(enumerate(inputs[number, client].tolist()))
+            label = labels[number, client]
+            if isinstance(learner, POFMKLClassifier):
+                predicted = learner.predict_proba_one(sample)[True]
+                learner.learn_one(sample, bool(label))
+            else:
+                predicted = learner.predict_one(sample)
+                learner.learn_one(sample, label)
+            predictions[number, client] = predicted
+    return predictions

@@ -1,0 +1,27 @@
+"""``streamfl replay``: a data set's rows as samples of clients."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.role import ConfigurationError
+from streamfl.simulation.laboratory import Replayed
+from streamfl.simulation.sources import LabelColumnOption, LateByOption, OwnerColumnOption, SampleRows
+from streamfl.simulation.tables import read_data
+
+__all__ = ["samples"]
+
+
+def samples(
+    asked: Replayed, label: LabelColumnOption = None, client_column: OwnerColumnOption = None, label_delay: LateByOption = None
+) -> SampleRows:
+    """The rows as the settings say that samples look, keyed by the client; with [labels] their labels under the same key."""
+    settings = cast(PofmklSettings, asked.settings)
+    if settings.samples is None:
+        raise ConfigurationError(f"{asked.config}: the section [samples] is missing: it names the topic and the fields")
+    if settings.labels is None and label_delay is not None:
+        raise ConfigurationError(f"--label-delay = {label_delay}: without the section [labels] a label comes with its sample")
+    table = read_data(asked.data)
+    clients = settings.federation.clients
+    return SampleRows(settings.samples, settings.labels, table, asked.data, clients, label, client_column, label_delay)

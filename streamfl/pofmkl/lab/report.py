@@ -1,0 +1,88 @@
+"""A run as a person judges it: a table's rows, and a picture of error and regret over time."""
+
+from __future__ import annotations
+
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.kernels import loss_named
+from streamfl.pofmkl.lab.federation import Outcome
+from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, label_axes
+
+__all__ = ["picture", "regret_over_time", "rows"]
+
+_CLASSIFICATION = {"log_loss": "Log loss, federation", "accuracy": "Accuracy, federation", "auc": "AUC, federation"}
+
+
+def regret_over_time(outcome: Outcome) -> NDArray[np.float64]:
+    """Regret (11) of the average client after each round, (T,): its loss so far minus that of its best kernel so far.
+
+    Needs an outcome of a traced run; KeyError otherwise.
+    """
+    trace = outcome.trace()
+    loss = loss_named(outcome.settings.learning.loss)
+    own = np.cumsum(loss.value(trace["predictions"], trace["labels"]), axis=0)
+    kernels = np.cumsum(loss.value(trace["kernel_predictions"], trace["labels"][..., None]), axis=0)
+    return np.asarray((own - kernels.min(axis=2)).mean(axis=1), dtype=np.float64)
+
+
+def rows(outcome: Outcome) -> list[tuple[str, str]]:
+    """What was measured and its value, ready to print."""
+    summary = outcome.summary()
+    budget = summary["uplink_budget_bytes"]
+    sent = summary["uplink_bytes"]
+    local = summary["mse_local_only"]
+    allowed = "no budget" if budget is None else f"{_bytes(budget)} allowed ({sent / budget:.0%} used)"
+    return [
+        ("Samples", f"{summary['samples']:,} of {summary['clients']} clients"),
+        ("MSE, federation", f"{summary['mse']:.5f}"),
+        *((text, f"{summary[name]:.5f}") for name, text in _CLASSIFICATION.items() if summary[name] is not None),
+        ("MSE, each client on its own", f"{local:.5f}" if np.isfinite(local) else "diverged"),
+        ("MSE, each client's running mean", f"{summary['mse_running_mean']:.5f}"),
+        *((f"MSE, challenger {name}", f"{mse:.5f}") for name, mse in summary["mse_challengers"].items()),
+        ("Regret per sample", f"{summary['regret_mean'] / summary['rounds']:.5f}"),
+        ("Sent by the clients", f"{_bytes(sent)}, {allowed}"),
+        ("Time", f"{summary['seconds']:.1f} s"),
+    ]
+
+
+def picture(outcome: Outcome, path: Path, title: str) -> None:
+    """Write mean squared error and regret over time to ``path``; the ending says the format. Needs a traced run.
+
+    Challengers are lines at the error that they end with.
+    """
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    regret = regret_over_time(outcome)
+    rounds = np.arange(1, len(regret) + 1)
+    figure, (errors, regrets) = pyplot.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    for name, squared, colour, width in (
+        ("running mean", outcome.mean, MEAN, 1.5),
+        ("each client on its own", outcome.local, LOCAL, 1.5),
+        ("federation", outcome.squared_errors, FEDERATION, 2.5),
+    ):
+        errors.plot(rounds, np.cumsum(squared.mean(axis=1)) / rounds, color=colour, linewidth=width, label=name)
+    for style, (name, mse) in zip(cycle(STYLES), outcome.challengers.items(), strict=False):
+        errors.axhline(mse, color="black", linewidth=1, linestyle=style, label=f"{name}, at the end")
+    label_axes(errors, "Mean squared error so far", "samples a client")
+    errors.set_yscale("log")
+    errors.legend(frameon=False, fontsize=8)
+    regrets.plot(rounds, regret / rounds, color=FEDERATION, linewidth=2.5)
+    label_axes(regrets, "Regret per sample", "samples a client")
+    figure.suptitle(title)
+    figure.savefig(path, dpi=140)
+    pyplot.close(figure)
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

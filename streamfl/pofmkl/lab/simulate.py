@@ -1,0 +1,23 @@
+"""``streamfl simulate`` of clients with samples of their own."""
+
+from __future__ import annotations
+
+from streamfl.pofmkl.lab.report import rows
+from streamfl.pofmkl.lab.streams import ClientColumnOption, ClientsOption, RoundsOption, read_streams, run_with_progress
+from streamfl.simulation.laboratory import Asked, Report
+
+__all__ = ["simulate"]
+
+
+def simulate(
+    asked: Asked, clients: ClientsOption = None, rounds: RoundsOption = None, client_column: ClientColumnOption = None
+) -> Report:
+    """Deal the rows of the data set to clients and run the federation; errors as :func:`~streamfl.pofmkl.lab.streams.deal`."""
+    settings, streams = read_streams(asked.config, asked.data, asked.label, clients, rounds, asked.seed, client_column)
+    outcome = run_with_progress(settings, streams, asked.trace)
+    return Report(
+        title=f"Federation on {asked.data}",
+        rows=rows(outcome),
+        figures={**outcome.summary(), **streams.left_out},
+        arrays=outcome.trace() if asked.trace else {},
+    )

@@ -1,0 +1,188 @@
+"""A data set dealt to clients, each with rows of its own."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from streamfl.console import say
+from streamfl.pofmkl import SYSTEM
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.lab.federation import Outcome
+from streamfl.pofmkl.lab.federation import simulate as run_federation
+from streamfl.records.samples import DataError, SamplesSection
+from streamfl.role import ConfigurationError
+from streamfl.settings import load_kind, load_settings
+from streamfl.simulation.tables import client_names, input_names, numbers, read_data, unread_columns
+
+__all__ = ["ClientColumnOption", "ClientsOption", "RoundsOption", "Streams", "deal", "read_streams", "run_with_progress", "scaled"]
+
+ClientsOption = Annotated[int | None, typer.Option(min=1, help="K; left out: federation.clients.")]
+RoundsOption = Annotated[int | None, typer.Option(min=1, help="T, samples a client; left out: all there are.")]
+ClientColumnOption = Annotated[
+    str | None, typer.Option(help="The column with the client; left out: row t K + k is sample t of client k.")
+]
+
+
+@dataclass(frozen=True)
+class Streams:
+    """A data set dealt to K clients, in its own units: inputs (T, K, d), labels (T, K), names: the data's own, if it has any.
+
+    largest_norm, label_range: over all usable rows, dealt or not, so that the scale depends on neither K nor T. dropped: rows that
+    lack something. unused_rows, unused_clients: usable, and not dealt. shortest: the client whose rows were used up first, where
+    that ended the run. unread: columns that are no inputs because they hold no numbers.
+    """
+
+    inputs: NDArray[np.float64]
+    labels: NDArray[np.float64]
+    largest_norm: float
+    label_range: tuple[float, float]
+    dropped: int
+    names: list[str] | None = None
+    unused_rows: int = 0
+    unused_clients: int = 0
+    shortest: str | None = None
+    unread: tuple[str, ...] = ()
+
+    @property
+    def left_out(self) -> dict[str, Any]:
+        """What of the data the run has not seen, as commands print it."""
+        return {
+            "dropped_rows": self.dropped,
+            "unused_rows": self.unused_rows,
+            "unused_clients": self.unused_clients,
+            "unread_columns": list(self.unread),
+        }
+
+
+def read_streams(
+    config: Path,
+    data: str,
+    label: str,
+    clients: int | None,
+    rounds: int | None,
+    seed: int | None,
+    client_column: str | None,
+) -> tuple[PofmklSettings, Streams]:
+    """The settings of ``config`` with the scales of the data, and the data dealt to its clients."""
+    federation = {name: value for name, value in (("clients", clients), ("seed", seed)) if value is not None}
+    kind = load_kind(config)
+    if kind not in SYSTEM.kinds:
+        raise ConfigurationError(f"{config}: role.kind = {kind!r} has no clients with rows of their own")
+    settings = load_settings(config, PofmklSettings, {"federation": federation})
+    features = settings.samples.features if settings.samples is not None else settings.federation.features
+    named = features if isinstance(features, list) else None
+    streams = deal(data, label, settings.federation.clients, rounds, named, client_column)
+    if streams.dropped:
+        say(f"{streams.dropped} rows have no number in some column, or no client, and are left out")
+    if streams.shortest is not None and streams.unused_rows:
+        used = streams.labels.size
+        say(
+            f"{streams.unused_rows} of {used + streams.unused_rows} usable rows are not used: every client takes part in every "
+            f"round, and the rows of {streams.shortest!r} end after {len(streams.labels)}. With --clients N the N clients with the "
+            "most rows take part; streamfl replay writes every row"
+        )
+    return scaled(settings, streams), streams
+
+
+def deal(
+    location: str,
+    label: str,
+    clients: int,
+    rounds: int | None,
+    features: list[str] | None = None,
+    client_column: str | None = None,
+) -> Streams:
+    """Deal the rows of a data set in which every number is finite; DataError if there are too few.
+
+    With ``client_column`` the clients are the ``clients`` of its values that have the most rows, in the order of the file, each
+    with its rows in order; rows without one are left out. All clients have as many rows as the one with the fewest: what is
+    measured and compared is a round of all clients, and a round without some of them would be another federation.
+    """
+    table = read_data(location)
+    names = input_names(table, features, (label, client_column), location)
+    if label in names:
+        raise ConfigurationError(f"--label {label}: samples.features names it too: what is to be predicted cannot be an input")
+    inputs = numbers(table, names, location)
+    labels = numbers(table, [label], location)[:, 0]
+    present = np.isfinite(inputs).all(axis=1) & np.isfinite(labels)
+    own: dict[str, list[int]] = {}
+    if client_column is not None:
+        owners = client_names(table, client_column, location)
+        present &= np.array([owner is not None for owner in owners])
+        for row in np.flatnonzero(present).tolist():
+            own.setdefault(str(owners[row]), []).append(row)
+        if len(own) < clients:
+            raise DataError(f"{location}: {client_column} names {len(own)} clients, {clients} are asked for")
+    usable = np.flatnonzero(present)
+    # Of those with equally many rows the first.
+    most_rows = set(sorted(own, key=lambda name: -len(own[name]))[:clients])
+    chosen = [name for name in own if name in most_rows] if own else None
+    most = len(usable) // clients if chosen is None else min(len(own[name]) for name in chosen)
+    if most < (rounds or 1):
+        raise DataError(
+            f"{location}: {len(usable)} usable rows give each of {clients} clients {most} samples, {rounds or 1} are asked for"
+        )
+    shortest = None if chosen is None or rounds is not None else min(chosen, key=lambda name: len(own[name]))
+    rounds = rounds or most
+    if chosen is None:
+        dealt = usable[: rounds * clients].reshape(rounds, clients)
+    else:
+        dealt = np.array([own[name][:rounds] for name in chosen]).T
+    low, high = float(labels[usable].min()), float(labels[usable].max())
+    if low == high:
+        raise DataError(f"{location}: the label {label} is {low:g} in every row: there is nothing to learn")
+    if not math.isfinite(high - low):
+        raise DataError(f"{location}: the label {label} reaches from {low:g} to {high:g}, too far for a number: change its unit")
+    with np.errstate(over="ignore"):
+        largest = float(np.linalg.norm(inputs[usable], axis=1).max()) or 1.0
+    if not math.isfinite(largest):
+        raise DataError(
+            f"{location}: inputs as large as {np.abs(inputs[usable]).max():g}: the norm of a row is no finite number. "
+            "Name other columns in samples.features, or change their unit"
+        )
+    return Streams(
+        inputs[dealt],
+        labels[dealt],
+        largest,
+        (low, high),
+        dropped=table.rows - len(usable),
+        names=chosen,
+        unused_rows=len(usable) - dealt.size,
+        unused_clients=len(own) - clients if own else 0,
+        shortest=shortest,
+        unread=() if features else tuple(unread_columns(table, names, (label, client_column))),
+    )
+
+
+def scaled(settings: PofmklSettings, streams: Streams) -> PofmklSettings:
+    """The settings with the scales of the data, and with the run's length as the horizon unless one is given."""
+    samples = settings.samples or SamplesSection(topic="samples")
+    samples = samples.model_copy(update={"input_norm": streams.largest_norm, "label_range": streams.label_range})
+    learning = settings.learning
+    if "horizon" not in learning.model_fields_set:
+        learning = learning.model_copy(update={"horizon": len(streams.labels)})
+    return settings.model_copy(update={"samples": samples, "learning": learning})
+
+
+def run_with_progress(settings: PofmklSettings, streams: Streams, trace: bool) -> Outcome:
+    """Run the federation, with a bar on stderr."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("samples", total=streams.labels.size)
+        return run_federation(
+            settings,
+            streams.inputs,
+            streams.labels,
+            names=streams.names,
+            trace=trace,
+            progress=lambda samples: bar.update(task, completed=samples),
+        )

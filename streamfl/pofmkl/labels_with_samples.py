@@ -1,0 +1,195 @@
+"""Labels that come with their samples: a sample is predicted and learnt at once, and both wait for the model together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.kernels import LOGISTIC
+from streamfl.pofmkl.learner import Batch, Learner, Learnt
+from streamfl.pofmkl.live_challengers import LiveChallengers
+from streamfl.pofmkl.model import ModelTable
+from streamfl.pofmkl.outcomes import Outcomes
+from streamfl.pofmkl.predictions import PredictionWriter
+from streamfl.pofmkl.seats import Client, ClientKey, Seats
+from streamfl.pofmkl.uploads import Upload, Uploads
+from streamfl.pofmkl.waiting_room import Line, SampleRoom, WaitingSample
+from streamfl.records.labels import Label
+from streamfl.records.samples import Sample
+from streamfl.restored import check_name
+from streamfl.role import Measurement, Notice, PeerError, Send, StateChange
+
+__all__ = ["LabelsWithSamples", "StepTrace"]
+
+
+@dataclass(frozen=True)
+class StepTrace:
+    """One labelled sample as it was learnt: everything needed to compute it again."""
+
+    client: str
+    inputs: NDArray[Any]
+    label: float
+    prediction: float
+    kernel_predictions: NDArray[Any]
+    kernel_order: NDArray[Any]
+    drawn_bin: int
+    bin_probability: float
+    sent: NDArray[np.bool_]
+    log_weights: NDArray[np.float64]
+
+
+class LabelsWithSamples:
+    """Takes each client's samples in order; one that has to wait for the model is remembered, and so are those behind it.
+
+    trace: is told of every labelled sample.
+    challengers: learn beside it, and nothing else depends on them.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        model: ModelTable,
+        seats: Seats,
+        uploads: Uploads,
+        outcomes: Outcomes,
+        predictions: PredictionWriter,
+        *,
+        budgeted: bool,
+        challengers: LiveChallengers | None,
+        trace: Callable[[StepTrace], None] | None,
+    ) -> None:
+        self.trace = trace
+        self._learner = learner
+        self._model = model
+        self._seats = seats
+        self._uploads = uploads
+        self._outcomes = outcomes
+        self._predictions = predictions
+        self._budgeted = budgeted
+        self._challengers = challengers
+        self.room = SampleRoom(learner.dimension, learner.loss is LOGISTIC)
+
+    def open(self, partition: int) -> None:
+        self.room.open(partition)
+
+    def close(self, partition: int) -> None:
+        self.room.close(partition)
+        if self._challengers is not None:
+            self._challengers.close(partition)
+
+    def arrive(self, key: ClientKey, client: Client | None, message: Sample | Label, record_key: bytes | None) -> None:
+        if client is None or not isinstance(message, Sample):
+            raise PeerError("malformed", "a label came on a topic of its own, and there is no [labels]")
+        self.room.put(client, (message, record_key))
+
+    def advance(self, now: float, *, tick: bool) -> list[Send]:
+        clients: list[Client] = []
+        samples: list[WaitingSample] = []
+        starts: list[int] = []
+        uploads: dict[int, Upload] = {}
+        room = self.room
+        for line in room.ready.values():
+            start = len(samples)
+            self._admit(line, samples, uploads, now)
+            if len(samples) > start:
+                clients.append(line.client)
+                starts.append(start)
+            room.remember(line, len(samples) - start)
+        room.rest(self._uploads, self._budgeted)
+        return self._learn(clients, samples, starts, uploads, now) if samples else []
+
+    def _admit(self, line: Line[WaitingSample], samples: list[WaitingSample], uploads: dict[int, Upload], now: float) -> None:
+        """Add the samples that a client may learn now, and by their place the uploads of those that have a label."""
+        items, start = line.items, len(samples)
+        while items:
+            if items[0][0].label is not None:
+                upload = self._uploads.for_label(line.client, now)
+                if upload is None:
+                    break
+                uploads[len(samples)] = upload
+            samples.append(items.popleft())
+        self.room.left(line, len(samples) - start)
+
+    def _learn(
+        self, clients: list[Client], samples: list[WaitingSample], starts: list[int], uploads: dict[int, Upload], now: float
+    ) -> list[Send]:
+        given = [sample.label for sample, _ in samples]
+        batch = Batch(
+            rows=np.array([client.row for client in clients]),
+            starts=np.array(starts),
+            counts=np.diff([*starts, len(samples)]),
+            inputs=np.array([sample.features for sample, _ in samples], dtype=self._learner.input_dtype),
+            labels=np.array([0.0 if label is None else label for label in given]),
+            labelled=np.array([label is not None for label in given]),
+        )
+        learnt = self._learner.predict_and_learn(batch, self._model.parameters, self._model.squared_norms)
+        sends = self._predictions.records(samples, learnt.predictions)
+        orders = self._uploads.gather(uploads, learnt)
+        self._outcomes.count(len(samples), len(samples) - len(uploads))
+        self._outcomes.learnt(learnt.predictions[batch.labelled], batch.labels[batch.labelled])
+        if self._challengers is not None:
+            self._challengers.run((upload.client.key, samples[place][0]) for place, upload in uploads.items())
+        for client in clients:
+            self._seats.touch(client)
+        if self.trace is not None:
+            self._tell(uploads, batch, learnt, orders, self.trace)
+        return sends + self._uploads.send_complete(uploads.values(), now)
+
+    def _tell(
+        self,
+        uploads: dict[int, Upload],
+        batch: Batch,
+        learnt: Learnt,
+        orders: dict[int, NDArray[Any]],
+        trace: Callable[[StepTrace], None],
+    ) -> None:
+        after = learnt.log_weights_after
+        for place, upload in uploads.items():
+            sent = np.zeros(self._learner.kernels, dtype=np.bool_)
+            sent[list(upload.record.kernels)] = True
+            trace(
+                StepTrace(
+                    client=upload.client.record.name,
+                    inputs=batch.inputs[place],
+                    label=float(batch.labels[place]),
+                    prediction=float(learnt.scores[place]),
+                    kernel_predictions=learnt.kernel_predictions[place],
+                    kernel_order=orders.get(place, np.arange(self._learner.kernels)),
+                    drawn_bin=upload.record.drawn_bin,
+                    bin_probability=upload.record.probability,
+                    sent=sent,
+                    log_weights=after[place] - after[place].max(),
+                )
+            )
+
+    @property
+    def wake_at(self) -> float | None:
+        return self.room.wake_at(self._uploads)
+
+    def set_back(self, now: float) -> None:
+        """Samples wait for the model and for bytes, not for a time."""
+
+    def forget(self, client: Client) -> Iterable[bytes]:
+        if self._challengers is not None:
+            self._challengers.forget(client.key)
+        return self.room.forget_client(client)
+
+    def changed_state(self) -> Iterable[StateChange]:
+        return self.room.changed_state()
+
+    def restore(self, kind: bytes, partition: int, rest: bytes, value: bytes) -> None:
+        if kind != b"waiting":
+            raise PeerError("malformed", "it was remembered with labels on a topic of their own: with [labels]")
+        name = check_name(rest[8:])
+        sample = self.room.decoded(name, value)
+        self.room.restore(self._seats.known((partition, name)), int.from_bytes(rest[:8], "big"), sample)
+
+    def notices(self) -> Iterable[Notice]:
+        return ()
+
+    def measure(self) -> Iterable[Measurement]:
+        return () if self._challengers is None else self._challengers.measure()

@@ -1,0 +1,166 @@
+"""Labels that come later, on a topic of their own: a sample is predicted at once, and its label waits for the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from streamfl.kernels import LOGISTIC
+from streamfl.pofmkl.learner import Learner
+from streamfl.pofmkl.model import ModelTable
+from streamfl.pofmkl.outcomes import Outcomes
+from streamfl.pofmkl.predictions import PredictionWriter
+from streamfl.pofmkl.restored import check_label
+from streamfl.pofmkl.seats import Client, ClientKey, Seats
+from streamfl.pofmkl.uploads import Uploads
+from streamfl.pofmkl.waiting_room import WaitingRoom
+from streamfl.records.input_watch import InputWatch
+from streamfl.records.join import JoinKey, LabelJoin, Pair
+from streamfl.records.labels import Label
+from streamfl.records.samples import Sample
+from streamfl.role import Measurement, Notice, PeerError, Send, StateChange
+
+__all__ = ["LateLabels"]
+
+
+class LateLabels:
+    """Joins each sample with its label, and learns the pairs in order: the pace of a client is that of its labels.
+
+    join: remembers the samples and labels that wait for each other, and the pairs that wait for the model.
+    watch: is told of every pair.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        model: ModelTable,
+        seats: Seats,
+        uploads: Uploads,
+        outcomes: Outcomes,
+        predictions: PredictionWriter,
+        *,
+        budgeted: bool,
+        join: LabelJoin,
+        watch: InputWatch,
+    ) -> None:
+        self._learner = learner
+        self._model = model
+        self._seats = seats
+        self._uploads = uploads
+        self._outcomes = outcomes
+        self._predictions = predictions
+        self._budgeted = budgeted
+        self._join = join
+        self.watch = watch
+        self.room: WaitingRoom[Pair] = WaitingRoom()
+        self._arrived: dict[ClientKey, list[tuple[Sample | Label, bytes | None]]] = {}
+
+    def open(self, partition: int) -> None:
+        self.room.open(partition)
+        self._join.open(partition)
+
+    def close(self, partition: int) -> None:
+        self.room.close(partition)
+        self._join.close(partition)
+
+    def arrive(self, key: ClientKey, client: Client | None, message: Sample | Label, record_key: bytes | None) -> None:
+        if client is None:
+            self._join.check_room(*key)
+        self._arrived.setdefault(key, []).append((message, record_key))
+
+    def advance(self, now: float, *, tick: bool) -> list[Send]:
+        if tick:
+            self._join.expire(now)
+        arrived, self._arrived = list(self._arrived.items()), {}
+        sends = self._learn_pairs(now)
+        # One message of each client at a time: of each client what came first goes first.
+        for place in range(max((len(own) for _, own in arrived), default=0)):
+            wave = [(key, *own[place]) for key, own in arrived if len(own) > place]
+            pairs = [
+                self._join.label(JoinKey(key[0], message.client, message.sample), message.label, now)
+                for key, message, _ in wave
+                if isinstance(message, Label)
+            ]
+            samples = [(key, message, record_key) for key, message, record_key in wave if isinstance(message, Sample)]
+            if samples:
+                pairs += self._predict(samples, sends, now)
+            for pair in pairs:
+                if pair is not None:
+                    self._put(self._seats[pair.key[:2]], pair)
+            sends += self._learn_pairs(now)
+        return sends
+
+    def _predict(self, samples: list[tuple[ClientKey, Sample, bytes | None]], sends: list[Send], now: float) -> list[Pair | None]:
+        """Predict one sample of each of these clients; the pairs with labels that were there first."""
+        clients = [self._seats[key] for key, _, _ in samples]
+        inputs = np.array([sample.features for _, sample, _ in samples], dtype=self._learner.input_dtype)
+        forecast = self._learner.predict(np.array([client.row for client in clients]), inputs, self._model.parameters)
+        sends += self._predictions.records([(sample, record_key) for _, sample, record_key in samples], forecast.predictions)
+        self._outcomes.count(len(samples))
+        pairs = []
+        for client, (_, sample, _), content in zip(clients, samples, forecast.encoded(), strict=True):
+            self._seats.touch(client)
+            pairs.append(self._join.sample(JoinKey(client.key[0], sample.client, sample.id), content, now))
+        return pairs
+
+    def _put(self, client: Client, pair: Pair) -> None:
+        self.room.put(client, pair)
+        self.watch.pair()
+
+    def _learn_pairs(self, now: float) -> list[Send]:
+        """Learn every label whose client may learn now, one of each client at a time."""
+        sends: list[Send] = []
+        while True:
+            admitted = [(line, self._uploads.for_label(line.client, now)) for line in self.room.ready.values() if line.items]
+            learning = [(line, line.items.popleft(), upload) for line, upload in admitted if upload is not None]
+            if not learning:
+                self.room.rest(self._uploads, self._budgeted)
+                return sends
+            labels = np.array([pair.label for _, pair, _ in learning])
+            learnt = self._learner.learn(
+                np.array([line.client.row for line, _, _ in learning]),
+                [pair.content for _, pair, _ in learning],
+                labels,
+                self._model.parameters,
+                self._model.squared_norms,
+            )
+            for line, pair, _ in learning:
+                self._join.learnt(pair.key, now)
+                self.room.left(line, 1)
+                self._seats.touch(line.client)
+            uploads = {place: upload for place, (_, _, upload) in enumerate(learning)}
+            self._uploads.gather(uploads, learnt)
+            self._outcomes.learnt(learnt.predictions, labels)
+            sends += self._uploads.send_complete(uploads.values(), now)
+
+    @property
+    def wake_at(self) -> float | None:
+        times = (self.room.wake_at(self._uploads), self._join.wake_at)
+        return min([when for when in times if when is not None], default=None)
+
+    def set_back(self, now: float) -> None:
+        self._join.set_back(now)
+
+    def forget(self, client: Client) -> Iterable[bytes]:
+        self.room.forget(client)
+        self._join.forget(*client.key)
+        return ()
+
+    def changed_state(self) -> Iterable[StateChange]:
+        for partition, name, value in self._join.changed_state():
+            yield StateChange("state", partition, b"join/" + name, value)
+
+    def restore(self, kind: bytes, partition: int, rest: bytes, value: bytes) -> None:
+        if kind != b"join":
+            raise PeerError("malformed", "it was remembered with labels in the samples: without [labels]")
+        pair = self._join.restore(partition, rest, value, self._learner.check_forecast)
+        if pair is not None:
+            check_label(pair.label, self._learner.loss is LOGISTIC)
+            self._put(self._seats.known(pair.key[:2]), pair)
+
+    def notices(self) -> Iterable[Notice]:
+        return self._join.notices()
+
+    def measure(self) -> Iterable[Measurement]:
+        return self._join.measure()

@@ -1,0 +1,186 @@
+"""The experts that a client of the default learner has to itself, and its latest samples, which they are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.pofmkl.client_journal import ChangedParts, check_size, cut, part_key
+from streamfl.pofmkl.client_scales import LARGEST_TARGET, Scale
+from streamfl.pofmkl.neighbours import neighbour_predictions
+from streamfl.pofmkl.restored import check_kept
+from streamfl.pofmkl.views import LAGS
+from streamfl.pofmkl.windowed import ChangeDetector, RiverExperts, Windowed
+
+__all__ = ["LOCAL_EXPERTS", "LocalExperts"]
+
+LOCAL_EXPERTS = ("running-mean", "last-label", "neighbours", "scaled-neighbours")
+
+KIND = b"k"
+# As many samples are kept as fit in what the rest of a client's state leaves of these bytes, within these limits.
+STATE_BYTES, MOST_KEPT, LEAST_KEPT = 65_536, 256, 16
+# The latest samples of this many clients stay in the processor's caches.
+BLOCK_ROWS = 32
+
+Floats = NDArray[np.float64]
+
+
+class LocalExperts:
+    """The local experts, and a ring of each client's latest samples, one slot of the changelog a sample.
+
+    River's models and the detector of changes are made from the ring too. A kept sample is ``width`` projected inputs, the labels
+    before it, its own label, and the error of its prediction where changes are looked for.
+
+    names: of ``LOCAL_EXPERTS``.
+    width: columns of the projected inputs.
+    other_bytes: what the rest of a client's state takes.
+    river, loss: names of River's models that learn these samples, and the loss that they are for.
+    detector: whether changes of the clients' errors are looked for.
+    changed: where changed slots are noted.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        width: int,
+        other_bytes: int,
+        river: Sequence[str],
+        loss: Literal["square", "logistic"],
+        detector: bool,
+        changed: ChangedParts,
+    ) -> None:
+        self._names = [name for name in LOCAL_EXPERTS if name in names]
+        self._width = width
+        self._label = width + LAGS
+        self._columns = self._label + 1 + detector
+        self._river = [*river]
+        self._changed = changed
+        self.size = min(MOST_KEPT, max(LEAST_KEPT, (STATE_BYTES - other_bytes) // (4 * self._columns)))
+        self._river_models = self._detectors = None
+        if self._river:
+            self._river_models = Windowed(lambda: RiverExperts(self._river, loss, width, self._label), self.size)
+        if detector:
+            self._detectors = Windowed(lambda: ChangeDetector(self._label + 1), self.size)
+        self._kept = np.empty((0, self.size, self._columns), np.float32)
+
+    @property
+    def count(self) -> int:
+        """How many experts there are."""
+        return len(self._names) + len(self._river)
+
+    @property
+    def sample_bytes(self) -> int:
+        return 4 * self._columns
+
+    @property
+    def finds_changes(self) -> bool:
+        return self._detectors is not None
+
+    def grow(self, count: int) -> None:
+        """Add empty rows."""
+        self._kept = np.concatenate([self._kept, np.zeros((count, self.size, self._columns), np.float32)])
+
+    def forget(self, row: int) -> None:
+        self._kept[row] = 0
+        self._forget_windows(row)
+
+    def keep(self, rows: NDArray[np.intp], scale: Scale, labels: Floats, errors: Floats) -> None:
+        """Put one sample of each of these clients into its ring. errors (rows,): of their predictions, between 0 and 1."""
+        columns = [scale.queries, scale.lags, labels[:, None]]
+        if self._detectors is not None:
+            columns.append(errors[:, None])
+        kept = np.hstack(columns).astype("<f4")
+        slots = scale.kept % self.size
+        self._kept[rows, slots] = kept
+        for row, slot, content in zip(rows.tolist(), slots.tolist(), cut(kept, self.sample_bytes), strict=True):
+            self._changed.put(row, part_key(KIND, slot), content)
+
+    def predict(self, rows: NDArray[np.intp], scale: Scale) -> Floats:
+        """What each local expert predicts, (rows, count); the running mean until they know better."""
+        by_name = {"running-mean": scale.mean, "last-label": np.where(np.isnan(scale.lags[:, 0]), scale.mean, scale.lags[:, 0])}
+        if {"neighbours", "scaled-neighbours"} & set(self._names):
+            plain, scaled = scale.mean.copy(), scale.mean.copy()
+            having = np.flatnonzero(scale.known)
+            if len(having):
+                plain[having], scaled[having] = self._neighbours(rows[having], scale.at(having)).T
+            by_name |= {"neighbours": plain, "scaled-neighbours": scaled}
+        chosen = [by_name[name] for name in self._names] + [*self._river_predictions(rows, scale).T]
+        return np.stack(chosen, axis=1) if chosen else np.empty((len(rows), 0))
+
+    def _neighbours(self, rows: NDArray[np.intp], scale: Scale) -> Floats:
+        """(rows, 2): predictions from the nearest samples by plain and by scaled distance. Each client has one sample at least."""
+        filled = np.minimum(scale.kept, self.size)
+        result = np.empty((len(rows), 2))
+        for start in range(0, len(rows), BLOCK_ROWS):
+            block = slice(start, start + BLOCK_ROWS)
+            used = slice(0, int(filled[block].max()))
+            kept = self._kept[rows[block], used]
+            lags = kept[..., self._width : self._label] - scale.mean[block, None, None]
+            lags /= scale.deviation[block, None, None]
+            np.clip(lags, -LARGEST_TARGET, LARGEST_TARGET, out=lags)
+            lags[np.isnan(lags)] = 0.0
+            result[block] = neighbour_predictions(
+                scale.queries[block].astype(np.float32),
+                scale.scaled_lags[block].astype(np.float32),
+                kept[..., : self._width],
+                lags.astype(np.float32),
+                kept[..., self._label],
+                filled[block],
+                scale.variances[block].astype(np.float32),
+            )
+        return result
+
+    def _river_predictions(self, rows: NDArray[np.intp], scale: Scale) -> Floats:
+        """(rows, river): what River's models predict; the running mean where one has no opinion."""
+        result = np.repeat(scale.mean[:, None], len(self._river), axis=1)
+        if self._river_models is not None:
+            queries = scale.queries.astype(np.float32)
+            for place in np.flatnonzero(scale.known).tolist():
+                row = int(rows[place])
+                experts = self._river_models.at(row, self._kept[row], int(scale.kept[place]))
+                result[place] = experts.predict(queries[place])
+        return np.where(np.isnan(result), scale.mean[:, None], result)
+
+    def samples_since_change(self, row: int, kept: int) -> int:
+        """How many samples there are since the client's errors rose, if its latest sample showed it; otherwise 0."""
+        return 0 if self._detectors is None else self._detectors.at(row, self._kept[row], kept).samples_since
+
+    def begin_anew(self, row: int, kept: int, since: int) -> Floats:
+        """Forget all but the latest ``since`` of ``kept`` samples; returns the labels of these, oldest first."""
+        latest = self._kept[row, np.arange(kept - since, kept) % self.size]
+        self._kept[row, :since] = latest
+        for slot, content in enumerate(cut(latest.astype("<f4"), self.sample_bytes)):
+            self._changed.put(row, part_key(KIND, slot), content)
+        self._forget_windows(row)
+        return np.asarray(latest[:, self._label], np.float64)
+
+    def _forget_windows(self, row: int) -> None:
+        for windows in (self._river_models, self._detectors):
+            if windows is not None:
+                windows.forget(row)
+
+    def part_keys(self) -> Iterable[bytes]:
+        """Every key that a slot may be remembered under."""
+        return (part_key(KIND, slot) for slot in range(self.size))
+
+    def restore(self, row: int, key: bytes, value: bytes) -> bool:
+        """Take back a slot; False if the key is not one. PeerError if the sample cannot be one."""
+        slot = int.from_bytes(key[1:], "big")
+        if not (key[:1] == KIND and slot < self.size and key == part_key(KIND, slot)):
+            return False
+        check_size(value, self.sample_bytes)
+        kept = np.frombuffer(value, "<f4")
+        check_kept(kept, self._width, self._label)
+        self._kept[row, slot] = kept
+        return True
+
+    def snapshot(self, row: int) -> NDArray[np.float32]:
+        """A copy of the client's ring, (size, columns); the label is column ``label_column``."""
+        return np.array(self._kept[row])
+
+    @property
+    def label_column(self) -> int:
+        return self._label

@@ -1,0 +1,98 @@
+"""The server's model as a client hears of it: whether it can be used, and whether a new version is owed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from streamfl.pofmkl.agreement import Agreement
+from streamfl.pofmkl.messages import KernelParameters, ServerSettings, ShardVersion, SignedVersion
+from streamfl.pofmkl.model import ModelTable
+from streamfl.role import Measurement, PeerError
+from streamfl.silence import Silence
+
+__all__ = ["ModelWatch"]
+
+NO_MODEL = (
+    "no server answers: updates go out, and no model newer than version {} has come for {:g} s. Start the pofmkl-server, or look "
+    "at what its log says of this client's updates"
+)
+
+
+class ModelWatch:
+    """Gives the model's records to its table, and watches what becomes of it.
+
+    table: the model.
+    agreement: whether the model is made with this client's settings.
+    lockstep: whether this client counts rounds.
+    patience: seconds without a new version after which the server is silent, while it owes one.
+    """
+
+    def __init__(self, table: ModelTable, agreement: Agreement, lockstep: bool, patience: float) -> None:
+        self._table = table
+        self.agreement = agreement
+        self._lockstep = lockstep
+        self._silence = Silence(patience)
+        self._versions = table.versions
+        self._sent = 0.0
+        # Uploads sent when the model last changed.
+        self._answered = 0.0
+
+    @property
+    def wake_at(self) -> float | None:
+        return self._silence.wake_at
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the model is not in use as it should be."""
+        if self._table.trouble is not None:
+            return f"the model is not in use as it is published: {self._table.trouble}"
+        if not self._lockstep and any(self._table.lockstep):
+            return (
+                'learning.staleness = "lockstep" at the server and not here: most of what is learnt here comes too late and is '
+                "ignored; set the same at both"
+            )
+        return NO_MODEL.format(max(self._table.versions), self._silence.patience) if self._silence.overdue else None
+
+    def hear(self, message: KernelParameters | ShardVersion | SignedVersion | ServerSettings, shard: int) -> None:
+        """Take a record of the model's topic; PeerError if it does not fit."""
+        if isinstance(message, ServerSettings):
+            self.agreement.told(message.values)
+            return
+        try:
+            self._table.apply(message, shard)
+        except PeerError as error:
+            if error.reason == "configuration":
+                self.agreement.refused(shard, error.text)
+            raise
+        if not isinstance(message, KernelParameters):
+            self.agreement.fits(shard)
+
+    def look(self, sent: float, waiting: bool, wait_for_model: Callable[[], bool], now: float, *, tick: bool) -> None:
+        """Note what the server owes: a new version after updates, and for whoever waits for one.
+
+        sent: uploads sent so far.
+        waiting: something waits to be learnt.
+        wait_for_model: whether anything of it waits for the model and not for a byte budget, asked where it matters.
+        """
+        silence = self._silence
+        if self._table.versions != self._versions:
+            silence.answered()
+            self._versions, self._answered = self._table.versions, sent
+        # One update may change nothing, as one that came twice. Updates that go on going out change something.
+        if sent > self._sent or waiting:
+            silence.asked(now)
+        self._sent = sent
+        if tick:
+            if sent == self._answered and not wait_for_model():
+                # All wait for their byte budget.
+                silence.answered()
+            silence.look(now)
+
+    def nobody_asks(self) -> None:
+        """The last partition was closed: no version is owed any more."""
+        self._silence.answered()
+
+    def measure(self) -> Iterable[Measurement]:
+        yield Measurement("model_version", "gauge", "Version of the model in use", max(self._table.versions), (), True)
+        text = "Kernels' parameters in the model topic that belong to no version that the server signed"
+        yield Measurement("unsigned_parameters", "counter", text, self._table.unsigned)

@@ -1,0 +1,130 @@
+"""How well a worker's clients predict: the labels that came, the errors of the latest predictions, and the regret."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.kernels import LOGISTIC
+from streamfl.pofmkl.learner import Learner
+from streamfl.pofmkl.live_challengers import WINDOW, classification_measurements, recent_arrays
+from streamfl.pofmkl.seats import Seats
+from streamfl.role import Measurement, Notice
+
+__all__ = ["Outcomes"]
+
+# This many predictions at a time are looked at for whether most were kept within what labels can be.
+JUDGED_AT_ONCE = 50
+USELESS = (
+    "most of the last predictions were more than a label range beyond samples.label_range and were kept there: the model diverged, "
+    "or somebody else wrote updates. Look at samples.label_range and learning.learning_rate, and who may write to the updates; a "
+    "model that does not recover begins anew under another federation.name"
+)
+
+
+class Outcomes:
+    """Counts predictions and labels since it was made; nothing of it is remembered.
+
+    learner: whose sums and losses of each client the figures are computed from.
+    seats: the clients.
+    """
+
+    def __init__(self, learner: Learner, seats: Seats) -> None:
+        self.predicted = 0
+        self._learner = learner
+        self._seats = seats
+        self._labels = self._unlabelled = 0
+        self._recent: deque[tuple[float, float]] = deque(maxlen=WINDOW)
+        self._told_bounded = 0
+        # Predictions, and those of them that were bounded, when they were judged last; and what was found.
+        self._judged, self._useless = (0, 0), False
+
+    def count(self, predicted: int, unlabelled: int = 0) -> None:
+        """So many samples were predicted, some of which came without a label."""
+        self.predicted += predicted
+        self._unlabelled += unlabelled
+
+    def learnt(self, predictions: NDArray[np.float64], labels: NDArray[np.float64]) -> None:
+        """Labels were learnt, (labels,) both."""
+        self._labels += len(labels)
+        self._recent.extend(zip(predictions[-WINDOW:].tolist(), labels[-WINDOW:].tolist(), strict=True))
+
+    def judge(self) -> None:
+        """Look whether most of the latest predictions are of use."""
+        predicted, bounded = self.predicted - self._judged[0], self._learner.bounded - self._judged[1]
+        if predicted >= JUDGED_AT_ONCE:
+            self._judged, self._useless = (self.predicted, self._learner.bounded), 2 * bounded > predicted
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the predictions are of no use."""
+        return USELESS if self._useless else None
+
+    def notices(self) -> Iterable[Notice]:
+        bounded = self._learner.bounded - self._told_bounded
+        self._told_bounded = self._learner.bounded
+        if bounded:
+            yield Notice(
+                "bounded_predictions",
+                f"{bounded} predictions were more than a label range beyond samples.label_range and were kept there: the model "
+                "diverged, the labels are not in that range, or somebody else writes into the model topic",
+            )
+
+    def ever_learnt(self) -> bool:
+        """Whether any client ever learnt a label, before a restart included."""
+        return bool(self._sums()[:, 1].any())
+
+    def total_regret(self) -> float:
+        """R = sum_t L(f, y) - min_i sum_t L(f_i, y), summed over clients   (POF-MKL, eq. 11)."""
+        return float(self._regrets().sum())
+
+    def regret(self) -> dict[str, float]:
+        """Each client's regret (11), without the regularisation term."""
+        return dict(zip(self._seats.names, self._regrets().tolist(), strict=True))
+
+    def mean_squared_error(self) -> float:
+        """Of all predictions whose label came; 0 before the first."""
+        _, labels, squared_errors, _ = self._sums().sum(axis=0).tolist()
+        return squared_errors / labels if labels else 0.0
+
+    def _regrets(self) -> NDArray[np.float64]:
+        return np.asarray(self._sums()[:, 3] - self._kernel_losses().min(axis=1))
+
+    def _sums(self) -> NDArray[np.float64]:
+        return self._learner.sums(self._seats.rows)
+
+    def _kernel_losses(self) -> NDArray[np.float64]:
+        return self._learner.kernel_losses(self._seats.rows)
+
+    def measure_counts(self) -> Iterable[Measurement]:
+        """What came."""
+        yield Measurement("samples", "counter", "Samples predicted", self.predicted, (), True)
+        yield Measurement("predictions", "counter", "Predictions published", self.predicted, (), True)
+        yield Measurement("labels", "counter", "Labels learnt from", self._labels, (), True)
+        yield Measurement("unlabelled_samples", "counter", "Samples that came without a label", self._unlabelled)
+        yield Measurement("drifts", "counter", "Rises of a client's error that were found and reacted to", self._learner.drifts)
+
+    def measure_errors(self) -> Iterable[Measurement]:
+        """How well it was predicted."""
+        labels, regret = self._sums()[:, 1].sum(), self.total_regret()
+        text = "Predictions kept at one label range beyond samples.label_range"
+        yield Measurement("bounded_predictions", "counter", text, self._learner.bounded)
+        yield Measurement(
+            "regret", "gauge", "Loss of the predictions minus loss of each client's best kernel, summed over clients", regret
+        )
+        yield Measurement(
+            "regret_per_sample", "gauge", "Regret divided by the labels learnt from", regret / labels if labels else 0.0
+        )
+        yield Measurement("mse", "gauge", "Mean squared error of all predictions, on the learning scale", self.mean_squared_error())
+        predictions, recent_labels = recent_arrays(self._recent)
+        windowed = float(np.square(predictions - recent_labels).mean()) if self._recent else 0.0
+        yield Measurement(
+            "mse_windowed", "gauge", "Mean squared error of the last 1000 predictions, on the learning scale", windowed, (), True
+        )
+        if self._learner.loss is LOGISTIC:
+            yield from classification_measurements(predictions, recent_labels)
+        best = int(np.argmin(self._kernel_losses().sum(axis=0)))
+        yield Measurement("best_kernel", "gauge", "Number of the kernel with the smallest loss over all clients", best)

@@ -1,0 +1,49 @@
+"""The records that a user's consumers read: a prediction of every sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.pofmkl.messages import Prediction
+from streamfl.pofmkl.model import ModelTable
+from streamfl.records.samples import Sample
+from streamfl.role import Send
+
+__all__ = ["PredictionWriter"]
+
+
+class PredictionWriter:
+    """Makes the records.
+
+    encode: the bytes of a prediction.
+    original: takes a prediction or label back to the label's own unit.
+    model: whose version each prediction names.
+    """
+
+    def __init__(self, encode: Callable[[Prediction], bytes], original: Callable[[float], float], model: ModelTable) -> None:
+        self._encode = encode
+        self._original = original
+        self._model = model
+
+    def records(self, samples: Iterable[tuple[Sample, bytes | None]], predictions: NDArray[np.float64]) -> list[Send]:
+        """A record for each sample, under its own record's key. predictions (samples,)."""
+        original, encode, version = self._original, self._encode, self._model.name
+        return [
+            Send(
+                "predictions",
+                key,
+                encode(
+                    Prediction(
+                        sample.client,
+                        sample.id,
+                        original(prediction),
+                        version,
+                        None if sample.label is None else original(sample.label),
+                    )
+                ),
+            )
+            for (sample, key), prediction in zip(samples, predictions.tolist(), strict=True)
+        ]

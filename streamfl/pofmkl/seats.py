@@ -1,0 +1,255 @@
+"""The clients that a worker remembers: who has a seat, who was seen when, and whose state has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from streamfl.pofmkl.bandwidth import Budgets, TokenBucket, UpdateCost
+from streamfl.pofmkl.client_record import ClientRecord, UploadRecord, part_key
+from streamfl.pofmkl.learner import Learner
+from streamfl.role import PeerError, StateChange
+from streamfl.seeding import UniformSequence
+from streamfl.sequences import epoch_at, is_to_come
+
+__all__ = ["Client", "ClientKey", "Seats"]
+
+# When a client was seen is remembered this finely: each step of it is a record of the changelog.
+STEPS_OF_EXPIRY = 64
+
+ClientKey = tuple[int, str]
+"""A partition, and the name of a client whose samples come there."""
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """A client that has a seat.
+
+    record: what is remembered of it, without the upload that is gathered and the learner's numbers.
+    row: by which the learner knows it.
+    draws: its random numbers, one an upload.
+    bucket: its byte budget, if there is one.
+    cost: of its uploads.
+    """
+
+    record: ClientRecord
+    key: ClientKey
+    row: int
+    draws: UniformSequence
+    bucket: TokenBucket | None
+    cost: UpdateCost
+
+
+class Seats:
+    """At most ``limit`` clients. One without a sample for ``expiry`` seconds makes room for another.
+
+    Idleness is measured by the newest time that the samples of any partition have come to, and not by the clock: nobody is idle
+    because the worker was away, and a partition that falls silent keeps no seats.
+
+    learner: keeps each client's personal numbers in a row.
+    budgets: keeps each client's byte budget.
+    seed: of the federation.
+    """
+
+    def __init__(self, learner: Learner, budgets: Budgets, seed: int, limit: int, expiry: float) -> None:
+        self.limit = limit
+        self.expiry = expiry
+        self.expired = 0
+        self._learner = learner
+        self._budgets = budgets
+        self._seed = seed
+        self._clients: dict[ClientKey, Client] = {}
+        # The time that each partition's samples have come to.
+        self._reached: dict[int, float] = {}
+        # Times at which nobody made room in this batch: strangers may ask for a seat with every sample.
+        self._full: set[float] = set()
+        self._touched: dict[ClientKey, Client] = {}
+        self._forgotten: dict[tuple[int, bytes], None] = {}
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(self._clients.values())
+
+    def __getitem__(self, key: ClientKey) -> Client:
+        return self._clients[key]
+
+    def find(self, key: ClientKey) -> Client | None:
+        return self._clients.get(key)
+
+    def named(self, name: str) -> list[Client]:
+        """The clients of this name: one a partition that it has samples in."""
+        return [client for key, client in self._clients.items() if key[1] == name]
+
+    @property
+    def rows(self) -> list[int]:
+        """By which the learner knows the clients, in the order of ``names``."""
+        return [client.row for client in self._clients.values()]
+
+    @property
+    def names(self) -> list[str]:
+        return [name for _, name in self._clients]
+
+    @property
+    def partitions(self) -> Collection[int]:
+        """Those that are open."""
+        return self._reached.keys()
+
+    def open(self, partition: int) -> None:
+        self._reached[partition] = 0.0
+
+    def close(self, partition: int) -> list[Client]:
+        """Forget a partition's clients, which another worker remembers; returns them."""
+        del self._reached[partition]
+        closed = [client for key, client in self._clients.items() if key[0] == partition]
+        for client in closed:
+            del self._clients[client.key]
+            self._learner.give_back(client.row)
+            self._touched.pop(client.key, None)
+        self._forgotten = {key: None for key in self._forgotten if key[0] != partition}
+        return closed
+
+    def touch(self, client: Client) -> None:
+        """What is remembered of the client has changed."""
+        self._touched[client.key] = client
+
+    def see(self, key: ClientKey, written_at: float) -> Client | None:
+        """The client of whom a sample came that was written then; None if it has no seat, and then no time moves on."""
+        client = self._clients.get(key)
+        if client is not None:
+            reached = self.reached(key[0], written_at)
+            self._reached[key[0]] = reached
+            if client.record.seen_at != reached:
+                client.record.seen_at = reached
+                self._touched[key] = client
+        return client
+
+    def reached(self, partition: int, written_at: float) -> float:
+        """The time that the partition's samples come to with one that was written then, in coarse steps."""
+        reached = self._reached[partition]
+        return written_at if not reached or written_at >= reached + self.expiry / STEPS_OF_EXPIRY else reached
+
+    def give(self, key: ClientKey, now: float) -> Client:
+        """A seat for a new client."""
+        # A life of the client's state is told from an earlier one that was lost by when it began.
+        client = self._seat(key, ClientRecord(key[1], epoch=epoch_at(now), tokens=float("inf"), filled_at=now))
+        # Even if its first sample has to wait: the epoch must be the same after a restart.
+        self._touched[key] = client
+        return client
+
+    def _seat(self, key: ClientKey, record: ClientRecord) -> Client:
+        bucket, cost = self._budgets.give(record)
+        client = Client(record, key, self._learner.borrow(), UniformSequence(self._seed, "bin", record.name), bucket, cost)
+        self._clients[key] = client
+        return client
+
+    def longest_idle(self, at: float, busy: Callable[[Client], bool]) -> Client | None:
+        """The client that has been idle for longest, and for long enough; None if none has been.
+
+        at: the time that the newcomer's partition has come to. busy: whether something of a client waits or is gathered.
+        """
+        longest, idle = None, self.expiry
+        reached = max(at, *self._reached.values())
+        for key, client in self._clients.items() if reached not in self._full else ():
+            if not client.record.seen_at:
+                # As the first releases remembered it.
+                client.record.seen_at = reached
+                self._touched[key] = client
+            if not busy(client) and reached - client.record.seen_at >= idle:
+                longest, idle = client, reached - client.record.seen_at
+        if longest is None:
+            self._full.add(reached)
+        return longest
+
+    def batch_is_over(self) -> None:
+        """Whoever asks for a seat is looked for room again."""
+        self._full = set()
+
+    def forget(self, client: Client, more: Iterable[bytes]) -> None:
+        """Give the seat back, and remember nothing of the client. more: keys of the changelog that others remember it under."""
+        key, name = client.key, client.record.name.encode()
+        parts = self._learner.part_keys(client.row)
+        for remembered in (b"client/" + name, *(part_key(name, part) for part in parts), *more):
+            self._forgotten[key[0], remembered] = None
+        self._learner.give_back(client.row)
+        del self._clients[key]
+        self._touched.pop(key, None)
+
+    def set_back(self, now: float) -> None:
+        """Let everything that was noted after ``now`` have been now: the clock was ahead."""
+        for key, client in self._clients.items():
+            filled = client.bucket or client.record
+            if filled.filled_at > now:
+                filled.filled_at = now
+                self._touched[key] = client
+            if client.record.seen_at > now:
+                client.record.seen_at = now
+                self._touched[key] = client
+            self.renew_epoch(client, now)
+        self._reached.update({partition: now for partition, reached in self._reached.items() if reached > now})
+
+    def renew_epoch(self, client: Client, now: float) -> None:
+        """Give up an epoch that a clock far ahead named: the server would refuse it until that time comes."""
+        if is_to_come(client.record.epoch, now):
+            client.record.epoch = epoch_at(now)
+            self._touched[client.key] = client
+
+    def release(self, learnt_on: tuple[int, ...]) -> None:
+        """The model went back to versions that it had before: labels that were learnt on these do not count.
+
+        Whoever wrote the versions in between, to wait for the next would be to wait for ever.
+        """
+        for client in self._clients.values():
+            if client.record.learnt_on == learnt_on:
+                client.record.learnt_on = None
+                self._touched[client.key] = client
+
+    def forgotten(self) -> Iterable[StateChange]:
+        """What has to be forgotten since the last call, before anything is remembered: a client that was forgotten may be back."""
+        for partition, key in self._forgotten:
+            yield StateChange("state", partition, key, None)
+        self._forgotten = {}
+
+    def changed_state(self, upload_of: Callable[[Client], UploadRecord | None]) -> Iterable[StateChange]:
+        """The clients that have changed since the last call. upload_of: the upload that a client gathers, with its steps."""
+        encode = msgspec.msgpack.Encoder().encode
+        remembered = self._learner.remember([client.row for client in self._touched.values()])
+        for (key, client), numbers in zip(self._touched.items(), remembered, strict=True):
+            record = client.record
+            if client.bucket is not None:
+                record.tokens, record.filled_at = client.bucket.tokens, client.bucket.filled_at
+            record.numbers, record.upload = numbers, upload_of(client)
+            name = record.name.encode()
+            yield StateChange("state", key[0], b"client/" + name, encode(record))
+            record.numbers, record.upload = b"", None
+            for part, content in self._learner.parts(client.row):
+                yield StateChange("state", key[0], part_key(name, part), content)
+        self._touched = {}
+
+    def known(self, key: ClientKey) -> Client:
+        """The client that is being restored: what is remembered of it comes in any order."""
+        return self._clients.get(key) or self._seat(key, ClientRecord(key[1], epoch=0))
+
+    def restore(self, key: ClientKey, record: ClientRecord) -> Client:
+        """Take back a client; the upload that it gathers stays in ``record``. PeerError if it is another's."""
+        if record.name != key[1]:
+            raise PeerError("malformed", f"it is the state of client {record.name!r}")
+        client = self.known(key)
+        self._reached[key[0]] = max(self._reached[key[0]], record.seen_at)
+        self._learner.restore(client.row, record.numbers)
+        client.record = record
+        if client.bucket is not None:
+            client.bucket.tokens, client.bucket.filled_at = min(record.tokens, client.bucket.depth), record.filled_at
+        record.numbers = b""
+        return client
+
+    def restore_part(self, key: ClientKey, part: bytes, value: bytes) -> None:
+        """Take back a part of what the learner remembers of a client."""
+        self._learner.restore_part(self.known(key).row, part, value)
+
+    def elsewhere(self, name: str) -> Sequence[int]:
+        """The partitions in which a client of this name has a seat."""
+        return [partition for partition in self._reached if (partition, name) in self._clients]

@@ -1,0 +1,265 @@
+"""One shard of the server: whose updates count, and when a step is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from streamfl.moments import time_written
+from streamfl.pofmkl.incidents import Incidents
+from streamfl.pofmkl.members import Members
+from streamfl.pofmkl.messages import LARGEST_STEP, LARGEST_TARGET, Update
+from streamfl.pofmkl.rounds import Round
+from streamfl.pofmkl.server_steps import ServerStep
+from streamfl.pofmkl.shard_model import Federation, ShardModel, blocks, norms
+from streamfl.role import ConfigurationError, PeerError, Received, Rejection, StateChange
+from streamfl.sequences import check_numbers
+
+__all__ = ["Shard"]
+
+# So many clients are named in a line of the log.
+NAMED = 5
+
+
+class Shard:
+    """Orders the parts of a shard that have state of their own: its members, its round and its model.
+
+    federation: what all shards share.
+    number: of this one, which is the partition of its updates.
+    step: how updates move its parameters.
+    incidents: what happens is noted there.
+    """
+
+    def __init__(self, federation: Federation, number: int, step: ServerStep, incidents: Incidents) -> None:
+        self.members = Members(federation.clients, federation.client_expiry)
+        self.round = Round(federation.round_timeout)
+        self.model = ShardModel(federation, number, step, incidents)
+        self._federation = federation
+        self._number = number
+        self._incidents = incidents
+        self._settled = False
+
+    def settle(self) -> None:
+        """Look at what was restored, once, when all of it is there. ConfigurationError if it cannot go on so."""
+        if self._settled:
+            return
+        self._settled = True
+        dimension, remembered = self._federation.dimension, self.round.dimension
+        if dimension is None and not remembered:
+            raise ConfigurationError(
+                "federation.features is missing: a federation that begins says what its samples consist of, such as "
+                'features = ["t1", "t2"] in [federation], the same at every member; or how many numbers they are, such as '
+                "features = 16, where they come as one list"
+            )
+        if dimension is not None:
+            if remembered not in (0, dimension):
+                raise ConfigurationError(
+                    f"federation.features: {dimension} are given, and what was learnt so far is of {remembered}. "
+                    "Give those that it was learnt from, or set another federation.name to begin anew"
+                )
+            if not remembered:
+                self.round.dimension = dimension
+        self.model.settle(self.round.dimension)
+        self.round.missing = self.members.awaited - self.round.pending.keys()
+        was_lockstep = self.model.version != self.model.updates or self.round.over_at is not None
+        if not self._federation.lockstep and was_lockstep:
+            if self.round.pending:
+                self._close_round()
+            self.model.count_updates_from_now()
+            self.round.leave()
+
+    def receive(self, messages: Sequence[Received], now: float, rejections: list[Rejection]) -> None:
+        """Take messages in order; what is refused is added to ``rejections``."""
+        for block in blocks(messages, lambda received: received.message):
+            self._receive_block(block, now, rejections)
+        self.members.batch_is_over()
+
+    def _receive_block(self, messages: Sequence[Received], now: float, rejections: list[Rejection]) -> None:
+        """Take messages whose numbers are checked and added up together."""
+        sound: list[Received] = []
+        for received in messages:
+            try:
+                self._check(received, now)
+                sound.append(received)
+            except PeerError as error:
+                rejections.append(Rejection(received, error))
+        steps = self._federation.steps([received.message for received in sound])
+        largest_norm = self.model.step.largest_norm
+        # One comparison for all: it is False for a NaN, too.
+        bounded = np.abs(steps).max(axis=1, initial=0.0) <= LARGEST_STEP
+        short = bounded if largest_norm is None else norms(steps) <= largest_norm
+        all_sound = bool((bounded & short).all())
+        applied: list[Update] = []
+        row = 0
+        for received in sound:
+            update: Update = received.message
+            rows = slice(row, row := row + len(update.kernels))
+            try:
+                if not (all_sound or bounded[rows].all()):
+                    raise PeerError("not_finite", f"a step holds a NaN, an infinity or a number above {LARGEST_STEP:g}")
+                if not (all_sound or short[rows].all()):
+                    raise PeerError("too_large", f"a target row is longer than {LARGEST_TARGET:g}: is its label clipped?")
+                # Whoever wrote the time may have a clock that is ahead.
+                if self._hear(update, min(time_written(received.record.timestamp, now), now)):
+                    applied.append(update)
+            except PeerError as error:
+                rejections.append(Rejection(received, error))
+        if applied:
+            self.model.apply(applied)
+
+    def _check(self, received: Received, now: float) -> None:
+        """PeerError for an update that no client of this federation writes, whatever it said before."""
+        update: Update = received.message
+        federation, model = self._federation, self.model
+        if received.record.key != update.client.encode():
+            raise PeerError("forged", f"update of client {update.client!r} under the key {received.record.key!r}")
+        model.check_fingerprint(update.fingerprint)
+        check_numbers(update.epoch, update.sequence, time_written(received.record.timestamp, now))
+        kernels = update.kernels
+        if not model.kernels.issuperset(kernels) or (len(kernels) > 1 and list(kernels) != sorted(set(kernels))):
+            raise PeerError("kernel", f"kernels {kernels[:5]} are not an ascending subset of shard {self._number}")
+        expected = len(kernels) * federation.row_length * np.dtype(federation.dtype).itemsize
+        if len(update.steps) != expected:
+            raise PeerError("shape", f"steps of {len(kernels)} kernels have {len(update.steps)} bytes, expected {expected}")
+
+    def _hear(self, update: Update, at: float) -> bool:
+        """Remember who was heard; whether the update is to be applied at once."""
+        lockstep, model, members, incidents = self._federation.lockstep, self.model, self.members, self._incidents
+        # What may be refused comes first: a message that is refused closes no round by its time, either.
+        if update.dimension != self.round.dimension:
+            raise PeerError(
+                "configuration", f"made from samples of {update.dimension} features; the federation's have {self.round.dimension}"
+            )
+        name = update.client
+        if update.model_version > model.version:
+            self._hear_of_unknown_version(update)
+        if members.was_heard(name, update.epoch, update.sequence) and not self._is_made_again(update):
+            text = f"update {update.sequence} of client {name!r} came again and changed nothing; if this goes on, two speak for it"
+            incidents.ignore("duplicate", text)
+            return False
+        if not update.kernels and (not lockstep or update.model_version < model.version):
+            incidents.ignore("empty", f"client {name!r} sent an update of nothing, on version {update.model_version}")
+            return False
+        giving_way = members.make_room(name, at, bool(update.kernels))
+        if lockstep:
+            self.close_timed_out(at)
+            if update.model_version < model.version - 1:
+                self._ignore_late(update)
+                return False
+        if giving_way is not None:
+            self._forget(giving_way)
+            incidents.expired_clients += 1
+        if members.note(name, update.epoch, update.sequence, at, bool(update.kernels)):
+            incidents.superseded += 1
+            incidents.say(
+                "superseded",
+                f"client {name!r} speaks with two voices: update {update.sequence} of epoch {update.epoch} came after a later one. "
+                "Are its samples in two partitions (key them by client), or does somebody else speak for it?",
+            )
+        incidents.staleness = float(max(0, model.version - update.model_version))
+        if not lockstep:
+            model.count_updates()
+            return True
+        members.takes_part(name, update.model_version)
+        if update.model_version < model.version:
+            if name in members.awaited and name not in self.round.pending:
+                self.round.missing.add(name)
+            self._ignore_late(update)
+            return False
+        self.round.add(update, at)
+        self._close_complete()
+        return False
+
+    def _hear_of_unknown_version(self, update: Update) -> None:
+        """A client names a version that was never published. PeerError where its steps depend on what it read."""
+        federation, model = self._federation, self.model
+        model.publish_anew(update)
+        if update.model_version == model.version + 1 and federation.lockstep and federation.shards == 1:
+            # Clients wait for a version that they have not sent anything on. Shards have to stay at one version, though.
+            self.round.mislead()
+        if federation.lockstep or model.step.largest_norm is None:
+            raise PeerError(
+                "unknown_version",
+                f"the update names version {update.model_version}, which was never published: {model.version} was",
+            )
+
+    def _is_made_again(self, update: Update) -> bool:
+        """Whether a client's number comes again on a version that has not heard it yet.
+
+        Under at_least_once a client may be killed with its update out and its state not. It says something under the same number
+        once more, on the next version; not to hear it would leave the round waiting for ever.
+        """
+        current = update.model_version == self.model.version and update.client not in self.round.pending
+        return self._federation.lockstep and current and self.members.speaks_for(update.client, update.epoch)
+
+    def _ignore_late(self, update: Update) -> None:
+        # Somebody else may have told the client of another version, and then it waits for the version to change.
+        self.model.tell_again(update.model_version)
+        self._incidents.ignore(
+            "late",
+            f"an update of client {update.client!r} is of version {update.model_version}, the round is of {self.model.version}: "
+            'it changed nothing. If most are late, is learning.staleness = "lockstep" at the clients as it is here?',
+        )
+
+    def forget(self, name: str) -> None:
+        """Forget a client, and close the round if it waited for nobody else."""
+        self.settle()
+        self._forget(name)
+        self._close_complete()
+
+    def _forget(self, name: str) -> None:
+        self.members.forget(name)
+        self.round.forget(name)
+
+    def close_timed_out(self, at: float) -> None:
+        """Close the round if it has waited for long enough by then."""
+        over_at = self.round.over_at
+        if over_at is None or at < over_at:
+            return
+        self._incidents.timed_out_rounds += 1
+        clients, heard, silent = self._federation.clients, len(self.round.pending), sorted(self.round.missing)
+        unheard = 0 if self.round.record.ever_timed_out else clients - heard - len(silent)
+        names = ", ".join(map(repr, silent[:NAMED])) + (f" and {len(silent) - NAMED} more" if len(silent) > NAMED else "")
+        self._incidents.say(
+            "round_timed_out",
+            f"round {self.model.version} of shard {self._number} was closed after {self.round.timeout:g} s with "
+            f"{heard} clients, without {names or 'any that was heard before'}"
+            + (f"; {unheard} of federation.clients = {clients} were never heard" if unheard > 0 else "")
+            + '. It is not waited for until it takes part again; with learning.staleness = "async" nobody is waited for',
+        )
+        self.members.let_time_out(silent)
+        self.round.let_time_out()
+        self._close_round()
+
+    def _close_complete(self) -> None:
+        if self.round.is_complete(self._federation.clients):
+            self._close_round()
+
+    def _close_round(self) -> None:
+        updates = self.round.in_order()
+        self.model.apply(updates)
+        self.model.end_round(len(updates), self.round.record.misled)
+        self.members.were_there(self.round.pending)
+        self.round.begin_anew(self.members.awaited)
+
+    def set_back(self, now: float) -> None:
+        """Let whatever was noted after ``now`` have been now: the clock was ahead."""
+        self.round.set_back(now)
+        self.members.set_back(now)
+
+    def changed_state(self) -> Iterable[StateChange]:
+        for name, member in self.members.changed_state():
+            yield StateChange("state", self._number, b"client/" + name.encode(), member)
+        for key, value in self.round.changed_state():
+            yield StateChange("state", self._number, key, value)
+        yield from self.model.changed_state(self.round.dimension)
+
+    def restore(self, key: bytes, value: bytes) -> None:
+        """Take back a value of the server's changelog; PeerError if it is none."""
+        self.model.was_remembered()
+        kind, _, name = key.partition(b"/")
+        if kind == b"client":
+            self.members.restore(name.decode(), value)
+        elif not self.round.restore(kind, name, value) and not self.model.restore(key, value):
+            raise PeerError("malformed", f"server state {key!r} is not known to this release")

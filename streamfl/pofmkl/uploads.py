@@ -1,0 +1,335 @@
+"""The uploads of a worker's clients, from the first label of each until it is sent."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from streamfl.pofmkl.bandwidth import Budgets, Uplink
+from streamfl.pofmkl.bins import draw_bins
+from streamfl.pofmkl.client_record import UploadRecord
+from streamfl.pofmkl.learner import Learner, Learnt
+from streamfl.pofmkl.messages import LARGEST_STEP, UPDATE, Update
+from streamfl.pofmkl.model import ModelTable
+from streamfl.pofmkl.pace import Pace
+from streamfl.pofmkl.rows import Rows
+from streamfl.pofmkl.seats import Client, ClientKey, Seats
+from streamfl.role import Measurement, PeerError, Send
+from streamfl.wire import VERSION, decode_array, encode_array, encoded_size
+
+__all__ = ["Upload", "Uploads"]
+
+# Steps are computed this many at a time: with all kernels in a bin, the samples of a poll have hundreds of thousands.
+BLOCK_STEPS = 1024
+
+
+@dataclass(slots=True, eq=False)
+class Upload:
+    """An upload while it is gathered.
+
+    record: what is remembered of it, without the steps.
+    kernels_allowed: M.
+    uniform: the random number that its bin is drawn with.
+    step_rows: the rows in which the steps of its kernels are added up.
+    """
+
+    client: Client
+    record: UploadRecord
+    kernels_allowed: int = 0
+    uniform: float = 0.0
+    step_rows: list[int] = field(default_factory=list)
+
+
+class Uploads:
+    """Begins, gathers and sends uploads; remembers those that are open, each in its client's record.
+
+    An upload gathers all labels that its client learns while it is open if the learner's steps may be added up. Otherwise it is of
+    one label.
+
+    learner: whose steps are gathered.
+    model: whose versions the uploads are made on.
+    pace: how many labels a client may learn on one version.
+    uplink: what a client may send.
+    budgets: the clients' byte budgets.
+    seats: whose clients they are.
+    fingerprint: of the federation's settings.
+    seal_bytes: what a seal adds to a message.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        model: ModelTable,
+        pace: Pace,
+        uplink: Uplink,
+        budgets: Budgets,
+        seats: Seats,
+        fingerprint: int,
+        seal_bytes: int,
+    ) -> None:
+        self.sent = 0.0
+        self._learner = learner
+        self._model = model
+        self._pace = pace
+        self._uplink = uplink
+        self._budgets = budgets
+        self._seats = seats
+        self._fingerprint = fingerprint
+        self._seal_bytes = seal_bytes
+        self._open: dict[ClientKey, Upload] = {}
+        self._due: list[tuple[float, ClientKey]] = []
+        self._steps = Rows(learner.row_length)
+        self._row_bytes = learner.row_length * np.dtype(learner.dtype).itemsize
+        self._bytes = self._skipped = 0.0
+
+    def is_open(self, client: Client) -> bool:
+        return client.key in self._open
+
+    # ---- whose turn it is
+
+    def may_learn(self, client: Client) -> bool:
+        """Whether the client may learn another label on this version of the model."""
+        return self._pace.may_learn(client.record, self._model.versions)
+
+    def for_label(self, client: Client, now: float) -> Upload | None:
+        """The upload that the client's next label is for; None: the label has to wait."""
+        upload = None
+        if self._pace.may_learn(client.record, self._model.versions):
+            upload = self._open.get(client.key) or self._begin(client, now)
+        if upload is not None:
+            self._pace.count(client.record, self._model.versions)
+        return upload
+
+    def affordable_at(self, client: Client) -> float | None:
+        """When a client that waits only for its byte budget can go on; None: it does not wait for that."""
+        bucket = client.bucket
+        if bucket is None or self._pace.samples_per_version is None or client.key in self._open:
+            return None
+        # It is looked at again with the next version. A time that has passed would only be asked for again and again.
+        if not self.may_learn(client):
+            return None
+        lacking = client.cost.bytes_for(1) - bucket.tokens
+        # A microsecond more than it takes: times are rounded, and a tick too early would ask for another at the same time.
+        return bucket.filled_at + lacking / bucket.rate + 1e-6 if lacking > 0 else None
+
+    def _begin(self, client: Client, now: float) -> Upload | None:
+        """A new upload; None: the client has to wait for the bytes that it takes.
+
+        Where the model waits for this client, or the client for the model, it goes on only when it can send a kernel. To take part
+        in a round without sending would cost bytes and teach nothing, and the bucket would never fill.
+        """
+        bucket, kernels = client.bucket, self._learner.kernels
+        allowed = min(self._uplink.kernels_per_upload or kernels, kernels)
+        if bucket is not None:
+            allowed = client.cost.kernels_within(bucket.available(now), kernels)
+            if allowed:
+                # Its bytes leave the bucket here, so that sending can never overdraw it.
+                bucket.take(client.cost.bytes_for(allowed), now)
+            elif self._pace.samples_per_version is not None:
+                return None
+            else:
+                self._skipped += 1
+        record = client.record
+        upload = Upload(client, UploadRecord(now, self._model.versions), allowed, client.draws[record.uploads_drawn])
+        record.uploads_drawn += 1
+        if self._learner.summed:
+            self._keep_open(upload)
+        return upload
+
+    def _keep_open(self, upload: Upload) -> None:
+        self._open[upload.client.key] = upload
+        heapq.heappush(self._due, (upload.record.opened_at + self._pace.upload_interval, upload.client.key))
+
+    # ---- what is gathered
+
+    def gather(self, uploads: dict[int, Upload], learnt: Learnt) -> dict[int, NDArray[Any]]:
+        """Add to each upload what the sample at its place taught.
+
+        Returns, of each upload that began, the kernels in order of their weight, by the sample's place.
+        """
+        orders = self._draw_bins(uploads, learnt.log_weights)
+        self._add_steps(uploads, learnt)
+        return orders
+
+    def _draw_bins(self, uploads: dict[int, Upload], log_weights: NDArray[np.float64]) -> dict[int, NDArray[Any]]:
+        """Draw the bin of every upload that begins, from the weights before its first label   (Algorithm 1)."""
+        beginning: dict[int, Upload] = {}
+        for place, upload in uploads.items():
+            if upload.record.samples == 0:
+                beginning[place] = upload
+            upload.record.samples += 1
+        if not beginning:
+            return {}
+        at = list(beginning)
+        sizes = np.array([upload.kernels_allowed for upload in beginning.values()])
+        uniforms = np.array([upload.uniform for upload in beginning.values()])
+        bins, orders = draw_bins(log_weights[at], sizes, uniforms, self._uplink.exploration)
+        for upload, (number, probability, kernels) in zip(beginning.values(), bins, strict=True):
+            record = upload.record
+            record.drawn_bin, record.probability, record.kernels = number, probability, kernels
+            upload.step_rows = self._steps.borrow(len(kernels))
+        return dict(zip(at, orders, strict=True))
+
+    def _add_steps(self, uploads: dict[int, Upload], learnt: Learnt) -> None:
+        """Add each sample's steps for the kernels of its upload's bin to what the upload has gathered."""
+        sample_of: list[int] = []
+        kernel_of: list[int] = []
+        row_of: list[int] = []
+        probability_of: list[float] = []
+        for place, upload in uploads.items():
+            held = len(upload.step_rows)
+            sample_of += [place] * held
+            kernel_of += upload.record.kernels
+            row_of += upload.step_rows
+            probability_of += [upload.record.probability] * held
+        for start in range(0, len(sample_of), BLOCK_STEPS):
+            block = slice(start, start + BLOCK_STEPS)
+            rows = np.array(row_of[block])
+            with np.errstate(over="ignore", invalid="ignore"):
+                steps = learnt.steps(np.array(sample_of[block]), np.array(kernel_of[block]), np.array(probability_of[block]))
+            if not np.abs(steps).max(initial=0.0) <= LARGEST_STEP:
+                # What is gathered is remembered, and what is not finite could not be taken back.
+                steps = np.clip(np.nan_to_num(steps), -LARGEST_STEP, LARGEST_STEP)
+            if len(set(row_of[block])) < len(rows):
+                rows, sum_of = np.unique(rows, return_inverse=True)
+                steps = csr_array((np.ones(len(sum_of)), (sum_of, np.arange(len(sum_of))))) @ steps
+            self._steps.numbers[rows] += steps
+
+    # ---- what is sent
+
+    def send_complete(self, uploads: Iterable[Upload], now: float) -> list[Send]:
+        """Send those of these uploads that nothing more can join before the model changes: the model may wait for them."""
+        return self._send([upload for upload in dict.fromkeys(uploads) if self._is_complete(upload)], now)
+
+    def send_outdated(self, now: float) -> list[Send]:
+        """Send the open uploads that were begun on another version of the model."""
+        return self._send([upload for upload in self._open.values() if upload.record.versions != self._model.versions], now)
+
+    def send_due(self, now: float) -> list[Send]:
+        """Send the uploads that have been open for the upload interval."""
+        # Two uploads of one client that began at one time leave two equal entries.
+        due: dict[ClientKey, Upload] = {}
+        while (due_at := self.next_due) is not None and due_at <= now:
+            key = heapq.heappop(self._due)[1]
+            due[key] = self._open[key]
+        return self._send(list(due.values()), now)
+
+    @property
+    def next_due(self) -> float | None:
+        """When the next upload has been open for the upload interval."""
+        # An upload that ended before its time, with a new version of the model, has left its entry behind.
+        while self._due:
+            due_at, key = self._due[0]
+            upload = self._open.get(key)
+            if upload is not None and upload.record.opened_at + self._pace.upload_interval == due_at:
+                return due_at
+            heapq.heappop(self._due)
+        return None
+
+    def _is_complete(self, upload: Upload) -> bool:
+        return not self._learner.summed or self._pace.is_used_up(upload.client.record)
+
+    def _send(self, uploads: Sequence[Upload], now: float) -> list[Send]:
+        """End these uploads and send what they gathered."""
+        if not uploads:
+            return []
+        rows = [row for upload in uploads for row in upload.step_rows]
+        content = encode_array(np.clip(self._steps.numbers[rows], -LARGEST_STEP, LARGEST_STEP).astype(self._learner.dtype))
+        sends: list[Send] = []
+        start = 0
+        for upload in uploads:
+            client = upload.client
+            self._open.pop(client.key, None)
+            self._seats.touch(client)
+            end = start + self._row_bytes * len(upload.step_rows)
+            steps = [content[first : first + self._row_bytes] for first in range(start, end, self._row_bytes)]
+            start = end
+            if not steps:
+                continue
+            if client.bucket is not None:
+                client.bucket.sent(client.cost.bytes_for(len(steps)), now)
+            # Not at a tick alone: there is none while much lies unread.
+            self._seats.renew_epoch(client, now)
+            client.record.sequence += 1
+            self._add_updates(upload, steps, sends)
+            self.sent += 1
+        self._steps.give_back(rows)
+        return sends
+
+    def _add_updates(self, upload: Upload, steps: list[bytes], sends: list[Send]) -> None:
+        """Add a message for each shard that the upload has kernels of, in lockstep for every shard."""
+        record, made = upload.client.record, upload.record
+        name, shards = record.name.encode(), len(self._model.versions)
+        for shard in range(shards):
+            chosen = [index for index, kernel in enumerate(made.kernels) if kernel % shards == shard]
+            if not chosen and not self._pace.lockstep:
+                continue
+            update = Update(
+                version=VERSION,
+                fingerprint=self._fingerprint,
+                dimension=self._learner.dimension,
+                client=record.name,
+                epoch=record.epoch,
+                sequence=record.sequence,
+                model_version=made.versions[shard],
+                samples=made.samples,
+                kernels=tuple([made.kernels[index] for index in chosen]),
+                steps=b"".join([steps[index] for index in chosen]),
+            )
+            value = UPDATE.encode(update)
+            self._bytes += encoded_size(name, value) + self._seal_bytes
+            sends.append(Send("updates", name, value, partition=shard))
+
+    # ---- what is remembered
+
+    def remembered(self, client: Client) -> UploadRecord | None:
+        """The client's open upload with the steps gathered so far."""
+        upload = self._open.get(client.key)
+        if upload is None:
+            return None
+        upload.record.steps = encode_array(self._steps.numbers[upload.step_rows])
+        return upload.record
+
+    def restore(self, client: Client, record: UploadRecord) -> None:
+        """Take back an open upload. PeerError if it cannot be one of this federation."""
+        self.check_versions(record.versions)
+        kernels = record.kernels
+        if list(kernels) != sorted(set(kernels)) or not set(kernels) <= set(range(self._learner.kernels)):
+            raise PeerError("kernel", f"an upload of kernels {kernels[:5]} is remembered, there are {self._learner.kernels}")
+        shape = (len(kernels), self._learner.row_length)
+        steps = decode_array(record.steps, np.float64, shape, "the steps of a client")
+        rows = self._steps.borrow(len(kernels))
+        self._steps.numbers[rows] = steps
+        self._keep_open(Upload(client, record, step_rows=rows))
+
+    def check_versions(self, versions: tuple[int, ...] | None) -> None:
+        """PeerError for versions of a model with another number of shards."""
+        shards = len(self._model.versions)
+        if versions is not None and len(versions) != shards:
+            raise PeerError("malformed", f"versions {versions[:5]} of the model are remembered, federation.shards is {shards}")
+
+    def forget(self, client: Client) -> None:
+        """Drop what was gathered for a client."""
+        upload = self._open.pop(client.key, None)
+        if upload is not None:
+            self._steps.give_back(upload.step_rows)
+
+    def set_back(self, now: float) -> None:
+        """Let uploads that began after ``now`` have begun now: the clock was ahead."""
+        for upload in self._open.values():
+            if upload.record.opened_at > now:
+                upload.record.opened_at = now
+                self._seats.touch(upload.client)
+                self._keep_open(upload)
+
+    def measure(self) -> Iterable[Measurement]:
+        yield Measurement("update_bytes", "counter", "Encoded bytes of updates, key and framing included", self._bytes)
+        yield from self._budgets.measure()
+        yield Measurement("updates", "counter", "Uploads sent", self.sent, (), True)
+        yield Measurement("skipped_updates", "counter", "Uploads not made, now or later", self._skipped, (("reason", "budget"),))

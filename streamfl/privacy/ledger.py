@@ -1,0 +1,101 @@
+"""The ledger of what was released of each entity, with noise, and what that cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from streamfl.restored import Amount, check_name
+from streamfl.role import Notice, PeerError
+from streamfl.wire import Count
+
+__all__ = ["KIND", "Ledger", "promise_ended"]
+
+# The keys of its records are KIND/entity.
+KIND = b"spent"
+
+
+class _Entry(msgspec.Struct, array_like=True, gc=False):
+    """Of one entity.
+
+    spent: mu^2 of all its releases, each at the price of its time.
+    times: how many releases there were.
+    """
+
+    spent: Amount = 0.0
+    times: Count = 0
+
+
+class Ledger:
+    """The ledger of one partition. It never forgets an entity: a forgotten one could be released for its full budget again.
+
+    limit: entities that it has room for. Nothing may be released of others.
+    budget: mu that no entity may exceed, None for none.
+    """
+
+    def __init__(self, limit: int, budget: float | None) -> None:
+        self._limit = limit
+        # A sum that reaches the budget exactly may be above it by rounding.
+        self._most = math.inf if budget is None else (budget * (1 + 1e-12)) ** 2
+        self._entries: dict[str, _Entry] = {}
+        self._changed: dict[str, None] = {}
+        self._largest = 0.0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def largest_mu(self) -> float:
+        """mu of the entity of which most was released."""
+        return math.sqrt(self._largest)
+
+    def spent(self, entity: str) -> float:
+        """mu^2 of what was released of an entity."""
+        return self._entries.get(entity, _Entry()).spent
+
+    def refusal(self, entity: str, cost: float) -> Literal["budget", "ledger"] | None:
+        """Why a release that costs mu^2 = ``cost`` is not allowed; None if it is."""
+        if entity not in self._entries and len(self._entries) >= self._limit:
+            return "ledger"
+        return "budget" if self.spent(entity) + cost > self._most else None
+
+    def spend(self, entity: str, cost: float) -> int:
+        """Count a release of an entity that costs mu^2 = ``cost``. Returns how many there were, this one included."""
+        entry = self._entries.setdefault(entity, _Entry())
+        entry.spent += cost
+        entry.times += 1
+        self._largest = max(self._largest, entry.spent)
+        self._changed[entity] = None
+        return entry.times
+
+    def changed_state(self) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values of what changed since the last call."""
+        for entity in self._changed:
+            yield KIND + b"/" + entity.encode(), msgspec.msgpack.encode(self._entries[entity])
+        self._changed = {}
+
+    def restore(self, name: bytes, value: bytes) -> None:
+        """Take back the value of the key ``KIND``/``name``. The first releases wrote mu^2 alone."""
+        found = msgspec.msgpack.decode(value, type=Amount | _Entry)
+        entry = found if isinstance(found, _Entry) else _Entry(found)
+        self._entries[check_name(name)] = entry
+        self._largest = max(self._largest, entry.spent)
+
+
+def promise_ended(who: str, missing: str, without_noise: bool) -> Notice:
+    """The notice for the log that a member with a ledger releases without noise from now on.
+
+    who: the member.
+    missing: the settings of the noise.
+    without_noise: whether the operator asked for that; PeerError if not.
+    """
+    if not without_noise:
+        raise PeerError(
+            "configuration",
+            f"{who} has a ledger of what it told with noise, and {missing} is missing: put it back, or set "
+            "privacy.without_noise = true to send without noise from now on, which ends what was claimed of mu",
+        )
+    return Notice("without_noise", f"{who} goes on without noise, as privacy.without_noise says: its mu holds no longer")

@@ -1,0 +1,135 @@
+"""Settings that every vertical system shares: who takes part, a party's own columns, the labels."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, model_validator
+
+from streamfl.records.fields import LabelRange, TopicName
+from streamfl.records.samples import SamplesSection
+from streamfl.settings import Federation, RoleSettings, Section
+
+__all__ = ["EntityLabelsSection", "EntitySamplesSection", "PartySection", "VerticalMembers", "VerticalSettings"]
+
+PartyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=64)]
+
+
+def _are_different(names: list[str]) -> list[str]:
+    if len(set(names)) < len(names):
+        raise ValueError("no party is expected twice")
+    return names
+
+
+class VerticalMembers(Federation):
+    """Who learns together. Every member has to be given the same values."""
+
+    parties: Annotated[list[PartyName], Field(min_length=1, max_length=64), AfterValidator(_are_different)]
+    """The names of all who send embeddings, in the same order at every member: letters, digits, `_` and `-`."""
+
+
+class PartySection(Section):
+    """Which party this is."""
+
+    name: str
+    """Which of federation.parties this member is."""
+
+
+class EntitySamplesSection(Section):
+    """The party's own topic, with one record for each entity that it sees."""
+
+    topic: TopicName
+    """Your own topic; its name does not begin with the federation's."""
+    format: str = "json"
+    """How records are written: `json`, `msgpack`, or any installed format."""
+    entity: str | None = None
+    """The field that names the entity; left out: the record's key."""
+    features: list[str] | str
+    """The fields with the inputs, or the one field that holds them as a list."""
+    dimension: int | None = Field(default=None, ge=1, le=100_000)
+    """The length of that list. Not needed where fields are named one by one."""
+    input_norm: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Every input is divided by it, so that inputs are about one. `streamfl simulate --format json` says a good value."""
+    keyed_by_entity: bool = True
+    """With [privacy]: an entity is refused outside the partition that Kafka's default partitioner (murmur2) gives its name, because
+    each partition has a ledger of its own. `false`: your producer chooses partitions in another way, always the same for an entity,
+    and nothing is checked. An entity in two partitions then costs twice what the metrics say."""
+
+    @property
+    def samples(self) -> SamplesSection:
+        """The same for :class:`~streamfl.records.samples.SampleReader`: an entity is a client with one sample."""
+        return SamplesSection(
+            topic=self.topic,
+            format=self.format,
+            client=self.entity,
+            features=self.features,
+            dimension=self.dimension,
+            input_norm=self.input_norm,
+        )
+
+
+class EntityLabelsSection(Section):
+    """The coordinator's labels, on a topic with as many partitions as the parties' and the same keys."""
+
+    topic: TopicName
+    """Your own topic, with as many partitions as the parties' and the same record keys."""
+    format: str = "json"
+    """How records are written: `json`, `msgpack`, or any installed format."""
+    entity: str | None = None
+    """The field that names the entity; left out: the record's key."""
+    label: str
+    """The field with the label: a number, 0 or 1, or a class from 0."""
+    label_range: LabelRange = (0.0, 1.0)
+    """With the square loss: the label's values that become 0 and 1. With privacy.reply_noise any other label goes to the dead
+    letters."""
+
+    @property
+    def client(self) -> str | None:
+        """An entity is a client with one sample."""
+        return self.entity
+
+    @property
+    def sample_id(self) -> str | None:
+        """See ``client``."""
+        return None
+
+
+class VerticalSettings(RoleSettings):
+    """Of a member that knows columns of its own of the federation's entities, or their labels."""
+
+    federation: VerticalMembers
+    party: PartySection | None = None
+    samples: EntitySamplesSection | None = None
+    labels: EntityLabelsSection | None = None
+
+    @property
+    def own_party(self) -> str | None:
+        """The party that this member is; None: it is none."""
+        return None if self.party is None else self.party.name
+
+    @property
+    def member(self) -> str:
+        """The first part of the names of this member's own topics, its state's and its group's."""
+        return f"{self.federation.name}.{self.own_party or self.role.kind}"
+
+    @property
+    def group(self) -> str:
+        return self.bus.group or self.member
+
+    @property
+    def dead_letters(self) -> str:
+        # A member's hold records of its own, which are nobody else's to read.
+        return f"{self.member}.dead-letters"
+
+    @model_validator(mode="after")
+    def _is_a_member(self) -> VerticalSettings:
+        federation = self.federation
+        if self.party is not None and self.party.name not in federation.parties:
+            raise ValueError(f"party.name = {self.party.name!r}: one of federation.parties = {federation.parties} is expected")
+        for section, given in (("samples", self.samples), ("labels", self.labels)):
+            if given is not None and given.topic.startswith(f"{federation.name}."):
+                raise ValueError(
+                    f"{section}.topic = {given.topic!r}: a topic other than the federation's own is expected "
+                    f"(those begin with {federation.name}.)"
+                )
+        return self

@@ -1,0 +1,100 @@
+"""What samples and labels have in common: names, numbers and ranges in the fields of a user's record."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+from pydantic import AfterValidator, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+
+from streamfl.role import PeerError
+from streamfl.wire import LONGEST_NAME
+
+__all__ = [
+    "LABEL_RANGE",
+    "LARGEST_LABEL",
+    "LARGEST_NUMBER",
+    "LabelRange",
+    "TopicName",
+    "name_in",
+    "named_fields",
+    "scaled",
+    "shown",
+]
+
+# Frequencies multiply the inputs in single precision and labels are squared: beyond this a product could be infinite.
+LARGEST_NUMBER = 1e18
+# In units of the labels' range. One label of a million would undo what a whole federation has learnt.
+LARGEST_LABEL = 1000.0
+LABEL_RANGE = "samples.label_range"
+
+
+def _is_a_topic(value: str) -> str:
+    # What Kafka allows.
+    if not re.fullmatch("[A-Za-z0-9._-]{1,249}", value) or value in (".", ".."):
+        raise ValueError("1 to 249 letters of A to Z and a to z, digits, '.', '_' and '-' are expected, not '.' or '..' alone")
+    return value
+
+
+def _is_a_range(value: Any, validated: ValidatorFunctionWrapHandler) -> tuple[float, float]:
+    try:
+        low, high = validated(value)
+    except ValidationError:
+        low = high = math.nan
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ValueError("two finite numbers are expected, the smaller one first")
+    return low, high
+
+
+TopicName = Annotated[str, AfterValidator(_is_a_topic)]
+LabelRange = Annotated[tuple[float, float], WrapValidator(_is_a_range)]
+
+
+def named_fields(decode: Callable[[bytes], Any], value: bytes) -> dict[str, Any] | PeerError:
+    """The fields of an object by name, or why there are none."""
+    try:
+        content = decode(value)
+    except (msgspec.DecodeError, ValueError, RecursionError) as broken:
+        return PeerError("malformed", str(broken))
+    if not isinstance(content, dict):
+        return PeerError("malformed", f"an object with named fields is expected, not {type(content).__name__}")
+    return content
+
+
+def scaled(label: float, field: str | None, label_range: tuple[float, float], key: str) -> float:
+    """The label in units of ``label_range``; PeerError with reason label if it is far outside.
+
+    field, key: the names of the label's field and of the range's setting, for the text.
+    """
+    low, high = label_range
+    scaled = (label - low) / (high - low)
+    if not abs(scaled) <= LARGEST_LABEL:
+        raise PeerError(
+            "label",
+            f"{field} is {label}, a number not {LARGEST_LABEL:g} times as large as {key} = {list(label_range)} is expected",
+        )
+    return scaled
+
+
+def name_in(content: str | int | bytes | None, field: str) -> str:
+    """A client's or a sample's name in a field or key; PeerError with reason missing_field or malformed."""
+    if content is None:
+        raise PeerError("missing_field", f"{field} is missing")
+    try:
+        name = content.decode() if isinstance(content, bytes) else str(content)
+        if not name.isascii():
+            name.encode()
+    except UnicodeError:
+        raise PeerError("malformed", f"{field} is not text in UTF-8") from None
+    if not 0 < len(name) <= LONGEST_NAME:
+        raise PeerError("malformed", f"{field} has {len(name)} characters, 1 to {LONGEST_NAME} are accepted")
+    return name
+
+
+def shown(content: Any) -> str:
+    """The content for a text: a long one is cut short."""
+    text = repr(content)
+    return text if len(text) <= 60 else text[:57] + "..."

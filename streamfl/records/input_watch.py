@@ -1,0 +1,150 @@
+"""Whether samples and labels come as they have to: keyed by client, with labels, and these within their range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from streamfl.role import Measurement, Notice
+
+__all__ = ["InputWatch"]
+
+# Enough to say that it is no chance, few enough to say it at once.
+ENOUGH = 20
+# A mistake is told until so many samples came without it: a single stray record is nobody's trouble for good.
+LATEST = 1_000
+
+
+class InputWatch:
+    """Looks at every sample and label of a worker's clients; remembers nothing and decides nothing.
+
+    label: the field of the samples that has the label, None if it is in none. range_key, label_range: the setting with the labels'
+    range, and its value. joined: labels come on a topic of their own. clients: of so many names it is known where samples come.
+    """
+
+    def __init__(self, label: str | None, range_key: str, label_range: tuple[float, float], joined: bool, clients: int) -> None:
+        self._field = label
+        self._range = f"{range_key} = {list(label_range)}"
+        self._low, self._high = label_range
+        self._joined = joined
+        self._clients = clients
+        self._place: dict[str, int] = {}
+        self._label_places: dict[str, set[int]] = {}
+        self._samples = self._labels = self._pairs = self._outside = 0
+        self._last_outside = 0.0
+        self._learnt = False
+        self._told = 0
+        # When it was seen last, in samples and labels, and what.
+        self._found: dict[str, tuple[int, str]] = {}
+        self._said: set[str] = set()
+
+    def sample(self, partition: int, client: str, label: float | None) -> None:
+        """A sample that came, whether it is taken or not. label: as the learner sees it."""
+        self._samples += 1
+        if self._place.get(client) != partition:
+            self._moved(partition, client)
+        if label is not None:
+            self._pairs += 1
+            if not 0.0 <= label <= 1.0:
+                self._outside += 1
+                self._last_outside = label
+
+    def label(self, partition: int, client: str, label: float) -> None:
+        """A label that came on a topic of its own, whether it is taken or not."""
+        self._labels += 1
+        if not 0.0 <= label <= 1.0:
+            self._outside += 1
+            self._last_outside = label
+        # Which of the two topics is read first is nobody's to say.
+        places = self._label_places.get(client)
+        if places is None:
+            if len(self._label_places) >= self._clients:
+                del self._label_places[next(iter(self._label_places))]
+            places = self._label_places[client] = set()
+        places.add(partition)
+        place = self._place.get(client)
+        if place is not None and place != partition:
+            self._apart(client, partition, place)
+
+    def pair(self) -> None:
+        """A sample and a label met."""
+        self._pairs += 1
+
+    @property
+    def disorder(self) -> str | None:
+        """Why samples or labels are not where they belong, if that was seen lately."""
+        return next((text for at, text in self._found.values() if self._seen - at < LATEST), None)
+
+    def trouble(self, learnt: Callable[[], bool]) -> str | None:
+        """What keeps the clients from learning as they should. learnt: whether any of them ever learnt, asked where it matters."""
+        return self.disorder or self._nothing_to_learn(learnt)
+
+    def notices(self, learnt: Callable[[], bool]) -> Iterable[Notice]:
+        """What was found since the last call, each kind once, and how many labels were outside their range."""
+        found = {reason: text for reason, (_, text) in self._found.items()}
+        if (nothing := self._nothing_to_learn(learnt)) is not None:
+            found["no_labels"] = nothing
+        for reason in sorted(found.keys() - self._said):
+            self._said.add(reason)
+            # Whether anything was ever learnt is in the state.
+            yield Notice(reason, found[reason], of_records=reason != "no_labels")
+        if self._outside > self._told:
+            self._told = self._outside
+            shown = self._low + self._last_outside * (self._high - self._low)
+            yield Notice(
+                "labels_outside_range",
+                f"{self._outside} of {self._labels or self._pairs} labels were outside {self._range}, the last {shown:g}: give the "
+                "range of all that can come, before anything is learnt with another",
+                of_records=True,
+            )
+
+    def measure(self) -> Iterable[Measurement]:
+        """How many labels were outside their range."""
+        text = "Labels outside samples.label_range, learnt all the same"
+        yield Measurement("labels_outside_range", "counter", text, self._outside)
+
+    @property
+    def _seen(self) -> int:
+        return self._samples + self._labels
+
+    def _moved(self, partition: int, client: str) -> None:
+        place = self._place.get(client)
+        if place is not None:
+            self._find(
+                "not_keyed_by_client",
+                f"samples of the client {client!r} come in the partitions {min(place, partition)} and {max(place, partition)}: to "
+                "each it is another client, with a seat and a memory of its own. Write the topic with the client's name as the key",
+            )
+        elif len(self._place) >= self._clients:
+            del self._place[next(iter(self._place))]
+        self._place[client] = partition
+        if elsewhere := self._label_places.get(client, set()) - {partition}:
+            self._apart(client, min(elsewhere), partition)
+
+    def _apart(self, client: str, label: int, sample: int) -> None:
+        self._find(
+            "labels_keyed_otherwise",
+            f"a label of the client {client!r} came in partition {label}, its samples come in partition {sample}: they never meet. "
+            "Write both topics with the same keys, by the same partitioner",
+        )
+
+    def _find(self, reason: str, text: str) -> None:
+        self._found[reason] = self._seen, text
+
+    def _nothing_to_learn(self, learnt: Callable[[], bool]) -> str | None:
+        if self._pairs or self._samples < ENOUGH:
+            return None
+        if self._field is not None:
+            text = (
+                f"none of {self._samples} samples had a label in the field {self._field!r}, so nothing is learnt: see that "
+                "samples.label is the field's name; leave it out if no labels come"
+            )
+        elif self._joined and self._labels >= ENOUGH:
+            text = (
+                f"none of {self._labels} labels met one of {self._samples} samples, so nothing is learnt: see that both topics "
+                "have the same keys, and that samples.sample_id and labels.sample_id give a sample the same name"
+            )
+        else:
+            return None
+        # It is asked at all clients, and once learnt stays so.
+        self._learnt = self._learnt or learnt()
+        return None if self._learnt else text

@@ -1,0 +1,268 @@
+"""A join of two streams by key that waits for the later side, bounded in size and time: samples and their labels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+import msgspec
+
+from streamfl.moments import overdue, set_back
+from streamfl.restored import Time, check_name
+from streamfl.role import Measurement, Notice, PeerError
+
+__all__ = ["JoinKey", "LabelJoin", "Pair"]
+
+
+class JoinKey(NamedTuple):
+    """Whose sample it is, on which partition, and its name there."""
+
+    partition: int
+    client: str
+    sample: str
+
+
+class Pair(NamedTuple):
+    """A sample and its label.
+
+    content: what the role that predicted the sample keeps of it.
+    """
+
+    key: JoinKey
+    content: bytes
+    label: float
+
+
+class _Stage(IntEnum):
+    SAMPLE, LABEL, JOINED, LEARNT = range(4)
+
+
+class _Entry(msgspec.Struct, array_like=True):
+    """A sample, a label, or both.
+
+    since: when it came to this stage, in seconds.
+    """
+
+    stage: _Stage
+    since: Time
+    content: bytes = b""
+    label: float = 0.0
+
+
+@dataclass
+class _Partition:
+    """What is held of one partition.
+
+    waiting: entries that may expire, oldest first.
+    by_client: keys of these, oldest first.
+    counts: how many of these are in each stage.
+    joined: pairs that wait to be learnt.
+    """
+
+    waiting: dict[JoinKey, _Entry] = field(default_factory=dict)
+    by_client: dict[str, dict[JoinKey, None]] = field(default_factory=dict)
+    counts: Counter[_Stage] = field(default_factory=Counter)
+    joined: dict[JoinKey, _Entry] = field(default_factory=dict)
+
+    def put(self, key: JoinKey, entry: _Entry) -> None:
+        self.waiting[key] = entry
+        self.counts[entry.stage] += 1
+        self.by_client.setdefault(key.client, {})[key] = None
+
+    def take(self, key: JoinKey) -> _Entry:
+        own = self.by_client[key.client]
+        del own[key]
+        if not own:
+            del self.by_client[key.client]
+        entry = self.waiting.pop(key)
+        self.counts[entry.stage] -= 1
+        return entry
+
+
+class LabelJoin:
+    """Brings each sample and its label together, whichever comes first, and says so when one of them never comes.
+
+    A pair that was joined stays until :meth:`learnt`. A label for a sample that has one already, or that was learnt, is a duplicate
+    and changes nothing: the first one counts.
+
+    expiry: seconds after which a sample without a label, a label without a sample, or the memory of a learnt pair is forgotten.
+    limit: how many of these a client may have; its oldest gives way.
+    clients: how many clients may have something here. Above that, a label of a client without any sample is refused.
+    """
+
+    def __init__(self, expiry: float, limit: int, clients: int) -> None:
+        self.expiry = expiry
+        self.limit = limit
+        self.clients = clients
+        self._partitions: dict[int, _Partition] = {}
+        self._changed: dict[JoinKey, _Entry | None] = {}
+        self._duplicates = self._repeated = 0
+        self._given_up = {(stage, why): 0 for stage in (_Stage.SAMPLE, _Stage.LABEL) for why in ("expired", "displaced")}
+        self._told = dict(self._given_up)
+
+    def open(self, partition: int) -> None:
+        self._partitions[partition] = _Partition()
+
+    def close(self, partition: int) -> None:
+        del self._partitions[partition]
+        self._changed = {key: entry for key, entry in self._changed.items() if key.partition != partition}
+
+    def sample(self, key: JoinKey, content: bytes, now: float) -> Pair | None:
+        """Take a sample that was predicted; returns the pair if its label was here first."""
+        held = self._partitions[key.partition]
+        entry = held.waiting.get(key) or held.joined.get(key)
+        if entry is None:
+            self._wait(key, _Entry(_Stage.SAMPLE, now, content))
+        elif entry.stage is _Stage.LABEL:
+            return self._join(key, content, entry.label, now)
+        else:
+            self._repeated += 1
+        return None
+
+    def check_room(self, partition: int, client: str) -> None:
+        """PeerError if there is no room for a label of a client that has nothing here yet."""
+        if client in self._partitions[partition].by_client:
+            return
+        if sum(len(held.by_client) for held in self._partitions.values()) >= self.clients:
+            raise PeerError(
+                "too_many_clients", f"a label of {client!r}, which has sent no sample here: are labels and samples keyed alike?"
+            )
+
+    def label(self, key: JoinKey, label: float, now: float) -> Pair | None:
+        """Take a label; returns the pair if its sample was predicted before."""
+        held = self._partitions[key.partition]
+        entry = held.waiting.get(key) or held.joined.get(key)
+        if entry is None:
+            self._wait(key, _Entry(_Stage.LABEL, now, label=label))
+        elif entry.stage is _Stage.SAMPLE:
+            return self._join(key, entry.content, label, now)
+        else:
+            self._duplicates += 1
+        return None
+
+    def learnt(self, key: JoinKey, now: float) -> None:
+        """The pair was used. Only this is remembered of it, so that its label is recognised when it comes again."""
+        del self._partitions[key.partition].joined[key]
+        self._wait(key, _Entry(_Stage.LEARNT, now))
+
+    def set_back(self, now: float) -> None:
+        """The clock was ahead: whatever seems to have come after ``now`` counts as come now."""
+        for held in self._partitions.values():
+            for entries in (held.waiting, held.joined):
+                for key in set_back(entries, now):
+                    self._remember(key, entries[key])
+                    if entries is held.waiting:
+                        own = held.by_client[key.client]
+                        own[key] = own.pop(key)
+
+    def forget(self, partition: int, client: str) -> None:
+        """Forget whatever is kept of a client."""
+        held = self._partitions[partition]
+        for key in [*held.by_client.get(client, ())]:
+            held.take(key)
+            self._remember(key, None)
+        for key in [key for key in held.joined if key.client == client]:
+            del held.joined[key]
+            self._remember(key, None)
+
+    def expire(self, now: float) -> None:
+        """Forget what has waited for too long."""
+        for held in self._partitions.values():
+            for key in overdue(held.waiting, self.expiry, now):
+                self._give_up(held, key, "expired")
+
+    @property
+    def wake_at(self) -> float | None:
+        """When something expires next."""
+        oldest = [next(iter(held.waiting.values())).since for held in self._partitions.values() if held.waiting]
+        return min(oldest) + self.expiry if oldest else None
+
+    def changed_state(self) -> Iterable[tuple[int, bytes, bytes | None]]:
+        """Partition, key and value of what has changed since the last call, in the order of the changes."""
+        for key, entry in self._changed.items():
+            client = key.client.encode()
+            name = len(client).to_bytes(2, "big") + client + key.sample.encode()
+            yield key.partition, name, None if entry is None else msgspec.msgpack.encode(entry)
+        self._changed = {}
+
+    def restore(self, partition: int, name: bytes, value: bytes, check: Callable[[bytes], None]) -> Pair | None:
+        """Take back one value; values come in the order in which they were written. Returns the pair if it waits to be learnt.
+
+        check: raises PeerError for content that cannot be a sample's.
+        """
+        end = 2 + int.from_bytes(name[:2], "big")
+        key = JoinKey(partition, check_name(name[2:end]), check_name(name[end:]))
+        entry = msgspec.msgpack.decode(value, type=_Entry)
+        if entry.stage in (_Stage.SAMPLE, _Stage.JOINED):
+            check(entry.content)
+        elif entry.content:
+            raise PeerError("shape", f"of a label, or of what was learnt, {len(entry.content)} bytes are kept")
+        held = self._partitions[partition]
+        if entry.stage is _Stage.JOINED:
+            held.joined[key] = entry
+            return Pair(key, entry.content, entry.label)
+        held.put(key, entry)
+        return None
+
+    def notices(self) -> Iterable[Notice]:
+        """What was given up since the last call. Nothing is learnt from it."""
+        for (stage, why), count in self._given_up.items():
+            if count > self._told[stage, why]:
+                came = count - self._told[stage, why]
+                self._told[stage, why] = count
+                one, other = ("samples", "label") if stage is _Stage.SAMPLE else ("labels", "sample")
+                expired = why == "expired"
+                cause = f"after {self.expiry:g} s (labels.expiry_seconds)" if expired else f"for labels.limit = {self.limit}"
+                yield Notice(
+                    f"{one}_without_{other}",
+                    f"{came} {one} were forgotten {cause} without their {other}: see that both topics have the same keys, and that "
+                    "samples.sample_id and labels.sample_id give a sample the same name",
+                )
+
+    def measure(self) -> Iterable[Measurement]:
+        """Counters and gauges, labelled by side and reason only."""
+        samples, labels = (sum(held.counts[stage] for held in self._partitions.values()) for stage in (_Stage.SAMPLE, _Stage.LABEL))
+        yield Measurement("samples_without_label", "gauge", "Samples whose label has not come yet", samples)
+        yield Measurement("labels_without_sample", "gauge", "Labels whose sample has not come yet", labels)
+        yield Measurement(
+            "duplicate_labels", "counter", "Labels that came again for a sample that had one; the first counts", self._duplicates
+        )
+        yield Measurement(
+            "repeated_samples", "counter", "Samples that came again under the same name; the first is learnt from", self._repeated
+        )
+        for stage, name, text in (
+            (_Stage.SAMPLE, "unlearnt_samples", "Samples forgotten without a label: labels.expiry_seconds or labels.limit"),
+            (_Stage.LABEL, "unused_labels", "Labels forgotten without a sample: labels.expiry_seconds or labels.limit"),
+        ):
+            for why in ("expired", "displaced"):
+                yield Measurement(name, "counter", text, self._given_up[stage, why], (("reason", why),))
+
+    def _join(self, key: JoinKey, content: bytes, label: float, now: float) -> Pair:
+        held = self._partitions[key.partition]
+        held.take(key)
+        held.joined[key] = entry = _Entry(_Stage.JOINED, now, content, label)
+        self._remember(key, entry)
+        return Pair(key, content, label)
+
+    def _wait(self, key: JoinKey, entry: _Entry) -> None:
+        held = self._partitions[key.partition]
+        held.put(key, entry)
+        self._remember(key, entry)
+        own = held.by_client[key.client]
+        # Several have to go where the limit was lowered since they were remembered.
+        while len(own) > self.limit:
+            self._give_up(held, next(iter(own)), "displaced")
+
+    def _give_up(self, held: _Partition, key: JoinKey, why: str) -> None:
+        stage = held.take(key).stage
+        if stage is not _Stage.LEARNT:
+            self._given_up[stage, why] += 1
+        self._remember(key, None)
+
+    def _remember(self, key: JoinKey, entry: _Entry | None) -> None:
+        # The changelog keeps the order in which keys were last written: the order of age.
+        self._changed.pop(key, None)
+        self._changed[key] = entry

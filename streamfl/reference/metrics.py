@@ -1,0 +1,75 @@
+"""The pages of metrics, from what roles and a worker measure.
+
+Some metrics are there under certain settings only, or after a label. The fuzzer's federations have every setting that matters and
+know good messages, so their roles measure all there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from random import Random
+
+from streamfl.reference.tables import NOTE, table
+from streamfl.runtime.kinds import build_worker, find_kind
+from streamfl.runtime.memory_bus import MemoryBus
+from streamfl.runtime.metrics import Described, describe
+from streamfl.system import System, load, systems_with
+from streamfl.testing.fuzz.federations import Fuzzed
+from streamfl.testing.fuzz.targets import RoleTarget
+
+__all__ = ["role_metrics", "role_metrics_page", "worker_metrics", "worker_metrics_page"]
+
+HEADING = ("metric", "kind", "labels", "meaning")
+
+
+def role_metrics(system: System) -> dict[str, dict[str, Described]]:
+    """The metrics of each role of a system, by role kind and name. Where a setting changes the text, the first text counts."""
+    found: dict[str, dict[str, Described]] = {kind: {} for kind in system.kinds}
+    for target in _roles(system):
+        # Good messages, after which there are figures of what was learnt.
+        target.finish()
+        for one in target.role.measure():
+            described = describe(one)
+            found[target.settings.role.kind].setdefault(described.name, described)
+    return found
+
+
+def worker_metrics() -> dict[str, Described]:
+    """The metrics that a worker has whatever its role is, by name."""
+    target = next(role for system in systems_with("fuzz").values() for role in _roles(system))
+    settings, bus = target.settings, MemoryBus()
+    bus.create([replace(spec, partitions=spec.partitions or 1) for spec in find_kind(settings.role.kind).topics(settings)])
+    with closing(build_worker(settings, bus)) as worker:
+        while not worker.step(0.01):
+            pass
+        own = {describe(one).name for one in worker.role.measure()}
+        measured = [described for one in worker.measure() if (described := describe(one)).name not in own]
+        return {described.name: described for described in (*measured, *worker.metrics.counted)}
+
+
+def role_metrics_page(system: System) -> str:
+    """What each role of a system measures."""
+    parts = [f"# Metrics of {system.name}", NOTE]
+    for kind, found in role_metrics(system).items():
+        parts.append(f"## {kind}\n\n{_table(found)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def worker_metrics_page() -> str:
+    """What every worker measures beside its role."""
+    return f"# Metrics of every worker\n\n{NOTE}\n\n{_table(worker_metrics())}\n"
+
+
+def _table(found: dict[str, Described]) -> str:
+    rows = [(f"`{name}`", one.kind, ", ".join(f"`{label}`" for label in one.labels), one.help) for name, one in found.items()]
+    return table(HEADING, rows)
+
+
+def _roles(system: System) -> Iterator[RoleTarget]:
+    fuzzed: Fuzzed = load(system.fuzz or "")
+    for name, make in fuzzed.targets(Random(0)).items():
+        target = make(name)
+        if isinstance(target, RoleTarget):
+            yield target

@@ -1,0 +1,71 @@
+"""A step as it is being made: what is to be committed, and what is to be counted once it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from streamfl.role import PeerError, Record
+from streamfl.runtime.bus import Outgoing, Step
+from streamfl.wire import MAXIMUM_BYTES, encoded_size, record_size
+
+__all__ = ["LARGEST_LETTER", "Draft", "dead_letter"]
+
+LARGEST_LETTER = MAXIMUM_BYTES
+LONGEST_TEXT = 1_000
+
+Refused = tuple[Record, PeerError]
+
+
+@dataclass
+class Draft:
+    """A step and what is to be counted.
+
+    step: what will be committed. records: of the inputs, for the first time. repeated: that came before and are passed over.
+    dead_letters, table_rejections: what was refused, of inputs and of tables.
+    """
+
+    step: Step = field(default_factory=Step)
+    records: int = 0
+    repeated: int = 0
+    dead_letters: list[Refused] = field(default_factory=list)
+    table_rejections: list[Refused] = field(default_factory=list)
+
+    def refuse(self, record: Record, error: PeerError, dead_letter_topic: str) -> None:
+        """A record of an input that is wrong: it becomes a dead letter."""
+        self.dead_letters.append((record, error))
+        self.step.outputs.append(dead_letter(dead_letter_topic, record, error))
+
+    @property
+    def output_bytes(self) -> int:
+        return _size(self.step.outputs)
+
+    @property
+    def changelog_bytes(self) -> int:
+        return _size(self.step.changelog)
+
+
+def dead_letter(topic: str, record: Record, error: PeerError) -> Outgoing:
+    """The record as it came, with its cause in headers; its value cut short, or key and headers left out, if it is too large so."""
+    cause: tuple[tuple[str, bytes], ...] = (
+        ("topic", record.topic.encode()),
+        ("partition", str(record.partition).encode()),
+        ("offset", str(record.offset).encode()),
+        ("error", error.reason.encode()),
+        ("text", error.text.encode(errors="replace")[:LONGEST_TEXT]),
+    )
+    # Kafka's clients write no record without key and value; refusing to would stop the stream at somebody's mistake.
+    value = b"" if record.key is None and record.value is None else record.value
+    letter = Outgoing(topic, record.key, value, headers=(*record.headers, *cause))
+    if encoded_size(letter.key, letter.value, letter.headers) <= LARGEST_LETTER:
+        return letter
+    cause = (*cause, ("truncated_from", str(record_size(record)).encode()))
+    for key, headers in ((record.key, (*record.headers, *cause)), (None, cause)):
+        room = LARGEST_LETTER - encoded_size(key, None, headers)
+        if room >= 0:
+            break
+    return Outgoing(topic, key, (value or b"")[:room], headers=headers)
+
+
+def _size(records: Sequence[Outgoing]) -> int:
+    return sum(len(record.key or b"") + len(record.value or b"") for record in records)

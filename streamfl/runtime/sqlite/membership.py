@@ -1,0 +1,143 @@
+"""A member of a consumer group in an SQLite bus: it shows that it lives, watches the others, and knows which partitions it has.
+
+A member proves that it lives by counting up a number in its row whenever it polls, restores or commits. Whoever has watched
+another's number stand still for that member's session timeout takes it out of the group. No clock is compared between processes:
+neither a clock that is set nor a restart of the machine makes the living dead or the dead living.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable
+
+from streamfl.runtime.assignment import deal
+from streamfl.runtime.sqlite.file import Database
+
+__all__ = ["Membership"]
+
+BEATS_PER_TIMEOUT = 5
+
+
+class Membership:
+    """One member of a group. It joins when it is made.
+
+    database: the session's own connection.
+    group: the group's name.
+    partitions: how many partitions each input has.
+    session_timeout: seconds of silence after which the others take this member out.
+    monotonic: the clock by which others are watched, in seconds.
+
+    owned: the partitions that the caller was told of.
+    generation: of the group, when the caller was told.
+    next_beat: when the member has to count up next.
+    """
+
+    def __init__(
+        self, database: Database, group: str, partitions: int, session_timeout: float, monotonic: Callable[[], float]
+    ) -> None:
+        self.owned: frozenset[int] = frozenset()
+        self.generation = -1
+        self.next_beat = 0.0
+        self._database = database
+        self._group = group
+        self._partitions = partitions
+        self._session_timeout = session_timeout
+        self._monotonic = monotonic
+        self._member = -1
+        # Of each member the number that it last had, and since when.
+        self._watched: dict[int, tuple[int, float]] = {}
+        with database.writing() as connection:
+            self._join(connection)
+
+    def beat(self) -> None:
+        """Show that the member lives, if it is time."""
+        if self._monotonic() >= self.next_beat:
+            with self._database.writing() as connection:
+                self.count_up(connection)
+
+    def count_up(self, connection: sqlite3.Connection) -> None:
+        """Show that the member lives."""
+        self.next_beat = self._monotonic() + self._session_timeout / BEATS_PER_TIMEOUT
+        connection.execute("UPDATE members SET beat = beat + 1 WHERE id = ?", (self._member,))
+
+    def attend(self) -> bool:
+        """Stay a member and take out those who are silent for too long. True: this one was taken out, and has joined anew."""
+        self.beat()
+        with self._database.reading() as connection:
+            members = connection.execute("SELECT id, beat, timeout FROM members WHERE group_name = ?", (self._group,)).fetchall()
+        now = self._monotonic()
+        watched = self._watched
+        self._watched = {
+            member: watched[member] if member in watched and watched[member][0] == beat else (beat, now)
+            for member, beat, _ in members
+        }
+        silent = [
+            (member, beat)
+            for member, beat, timeout in members
+            if member != self._member and now - self._watched[member][1] > timeout
+        ]
+        absent = self._member not in self._watched
+        if not silent and not absent:
+            return False
+        with self._database.writing() as connection:
+            gone = connection.executemany("DELETE FROM members WHERE id = ? AND beat = ?", silent).rowcount
+            if absent:
+                self._join(connection)
+            elif gone > 0:
+                _deal(connection, self._group)
+        return absent
+
+    def is_current(self, connection: sqlite3.Connection) -> bool:
+        """Whether this is a member, and of the generation that the caller was told of."""
+        current = connection.execute(
+            "SELECT generation FROM groups JOIN members ON group_name = name WHERE members.id = ?", (self._member,)
+        ).fetchone()
+        return bool(current == (self.generation,))
+
+    def group_generation(self, connection: sqlite3.Connection) -> int:
+        """The group's generation now."""
+        (generation,) = connection.execute("SELECT generation FROM groups WHERE name = ?", (self._group,)).fetchone()
+        return int(generation)
+
+    def changes(self, connection: sqlite3.Connection, all_anew: bool) -> tuple[list[int], list[int]]:
+        """The partitions that went and those that came since the caller was told.
+
+        A partition that was another's for a while went and came: what the caller knows of it is out of date.
+
+        all_anew: every partition went, and those that this member still has came.
+        """
+        owned = "SELECT partition, since FROM owners WHERE group_name = ? AND member = ?"
+        since: dict[int, int] = dict(connection.execute(owned, (self._group, self._member)))
+        kept = {p for p in self.owned if not all_anew and since.get(p, self.generation + 1) <= self.generation}
+        return sorted(self.owned - kept), sorted(since.keys() - kept)
+
+    def accept(self, generation: int, went: Iterable[int], came: Iterable[int]) -> None:
+        """The caller was told of these changes, which this generation of the group brought."""
+        self.owned = self.owned.difference(went).union(came)
+        self.generation = generation
+
+    def leave(self) -> None:
+        """Leave the group."""
+        with self._database.writing() as connection:
+            if connection.execute("DELETE FROM members WHERE id = ?", (self._member,)).rowcount:
+                _deal(connection, self._group)
+
+    def _join(self, connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT OR IGNORE INTO groups VALUES (?, 0, 0)", (self._group,))
+        connection.execute("UPDATE groups SET partitions = ? WHERE name = ?", (self._partitions, self._group))
+        timeout = self._session_timeout
+        joined = connection.execute("INSERT INTO members (group_name, beat, timeout) VALUES (?, 0, ?)", (self._group, timeout))
+        self._member = joined.lastrowid or -1
+        self.count_up(connection)
+        _deal(connection, self._group)
+
+
+def _deal(connection: sqlite3.Connection, name: str) -> None:
+    """Give every partition of a group an owner."""
+    connection.execute("UPDATE groups SET generation = generation + 1 WHERE name = ?", (name,))
+    generation, partitions = connection.execute("SELECT generation, partitions FROM groups WHERE name = ?", (name,)).fetchone()
+    members = [member for (member,) in connection.execute("SELECT id FROM members WHERE group_name = ? ORDER BY id", (name,))]
+    rows = connection.execute("SELECT partition, member, since FROM owners WHERE group_name = ?", (name,))
+    owners = deal(partitions, members, {partition: (owner, since) for partition, owner, since in rows}, generation)
+    connection.execute("DELETE FROM owners WHERE group_name = ?", (name,))
+    connection.executemany("INSERT INTO owners VALUES (?, ?, ?, ?)", [(name, p, *owner) for p, owner in owners.items()])

@@ -1,0 +1,234 @@
+"""The topics of an SQLite bus and their logs: written, read, compacted.
+
+A record's id is its log's number and its offset in it, so that one index in the order of writing serves every reading.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from streamfl.role import ConfigurationError, Record, TopicSpec
+from streamfl.runtime.assignment import partition_of
+from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.sqlite.file import Database
+
+__all__ = ["Store", "Topic"]
+
+OFFSET_BITS = 40
+OFFSET_MASK = (1 << OFFSET_BITS) - 1
+
+# Of a compacted topic so many records stay as they are, so that a reader a little behind sees every version and every tombstone.
+RECENT = 5_000
+# Compaction and retention go on by so many records, a few of these slices with a commit.
+SLICE = 1_000
+
+Headers = tuple[tuple[str, bytes], ...]
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Headers).decode
+
+
+class Topic(NamedTuple):
+    """A topic as it was created. Its partitions have consecutive logs, from ``first_log`` on."""
+
+    name: str
+    first_log: int
+    partitions: int
+    compacted: bool
+    options: dict[str, str]
+
+    def log(self, partition: int) -> int:
+        """The number of the partition's log; ConfigurationError if there is no such partition."""
+        if not 0 <= partition < self.partitions:
+            raise ConfigurationError(f"topic {self.name!r} has {self.partitions} partitions, there is no partition {partition}")
+        return self.first_log + partition
+
+    def record(self, row: tuple[Any, ...]) -> Record:
+        """The record in a row of the table ``records``."""
+        number, key, value, headers, timestamp = row
+        partition = (number >> OFFSET_BITS) - self.first_log
+        return Record(self.name, partition, number & OFFSET_MASK, key, value, _decode(headers) if headers else (), timestamp)
+
+
+class Store:
+    """The topics and records in a file.
+
+    database: the connection for questions that are not part of somebody's transaction.
+    open: makes another connection.
+    clock: the time of new records, in seconds.
+    retention: seconds after which records of topics that are not compacted go.
+    """
+
+    def __init__(
+        self, database: Database, open: Callable[[], Database], clock: Callable[[], float], retention: float
+    ) -> None:
+        self._database = database
+        self._open = open
+        self._clock = clock
+        self._retention = retention
+        self._topics: dict[str, Topic] = {}
+        # Processes that write records without keys one by one must not all begin with the same partition.
+        self.keyless = os.getpid()
+
+    def create(self, topics: Sequence[TopicSpec]) -> None:
+        """Create topics that do not exist yet; existing ones stay as they are."""
+        with self._database.writing() as connection:
+            (first,) = connection.execute("SELECT coalesce(max(id) + 1, 0) FROM logs").fetchone()
+            for spec in topics:
+                count = spec.partitions or 1
+                made = connection.execute(
+                    "INSERT OR IGNORE INTO topics VALUES (?, ?, ?, ?, ?)",
+                    (spec.name, first, count, spec.compacted, json.dumps({**spec.preferred, **spec.options})),
+                )
+                if made.rowcount:
+                    connection.executemany("INSERT INTO logs VALUES (?, 0, 0)", [(first + number,) for number in range(count)])
+                    first += count
+
+    def topic(self, name: str) -> Topic:
+        """The topic; ConfigurationError if there is none."""
+        with self._database.reading() as connection:
+            return self._require(connection, name)
+
+    def look_up(self, connection: sqlite3.Connection, name: str) -> Topic | None:
+        """The topic as it is in the file now."""
+        row = connection.execute("SELECT first_log, partitions, compacted, options FROM topics WHERE name = ?", (name,)).fetchone()
+        if row is None:
+            return None
+        first, partitions, compacted, options = row
+        return Topic(name, first, partitions, bool(compacted), json.loads(options))
+
+    def scan(self, topic: Topic, first_log: int, logs: int, limit: int | None = None) -> Iterator[Record]:
+        """The records of consecutive logs of a topic, all as they were when the first was asked for."""
+        # On a connection of its own, because one statement is one view of the file for as long as it is read from.
+        database = self._open()
+        try:
+            with database.failing():
+                for row in database.connection.execute(
+                    "SELECT * FROM records WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",
+                    (first_log << OFFSET_BITS, first_log + logs << OFFSET_BITS, -1 if limit is None else limit),
+                ):
+                    yield topic.record(row)
+        finally:
+            database.close()
+
+    def since(
+        self, connection: sqlite3.Connection, topic: Topic, partition: int, offset: int, limit: int = -1
+    ) -> list[Record]:
+        """The records of a partition from ``offset`` on, at most ``limit``; -1: all."""
+        log = topic.log(partition)
+        rows = connection.execute(
+            "SELECT * FROM records WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",
+            ((log << OFFSET_BITS) + offset, log + 1 << OFFSET_BITS, limit),
+        )
+        return [topic.record(row) for row in rows]
+
+    def edges(self, connection: sqlite3.Connection, topic: Topic, partition: int, count: int) -> list[Record]:
+        """The first and the last records of a partition, ``count`` of either at most, in order and each once."""
+        log = topic.log(partition)
+        found: dict[int, Any] = {}
+        for order in ("ASC", "DESC"):
+            rows = connection.execute(
+                f"SELECT * FROM records WHERE id >= ? AND id < ? ORDER BY id {order} LIMIT ?",
+                (log << OFFSET_BITS, log + 1 << OFFSET_BITS, count),
+            )
+            found.update((row[0], row) for row in rows)
+        return [topic.record(found[key]) for key in sorted(found)]
+
+    def bounds(self, connection: sqlite3.Connection, topic: Topic, partition: int) -> tuple[int, int]:
+        """The first offset of which a record may be left, and the offset after the last record."""
+        end, tidy = connection.execute("SELECT end, tidy FROM logs WHERE id = ?", (topic.log(partition),)).fetchone()
+        # A compacted topic keeps some of its oldest records.
+        return (0 if topic.compacted else tidy), end
+
+    def append(self, connection: sqlite3.Connection, records: Iterable[Outgoing]) -> None:
+        """Append records within the transaction that the caller has begun."""
+        by_log: dict[int, tuple[Topic, list[Outgoing]]] = {}
+        for record in records:
+            topic = self._require(connection, record.topic)
+            log = topic.log(self._partition_for(record, topic))
+            by_log.setdefault(log, (topic, []))[1].append(record)
+        now = self._clock()
+        for log, (topic, mine) in by_log.items():
+            end, tidy = connection.execute("SELECT end, tidy FROM logs WHERE id = ?", (log,)).fetchone()
+            first = (log << OFFSET_BITS) + end
+            connection.executemany(
+                "INSERT INTO records VALUES (?, ?, ?, ?, ?)",
+                [
+                    (first + number, record.key, record.value, _encode(record.headers) if record.headers else None, now)
+                    for number, record in enumerate(mine)
+                ],
+            )
+            end += len(mine)
+            # Twice as many records as came in: what waits for compaction must not grow.
+            tidy = self._tidy(connection, log, topic, tidy, end, 1 + 2 * len(mine) // SLICE)
+            connection.execute("UPDATE logs SET end = ?, tidy = ? WHERE id = ?", (end, tidy, log))
+
+    def _find(self, connection: sqlite3.Connection, name: str) -> Topic | None:
+        # Topics stay as they were created, so what was once found can be remembered.
+        if name not in self._topics:
+            topic = self.look_up(connection, name)
+            if topic is None:
+                return None
+            self._topics[name] = topic
+        return self._topics[name]
+
+    def _require(self, connection: sqlite3.Connection, name: str) -> Topic:
+        topic = self._find(connection, name)
+        if topic is None:
+            raise ConfigurationError(
+                f"topic {name!r} does not exist in {self._database.path}: "
+                "create it, for instance with 'streamfl topics CONFIG --create'"
+            )
+        return topic
+
+    def _partition_for(self, record: Outgoing, topic: Topic) -> int:
+        if record.partition is not None:
+            return record.partition
+        if record.key is not None:
+            return partition_of(record.key, topic.partitions)
+        self.keyless += 1
+        return self.keyless % topic.partitions
+
+    def _tidy(self, connection: sqlite3.Connection, log: int, topic: Topic, tidy: int, end: int, slices: int) -> int:
+        """Go on with the compaction or the retention of a log from offset ``tidy`` by some slices; the offset where it stopped."""
+        kept = float(topic.options.get("min.compaction.lag.ms", 0)) / 1000 if topic.compacted else self._retention
+        for _ in range(slices):
+            first = (log << OFFSET_BITS) + tidy
+            stop = first + SLICE
+            if tidy + SLICE > end - (RECENT if topic.compacted else 0):
+                break
+            (written,) = connection.execute("SELECT timestamp FROM records WHERE id = ?", (stop - 1,)).fetchone()
+            if written > self._clock() - kept:
+                break
+            if topic.compacted:
+                _compact(connection, log, first, stop)
+            else:
+                connection.execute("DELETE FROM records WHERE id >= ? AND id < ?", (first, stop))
+            tidy += SLICE
+        return tidy
+
+
+def _compact(connection: sqlite3.Connection, log: int, first: int, stop: int) -> None:
+    """Leave of the records before ``stop`` the last of each key; tombstones go with what they replace.
+
+    Those before ``first`` have been through this before: ``survivors`` has the one record of each of their keys.
+    """
+    rows = connection.execute(
+        "SELECT id, key, value IS NULL FROM records WHERE id >= ? AND id < ? AND key IS NOT NULL ORDER BY id", (first, stop)
+    ).fetchall()
+    last = {key: (number, gone) for number, key, gone in rows}
+    keys = [(log, key) for key in last]
+    connection.executemany("DELETE FROM records WHERE id = (SELECT record FROM survivors WHERE log = ? AND key = ?)", keys)
+    connection.executemany("DELETE FROM survivors WHERE log = ? AND key = ?", keys)
+    connection.executemany(
+        "DELETE FROM records WHERE id = ?", [(number,) for number, key, gone in rows if gone or last[key][0] != number]
+    )
+    connection.executemany(
+        "INSERT INTO survivors VALUES (?, ?, ?)", [(log, key, number) for key, (number, gone) in last.items() if not gone]
+    )

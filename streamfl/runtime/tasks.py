@@ -1,0 +1,209 @@
+"""The partitions that a worker has: how their state is taken back, and how far in its inputs each state is.
+
+Positions are remembered twice: with the group, and in the changelog beside the state that they belong to, so that the state and the
+place in the input that it reflects cannot part.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterator, Mapping
+
+from streamfl.made_with import MadeWith
+from streamfl.role import Channels, ConfigurationError, PeerError, Record, Role, StateChange
+from streamfl.runtime.bus import BusUnavailable, Outgoing, Session, Subscription, TopicPartition
+from streamfl.runtime.checksum import is_damaged, with_checksum
+from streamfl.runtime.log import logger
+from streamfl.runtime.remembered_settings import RememberedSettings, is_settings, ways_to_begin_anew
+
+__all__ = ["POSITION_KEY", "Tasks"]
+
+POSITION_KEY = b"\0position/"
+
+log = logger(__name__)
+
+
+class Tasks:
+    """The role on each partition that a worker has. positions: the offsets after the last records that the state reflects.
+
+    restore_seconds: how long a changelog may lag behind the group's offsets before the cluster counts as unavailable. monotonic,
+    sleep: by what waiting is measured. made_with: the settings that are remembered beside the state.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        channels: Channels,
+        subscription: Subscription,
+        made_with: MadeWith,
+        restore_seconds: float,
+        monotonic: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._role = role
+        self._channels = channels
+        self._inputs = [source.topic for source in channels.inputs.values()]
+        self._subscription = subscription
+        self._settings = RememberedSettings(made_with, channels.changelogs, subscription.group)
+        self._restore_seconds = restore_seconds
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._partitions: set[int] = set()
+        self.positions: dict[TopicPartition, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(self._partitions))
+
+    def __contains__(self, partition: int) -> bool:
+        return partition in self._partitions
+
+    # ---- partitions come and go
+
+    def open(self, session: Session, partition: int) -> dict[TopicPartition, float]:
+        """Take the partition's state back as it was at its last commit, and go on reading where that state left off.
+
+        Returns where its inputs end, infinity where that is not known.
+        """
+        committed = {topic: session.committed(topic, partition) for topic in self._inputs}
+        deadline = self._monotonic() + self._restore_seconds
+        while True:
+            self.drop(partition)
+            self._role.open(partition)
+            self._settings.open(partition)
+            self._partitions.add(partition)
+            remembered = self._restore(session, partition)
+            behind = self._behind(committed, remembered)
+            if not behind:
+                break
+            # An atomic commit has reached the group's offsets, its end marker has not reached the changelog yet.
+            if self._monotonic() >= deadline:
+                raise BusUnavailable(
+                    f"the changelog of partition {partition} ends before the group's offsets: {behind}. If this stays so, the "
+                    "offsets were set by hand, or the changelog has lost records, for instance with its topic. To go on where it "
+                    f"ends, and do again what was read since, delete the offsets of the group {self._subscription.group!r}, or set "
+                    "another bus.group."
+                )
+            self._sleep(0.05)
+        self._tell_of_other_offsets(partition, committed, remembered)
+        for topic, position in remembered.items():
+            self.positions[topic, partition] = position
+            session.seek(topic, partition, position)
+        lag = session.lag() if remembered else {}
+        for topic, position in remembered.items():
+            self.check_end(topic, partition, position, position + lag.get((topic, partition), 0))
+        # Where nothing was taken of a topic yet, its lag alone tells when it has been read.
+        begins: dict[str, float] = {**dict.fromkeys(self._inputs, math.inf), **remembered} if remembered else {}
+        return {(topic, partition): begin + lag.get((topic, partition), math.inf) for topic, begin in begins.items()}
+
+    def drop(self, partition: int) -> None:
+        """Forget a partition, if it is here."""
+        if partition in self._partitions:
+            self._partitions.remove(partition)
+            self._settings.close(partition)
+            self._role.close(partition)
+        self.positions = {place: position for place, position in self.positions.items() if place[1] != partition}
+
+    # ---- what is remembered
+
+    def changelog(self, positions: Mapping[TopicPartition, int]) -> list[Outgoing]:
+        """What the role has to have remembered, with these positions: the changelog of a step."""
+        changelogs = self._channels.changelogs
+        changes = list(self._role.changed_state())
+        touched = {change.partition for change in changes} | {partition for _, partition in positions}
+        # First: who reads the changelog as a table knows what follows was made with.
+        records = [*self._settings.to_write(touched)]
+        for change in changes:
+            records.append(with_checksum(changelogs[change.channel], change.partition, change.key, change.value))
+        if changelogs:
+            first = next(iter(changelogs.values()))
+            for (topic, partition), position in positions.items():
+                key = POSITION_KEY + topic.encode()
+                records.append(with_checksum(first, partition, key, struct.pack("<q", position)))
+        return records
+
+    def check_end(self, topic: str, partition: int, position: int, end: int) -> None:
+        """ConfigurationError where an input ends before what was read of it."""
+        if end < position:
+            raise ConfigurationError(
+                f"topic {topic!r}, partition {partition}, ends at {end}, but was read up to {position}: it is not the topic that "
+                f"it was. If it was deleted and made again, and its records are to be read, delete "
+                f"{', '.join(self._channels.changelogs.values())} and the offsets of the consumer group "
+                f"{self._subscription.group!r}, and begin anew."
+            )
+
+    def _restore(self, session: Session, partition: int) -> dict[str, int]:
+        positions: dict[str, int] = {}
+        for channel, topic in self._channels.changelogs.items():
+            published = channel in self._channels.published
+            latest: dict[bytes, Record] = {}
+            made_with: Record | None = None
+            for record in session.restore(topic, partition):
+                if is_settings(record):
+                    made_with = record
+                    continue
+                key = record.key or b""
+                if published and record.value is not None:
+                    # Whatever it is: whoever else may write there stops nobody.
+                    self._restore_one(StateChange(channel, partition, key, record.value), topic)
+                # In the order of the last writing, as compaction would leave them.
+                latest.pop(key, None)
+                latest[key] = record
+            of_the_role = any(record.value is not None and not key.startswith(POSITION_KEY) for key, record in latest.items())
+            self._settings.found(topic, partition, made_with, bool(latest or made_with), of_the_role, binds=not published)
+            for key, record in latest.items():
+                if record.value is None or published:
+                    continue
+                if is_damaged(record):
+                    raise self._not_taken_back(topic, partition, key, "its checksum says that it was damaged or moved since")
+                if key.startswith(POSITION_KEY):
+                    positions.update([self._remembered_position(topic, partition, key, record.value)])
+                else:
+                    self._restore_one(StateChange(channel, partition, key, record.value), topic)
+        return {topic: position for topic, position in positions.items() if topic in self._inputs}
+
+    def _remembered_position(self, topic: str, partition: int, key: bytes, value: bytes) -> tuple[str, int]:
+        try:
+            (position,) = struct.unpack("<q", value)
+            name = key.removeprefix(POSITION_KEY).decode()
+        except (struct.error, UnicodeDecodeError) as error:
+            raise self._not_taken_back(topic, partition, key, f"it is no position: {error}") from None
+        if position < 0:
+            raise self._not_taken_back(topic, partition, key, f"{position} is no position")
+        return name, position
+
+    def _restore_one(self, change: StateChange, topic: str) -> None:
+        try:
+            self._role.restore(change)
+        except PeerError as error:
+            raise self._not_taken_back(topic, change.partition, change.key, str(error)) from None
+
+    def _not_taken_back(self, topic: str, partition: int, key: bytes, why: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"topic {topic}, partition {partition}, key {key!r}: what was remembered there does not fit these settings, or is "
+            f"damaged ({why}). Run with the settings that wrote it, or put back a copy of the topic, or, to begin anew, delete "
+            f"the topic and the offsets of the consumer group {self._subscription.group!r}, or set another bus.group."
+        )
+
+    def _behind(self, committed: Mapping[str, int | None], remembered: Mapping[str, int]) -> str:
+        if self._subscription.guarantee != "exactly_once" or not self._channels.changelogs:
+            return ""
+        late = {topic: offset for topic, offset in committed.items() if (offset or 0) > remembered.get(topic, 0)}
+        return ", ".join(f"{topic} is committed up to {offset}, not {remembered.get(topic)}" for topic, offset in late.items())
+
+    def _tell_of_other_offsets(self, partition: int, committed: Mapping[str, int | None], remembered: Mapping[str, int]) -> None:
+        """Somebody may have set the group's offsets back and be waiting for records to be read again."""
+        for topic, position in remembered.items():
+            offset = committed[topic]
+            if offset is None or offset < position:
+                log.warning(
+                    "the group's offset does not count, for the state has read further: to read again from there, begin anew",
+                    topic=topic,
+                    partition=partition,
+                    offset=offset,
+                    position=position,
+                    how=ways_to_begin_anew(self._channels.changelogs.values(), self._subscription.group),
+                )

@@ -1,0 +1,46 @@
+"""What the topics hold after a run, for the checks of a system."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from streamfl.runtime.bus import Bus
+from streamfl.simulation.faults.cluster import FaultyBus
+from streamfl.simulation.faults.federation import CheckFailed
+
+__all__ = ["Sent", "latest", "require", "sent"]
+
+
+def require(holds: bool, text: str) -> None:
+    if not holds:
+        raise CheckFailed(text)
+
+
+class Sent(NamedTuple):
+    """A record of a topic.
+
+    at: when it was written, in seconds.
+    message: its value, decoded.
+    """
+
+    partition: int
+    at: float
+    message: Any
+
+
+def sent(bus: Bus, topic: str, decode: Callable[[Any], Any]) -> list[Sent]:
+    """The records of a topic, without those that a producer wrote a second time."""
+    repeated = bus.repeated if isinstance(bus, FaultyBus) else set()
+    return [
+        Sent(record.partition, record.timestamp, decode(record.value))
+        for record in bus.read(topic)
+        if (record.topic, record.partition, record.offset) not in repeated
+    ]
+
+
+def latest(bus: Bus, topic: str) -> dict[tuple[int, bytes], bytes]:
+    latest: dict[tuple[int, bytes], bytes | None] = {}
+    for record in bus.read(topic):
+        latest[record.partition, record.key or b""] = record.value
+    return {place: value for place, value in latest.items() if value is not None}

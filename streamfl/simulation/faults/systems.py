@@ -1,0 +1,28 @@
+"""What a system brings to be simulated with faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from streamfl.simulation.faults.federation import Verdict
+from streamfl.system import parts_of_systems
+
+__all__ = ["FaultSimulation", "fault_simulations"]
+
+
+@dataclass(frozen=True)
+class FaultSimulation:
+    """A system's scenarios.
+
+    simulate: runs the scenario of a seed on a bus, memory or sqlite, and checks whatever must hold of it.
+    simulate_liveness: the same in memory with a fault that stays; None: the system has no such scenarios.
+    """
+
+    simulate: Callable[[int, str], Verdict]
+    simulate_liveness: Callable[[int, str], Verdict] | None = None
+
+
+def fault_simulations() -> dict[str, FaultSimulation]:
+    """By name, those of every installed system."""
+    return parts_of_systems("faults")

@@ -1,0 +1,103 @@
+"""What a system's laboratory is asked, and what it answers: the parts of ``streamfl simulate``, ``demo`` and ``replay``.
+
+A simulation is a function of :class:`Asked`, a source one of :class:`Replayed`; each takes besides, by name, the options that it
+contributes to the command. Such a parameter is annotated as a :class:`typer.Option` and defaults to None or False, which mean that
+the option was not given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.role import ConfigurationError
+from streamfl.runtime.bus import Outgoing
+from streamfl.settings import RoleSettings
+
+__all__ = ["Asked", "Demo", "Replayed", "Report", "Rows", "Simulation", "Source", "write_arrays"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What every simulation is asked.
+
+    config: the settings file of a role of the federation, whichever.
+    data: where the data set is.
+    label: its column with the label.
+    seed: None: federation.seed.
+    trace: whether the report needs its arrays.
+    """
+
+    config: Path
+    data: str
+    label: str
+    seed: int | None
+    trace: bool
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of a run.
+
+    title, columns, rows: a table for people.
+    figures: the same for programs, as one JSON object.
+    arrays: what is needed to compute a traced run again.
+    """
+
+    title: str
+    rows: Sequence[Sequence[str]]
+    figures: Mapping[str, Any]
+    columns: Sequence[str] = ("measure", "value")
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What every source is asked.
+
+    config: the settings file. settings: what it says. data: where the data set is.
+    """
+
+    config: Path
+    settings: RoleSettings
+    data: str
+
+
+class Rows(Protocol):
+    """The rows of a data set as records.
+
+    topics: those that are written to, the first of them for every row.
+    usable: the numbers of the rows that are complete.
+    dropped: how many are not.
+    """
+
+    topics: list[str]
+    usable: NDArray[np.intp]
+    dropped: int
+
+    def records(self, total: int) -> Iterator[list[Outgoing]]:
+        """The records of each of the first ``total`` usable rows."""
+
+
+Simulation = Callable[..., Report]
+"""Runs a federation on a data set: ``simulate(asked, *, own options)``."""
+
+Demo = Callable[[Path, int], Report]
+"""Runs a federation on data that a package carries, by seed, and draws a picture: ``demo(picture, seed)``."""
+
+Source = Callable[..., Rows]
+"""The records that a role reads from its users: ``source(asked, *, own options)``."""
+
+
+def write_arrays(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write ``trace.npz`` into a folder; ConfigurationError if that is not possible."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        np.savez(folder / "trace.npz", allow_pickle=False, **arrays)
+    except OSError as error:
+        raise ConfigurationError(f"--trace {folder}: cannot be written: {error.strerror or error}") from None

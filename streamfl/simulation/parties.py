@@ -1,0 +1,136 @@
+"""A table's columns dealt to parties, and how long each party takes: what options such as ``--split`` and ``--delays`` say."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from streamfl.role import ConfigurationError
+
+__all__ = [
+    "LONGEST_DELAY",
+    "TEST_FRACTION",
+    "Delay",
+    "DelayDistribution",
+    "DelayDistributionOption",
+    "DelaysOption",
+    "EpochsOption",
+    "LabelDelayOption",
+    "NetworkDelayOption",
+    "OnlineOption",
+    "SplitOption",
+    "TestFractionOption",
+    "delays_of",
+    "split_columns",
+]
+
+SHORTEST_DELAY, LONGEST_DELAY = 1e-6, 1_000_000
+# Of a table's rows, the last ones are measured on and not learnt from.
+TEST_FRACTION = 0.2
+
+
+class DelayDistribution(StrEnum):
+    """How long a party takes from one upload to the next."""
+
+    CONSTANT = "constant"
+    EXPONENTIAL = "exponential"
+
+
+@dataclass(frozen=True)
+class Delay:
+    """Virtual seconds from one upload of a party to its next. ``distribution``: constant or exponential with this mean."""
+
+    mean: float = 1.0
+    distribution: str = "constant"
+
+    def draw(self, generator: np.random.Generator) -> float:
+        return self.mean if self.distribution == "constant" else float(generator.exponential(self.mean))
+
+
+SplitOption = Annotated[
+    str | None,
+    typer.Option(help="Which input columns each party has, half-open ranges or names: 'bank=0:5,shop=age+income'."),
+]
+DelaysOption = Annotated[
+    str | None, typer.Option(help="Mean virtual seconds between a party's uploads, 'bank=1,shop=10'; left out: 1.")
+]
+DelayDistributionOption = Annotated[
+    DelayDistribution | None, typer.Option(help="Of the virtual seconds between uploads; left out: constant.")
+]
+NetworkDelayOption = Annotated[
+    float | None, typer.Option(help="Virtual seconds from a party to whoever it sends to, and as many back; left out: 0.")
+]
+EpochsOption = Annotated[int | None, typer.Option(min=1, help="Passes, each in a random order by seed; left out: 1.")]
+OnlineOption = Annotated[bool, typer.Option("--online", help="One pass in the order of the file, labels as they come.")]
+LabelDelayOption = Annotated[
+    int | None, typer.Option(min=0, help="With --online: by how many entities a label comes later; left out: 0.")
+]
+TestFractionOption = Annotated[
+    float | None, typer.Option(help=f"Share of the rows, the last ones, to measure on; left out: {TEST_FRACTION}.")
+]
+
+
+def split_columns(
+    text: str, parties: Sequence[str], offered: Sequence[str], columns: Sequence[str], label: str
+) -> list[list[str]]:
+    """By party, in the order of ``parties``, the names of its columns; ConfigurationError names what is wrong."""
+    own: dict[str, list[str]] = {}
+    for party, value in _pairs("--split", text, parties):
+        names: list[str] = []
+        for part in value.split("+"):
+            found = re.fullmatch(r"(\d+):(\d+)", part)
+            if found is None:
+                if part not in columns:
+                    raise ConfigurationError(
+                        f"--split {party}={value}: {part!r} is neither a range such as 0:5 nor a column "
+                        f"(there are: {', '.join(columns)})"
+                    )
+                names.append(part)
+                continue
+            begin, end = int(found[1]), int(found[2])
+            if not begin < end <= len(offered):
+                raise ConfigurationError(f"--split {party}={value}: {part} is no range within the {len(offered)} input columns")
+            names += offered[begin:end]
+        if label in names:
+            raise ConfigurationError(f"--split {party}={value}: {label} is the label, which no party may be shown")
+        own[party] = list(dict.fromkeys(names))
+    missing = [party for party in parties if party not in own]
+    if missing:
+        raise ConfigurationError(f"--split {text}: nothing is said of {', '.join(missing)}, which federation.parties has too")
+    return [own[party] for party in parties]
+
+
+def delays_of(text: str | None, distribution: DelayDistribution, parties: Sequence[str]) -> list[Delay]:
+    """By party, in the order of ``parties``, its delay; a second where nothing is said. ConfigurationError names what is wrong."""
+    means = dict.fromkeys(parties, 1.0)
+    for party, value in _pairs("--delays", text, parties) if text is not None else ():
+        try:
+            means[party] = float(value)
+        except ValueError:
+            means[party] = math.nan
+        if not SHORTEST_DELAY <= means[party] <= LONGEST_DELAY:
+            raise ConfigurationError(
+                f"--delays {party}={value}: a positive number of seconds, {SHORTEST_DELAY:g} to {LONGEST_DELAY:,}, is expected"
+            )
+    return [Delay(mean, distribution.value) for mean in means.values()]
+
+
+def _pairs(option: str, text: str, parties: Sequence[str]) -> list[tuple[str, str]]:
+    pairs: dict[str, str] = {}
+    for part in text.split(","):
+        party, separator, value = part.strip().partition("=")
+        if not separator or not value:
+            raise ConfigurationError(f"{option} {text}: PARTY=… is expected, with commas between them, not {part!r}")
+        if party not in parties:
+            raise ConfigurationError(f"{option} {text}: {party!r} is none of federation.parties ({', '.join(parties)})")
+        if party in pairs:
+            raise ConfigurationError(f"{option} {text}: {party} is there twice")
+        pairs[party] = value
+    return list(pairs.items())

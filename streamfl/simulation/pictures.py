@@ -1,0 +1,45 @@
+"""How pictures of runs look."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+__all__ = ["FEDERATION", "LOCAL", "MEAN", "STYLES", "label_axes", "picture_over_time"]
+
+# Three hues that stay apart in greyscale and for the colour-blind; the federation is the one to look at.
+FEDERATION, LOCAL, MEAN = "#0b5fa5", "#d9822b", "#8a8a8a"
+# Of level lines: enough to tell the most that one picture has apart.
+STYLES = (":", "--", "-.", "-", (0, (8, 2, 1, 2, 1, 2)))
+
+
+def picture_over_time(
+    lines: Mapping[str, Sequence[tuple[float, float]]], levels: Mapping[str, float], path: Path, title: str
+) -> None:
+    """Write accuracies over virtual seconds to ``path``, and those to compare them with as levels; the ending says the format."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4.2), layout="constrained")
+    for (name, points), colour in zip(lines.items(), cycle((FEDERATION, LOCAL)), strict=False):
+        axes.plot(*zip(*points, strict=True), color=colour, linewidth=2.5, label=name)
+    for style, (name, level) in zip(cycle(STYLES), levels.items(), strict=False):
+        axes.axhline(level, color="black", linewidth=1, linestyle=style, label=f"{name}, at the end")
+    label_axes(axes, "Accuracy", "virtual seconds")
+    axes.legend(frameon=False, fontsize=8)
+    figure.suptitle(title)
+    figure.savefig(path, dpi=140)
+    pyplot.close(figure)
+
+
+def label_axes(axes: Any, title: str, horizontal: str) -> None:
+    """A title, the horizontal axis' name, a light grid, and no frame above and at the right."""
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_xlabel(horizontal)
+    axes.grid(alpha=0.25)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)

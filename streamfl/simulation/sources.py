@@ -1,0 +1,201 @@
+"""The rows of a data set as the records that roles read from their users: what ``streamfl replay`` writes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import chain
+from typing import Annotated, Any, cast
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, VerticalSettings
+from streamfl.records.formats import format_named
+from streamfl.records.labels import LabelsSection
+from streamfl.records.samples import DataError, SamplesSection
+from streamfl.role import ConfigurationError
+from streamfl.runtime.bus import Outgoing
+from streamfl.simulation.laboratory import Replayed
+from streamfl.simulation.parties import SplitOption, split_columns
+from streamfl.simulation.tables import DataTable, client_names, input_names, numbers, read_data
+
+__all__ = [
+    "EntityColumnOption",
+    "EntityRows",
+    "LabelColumnOption",
+    "LateByOption",
+    "OwnerColumnOption",
+    "SampleRows",
+    "entity_labels",
+    "entity_samples",
+]
+
+DEFAULT_LABEL = "y"
+
+LabelColumnOption = Annotated[
+    str | None, typer.Option(help="The data's label column; left out: samples.label, or that of [labels], else y.")
+]
+OwnerColumnOption = Annotated[
+    str | None,
+    typer.Option(help="The data's client column; left out: samples.client, else rows are dealt to the clients in turn."),
+]
+LateByOption = Annotated[
+    int | None, typer.Option(min=0, help="With [labels]: by how many rows of its client a label comes later; left out: 0.")
+]
+EntityColumnOption = Annotated[
+    str | None, typer.Option(help="The data's column with the entity; left out: the field that names it, else the row's number.")
+]
+
+
+def entity_samples(
+    asked: Replayed, label: LabelColumnOption = None, split: SplitOption = None, entity_column: EntityColumnOption = None
+) -> EntityRows:
+    """A party's own columns, under the names of its fields, keyed by the entity."""
+    settings, location = cast(VerticalSettings, asked.settings), asked.data
+    section, party = settings.samples, settings.own_party
+    assert section is not None
+    assert party is not None
+    table = read_data(location)
+    fields = section.features
+    if split is not None:
+        column, parties = label or DEFAULT_LABEL, settings.federation.parties
+        offered = input_names(table, None, (column,), location)
+        names = split_columns(split, parties, offered, list(table.columns), column)[parties.index(party)]
+    elif isinstance(fields, list):
+        if label is not None:
+            raise ConfigurationError("--label has no meaning without --split: samples.features says which columns are read")
+        names = fields
+    else:
+        raise ConfigurationError(f"--split is missing: say which columns become the list {fields!r}, such as {party}=0:5")
+    expected = section.dimension if isinstance(fields, str) else len(fields)
+    if len(names) != expected:
+        raise ConfigurationError(
+            f"{location}: {party} has {len(names)} columns ({', '.join(names)}), samples.features has {expected}"
+        )
+    return EntityRows(section, fields, numbers(table, names, location), table, location, entity_column)
+
+
+def entity_labels(asked: Replayed, label: LabelColumnOption = None, entity_column: EntityColumnOption = None) -> EntityRows:
+    """The entities' labels, keyed by the entity."""
+    section, location = cast(VerticalSettings, asked.settings).labels, asked.data
+    assert section is not None
+    table = read_data(location)
+    column = label or (section.label if section.label in table.columns else DEFAULT_LABEL)
+    return EntityRows(section, [section.label], numbers(table, [column], location), table, location, entity_column)
+
+
+class EntityRows:
+    """Of a vertical federation: what one of its members knows of each row's entity, keyed by it."""
+
+    def __init__(
+        self,
+        section: EntitySamplesSection | EntityLabelsSection,
+        fields: list[str] | str,
+        values: NDArray[np.float64],
+        table: DataTable,
+        location: str,
+        entity_column: str | None,
+    ) -> None:
+        self._section = section
+        self._fields = fields
+        self._values = values
+        self.topics = [section.topic]
+        if entity_column is None and section.entity in table.columns:
+            entity_column = section.entity
+        # Whoever replays another part of the same rows comes to the same names.
+        rows = [str(row) for row in range(table.rows)]
+        self._entities = rows if entity_column is None else client_names(table, entity_column, location)
+        present = np.isfinite(values).all(axis=1) & np.array([entity is not None for entity in self._entities])
+        self.usable = np.flatnonzero(present)
+        self.dropped = table.rows - len(self.usable)
+        if not len(self.usable):
+            raise DataError(f"{location}: no row has a number in every column and an entity")
+
+    def records(self, total: int) -> Iterator[list[Outgoing]]:
+        section, fields = self._section, self._fields
+        encode = format_named(section.format).encode
+        for row in self.usable[:total].tolist():
+            values, entity = self._values[row].tolist(), str(self._entities[row])
+            content: dict[str, Any] = {fields: values} if isinstance(fields, str) else dict(zip(fields, values, strict=True))
+            if section.entity is not None:
+                content[section.entity] = entity
+            yield [Outgoing(section.topic, entity.encode(), encode(content))]
+
+
+class SampleRows:
+    """The rows of a table as records. ``usable``: the numbers of those that have a number in every column, and a client."""
+
+    def __init__(
+        self,
+        section: SamplesSection,
+        labels: LabelsSection | None,
+        table: DataTable,
+        location: str,
+        clients: int,
+        label: str | None,
+        client_column: str | None,
+        label_delay: int | None,
+    ) -> None:
+        self._label_delay = label_delay or 0
+        self.topics = [section.topic, *([] if labels is None else [labels.topic])]
+        self._section = section
+        self._labels_section = labels
+        self._clients = clients
+        columns = table.columns
+        field = section.label if labels is None else labels.label
+        if label is None and field is not None:
+            label = field if field in columns else DEFAULT_LABEL
+        if client_column is None and section.client in columns:
+            client_column = section.client
+        features = section.features if isinstance(section.features, list) else None
+        self._names = input_names(table, features, (label, client_column), location)
+        self._inputs = numbers(table, self._names, location)
+        self._labels = numbers(table, [label], location)[:, 0] if label is not None and field is not None else None
+        self._owners = None if client_column is None else client_names(table, client_column, location)
+        self._identities = columns[section.sample_id].tolist() if section.sample_id in columns else None
+        present = np.isfinite(self._inputs).all(axis=1)
+        if self._labels is not None:
+            present &= np.isfinite(self._labels)
+        if self._owners is not None:
+            present &= np.array([owner is not None for owner in self._owners])
+        self.usable = np.flatnonzero(present)
+        self.dropped = table.rows - len(self.usable)
+        if not len(self.usable):
+            raise DataError(f"{location}: no row has a number in every column" + (" and a client" if self._owners else ""))
+
+    def records(self, total: int) -> Iterator[list[Outgoing]]:
+        """The records of each of the first ``total`` usable rows; of K clients, row t K + k is sample t of client k.
+
+        Where labels have a topic of their own, a label comes after the client's sample ``label_delay`` later, or at the end.
+        """
+        section, labels = self._section, self._labels_section
+        encode = format_named(section.format).encode
+        encode_label = None if labels is None else format_named(labels.format, "labels.format").encode
+        late: dict[str, deque[Outgoing]] = {}
+        for number, row in enumerate(self.usable[:total].tolist()):
+            owner = f"client-{number % self._clients}" if self._owners is None else str(self._owners[row])
+            values = self._inputs[row].tolist()
+            content: dict[str, Any] = (
+                {section.features: values} if isinstance(section.features, str) else dict(zip(self._names, values, strict=True))
+            )
+            if section.client is not None:
+                content[section.client] = owner
+            identity = str(self._identities[row]) if self._identities else str(row)
+            if section.sample_id is not None:
+                content[section.sample_id] = identity
+            if section.label is not None and self._labels is not None:
+                content[section.label] = float(self._labels[row])
+            records = [Outgoing(section.topic, owner.encode(), encode(content))]
+            if labels is not None and encode_label is not None and self._labels is not None:
+                content = {labels.sample_id: identity, labels.label: float(self._labels[row])}
+                if labels.client is not None:
+                    content[labels.client] = owner
+                own = late.setdefault(owner, deque())
+                own.append(Outgoing(labels.topic, owner.encode(), encode_label(content)))
+                if len(own) > self._label_delay:
+                    records.append(own.popleft())
+                if number == total - 1:
+                    records += chain.from_iterable(late.values())
+            yield records

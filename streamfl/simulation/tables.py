@@ -1,0 +1,97 @@
+"""Data sets for commands, through whatever is installed in the entry-point group ``streamfl.datasets``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from importlib.metadata import entry_points
+from typing import Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.console import say
+from streamfl.records.samples import DataError
+from streamfl.role import ConfigurationError
+from streamfl.wire import LONGEST_NAME
+
+__all__ = ["DataTable", "client_names", "input_names", "numbers", "read_data", "unread_columns"]
+
+
+class DataTable(Protocol):
+    """A data set: columns by name, each of shape (rows,)."""
+
+    @property
+    def columns(self) -> dict[str, NDArray[Any]]: ...
+
+    @property
+    def rows(self) -> int: ...
+
+    def inputs(self, besides: Collection[str]) -> list[str]:
+        """The columns to learn from where nothing else is said."""
+
+
+def read_data(location: str) -> DataTable:
+    """The data set at ``location``; DataError if it cannot be read."""
+    for point in entry_points(group="streamfl.datasets", name="replay"):
+        return cast(Callable[[str], DataTable], point.load())(location)
+    raise ConfigurationError("no reader of data sets is installed: the entry point 'replay' in the group 'streamfl.datasets'")
+
+
+def input_names(table: DataTable, features: Sequence[str] | None, besides: Sequence[str | None], location: str) -> list[str]:
+    """The columns to learn from: ``features``, or what the data itself offers without ``besides``; DataError if that is nothing."""
+    others = [name for name in besides if name is not None]
+    names = list(features or table.inputs(others))
+    if not names:
+        raise DataError(f"{location}: no numeric column" + (f" besides {', '.join(others)}" if others else ""))
+    return names
+
+
+def unread_columns(table: DataTable, offered: Sequence[str], besides: Sequence[str | None]) -> list[str]:
+    """The columns that the data does not offer as inputs, for they hold no numbers; told on stderr if there are any."""
+    unread = [name for name in table.columns if name not in offered and name not in besides]
+    if unread:
+        say(
+            f"not learnt from, for they hold no numbers: {', '.join(unread)}. Write them as numbers (one column of 0 and 1 for "
+            "each value, say), or name the columns to learn from"
+        )
+    return unread
+
+
+def client_names(table: DataTable, column: str, location: str) -> list[str | None]:
+    """Each row's client, None where the row names none; DataError if there is no such column or its values cannot be names."""
+    if column not in table.columns:
+        raise DataError(f"{location}: no column {column} (there are: {', '.join(table.columns)})")
+    values = table.columns[column].tolist()
+    try:
+        found = {value: _client_name(value) for value in values}
+    except TypeError:
+        raise DataError(f"{location}: the column {column} does not hold names") from None
+    names = [name for name in found.values() if name is not None]
+    for name in names:
+        if len(name) > LONGEST_NAME:
+            raise DataError(f"{location}: {column} holds a name of {len(name)} characters, at most {LONGEST_NAME} are accepted")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"{location}: {column} holds different values that are both written {twice}: which client is meant?")
+    return [found[value] for value in values]
+
+
+def _client_name(value: Any) -> str | None:
+    if isinstance(value, float):
+        if math.isnan(value):
+            return None
+        # A gap in a column of whole numbers makes all of them floats: client 3 is not to be called 3.0 for it.
+        return str(int(value)) if value.is_integer() else str(value)
+    return None if value is None else str(value) or None
+
+
+def numbers(table: DataTable, names: Sequence[str], location: str) -> NDArray[np.float64]:
+    """The columns ``names`` as a matrix (rows, len(names)); DataError if one is missing or holds no numbers."""
+    missing = [name for name in names if name not in table.columns]
+    if missing:
+        raise DataError(f"{location}: no column {', '.join(missing)} (there are: {', '.join(table.columns)})")
+    for name in names:
+        if table.columns[name].dtype.kind not in "biuf":
+            raise DataError(f"{location}: the column {name} does not hold numbers")
+    return np.column_stack([table.columns[name].astype(np.float64) for name in names])

@@ -1,0 +1,65 @@
+"""How a group shares out its partitions, and what becomes of those that move."""
+
+from __future__ import annotations
+
+from streamfl.runtime.bus import Bus, Outgoing, Step
+from streamfl.testing.bus_laws.members import Owned, eventually, joined, new_name, new_topic, together
+
+__all__ = ["GroupLaws"]
+
+
+class GroupLaws:
+    """How a group shares out its partitions, and what becomes of those that move."""
+
+    def test_members_share_the_partitions(self, bus: Bus) -> None:
+        """Protects scale-out: a second member takes over a part, no partition has two owners, and a leaver's come back."""
+        samples = new_topic(bus, partitions=4)
+        with joined(bus, samples) as (first, group):
+            own = Owned(first)
+            together([own], lambda: own.partitions == {0, 1, 2, 3})
+            with joined(bus, samples, group=group) as (second, _):
+                other = Owned(second)
+                together([own, other], lambda: len(own.partitions) == len(other.partitions) == 2)
+                assert own.partitions | other.partitions == {0, 1, 2, 3}
+                bus.write([Outgoing(samples, None, f"{p}".encode(), p) for p in range(4)])
+                together([own, other], lambda: len(own.records) + len(other.records) == 4)
+                assert {record.partition for record in own.records} == own.partitions
+                assert {record.partition for record in other.records} == other.partitions
+            together([own], lambda: own.partitions == {0, 1, 2, 3})
+
+    def test_members_are_counted(self, bus: Bus) -> None:
+        """Protects standbys: a worker without partitions is told by the group's members from one that was given nothing."""
+        samples, group = new_topic(bus), new_name("group")
+        with joined(bus, samples, group=group) as (first, _):
+            with joined(bus, samples, group=group) as (second, _):
+                together([Owned(first), Owned(second)], lambda: bus.members(group) == 2)
+            together([Owned(first)], lambda: bus.members(group) == 1)
+        eventually(lambda: bus.members(group), 0)
+
+    def test_inputs_are_shared_out_together(self, bus: Bus) -> None:
+        """Protects a role with two inputs: partition p of both is with the same member."""
+        samples, labels = new_topic(bus, partitions=4), new_topic(bus, partitions=4)
+        with (
+            joined(bus, samples, labels) as (first, group),
+            joined(bus, samples, labels, group=group) as (second, _),
+        ):
+            members = [Owned(first), Owned(second)]
+            together(members, lambda: all(len(member.partitions) == 2 for member in members))
+            bus.write([Outgoing(topic, None, b"x", p) for topic in (samples, labels) for p in range(4)])
+            together(members, lambda: sum(len(member.records) for member in members) == 8)
+            for member in members:
+                places = {(record.topic, record.partition) for record in member.records}
+                assert places == {(topic, p) for topic in (samples, labels) for p in member.partitions}
+
+    def test_a_moved_partition_goes_on_where_it_was_committed(self, bus: Bus) -> None:
+        """Protects exactly-once at a rebalance: the new owner begins after the last committed record of the old one."""
+        samples = new_topic(bus, partitions=2)
+        bus.write([Outgoing(samples, None, f"{i}".encode(), i % 2) for i in range(8)])
+        with joined(bus, samples) as (first, group):
+            own = Owned(first)
+            together([own], lambda: len(own.records) == 8)
+            first.commit(Step({(samples, 0): 3, (samples, 1): 3}))
+            with joined(bus, samples, group=group) as (second, _):
+                other = Owned(second)
+                together([own, other], lambda: len(other.records) == 1)
+                assert [record.offset for record in other.records] == [3]

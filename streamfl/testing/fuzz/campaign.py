@@ -1,0 +1,122 @@
+"""Many wrong messages, and what became of them."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from types import FrameType
+
+from streamfl.testing.fuzz.mutations import Message, Mutator
+from streamfl.testing.fuzz.systems import targets
+
+__all__ = ["Defect", "Report", "run"]
+
+BLOCK = 500
+ENOUGH_DEFECTS = 20
+# Far beyond what a block takes: who is not through by then hangs.
+HANGING_SECONDS = 300
+
+
+class Hanging(Exception):
+    """A block of messages does not end."""
+
+
+@dataclass(frozen=True)
+class Defect:
+    """Something raised that should not have been; ``target`` and ``block`` with the seed bring it back."""
+
+    target: str
+    block: int
+    place: str
+    error: str
+    message: Message | None
+
+
+@dataclass
+class Report:
+    """taken and refused: messages by target; refusals by target and reason. memory: the largest so far in MiB, after each round."""
+
+    seconds: float = 0.0
+    taken: Counter[str] = field(default_factory=Counter)
+    refused: Counter[tuple[str, str]] = field(default_factory=Counter)
+    defects: list[Defect] = field(default_factory=list)
+    memory: list[float] = field(default_factory=list)
+
+    @property
+    def messages(self) -> int:
+        return self.taken.total()
+
+    def growth(self) -> float:
+        """MiB that the process grew after the first fifth of the rounds."""
+        return self.memory[-1] - self.memory[len(self.memory) // 5]
+
+
+def run(messages: int, seed: int, only: str = "") -> Report:
+    """At least so many wrong messages, a block to each target in turn; the same for the same seed.
+
+    Every block has new roles, so that target, block and seed are enough to bring a defect back.
+    """
+    report, began, block = Report(), time.monotonic(), 0
+    with warnings.catch_warnings(), _hanging_raises():
+        warnings.simplefilter("error")
+        while report.messages < messages and len(report.defects) < ENOUGH_DEFECTS:
+            random = Random(f"{seed}/{block}")
+            for target in targets(random, only):
+                mutator, message = Mutator(random, target.messages), None
+                signal.alarm(HANGING_SECONDS)
+                try:
+                    for _ in range(BLOCK):
+                        message = mutator.message()
+                        report.taken[target.name] += 1
+                        reason = target.take(message)
+                        if reason is not None:
+                            report.refused[target.name, reason] += 1
+                    message = None
+                    target.finish()
+                except Exception as error:
+                    frames = traceback.extract_tb(error.__traceback__)
+                    place = next((frame for frame in reversed(frames) if "/streamfl" in frame.filename), frames[-1])
+                    where = f"{place.filename.rpartition('/')[2]}:{place.lineno} {place.name}"
+                    text = f"{type(error).__name__}: {str(error)[:200]}"
+                    report.defects.append(Defect(target.name, block, where, text, message))
+            report.memory.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+            block += 1
+    report.seconds = time.monotonic() - began
+    return report
+
+
+@contextmanager
+def _hanging_raises() -> Iterator[None]:
+    def hanging(_number: int, _frame: FrameType | None) -> None:
+        raise Hanging(f"a block of {BLOCK} messages takes longer than {HANGING_SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, hanging)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def print_report(report: Report, seed: int) -> None:
+    width = max(map(len, report.taken), default=0)
+    for name, count in report.taken.items():
+        reasons = {reason: number for (target, reason), number in report.refused.items() if target == name}
+        listed = ", ".join(f"{reason} {number}" for reason, number in sorted(reasons.items(), key=lambda item: -item[1]))
+        print(f"{name:{width}} {count:8} taken, {sum(reasons.values()):8} refused: {listed}")
+    print(
+        f"{report.messages} malformed messages in {report.seconds:.0f} s, seed {seed}: {len(report.defects)} defects, "
+        f"{report.refused.total()} refused; memory {report.memory[-1]:.0f} MiB, {report.growth():+.1f} MiB since the first fifth"
+    )
+    for defect in report.defects:
+        print(f"DEFECT {defect.target}, block {defect.block}: {defect.error} at {defect.place}", file=sys.stderr)
+        print(f"  {str(defect.message)[:1000]}", file=sys.stderr)

@@ -1,0 +1,81 @@
+"""Systems of roles whose messages are made wrong, and their corpus: real messages, recorded once and kept as files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+
+from streamfl.testing.fuzz.mutations import Message
+from streamfl.testing.fuzz.targets import Target
+
+__all__ = ["Corpus", "Fuzzed", "some_of_each"]
+
+KEPT = 12
+
+
+class Corpus:
+    """Recorded messages: a file of JSON lines for each federation in ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cache  # noqa: B019 - there are as many as systems
+    def __call__(self, federation: str, *channels: str) -> tuple[Message, ...]:
+        """The recorded messages of these channels."""
+        found = []
+        for line in self._file(federation).read_text().splitlines():
+            content = json.loads(line)
+            key, value = (None if text is None else bytes.fromhex(text) for text in (content["key"], content["value"]))
+            found.append(Message(content["channel"], key, value, content["partition"]))
+        return tuple(message for message in found if message.channel in channels)
+
+    def write(self, federation: str, messages: Iterable[Message]) -> None:
+        """Record a federation anew."""
+        lines = [
+            json.dumps({"channel": one.channel, "partition": one.partition, "key": _hex(one.key), "value": _hex(one.value)})
+            for one in messages
+        ]
+        self._file(federation).write_text("\n".join(lines) + "\n")
+
+    def _file(self, federation: str) -> Path:
+        return self.folder / f"{federation}.jsonl"
+
+
+@dataclass(frozen=True)
+class Fuzzed:
+    """What a system of roles gives to be made wrong.
+
+    corpus: recorded messages.
+    federations: the names of those in the corpus.
+    record: real messages of one of them.
+    targets: by name, what makes one.
+    """
+
+    corpus: Corpus
+    federations: Sequence[str]
+    record: Callable[[str], Sequence[Message]]
+    targets: Callable[[Random], Mapping[str, Callable[[str], Target]]]
+
+
+def some_of_each(found: Iterable[Message]) -> list[Message]:
+    """A few of each channel and kind of key, the last ones, in their order."""
+    messages = list(found)
+    return [message for channel in dict.fromkeys(one.channel for one in messages) for message in _some(messages, channel)]
+
+
+def _some(found: Iterable[Message], channel: str) -> Iterator[Message]:
+    """A few of each kind of key, the last ones, in their order."""
+    kinds: dict[bytes, list[Message]] = {}
+    for message in found:
+        if message.channel == channel:
+            kinds.setdefault((message.key or b"").partition(b"/")[0][:8], []).append(message)
+    for messages in kinds.values():
+        yield from messages[-KEPT // len(kinds) - 1 :]
+
+
+def _hex(content: bytes | None) -> str | None:
+    return None if content is None else content.hex()

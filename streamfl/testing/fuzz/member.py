@@ -1,0 +1,37 @@
+"""A role that is told messages, without a worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamfl.role import Channels, Received, Record, Role
+from streamfl.runtime.kinds import find_kind
+from streamfl.settings import RoleSettings
+from streamfl.testing.fuzz.mutations import Message
+
+__all__ = ["NOW", "PARTITIONS", "Member"]
+
+PARTITIONS = (0, 1)
+NOW = 1_700_000_000.0
+
+
+@dataclass
+class Member:
+    """A role with its partitions open, and the topics behind its names."""
+
+    role: Role
+    channels: Channels
+
+    @classmethod
+    def of(cls, settings: RoleSettings) -> Member:
+        kind = find_kind(settings.role.kind)
+        role = kind.build(settings)
+        for partition in PARTITIONS:
+            role.open(partition)
+        return cls(role, kind.channels(settings))
+
+    def decode(self, message: Message, offset: int = 0, timestamp: float = NOW) -> Received:
+        """PeerError where the message cannot be decoded."""
+        source = self.channels.inputs.get(message.channel) or self.channels.tables[message.channel]
+        record = Record(source.topic, message.partition, offset, message.key, message.value, (), timestamp)
+        return Received(message.channel, source.decode(record), record)

@@ -1,0 +1,162 @@
+"""Federations that go on after one record of a changelog was damaged: it is refused by name, or nothing is wrong afterwards."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from streamfl.role import ConfigurationError, Record
+from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.kinds import build_worker, find_kind
+from streamfl.runtime.memory_bus import MemoryBus
+from streamfl.runtime.worker import Worker
+from streamfl.settings import RoleSettings
+from streamfl.testing.fuzz.member import NOW, PARTITIONS
+from streamfl.testing.fuzz.mutations import PATTERNS, Message, Mutator
+
+__all__ = ["Resumed", "Run"]
+
+# Far above any count or mean of a run of some hundred messages, and far below what a damaged exponent makes of it.
+LARGEST_FIGURE = 1e6
+STEP_SECONDS = 40.0
+WORDS = {
+    size: [
+        *(pattern for pattern in PATTERNS if len(pattern) == size),
+        *(sign.to_bytes(size, "little", signed=True) for sign in (-1, 0, 1, 2 ** (8 * size - 2))),
+    ]
+    for size in (4, 8)
+}
+MORE_ROUNDS = 3
+
+
+class Clock:
+    """Seconds that pass when they are told to."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Run:
+    """A federation in memory. settings: of every member. written: by its users in a round."""
+
+    settings: Mapping[str, RoleSettings]
+    written: Callable[[int], Sequence[Outgoing]]
+
+    def __post_init__(self) -> None:
+        self.clock = Clock()
+        self.bus = MemoryBus(clock=self.clock)
+        specs = {spec.name: spec for own in self.settings.values() for spec in find_kind(own.role.kind).topics(own)}
+        self.topics = list(specs)
+        self.bus.create([replace(spec, partitions=len(PARTITIONS)) for spec in specs.values()])
+        self.workers: dict[str, Worker] = {}
+
+    def start(self) -> None:
+        """Every member, taking back what its changelogs hold."""
+        for name, own in self.settings.items():
+            fast = own.model_copy(update={"bus": own.bus.model_copy(update={"commit_interval_ms": 0})})
+            self.workers[name] = build_worker(fast, self.bus, self.clock, self.clock, lambda seconds: None)
+
+    def round(self, number: int) -> None:
+        """What users write, until everybody has done what there is to do."""
+        self.bus.write(self.written(number))
+        for _ in range(2):
+            while any([worker.step(0.0) for worker in self.workers.values()]):  # noqa: C419
+                pass
+            self.clock.now += STEP_SECONDS
+
+    def changelog(self, name: str) -> list[Record]:
+        """What is remembered of a member, as compaction would leave it."""
+        latest: dict[tuple[str, int, bytes], Record] = {}
+        for topic in find_kind(self.settings[name].role.kind).channels(self.settings[name]).changelogs.values():
+            for record in self.bus.read(topic):
+                latest.pop((topic, record.partition, record.key or b""), None)
+                latest[topic, record.partition, record.key or b""] = record
+        return [record for record in latest.values() if record.value is not None]
+
+    def copy(self) -> Run:
+        """Another federation whose topics hold the same records, and whose groups have read as far."""
+        other = Run(self.settings, self.written)
+        other.clock.now = self.clock.now
+        for topic in self.topics:
+            for mine, its in zip(self.bus._topic(topic).partitions, other.bus._topic(topic).partitions, strict=True):
+                its._records, its.end = list(mine._records), mine.end
+        return other
+
+
+class Resumed:
+    """Members of a federation that come back to a changelog of which one record was damaged by whoever writes no checksum."""
+
+    def __init__(self, run: Run, member: str, random: Random) -> None:
+        self.run = run
+        self._random = random
+        self._remembered = run.changelog(member)
+        messages = [Message(one.topic, one.key, one.value, one.partition) for one in self._remembered]
+        self._mutator = Mutator(random, messages)
+
+    def damaged(self) -> Outgoing:
+        """A record that lost a part, or has other bits or numbers, another key, or the value of another."""
+        random, chosen = self._random, self._random.choice(self._remembered)
+        key, value = chosen.key or b"", chosen.value or b""
+        kind = random.randrange(4)
+        if kind == 0:
+            message = self._mutator.message()
+            return Outgoing(message.channel, message.key or b"", message.value, message.partition % len(PARTITIONS))
+        if kind == 1:
+            value = self._of_another(chosen).value or b""
+        elif kind == 2:
+            key = self._of_another(chosen).key or b""
+        else:
+            size = random.choice([4, 8])
+            place = size * random.randrange(max(1, len(value) // size))
+            value = value[:place] + random.choice(WORDS[size]) + value[place + size :]
+        return Outgoing(chosen.topic, key, value, chosen.partition)
+
+    def _of_another(self, chosen: Record) -> Record:
+        return self._random.choice([one for one in self._remembered if one.topic == chosen.topic and one != chosen])
+
+    def resume(self, damaged: Outgoing) -> bool:
+        """Whether it was taken back; AssertionError if it was and makes nonsense, or was refused without being named."""
+        run = self.run.copy()
+        run.bus.write([damaged])
+        try:
+            go_on(run)
+        except ConfigurationError as refusal:
+            text = str(refusal)
+            named = f"topic {damaged.topic}, partition {damaged.partition}, key {damaged.key!r}" in text
+            # A position beyond the topic's end is told of as what it looks like: the topic is not the one that was read.
+            assert named or " ends at " in text, f"{text} does not say which record it is"
+            return False
+        # What was remembered since is as good as what every healthy member remembers.
+        again = run.copy()
+        try:
+            go_on(again)
+        except ConfigurationError as refusal:
+            raise AssertionError(f"what was remembered since is refused: {refusal}") from None
+        return True
+
+
+def go_on(run: Run) -> None:
+    """Some rounds more, and nothing that a member says is nonsense."""
+    name = next(iter(run.settings.values())).federation.name
+    topic = f"{name}.predictions"
+    before = len(list(run.bus.read(topic)))
+    run.start()
+    for number in range(MORE_ROUNDS):
+        run.round(number)
+    for who, worker in run.workers.items():
+        for figure in worker.measure():
+            sane = math.isfinite(figure.value) and abs(figure.value) <= LARGEST_FIGURE
+            assert sane, f"{who}: {figure.name} {figure.labels} is {figure.value}"
+            assert figure.value >= 0 or figure.name.startswith("regret"), f"{who}: {figure.name} {figure.labels} is {figure.value}"
+    for record in list(run.bus.read(topic))[before:]:
+        prediction = json.loads(record.value or b"")["prediction"]
+        for number in prediction if isinstance(prediction, list) else [prediction]:
+            assert isinstance(number, float), f"{number} is no prediction"
+            assert abs(number) <= LARGEST_FIGURE, f"{number} is predicted"

@@ -1,0 +1,262 @@
+"""What takes the wrong messages, and what has to hold whatever they are."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence, Set
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from streamfl.records.fields import LARGEST_LABEL, LARGEST_NUMBER
+from streamfl.records.samples import Sample, SampleReader, SamplesSection
+from streamfl.role import PeerError, Received, Record, Rejection, Send, StateChange, receive_at_once
+from streamfl.settings import RoleSettings
+from streamfl.testing.fuzz.member import NOW, PARTITIONS, Member
+from streamfl.testing.fuzz.mutations import Message
+from streamfl.wire import LONGEST_NAME, decode_array
+
+__all__ = ["Arrays", "Decoder", "Restored", "RoleTarget", "Samples", "Target", "fingerprint"]
+
+# Of a role in these federations: a handful of members, two partitions, small models.
+LARGEST_STATE = 20_000_000
+# One in so many messages has all that a role holds compared before and after.
+COMPARED = 50
+TICK, GOOD = 97, 23
+AFRESH = 200
+
+
+class Target:
+    """Something that takes messages. ``take`` gives the reason of a refusal, None for none; anything raised is a defect."""
+
+    def __init__(self, name: str, messages: Sequence[Message], random: Random) -> None:
+        self.name = name
+        self.messages = messages
+        self.random = random
+
+    def take(self, message: Message) -> str | None:
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """What has to hold after many messages."""
+
+
+class Decoder(Target):
+    """A decoder: ``decode`` raises PeerError, whatever it is given, or nothing."""
+
+    def __init__(
+        self, name: str, messages: Sequence[Message], random: Random, decode: Callable[[Message], object]
+    ) -> None:
+        super().__init__(name, messages, random)
+        self._decode = decode
+
+    def take(self, message: Message) -> str | None:
+        try:
+            self._decode(message)
+        except PeerError as error:
+            return error.reason
+        return None
+
+
+class Arrays(Target):
+    """The decoder of arrays, for the shape of the bytes or another."""
+
+    def take(self, message: Message) -> str | None:
+        content = message.value or b""
+        dtype: Any = self.random.choice([np.float32, np.float64])
+        length = len(content) // np.dtype(dtype).itemsize
+        shape = self.random.choice([(length,), (1, length), (length // 2, 2), (length + 1,), (0,), (2**31, 2**31)])
+        try:
+            array = decode_array(content, dtype, shape, "array")
+        except PeerError as error:
+            return error.reason
+        assert array.shape == shape
+        assert np.isfinite(array).all()
+        return None
+
+
+class Samples(Target):
+    """The reader of samples of one format."""
+
+    def __init__(self, name: str, messages: Sequence[Message], random: Random, section: SamplesSection) -> None:
+        super().__init__(name, messages, random)
+        self._reader = SampleReader(section)
+
+    def take(self, message: Message) -> str | None:
+        try:
+            found = self._reader.decode(Record("readings", 0, 1, message.key, message.value))
+        except PeerError as error:
+            return error.reason
+        check_sample(found, self._reader.dimension)
+        return None
+
+
+def check_sample(found: Sample, dimension: int) -> None:
+    assert len(found.features) == dimension
+    assert sum(map(abs, found.features)) < LARGEST_NUMBER
+    assert found.label is None or abs(found.label) <= LARGEST_LABEL
+    assert 0 < len(found.client) <= LONGEST_NAME
+    assert 0 < len(found.id) <= max(LONGEST_NAME, len("readings-0-1"))
+    json.dumps([found.client, found.id]).encode()
+
+
+def _mends(rejections: Sequence[Rejection]) -> bool:
+    """Whether a server publishes its model anew because of a message that it refuses."""
+    return [rejection.error.reason for rejection in rejections] == ["unknown_version"]
+
+
+class RoleTarget(Target):
+    """A role, as a worker runs it: decode, receive, remember."""
+
+    def __init__(self, name: str, messages: Sequence[Message], random: Random, settings: RoleSettings) -> None:
+        super().__init__(name, messages, random)
+        self.settings = settings
+        self._member = Member.of(settings)
+        self.role = self._member.role
+        self.state: dict[tuple[str, int, bytes], bytes] = {}
+        self.now = NOW
+        self._offset = 0
+        self.begin()
+        for message in messages:
+            self.feed(message)
+        self.greet()
+
+    def begin(self) -> None:
+        """Bring the role to where the recorded messages were sent."""
+
+    def greet(self) -> None:
+        """Make a client known whose messages nobody imitates."""
+
+    def take(self, message: Message) -> str | None:
+        if message.channel in self._member.channels.inputs:
+            # A worker brings records of an input only from partitions that it was assigned.
+            message = Message(message.channel, message.key, message.value, message.partition % len(PARTITIONS))
+        if self._offset % GOOD == 0:
+            self.feed(self.random.choice(self.messages))
+        if self._offset % TICK == 0:
+            self.tick()
+        return self.feed(message)
+
+    def tick(self) -> None:
+        self._answered(receive_at_once(self.role, [], self.now))
+
+    def feed(self, message: Message) -> str | None:
+        self._offset += 1
+        self.now += 0.01
+        try:
+            received = self._member.decode(message, self._offset, self.random.choice([0.0, self.now - 50, self.now]))
+        except PeerError as error:
+            return error.reason
+        before = fingerprint(self.role) if self.random.randrange(COMPARED) == 0 else None
+        rejections = self._answered(receive_at_once(self.role, [received], self.now), received)
+        if not rejections:
+            return None
+        # That the model is not in use as it is published is noted, and makes the worker unready.
+        if before is not None and not _mends(rejections) and message.channel != "model":
+            assert fingerprint(self.role) == before, "a refused message changed what the role holds"
+        return rejections[0].error.reason
+
+    def finish(self) -> None:
+        size = sum(len(key[2]) + len(value) for key, value in self.state.items())
+        assert size < LARGEST_STATE, f"{size} bytes of state"
+        self.goes_on()
+
+    def goes_on(self) -> None:
+        """A good message has its effect."""
+        raise NotImplementedError
+
+    def _answered(self, replies: Sequence[Send | Rejection], received: Received | None = None) -> list[Rejection]:
+        changes = list(self.role.changed_state())
+        rejections = [reply for reply in replies if isinstance(reply, Rejection)]
+        assert all(rejection.received is received for rejection in rejections)
+        assert len(rejections) <= 1
+        if rejections:
+            assert not changes or _mends(rejections), "a refused message changed the state"
+            assert len(replies) == 1, "a refused message was answered"
+        for change in changes:
+            self.remember(change)
+        for reply in replies:
+            if isinstance(reply, Send):
+                self.sent(reply)
+        return rejections
+
+    def remember(self, change: StateChange) -> None:
+        place = change.channel, change.partition, change.key
+        if change.value is None:
+            self.state.pop(place, None)
+        else:
+            assert len(change.value) <= 1_000_000
+            self.state[place] = change.value
+
+    def sent(self, send: Send) -> None:
+        """What a role says is right, whatever it was told."""
+
+
+class Restored(Target):
+    """A role that takes back a changelog that was damaged: whatever it is, PeerError says so."""
+
+    def __init__(self, name: str, messages: Sequence[Message], random: Random, settings: RoleSettings) -> None:
+        super().__init__(name, messages, random)
+        member = Member.of(settings)
+        self.role = member.role
+        self._channels = member.channels.changelogs
+
+    def take(self, message: Message) -> str | None:
+        channel, partition = message.channel if message.channel in self._channels else "state", message.partition % len(PARTITIONS)
+        if self.random.randrange(AFRESH) == 0:
+            # A changelog is of bounded length; what is restored only once is not bounded otherwise.
+            self.role.close(partition)
+            self.role.open(partition)
+        try:
+            change = StateChange(channel, partition, message.key or b"", message.value)
+            self.role.restore(change)
+        except PeerError as error:
+            return error.reason
+        return None
+
+
+# Parameters that a refused marker of the model discards: they belong to no version. What a client says of
+# messages that it refused, and holds nothing by. The clock, which goes on whatever arrives.
+PASSING = {"_staged", "_last_now", "_latest", "_last_asked", "agreement", "watch"}
+
+
+def fingerprint(role: Any) -> bytes:
+    """A hash of all that an object holds, numbers to the last bit."""
+    digest = hashlib.blake2b()
+    seen: set[int] = set()
+    waiting = [role]
+    while waiting:
+        content = waiting.pop()
+        if isinstance(content, np.ndarray):
+            digest.update(content.tobytes() if content.dtype != object else b"objects")
+        elif content is None or isinstance(content, (bool, int, float, str, bytes, bytearray, np.generic)):
+            digest.update(repr(content).encode(errors="surrogatepass"))
+        elif id(content) in seen:
+            digest.update(b"again")
+        else:
+            seen.add(id(content))
+            digest.update(type(content).__name__.encode())
+            waiting += _inside(content)
+    return digest.digest()
+
+
+def _inside(content: Any) -> list[Any]:
+    if isinstance(content, Mapping):
+        return [part for item in content.items() for part in item]
+    if isinstance(content, Set):
+        return [hash(part) if isinstance(part, (int, str, bytes)) else part for part in sorted(content, key=repr)]
+    if isinstance(content, (list, tuple, deque)):
+        return list(content)
+    names = [
+        *getattr(content, "__dict__", ()),
+        *(name for kind in type(content).__mro__ for name in _names(getattr(kind, "__slots__", ()))),
+        *getattr(content, "__struct_fields__", ()),
+    ]
+    return [part for name in names if name not in PASSING for part in (name, getattr(content, name, None))]
+
+
+def _names(slots: Any) -> Sequence[str]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)

@@ -1,0 +1,80 @@
+"""What the coordinator has done, in figures for the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.role import Measurement
+from streamfl.vafl.alignment import Decision
+from streamfl.vafl.entities import Tally
+
+__all__ = ["CoordinatorFigures"]
+
+HEADLINES = {"embeddings", "labels", "predictions", "learnt", "gradients"}
+COUNTS = {
+    "embeddings": "Embeddings taken",
+    "predictions": "Entities predicted",
+    "revised_predictions": "Predictions of entities that had one, made when another embedding came",
+    "labels": "Labels taken",
+    "learnt": "Times that an entity was learnt from",
+    "learnt_below_quorum": "Times that an entity was learnt from though fewer parties than learning.quorum had shown it in time",
+    "gradients": "Gradients sent",
+    "requests": "Embeddings asked for anew",
+    "outdated_embeddings": "Embeddings above learning.max_staleness: in a gradient the mean of their party stood for them",
+    "steps": "Steps of the head's own parameters",
+    "refused_steps": "Steps not taken because a parameter would have become infinite",
+}
+
+
+class CoordinatorFigures:
+    """Counters of all partitions since the process began.
+
+    counts: by name.
+    duplicates: embeddings that came again.
+    superseded: embeddings that came after a later one.
+    tally: what became of entities.
+    """
+
+    def __init__(self) -> None:
+        self.counts = dict.fromkeys(COUNTS, 0)
+        self.duplicates = 0
+        self.superseded = 0
+        self.tally = Tally()
+        self._staleness_sum = self._staleness_count = self._staleness_largest = 0
+
+    def count(self, decision: Decision, ages: NDArray[np.int64]) -> None:
+        """Entities were worked off. ages: (n, M), steps that the party took since each embedding."""
+        learns = decision.learns
+        used = ages[learns][decision.used[learns]]
+        self._staleness_sum += int(used.sum())
+        self._staleness_count += len(used)
+        self._staleness_largest = max(self._staleness_largest, int(used.max(initial=0)))
+        self.counts["learnt"] += int(learns.sum())
+        self.counts["learnt_below_quorum"] += int((learns & decision.together & decision.below_quorum).sum())
+        self.counts["outdated_embeddings"] += int(decision.outdated[learns].sum())
+        self.counts["gradients"] += int(decision.answered[learns].sum())
+        self.counts["requests"] += int(decision.asked.sum())
+
+    def measure(self, entities: int) -> Iterable[Measurement]:
+        """entities: how many are remembered."""
+        for name, text in COUNTS.items():
+            yield Measurement(name, "counter", text, self.counts[name], (), name in HEADLINES)
+        text = "Embeddings that came again"
+        yield Measurement("ignored_embeddings", "counter", text, self.duplicates, (("reason", "duplicate"),))
+        text = "Embeddings with a number below one that was taken just before: two speak for one party"
+        yield Measurement("superseded_embeddings", "counter", text, self.superseded)
+        text = "Labels of entities that had one; the first counts"
+        yield Measurement("duplicate_labels", "counter", text, self.tally.duplicate_labels)
+        for reason, count in self.tally.forgotten.items():
+            text = "Entities forgotten: by what never came, to make room, withheld, or learnt from and not shown by all"
+            yield Measurement("forgotten_entities", "counter", text, count, (("reason", reason),))
+        text = "Requests for a newer embedding that nobody answered"
+        yield Measurement("silent_parties", "counter", text, self.tally.silent, (), True)
+        yield Measurement("entities", "gauge", "Entities that are remembered", entities, (), True)
+        mean = self._staleness_sum / self._staleness_count if self._staleness_count else 0.0
+        text = "Mean number of steps, as far as known here, that a party took since an embedding that a gradient was computed from"
+        yield Measurement("staleness_mean", "gauge", text, mean)
+        yield Measurement("staleness_largest", "gauge", "The largest such number of steps", self._staleness_largest)

@@ -1,0 +1,74 @@
+"""What the coordinator holds of one partition: a model of its own, and the entities whose key falls there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from streamfl.privacy.ledger import KIND as SPENT
+from streamfl.privacy.ledger import Ledger
+from streamfl.vafl.entities import Entities
+from streamfl.vafl.intake import Intake
+from streamfl.vafl.learning_head import KEY as COUNTERS
+from streamfl.vafl.learning_head import LearningHead
+from streamfl.vafl.parties import Parties
+from streamfl.vafl.remembered_entity import decode_entity
+
+__all__ = ["CoordinatorPartition", "CoordinatorSnapshot"]
+
+
+@dataclass(frozen=True)
+class CoordinatorSnapshot:
+    """What the coordinator holds of one partition, for whoever checks it.
+
+    entities: names, the one that was heard of longest ago first.
+    awaited: names of those of which a newer embedding, or the learning quorum, is awaited.
+    """
+
+    entities: Sequence[str]
+    awaited: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorPartition:
+    """The owners of a partition's state, one changelog key or kind of key each.
+
+    partition: its number.
+    head: theta_0 and its next step.
+    parties: which embeddings came, and their mean.
+    entities: embeddings, labels and predictions.
+    ledger: what was told of labels.
+    """
+
+    partition: int
+    head: LearningHead
+    parties: Parties
+    entities: Entities
+    ledger: Ledger
+
+    def snapshot(self) -> CoordinatorSnapshot:
+        return CoordinatorSnapshot(self.entities.names, self.entities.awaited)
+
+    def changed_state(self) -> Iterator[tuple[bytes, bytes | None]]:
+        head = self.head.changed_state(self.entities.touched or self.parties.touched)
+        return chain(head, self.parties.changed_state(), self.entities.changed_state(), self.ledger.changed_state())
+
+    def restore(self, key: bytes, value: bytes, intake: Intake) -> None:
+        """Take back one part; PeerError or ValueError for what the coordinator cannot have remembered."""
+        kind, _, name = key.partition(b"/")
+        if key == COUNTERS:
+            self.head.restore_counters(value)
+        elif kind == SPENT:
+            self.ledger.restore(name, value)
+        elif kind == b"party":
+            self.parties.restore(name, value)
+        elif kind == b"entity":
+            entity = decode_entity(value)
+            self.parties.check_numbers(entity.held)
+            values = [intake.values(one.values) for one in entity.held.values()]
+            if entity.label is not None:
+                intake.check_label(entity.label, f"of the entity {name!r} the label {entity.label:g} is remembered")
+            self.entities.restore(name, entity, values)
+        else:
+            self.head.restore_array(key, value)

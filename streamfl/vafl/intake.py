@@ -1,0 +1,106 @@
+"""What the coordinator takes of what it hears: embeddings and labels that nothing is wrong with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from streamfl.moments import time_written
+from streamfl.records.labels import Label
+from streamfl.role import PeerError, Received, Rejection
+from streamfl.sequences import check_numbers
+from streamfl.vafl.heads import OutputLoss
+from streamfl.vafl.messages import ANOTHER, Embedding, bounded_array, bounded_rows
+from streamfl.vafl.parties import Shown
+
+__all__ = ["Intake"]
+
+
+class Intake:
+    """Checks messages, many at once.
+
+    numbers: by channel of embeddings, the number of the party; labels come on other channels.
+    dtype: of the embeddings.
+    embedding_size: numbers of each.
+    fingerprint: of what all members have to agree on.
+    loss: says what a label can be.
+    """
+
+    def __init__(self, numbers: Mapping[str, int], dtype: Any, embedding_size: int, fingerprint: int, loss: OutputLoss) -> None:
+        self._numbers = numbers
+        self._dtype = dtype
+        self._embedding_size = embedding_size
+        self._fingerprint = fingerprint
+        self._loss = loss
+
+    def sorted_out(self, messages: list[Received], now: float) -> tuple[list[Received], Shown, list[Rejection]]:
+        """The messages that nothing is wrong with, the embeddings among them, and the others."""
+        embeddings = [one for one in messages if one.channel in self._numbers]
+        shown, bounded = self._columns(embeddings)
+        labels = {one.message.label for one in messages if one.channel not in self._numbers}
+        if bounded and all(map(self._loss.accepts, labels)) and self._are_sound(embeddings, shown, now):
+            return messages, shown, []
+        sound: list[Received] = []
+        refused: list[Rejection] = []
+        for received in messages:
+            try:
+                self._check(received, now)
+            except PeerError as error:
+                refused.append(Rejection(received, error))
+            else:
+                sound.append(received)
+        return sound, self._columns([one for one in sound if one.channel in self._numbers])[0], refused
+
+    def values(self, content: bytes) -> NDArray[Any]:
+        """The numbers of an embedding, (embedding size,); PeerError with reason shape or not_finite."""
+        return bounded_array(content, self._dtype, self._embedding_size, "embedding")
+
+    def check_label(self, label: float, text: str) -> None:
+        """PeerError with this text if it cannot be a label."""
+        if not self._loss.accepts(label):
+            raise PeerError("label", text)
+
+    def _columns(self, embeddings: list[Received]) -> tuple[Shown, bool]:
+        """All of them side by side, and whether all of their numbers are within bounds."""
+        shown: list[Embedding] = [one.message for one in embeddings]
+        values, bounded = bounded_rows([one.values for one in shown], self._dtype, self._embedding_size)
+        columns = (
+            [one.entity for one in shown],
+            [one.epoch for one in shown],
+            [one.sequence for one in shown],
+            [one.parameters_version for one in shown],
+        )
+        return Shown(*columns, values), bool(bounded.all())
+
+    def _are_sound(self, embeddings: list[Received], shown: Shown, now: float) -> bool:
+        """Whether nothing is wrong with any of them. False means that each has to be looked at by itself."""
+        if not embeddings:
+            return True
+        records = [one.record for one in embeddings]
+        try:
+            earliest = min(time_written(at, now) for at in {one.timestamp for one in records})
+            check_numbers(max(shown.epochs), max(shown.sequences), earliest)
+        except PeerError:
+            return False
+        return (
+            min(shown.epochs) >= 0
+            and min(shown.sequences) >= 0
+            and {one.message.fingerprint for one in embeddings} == {self._fingerprint}
+            and [one.key for one in records] == [name.encode() for name in shown.names]
+        )
+
+    def _check(self, received: Received, now: float) -> None:
+        """PeerError for a message that something is wrong with."""
+        message = received.message
+        if isinstance(message, Label):
+            classes = max(self._loss.outputs, 2)
+            self.check_label(message.label, f"the label {message.label:g} is not one of {classes} classes from 0")
+            return
+        if received.record.key != message.entity.encode():
+            raise PeerError("forged", f"embedding of {message.entity!r} under the key {received.record.key!r}")
+        if message.fingerprint != self._fingerprint:
+            raise PeerError("configuration", ANOTHER)
+        check_numbers(message.epoch, message.sequence, time_written(received.record.timestamp, now))
+        self.values(message.values)

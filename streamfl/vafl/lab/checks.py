@@ -1,0 +1,315 @@
+"""What must hold of a VAFL federation, whatever happened: checked from its topics alone."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.learning.optimisers import optimiser_named
+from streamfl.runtime.bus import Bus
+from streamfl.simulation.faults.cluster import FaultyBus
+from streamfl.simulation.faults.said import Sent, latest, require, sent
+from streamfl.vafl.config import COORDINATOR
+from streamfl.vafl.lab.scenario import CLOCK, FOR_EVER, LABELS, ROUNDING, VaflScenario, decode_prediction
+from streamfl.vafl.messages import EMBEDDING, REPLY
+from streamfl.vafl.models import embedding_function
+from streamfl.vafl.remembered_entity import RememberedEntity, decode_entity
+from streamfl.vafl.shown_entities import ShownEntity, decode_shown
+
+__all__ = ["check_alike", "check_outcome"]
+
+
+def check_outcome(bus: FaultyBus, chosen: VaflScenario) -> None:
+    """Counts, order, who was answered, and a replay of every party's model from what it was told."""
+    name = chosen.settings.federation.name
+    for member in chosen.members:
+        letters = list(bus.read(chosen.of(member).dead_letters))
+        require(not letters, f"{member}: {len(letters)} records were refused: {[letter.headers for letter in letters[:1]]}")
+    check_predictions(bus, chosen)
+    parties = chosen.settings.federation.parties
+    shown = {party: sent(bus, f"{name}.{party}.embeddings", EMBEDDING.decode) for party in parties}
+    told = {party: sent(bus, f"{name}.{party}.gradients", REPLY.decode) for party in parties}
+    for party in parties:
+        check_counts(chosen, party, shown[party], told)
+        if chosen.once:
+            check_staleness(chosen, party, shown[party], told[party])
+            check_requests(chosen, party, told[party])
+            if party != chosen.absent:
+                check_model(bus, chosen, party, shown[party], told[party])
+    if chosen.once:
+        check_quorum(bus, chosen, shown, told)
+        check_coordinator(bus, chosen, shown, told)
+    if chosen.once and chosen.settings.head.kind == "sum":
+        check_sums(bus, chosen)
+
+
+def check_predictions(bus: Bus, chosen: VaflScenario) -> None:
+    """Each entity that met its quorum, and no other, has its predictions in order, each of more parties than the one before.
+
+    An entity that was forgotten begins anew, and may come to none.
+    """
+    quorum = chosen.settings.alignment.quorum
+    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for record in bus.read(f"{chosen.settings.federation.name}.predictions"):
+        prediction = decode_prediction(record)
+        found[prediction["entity"]].append((prediction["revision"], prediction["embeddings"]))
+    expected = chosen._to_be_predicted()
+    as_expected = found.keys() <= chosen.predictable and (chosen.forgets or expected <= found.keys())
+    require(as_expected, f"predicted were {sorted(found)}, not {sorted(expected)}")
+    for entity, revisions in found.items():
+        if chosen.once:
+            begins = [place for place, (number, _) in enumerate(revisions) if number == 0]
+            require(chosen.forgets or len(begins) == 1, f"{entity}: revisions {revisions}")
+            for begin, end in pairwise([*begins, len(revisions)]):
+                life = revisions[begin:end]
+                in_order = [number for number, _ in life] == list(range(len(life)))
+                require(in_order, f"{entity}: revisions {revisions}")
+                require(life[0][1] == quorum, f"{entity}: first predicted of {life[0][1]} embeddings, {quorum} are a quorum")
+                grows = all(more > less for (_, less), (_, more) in pairwise(life))
+                require(grows, f"{entity}: {life} are not of more and more embeddings")
+            require(begins[:1] == [0], f"{entity}: revisions {revisions}")
+        most = max(embeddings for _, embeddings in revisions)
+        sent = len(chosen.seen[entity])
+        require(most <= sent, f"{entity}: predicted of {most} embeddings, {sent} were sent")
+
+
+def check_counts(chosen: VaflScenario, party: str, embeddings: list[Sent], told: Mapping[str, list[Sent]]) -> None:
+    """Each entity is shown once and once more for every request, and each embedding is answered once at most.
+
+    Who has forgotten an entity shows it no more.
+    """
+    replies = told[party]
+    asked = Counter(reply.entity for _, _, reply in replies if not reply.gradient)
+    answered = Counter(reply.entity for _, _, reply in replies if reply.gradient)
+    shown = Counter(embedding.entity for _, _, embedding in embeddings)
+    seen = {entity for entity, parties in chosen.seen.items() if party in parties}
+    as_seen = shown.keys() <= seen if party == chosen.absent else shown.keys() == seen
+    require(as_seen, f"{party} showed {sorted(shown)}, saw {sorted(seen)}")
+    if not chosen.once:
+        return
+    sequences: dict[int, list[int]] = defaultdict(list)
+    for partition, _, embedding in embeddings:
+        sequences[partition].append(embedding.sequence)
+    for partition, numbers in sequences.items():
+        require(numbers == list(range(1, len(numbers) + 1)), f"{party}, partition {partition}: sequence numbers {numbers}")
+    for entity, count in shown.items():
+        incomplete = chosen.forgets or party == chosen.absent
+        expected = 1 + min(asked[entity], chosen.settings.alignment.requests)
+        as_asked = count <= expected if incomplete else count == expected
+        require(as_asked, f"{party}: {entity} shown {count} times, asked for {asked[entity]} times")
+        require(answered[entity] <= 1, f"{party}: {entity} answered {answered[entity]} times")
+    due = {entity for who, entity in chosen._to_be_answered(told) if who == party}
+    require(chosen.forgets or due <= answered.keys(), f"{party}: never answered: {sorted(due - answered.keys())[:3]}")
+    require(answered.keys() <= chosen.labels.keys(), f"{party}: answered without a label: {sorted(answered)}")
+
+
+def check_staleness(chosen: VaflScenario, party: str, embeddings: list[Sent], replies: list[Sent]) -> None:
+    """No gradient goes to an embedding that is known to be older than it may be, and none is asked for that is not.
+
+    That a newer one is known shows in a reply to it: replies lie in the order in which they were decided on.
+    """
+    bound = chosen.settings.learning.max_staleness
+    versions = {(place, one.epoch, one.sequence): one.parameters_version for place, _, one in embeddings}
+    newest: dict[int, tuple[int, int]] = {}
+    for partition, at, reply in replies:
+        made = reply.epoch, versions[partition, reply.epoch, reply.sequence]
+        known = newest[partition] = max(made, newest.get(partition, made))
+        what = f"{party}: {reply.entity}, shown as {reply.sequence}, of version {made[1]}"
+        if not reply.gradient:
+            written = ((one.epoch, one.parameters_version) for place, when, one in embeddings if place == partition and when <= at)
+            require(bound is not None and _too_old(made, max(written), bound), f"{what}, is asked for anew without a reason")
+        elif bound is not None:
+            require(not _too_old(made, known, bound), f"{what}, has a gradient after one of version {known[1]}")
+
+
+def _too_old(made: tuple[int, int], known: tuple[int, int], bound: int) -> bool:
+    """Epoch and version of an embedding, and of the newest."""
+    return made[0] != known[0] or known[1] - made[1] > bound
+
+
+def check_requests(chosen: VaflScenario, party: str, replies: list[Sent]) -> None:
+    """A party is asked for an entity no more often than it shows it anew, and once more, with which it forgets it.
+
+    A coordinator that has given it up, or forgotten the entity, counts anew.
+    """
+    alignment = chosen.settings.alignment
+    if alignment.reply_seconds < FOR_EVER or chosen.forgets:
+        return
+    for entity, count in Counter(reply.entity for _, _, reply in replies if not reply.gradient).items():
+        require(count <= alignment.requests + 1, f"{party}: asked for {entity} {count} times, {alignment.requests} may be")
+
+
+def check_quorum(
+    bus: Bus, chosen: VaflScenario, embeddings: Mapping[str, list[Sent]], replies: Mapping[str, list[Sent]]
+) -> None:
+    """No entity is learnt from before its quorum of parties has shown it, until that was once waited for in vain."""
+    learning, parties = chosen.settings.learning, chosen.settings.federation.parties
+    needed = learning.quorum or len(parties)
+    in_vain = min((record.timestamp for record in bus.read(LABELS)), default=0.0) + chosen.settings.alignment.reply_seconds
+    first: dict[str, float] = {}
+    for _, at, reply in (one for party in parties for one in replies[party]):
+        if reply.gradient:
+            first[reply.entity] = min(at, first.get(reply.entity, at))
+    for entity, at in first.items():
+        shown = {party for party in parties for _, when, one in embeddings[party] if one.entity == entity and when <= at}
+        enough = len(shown) >= needed or at + CLOCK >= in_vain
+        require(enough, f"{entity} is learnt from when {len(shown)} have shown it, {needed} are a quorum")
+
+
+def check_coordinator(
+    bus: Bus, chosen: VaflScenario, embeddings: Mapping[str, list[Sent]], replies: Mapping[str, list[Sent]]
+) -> None:
+    """What the coordinator remembers of an entity is not ready to be learnt from, and is forgotten, or a party given up, no earlier
+    than it may be. Who was not answered, though everybody was there, was forgotten.
+    """
+    settings, alignment = chosen.settings, chosen.settings.alignment
+    parties = settings.federation.parties
+    shown = {(party, place, one.epoch, one.sequence): at for party in parties for place, at, one in embeddings[party]}
+    told = {(party, one.entity): at for party in parties for _, at, one in replies[party] if one.gradient}
+    asked = {(party, place, one.epoch, one.sequence) for party in parties for place, _, one in replies[party] if not one.gradient}
+    let_go = {(party, entity) for party in parties for entity in chosen.let_go(replies[party])}
+    held: dict[tuple[int, str], RememberedEntity] = {}
+    forgotten: set[str] = set()
+    for record in bus.read(f"{settings.federation.name}.{COORDINATOR}.state"):
+        kind, _, key = (record.key or b"").partition(b"/")
+        if kind != b"entity":
+            continue
+        name, now = key.decode(), record.timestamp + CLOCK
+        before = held.pop((record.partition, name), None)
+
+        def untold(entity: RememberedEntity, name: str = name, now: float = now) -> list[str]:
+            """Who waits for a gradient, or did at that time and has none yet."""
+            waiting = [parties[number] for number, one in entity.held.items() if one.fresh]
+            return [party for party in waiting if told.get((party, name), now + 1) > now]
+
+        if record.value is None:
+            if before is None or (before.held and not {(party, name) for party in untold(before)} - let_go):
+                continue
+            forgotten.add(name)
+            for number, one in before.held.items():
+                came = shown[parties[number], record.partition, one.epoch, one.sequence]
+                require(came + alignment.expiry_seconds <= now, f"{name} is forgotten {now - came:.3f} s after {parties[number]}")
+            continue
+        entity = held[record.partition, name] = decode_entity(record.value)
+        if entity.label is not None and entity.awaited_at is None:
+            waiting = untold(entity)
+            require(len(waiting) < settings.learning.wait_for, f"{name}: {waiting} wait for a gradient, and for nobody")
+        if before is None:
+            continue
+        for number, one in before.held.items():
+            after, party = entity.held[number], parties[number]
+            if after.fresh or party not in untold(before) or (after.epoch, after.sequence) != (one.epoch, one.sequence):
+                continue
+            forgotten.add(name)
+            who = f"{name}: {party} is given up"
+            require((party, record.partition, one.epoch, one.sequence) in asked, f"{who} and was asked for nothing")
+            if before.awaited_at is not None and (party, name) not in let_go:
+                waited = now - before.awaited_at
+                require(waited >= alignment.reply_seconds, f"{who} {waited:.3f} s after the request")
+    lost = {entity for party, entity in chosen._to_be_answered(replies) if (party, entity) not in told} - forgotten
+    require(not lost, f"neither answered nor forgotten: {sorted(lost)[:3]}")
+
+
+def check_model(bus: Bus, chosen: VaflScenario, party: str, embeddings: list[Sent], replies: list[Sent]) -> None:
+    """A party's parameters are what its gradients, in their order, make of its features, and each embedding is of its version."""
+    settings = chosen.settings
+    function, learning = embedding_function(settings, 2), settings.learning
+    features = {
+        reading.client: np.array([reading.content["x"]])
+        for readings in (*chosen.readings, chosen.last)
+        for reading in readings
+        if reading.topic == f"samples-{party}"
+    }
+    state = latest(bus, f"{settings.federation.name}.{party}.state")
+    forgotten, unclear = _forgotten(bus, chosen, party, replies) if chosen.forgets else (set(), set())
+    for partition in set(range(chosen.partitions)) - unclear:
+        parameters = function.initial(settings.federation.seed, party)
+        optimiser = optimiser_named(settings.optimiser, learning.learning_rate, function.size)
+        versions = [parameters.copy()]
+        gathered: list[tuple[str, NDArray[Any]]] = []
+        for place, _, reply in replies:
+            if place != partition or not reply.gradient or (place, reply.sequence) in forgotten:
+                continue
+            gathered.append((reply.entity, np.frombuffer(reply.gradient)))
+            if len(gathered) == learning.batch_size:
+                total = np.zeros(function.size)
+                for entity, gradient in gathered:
+                    done = function.forward(parameters, features[entity])
+                    total += function.backward(parameters, done, gradient[np.newaxis])
+                step = total / len(gathered) + learning.regularisation * parameters
+                optimiser.step(parameters, step, len(versions))
+                versions.append(parameters.copy())
+                gathered = []
+        for place, _, embedding in embeddings:
+            if place != partition:
+                continue
+            require(
+                embedding.parameters_version < len(versions),
+                f"{party}: {embedding.entity} is of version {embedding.parameters_version}, {len(versions) - 1} steps were taken",
+            )
+            made = function.forward(versions[embedding.parameters_version], features[embedding.entity]).outputs[0]
+            apart = float(np.abs(made - np.frombuffer(embedding.values)).max())
+            text = f"{party}: {embedding.entity} is {apart:g} from what version {embedding.parameters_version} makes"
+            require(apart <= ROUNDING, text)
+        remembered = state.get((partition, b"array/parameters/0"))
+        if remembered is not None or len(versions) > 1:
+            apart = float(np.abs(np.frombuffer(remembered or b"") - parameters).max()) if remembered else float("inf")
+            require(apart <= ROUNDING, f"{party}, partition {partition}: the model is {apart:g} from what its gradients make")
+
+
+def _forgotten(bus: Bus, chosen: VaflScenario, party: str, replies: list[Sent]) -> tuple[set[tuple[int, int]], set[int]]:
+    """Partition and sequence number of what the party had forgotten when its gradient came, and the partitions of which that cannot
+    be told: the gradient was there when it was time to forget.
+    """
+    told = {(place, one.sequence): at for place, at, one in replies if one.gradient}
+    let_go = {b"entity/" + entity.encode() for entity in chosen.let_go(replies)}
+    shown: dict[tuple[int, bytes], ShownEntity] = {}
+    forgotten: set[tuple[int, int]] = set()
+    unclear: set[int] = set()
+    for record in bus.read(f"{chosen.settings.federation.name}.{party}.state"):
+        key = record.key or b""
+        if not key.startswith(b"entity/"):
+            continue
+        place, now = (record.partition, key), record.timestamp + CLOCK
+        if record.value is not None:
+            shown[place] = decode_shown(record.value)
+        elif (one := shown.pop(place, None)) is not None:
+            came = told.get((record.partition, one.sequence))
+            due = one.since + chosen.settings.alignment.expiry_seconds <= now
+            text = f"{party}: {key!r} is forgotten {now - one.since:.3f} s after it came"
+            require(due or key in let_go or (came is not None and came <= now), text)
+            if came is not None and came > now:
+                forgotten.add((record.partition, one.sequence))
+            elif came is not None and due:
+                unclear.add(record.partition)
+    return forgotten, unclear
+
+
+def check_sums(bus: Bus, chosen: VaflScenario) -> None:
+    """Under a sum all parties of one answer get the same gradient; where nobody comes later, all of an entity's are one answer."""
+    if chosen.settings.learning.wait_for != len(chosen.settings.federation.parties):
+        return
+    gradients: dict[str, set[bytes]] = defaultdict(set)
+    for party in chosen.settings.federation.parties:
+        for _, _, reply in sent(bus, f"{chosen.settings.federation.name}.{party}.gradients", REPLY.decode):
+            if reply.gradient:
+                gradients[reply.entity].add(reply.gradient)
+    for entity, values in gradients.items():
+        require(len(values) == 1, f"{entity}: parties got {len(values)} different gradients of one sum")
+
+
+def check_alike(bus: Bus, calm: Bus, chosen: VaflScenario) -> None:
+    """Synchronous: every member's parameters are, but for rounding, those of a run without faults."""
+    name = chosen.settings.federation.name
+    for member in chosen.members:
+        topic = f"{name}.{COORDINATOR if member == 'coordinator' else member}.state"
+        found, expected = (latest(one, topic).get((0, b"array/parameters/0")) for one in (bus, calm))
+        require((found is None) == (expected is None), f"{member}: only one of two runs learnt anything")
+        if found is not None and expected is not None:
+            apart = float(np.abs(np.frombuffer(found) - np.frombuffer(expected)).max(initial=0.0))
+            require(apart <= ROUNDING, f"{member}: the model is {apart:g} from that of a run without faults")

@@ -1,0 +1,392 @@
+"""A vertical federation on the memory bus: a coordinator and parties whose delays are of a virtual clock."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.learning.accuracy import area_under_curve
+from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
+from streamfl.role import Record
+from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.kinds import build_worker, find_kind
+from streamfl.runtime.memory_bus import MemoryBus, MemorySession
+from streamfl.runtime.worker import Worker
+from streamfl.seeding import rng_for
+from streamfl.settings import RoleSection
+from streamfl.simulation.parties import Delay
+from streamfl.vafl.config import COORDINATOR, PARTY, VaflSettings
+from streamfl.vafl.coordinator import VaflCoordinator
+from streamfl.vafl.party import VaflParty
+from streamfl.wire import record_size
+
+__all__ = ["VerticalFederation", "VerticalFigures"]
+
+LABELS = "labels"
+# Of a party's samples that lie unread, in multiples of what it takes at once.
+AHEAD = 4
+_LARGEST_BATCH = 4000
+
+
+@dataclass(frozen=True)
+class VerticalFigures:
+    """How a federation stands. ``seconds``: virtual. ``accuracy`` of classes, ``mse`` of numbers, ``auc`` of two classes."""
+
+    seconds: float
+    accuracy: float | None
+    mse: float | None
+    auc: float | None
+    loss: float
+
+
+class _Network(MemoryBus):
+    """A bus that takes time. ``arrived``: by topic, the offset before which its records can be read; of others all can."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__(clock=clock)
+        self.arrived: dict[str, int] = {}
+
+    @property
+    def session_type(self) -> type[MemorySession]:
+        return _NetworkSession
+
+    def end(self, topic: str) -> int:
+        """The offset after the last record of a topic with one partition."""
+        return self._log(topic, 0).end
+
+
+class _NetworkSession(MemorySession):
+    def _take_records(self, taken: list[Record], max_records: int) -> None:
+        assert isinstance(self._bus, _Network)
+        for place, position in self._positions.items():
+            room = min(max_records - len(taken), self._bus.arrived.get(place[0], self._bus._log(*place).end) - position)
+            if place in self._paused or room <= 0:
+                continue
+            records = self._bus._log(*place).since(position, room)
+            self._positions[place] = position + len(records)
+            taken += records
+
+
+@dataclass
+class _Party:
+    """``turn``: when its last turn was. ``next``: when the next is; inf: it sleeps until something comes for it.
+
+    replies: from when on it can read its gradients before an offset.
+    """
+
+    name: str
+    worker: Worker
+    inputs: NDArray[Any]
+    delay: Delay
+    generator: np.random.Generator
+    turn: float
+    next: float
+    embeddings: str
+    gradients: str
+    order: list[int] = field(default_factory=list)
+    written: int = 0
+    idle: bool = False
+    replies: deque[tuple[float, int]] = field(default_factory=deque)
+
+    @property
+    def role(self) -> VaflParty:
+        return cast(VaflParty, self.worker.role)
+
+
+class VerticalFederation:
+    """One partition, every role in its worker.
+
+    settings: of any member; what belongs to a single one is filled in here. inputs: by party, in the order of federation.parties,
+    (entities, its features). labels: (entities,). arrivals: so many entities reach a party from one of its uploads to the next;
+    None: as many as it takes. network_delay: virtual seconds from a party to the coordinator, and as many back. coordinator_delay:
+    those that the coordinator takes for what one party sends at a time; what comes meanwhile waits. A label is there at once.
+    own_start: whether members draw their first parameters from secrets of their own, as where they are deployed.
+    """
+
+    def __init__(
+        self,
+        settings: VaflSettings,
+        inputs: Sequence[NDArray[Any]],
+        labels: NDArray[Any],
+        *,
+        delays: Sequence[Delay] = (),
+        network_delay: float = 0.0,
+        coordinator_delay: float = 0.0,
+        label_range: tuple[float, float] = (0.0, 1.0),
+        arrivals: int | None = None,
+        own_start: bool = False,
+    ) -> None:
+        settings = settings.without_keys()
+        if not own_start:
+            # Others are to compute the same figures.
+            settings = settings.model_copy(update={"learning": settings.learning.model_copy(update={"seeded_start": True})})
+        self.settings = settings
+        self.arrivals = arrivals
+        self.labels = labels
+        self.now = 1_000.0
+        self.begin = self.now
+        self._moved = self.now
+        self.labels_written: list[tuple[int, int]] = []
+        self.network_delay = network_delay
+        self.coordinator_delay = coordinator_delay
+        self.bus = _Network(clock=lambda: self.now)
+        self._encode = msgspec.msgpack.Encoder().encode
+        federation = settings.federation
+        section = EntityLabelsSection(topic=LABELS, format="msgpack", label="y", label_range=label_range)
+        shared = {"party": None, "samples": None, "labels": None, "metrics": settings.metrics}
+        head = settings.model_copy(update={**shared, "role": RoleSection(kind=COORDINATOR), "labels": section})
+        self.coordinator_worker = self._start(head)
+        delays = delays or [Delay()] * len(federation.parties)
+        self.parties = []
+        for number, (name, own) in enumerate(zip(federation.parties, inputs, strict=True)):
+            samples = EntitySamplesSection(topic=f"samples-{name}", format="msgpack", features="x", dimension=own.shape[1])
+            update = {**shared, "role": RoleSection(kind=PARTY), "party": PartySection(name=name), "samples": samples}
+            worker = self._start(settings.model_copy(update=update))
+            draws = rng_for(federation.seed, "vertical", "delays", name)
+            up, down = (f"{federation.name}.{name}.{way}" for way in ("embeddings", "gradients"))
+            self.parties.append(_Party(name, worker, own, delays[number], draws, self.now, self.now, up, down))
+        self.bus.arrived = {topic: 0 for party in self.parties for topic in (party.embeddings, party.gradients)}
+        # Turns of parties: one whose time is not its party's ``next`` is void.
+        self._turns = [(self.now, number) for number in range(len(self.parties))]
+        # When the coordinator has taken what a party sent, in that order, and the offset after that.
+        self._uploads: deque[tuple[float, int, int]] = deque()
+        self._free_at = self._heard_at = self.now
+        self._last_turn = (-math.inf, 0)
+
+    @property
+    def coordinator(self) -> VaflCoordinator:
+        return cast(VaflCoordinator, self.coordinator_worker.role)
+
+    @property
+    def seconds(self) -> float:
+        """Virtual seconds since the beginning."""
+        return self.now - self.begin
+
+    @property
+    def settled(self) -> float:
+        """Virtual seconds from the beginning until something was last sent or taken."""
+        return self._moved - self.begin
+
+    @property
+    def parameters(self) -> dict[str, NDArray[Any]]:
+        """theta_m by the party's name, copied; of the head under the coordinator's kind."""
+        roles = {party.name: party.role for party in self.parties}
+        found = {name: role.parameters(0) for name, role in roles.items()}
+        return {**found, COORDINATOR: self.coordinator.parameters(0)}
+
+    def replay(self, orders: Sequence[Sequence[int]]) -> None:
+        """Let each party show its entities in this order, after those that were given before."""
+        for number, (party, order) in enumerate(zip(self.parties, orders, strict=True)):
+            party.order += list(order)
+            self._wake(number, self.now)
+
+    def write_labels(self, entities: Sequence[int]) -> None:
+        """Write these entities' labels, and let the coordinator take them."""
+        taken = int(self.figure(self.coordinator_worker, "embeddings"))
+        self.labels_written += [(one, taken) for one in entities]
+        self.bus.write([Outgoing(LABELS, str(one).encode(), self._encode({"y": float(self.labels[one])})) for one in entities])
+        self._coordinate()
+
+    def run(self, seconds: float = math.inf, watch: Callable[[], bool] | None = None) -> None:
+        """Go on for so many virtual seconds, until nothing moves any more, or until ``watch`` says True after some turn."""
+        until = self.now + seconds
+        while True:
+            coordinators, turns = self._next_events()
+            when = min(coordinators, turns)
+            if when > until or when == math.inf or self._has_ended(when):
+                break
+            self.now = when
+            if coordinators <= turns:
+                self._coordinate()
+                continue
+            self._last_turn = heapq.heappop(self._turns)
+            self._take_turn(self._last_turn[1])
+            self._coordinate()
+            if watch is not None and watch():
+                return
+        if seconds != math.inf:
+            self.now = until
+
+    def evaluate(self, inputs: Sequence[NDArray[Any]], labels: NDArray[Any], noisy: bool = False) -> VerticalFigures:
+        """The present model on other entities; ``noisy``: with the noise that their embeddings would be sent with."""
+        return self._figures(self._embeddings(inputs, noisy), labels)
+
+    def evaluate_absent(self, inputs: Sequence[NDArray[Any]], labels: NDArray[Any]) -> dict[str, VerticalFigures]:
+        """The same, by its name, when one party does not show them, so that the coordinator takes its running mean."""
+        embeddings = self._embeddings(inputs, noisy=False)
+        found = {}
+        for number, (party, mean) in enumerate(zip(self.parties, self.coordinator.mean_embeddings(0), strict=True)):
+            without = embeddings.copy()
+            without[:, number] = mean
+            found[party.name] = self._figures(without, labels)
+        return found
+
+    def _embeddings(self, inputs: Sequence[NDArray[Any]], noisy: bool) -> NDArray[Any]:
+        """(entities, M, embedding size)."""
+        columns = []
+        for party, own in zip(self.parties, inputs, strict=True):
+            embeddings = party.role.embed(0, own.astype(party.role.function.dtype))
+            if noisy and party.role.mechanism is not None:
+                draws = rng_for(self.settings.federation.seed, "vertical", "test noise", party.name)
+                noise = draws.normal(0.0, party.role.mechanism.embedding_noise, embeddings.shape)
+                embeddings = (embeddings + noise).astype(embeddings.dtype)
+            columns.append(embeddings)
+        return np.stack(columns, axis=1)
+
+    def _figures(self, embeddings: NDArray[Any], labels: NDArray[Any]) -> VerticalFigures:
+        outputs = self.coordinator.evaluate(0, embeddings)
+        loss = self.coordinator.loss
+        value = float(loss.values(outputs, labels).mean())
+        if loss.name == "square":
+            return VerticalFigures(self.seconds, None, float(np.square(outputs[:, 0] - labels).mean()), None, value)
+        guess = outputs.argmax(axis=1) if loss.name == "softmax" else (outputs[:, 0] > 0)
+        area = area_under_curve(outputs[:, 0], labels) if loss.name == "logistic" else None
+        return VerticalFigures(self.seconds, float((guess == labels).mean()), None, area, value)
+
+    def figure(self, worker: Worker, name: str) -> float:
+        """One of the worker's measurements, its labels added up."""
+        return sum(one.value for one in worker.measure() if one.name == name)
+
+    def traffic(self) -> dict[str, int]:
+        """Records and bytes on the wire, upwards and downwards."""
+        figures = {"uploads": 0, "upload_bytes": 0, "replies": 0, "reply_bytes": 0}
+        name = self.settings.federation.name
+        for party in self.parties:
+            for direction, one in (("embeddings", "upload"), ("gradients", "reply")):
+                for record in self.bus.read(f"{name}.{party.name}.{direction}"):
+                    figures["uploads" if one == "upload" else "replies"] += 1
+                    figures[f"{one}_bytes"] += record_size(record)
+        return figures
+
+    def close(self) -> None:
+        for worker in (self.coordinator_worker, *(party.worker for party in self.parties)):
+            worker.close()
+
+    # ---- turns
+
+    def _start(self, settings: VaflSettings) -> Worker:
+        topics = find_kind(settings.role.kind).topics(settings)
+        known = self.bus.describe([topic.name for topic in topics])
+        self.bus.create([replace(topic, partitions=1) for topic in topics if topic.name not in known])
+        worker = build_worker(settings, self.bus, lambda: self.now, lambda: self.now, lambda seconds: None)
+        # Takes its partition.
+        worker.step(0.0)
+        worker.step(0.0)
+        return worker
+
+    def _next_events(self) -> tuple[float, float]:
+        """When the coordinator has taken an upload or waits no longer, and when a party has its turn; inf: never."""
+        while self._turns and self._turns[0][0] != self.parties[self._turns[0][1]].next:
+            heapq.heappop(self._turns)
+        wake_at = self.coordinator.wake_at
+        ticks = math.inf if wake_at is None or wake_at <= self._heard_at else wake_at
+        uploads = self._uploads[0][0] if self._uploads else math.inf
+        return max(self.now, min(uploads, ticks)), self._turns[0][0] if self._turns else math.inf
+
+    def _has_ended(self, when: float) -> bool:
+        """Nothing is under way, and the coordinator has waited for whatever it waits for before ``when``.
+
+        What expires later comes to nothing.
+        """
+        if self._uploads or not all(party.idle for party in self.parties):
+            return False
+        return when > self._moved + self.settings.alignment.reply_seconds
+
+    def _take_turn(self, number: int) -> None:
+        """What has come for a party, and what it sends because of that."""
+        party = self.parties[number]
+        party.turn = self.now
+        came = self.bus.arrived[party.gradients]
+        while party.replies and party.replies[0][0] <= self.now:
+            self.bus.arrived[party.gradients] = party.replies.popleft()[1]
+        fed = self._feed(party)
+        sent = self.bus.end(party.embeddings)
+        while party.worker.step(0.0):
+            pass
+        if (end := self.bus.end(party.embeddings)) > sent:
+            self._free_at = max(self._free_at, self.now + self.network_delay) + self.coordinator_delay
+            self._uploads.append((self._free_at, number, end))
+        party.idle = not (fed or end > sent or self.bus.arrived[party.gradients] > came)
+        if party.idle:
+            self._sleep(number)
+        else:
+            self._moved = self.now
+            self._schedule(number, self._turn_after(number, self.now))
+
+    def _sleep(self, number: int) -> None:
+        """Turns in which nothing can come of it are passed over; it is woken by what is said to it, and by its own clock."""
+        party = self.parties[number]
+        party.next = math.inf
+        wake_at = party.role.wake_at
+        for when in (wake_at, party.replies[0][0] if party.replies else None):
+            if when is not None:
+                self._wake(number, when)
+
+    def _wake(self, number: int, when: float) -> None:
+        """Let the party have a turn as soon as it may from ``when`` on, if it has none before."""
+        party = self.parties[number]
+        if party.next > when:
+            self._schedule(number, min(party.next, self._turn_after(number, when)))
+
+    def _turn_after(self, number: int, when: float) -> float:
+        """The first of the party's turns that comes from ``when`` on and is not over."""
+        party = self.parties[number]
+        wait = party.delay.draw(party.generator)
+        if party.delay.distribution != "constant":
+            # An exponential wait has no memory: from any moment on it is as long.
+            return max(when, self.now) + wait
+        turns = max(1, math.ceil((when - party.turn) / wait))
+        while (turn := party.turn + turns * wait, number) <= max(self._last_turn, (self.now, -1)):
+            turns += 1
+        return turn
+
+    def _schedule(self, number: int, when: float) -> None:
+        # Later, however little that is.
+        party = self.parties[number]
+        party.next = max(when, math.nextafter(party.turn, math.inf))
+        heapq.heappush(self._turns, (party.next, number))
+
+    def _coordinate(self) -> None:
+        """Let the coordinator take what has come, upload by upload, and pass its time; what it says sets off to the parties."""
+        self._heard_at = self.now
+        while True:
+            sent = [self.bus.end(party.gradients) for party in self.parties]
+            due = bool(self._uploads) and self._uploads[0][0] <= self.now
+            if due:
+                _, number, end = self._uploads.popleft()
+                self.bus.arrived[self.parties[number].embeddings] = end
+                self._moved = self.now
+            while self.coordinator_worker.step(0.0):
+                pass
+            for number, (party, before) in enumerate(zip(self.parties, sent, strict=True)):
+                if (end := self.bus.end(party.gradients)) > before:
+                    self._moved = self.now
+                    party.replies.append((self.now + self.network_delay, end))
+                    party.idle = False
+                    self._wake(number, self.now + self.network_delay)
+            if not due:
+                return
+
+    def _feed(self, party: _Party) -> bool:
+        """Write the party's next samples; whether there were any."""
+        room = AHEAD * (party.role.steps.in_flight or _LARGEST_BATCH)
+        waiting = int(party.role.steps.in_flight is not None) * int(self.figure(party.worker, "waiting_samples"))
+        count = max(0, room - waiting) if self.arrivals is None else self.arrivals
+        chosen = party.order[party.written : party.written + count]
+        party.written += len(chosen)
+        rows = party.inputs[chosen].tolist()
+        self.bus.write(
+            [
+                Outgoing(f"samples-{party.name}", str(one).encode(), self._encode({"x": row}))
+                for one, row in zip(chosen, rows, strict=True)
+            ]
+        )
+        return bool(chosen)

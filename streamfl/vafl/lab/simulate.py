@@ -1,0 +1,246 @@
+"""``streamfl simulate`` of one table whose columns are dealt to parties that learn from it together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from streamfl.console import say
+from streamfl.records.samples import DataError
+from streamfl.role import ConfigurationError
+from streamfl.settings import load_settings
+from streamfl.simulation.laboratory import Asked, Report
+from streamfl.simulation.parties import (
+    LONGEST_DELAY,
+    TEST_FRACTION,
+    Delay,
+    DelayDistribution,
+    DelayDistributionOption,
+    DelaysOption,
+    EpochsOption,
+    LabelDelayOption,
+    NetworkDelayOption,
+    OnlineOption,
+    SplitOption,
+    TestFractionOption,
+    delays_of,
+    split_columns,
+)
+from streamfl.simulation.tables import input_names, numbers, read_data, unread_columns
+from streamfl.vafl.config import COORDINATOR, VaflSettings
+from streamfl.vafl.lab.run import VerticalOutcome, VerticalTable, run_vertical
+from streamfl.vafl.models import output_loss
+
+__all__ = ["run_with_bar", "simulate", "vertical_rows"]
+
+FEWEST_SHARES = 2
+CoordinatorDelayOption = Annotated[
+    float | None, typer.Option(help="Virtual seconds that the coordinator takes for one upload of a party; left out: 0.")
+]
+
+
+def simulate(
+    asked: Asked,
+    split: SplitOption = None,
+    delays: DelaysOption = None,
+    delay_distribution: DelayDistributionOption = None,
+    network_delay: NetworkDelayOption = None,
+    coordinator_delay: CoordinatorDelayOption = None,
+    epochs: EpochsOption = None,
+    online: OnlineOption = False,
+    label_delay: LabelDelayOption = None,
+    test_fraction: TestFractionOption = None,
+) -> Report:
+    """Run coordinator and parties on the memory bus, and say how well and at what cost they learnt."""
+    settings = _read(asked.config, asked.label, asked.seed)
+    names = settings.federation.parties
+    if split is None:
+        raise ConfigurationError(f"--split is missing: say which columns each of {', '.join(names)} has, such as {names[0]}=0:5")
+    if online and epochs is not None:
+        raise ConfigurationError("--epochs has no meaning with --online, which is one pass in the order of the file")
+    if not online and label_delay is not None:
+        raise ConfigurationError("--label-delay has no meaning without --online: in epochs all labels are there from the beginning")
+    fraction = TEST_FRACTION if test_fraction is None else test_fraction
+    if not 0 < fraction < 1:
+        raise ConfigurationError(f"--test-fraction {fraction:g}: a number between 0 and 1 is expected")
+    own_delays = delays_of(delays, delay_distribution or DelayDistribution.CONSTANT, names)
+    for option, value in (("--network-delay", network_delay), ("--coordinator-delay", coordinator_delay)):
+        if value is not None and not 0 <= value <= LONGEST_DELAY:
+            raise ConfigurationError(f"{option} {value:g}: a number of seconds, 0 to {LONGEST_DELAY:,}, is expected")
+    table, scales, dropped = _table(settings, asked.data, asked.label, split, fraction)
+    if dropped:
+        say(f"{dropped} rows have no number in some column and are left out")
+    passes = None if online else epochs or 1
+    outcome = run_with_bar(
+        settings,
+        table,
+        own_delays,
+        passes,
+        label_delay or 0,
+        asked.trace,
+        network_delay or 0.0,
+        coordinator_delay or 0.0,
+    )
+    if keys := _keys_to_raise(outcome):
+        say(f"the coordinator forgot entities before it learnt from them ({_by_reason(outcome.forgotten)}): raise {keys}")
+    low, high = scales.label_range
+    mse = outcome.final.mse
+    figures = {
+        **outcome.summary(),
+        "mse_original_units": None if mse is None else mse * (high - low) ** 2,
+        "label_range": scales.label_range,
+        "input_norms": dict(zip(names, scales.input_norms, strict=True)),
+        "epochs": passes,
+        "label_delay": label_delay or 0,
+        "dropped_rows": dropped,
+    }
+    return Report(f"Vertical federation on {asked.data}", vertical_rows(outcome), figures, arrays=outcome.trace)
+
+
+def run_with_bar(
+    settings: VaflSettings,
+    table: VerticalTable,
+    delays: Sequence[Delay],
+    epochs: int | None,
+    label_delay: int,
+    trace: bool = False,
+    network_delay: float = 0.0,
+    coordinator_delay: float = 0.0,
+) -> VerticalOutcome:
+    """Run the federation, with a bar on stderr."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("entities", total=1.0)
+        return run_vertical(
+            settings,
+            table,
+            delays=delays,
+            network_delay=network_delay,
+            coordinator_delay=coordinator_delay,
+            epochs=epochs,
+            label_delay=label_delay,
+            trace=trace,
+            watch=lambda share: bar.update(task, completed=share),
+        )
+
+
+def vertical_rows(outcome: VerticalOutcome) -> list[tuple[str, str]]:
+    """What was measured and its value, ready to print."""
+    summary = outcome.summary()
+    rows = [("Entities", f"{outcome.entities:,} of {len(outcome.parties)} parties, {outcome.test_entities:,} more to measure on")]
+    for title, figures in (
+        ("test entities", summary),
+        ("test entities, embeddings with noise", summary["noisy"]),
+        ("before each label", summary["progressive"]),
+        *((f"test entities, {name} absent", figures) for name, figures in summary["absent"].items()),
+    ):
+        for text, name in (("Accuracy", "accuracy"), ("AUC", "auc"), ("MSE", "mse")):
+            if figures is not None and figures[name] is not None:
+                rows.append((f"{text}, {title}", f"{figures[name]:.4f}"))
+    rows += [
+        ("Virtual time", f"{outcome.seconds:,.1f} s"),
+        ("Embeddings sent", f"{summary['uploads']:,}, {summary['uplink_bytes']:,} bytes"),
+        ("Gradients and requests sent", f"{summary['downlink_bytes']:,} bytes"),
+        ("Newer embeddings asked for", f"{outcome.requests:,}; {outcome.outdated:,} too old and not to be had"),
+        ("Learnt from below the quorum", f"{outcome.below_quorum:,} times"),
+        ("Entities forgotten", _by_reason(outcome.forgotten)),
+        ("Staleness in steps", f"{outcome.staleness_mean:.2f} on average, {outcome.staleness_largest} at most"),
+    ]
+    if outcome.mu is not None:
+        rows.append(("Privacy, mu of one party", f"{outcome.mu:.3f}, all parties together {summary['mu_all_parties']:.3f}"))
+    if outcome.mu_per_release is not None:
+        rows.append(("mu of an entity's own embeddings (no guarantee)", f"{outcome.mu_per_release:.3f}"))
+    if outcome.label_mu is not None:
+        rows.append(("mu of an entity's label", f"{outcome.label_mu:.3f}"))
+    return rows
+
+
+def _by_reason(forgotten: Mapping[str, int]) -> str:
+    return ", ".join(f"{reason} {count:,}" for reason, count in forgotten.items() if count) or "0"
+
+
+def _keys_to_raise(outcome: VerticalOutcome) -> str:
+    """What lets entities be remembered until they are learnt from; nothing if all were."""
+    forgotten, alignment = outcome.forgotten, outcome.settings.alignment
+    keys = []
+    if any(forgotten[reason] for reason in ("no_label", "no_embedding", "no_quorum")):
+        keys.append(f"alignment.expiry_seconds = {alignment.expiry_seconds:g}, to more virtual seconds than labels are late")
+    if forgotten["displaced"]:
+        keys.append(f"alignment.limit = {alignment.limit}, to more entities than wait at a time")
+    return "; and ".join(keys)
+
+
+@dataclass(frozen=True)
+class _Scales:
+    """input_norms: by party, what its inputs were divided by. label_range: what became 0 and 1."""
+
+    input_norms: list[float]
+    label_range: tuple[float, float]
+
+
+def _read(config: Path, label: str, seed: int | None) -> VaflSettings:
+    """The settings of ``config``, whichever member's they are, checked as a coordinator's."""
+    # What a member needs for itself comes from the data here; what all share is checked as it is for ``run``.
+    sections: dict[str, Any] = {
+        "role": {"kind": COORDINATOR},
+        "labels": {"topic": "labels", "label": label, "label_range": (0.0, 1.0)},
+    }
+    if seed is not None:
+        sections["federation"] = {"seed": seed}
+    return load_settings(config, VaflSettings, sections)
+
+
+def _table(
+    settings: VaflSettings, location: str, label: str, split: str, fraction: float
+) -> tuple[VerticalTable, _Scales, int]:
+    """The table as the parties have it; DataError if it cannot be learnt from."""
+    table = read_data(location)
+    offered = input_names(table, None, (label,), location)
+    own = split_columns(split, settings.federation.parties, offered, list(table.columns), label)
+    unread_columns(table, offered, (label,))
+    used = list(dict.fromkeys(name for names in own for name in names))
+    if label not in table.columns:
+        raise DataError(f"{location}: no column {label} (there are: {', '.join(table.columns)})")
+    inputs, labels = numbers(table, used, location), numbers(table, [label], location)[:, 0]
+    present = np.isfinite(inputs).all(axis=1) & np.isfinite(labels)
+    inputs, labels = inputs[present], labels[present]
+    test = math.ceil(fraction * len(labels))
+    learnt = len(labels) - test
+    if learnt < FEWEST_SHARES:
+        raise DataError(f"{location}: {len(labels)} usable rows leave {learnt} to learn from, {test} to measure on")
+    label_range = (0.0, 1.0)
+    if settings.learning.loss == "square":
+        label_range = float(labels[:learnt].min()), float(labels[:learnt].max())
+        if label_range[0] == label_range[1]:
+            raise DataError(f"{location}: the label {label} is {label_range[0]:g} in every row: there is nothing to learn")
+        labels = (labels - label_range[0]) / (label_range[1] - label_range[0])
+    loss = output_loss(settings)
+    for value in np.unique(labels):
+        if not loss.accepts(float(value)):
+            expected = f"one of 0 .. {max(loss.outputs, 2) - 1}"
+            raise DataError(
+                f"{location}: the label {label} is {value:g} somewhere, {expected} is expected with "
+                f'learning.loss = "{settings.learning.loss}"'
+            )
+    columns, norms = [], []
+    for names in own:
+        part = inputs[:, [used.index(name) for name in names]]
+        norms.append(_norm(part[:learnt]))
+        columns.append(part / norms[-1])
+    return VerticalTable(columns, labels, test), _Scales(norms, label_range), int((~present).sum())
+
+
+def _norm(inputs: NDArray[np.float64]) -> float:
+    """The root of the mean square, so that an input is about one."""
+    with np.errstate(over="ignore"):
+        norm = float(np.sqrt(np.square(inputs).mean()))
+    return norm if norm and math.isfinite(norm) else 1.0

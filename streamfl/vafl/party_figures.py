@@ -1,0 +1,70 @@
+"""What a party has done, in figures for the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from streamfl.privacy.accountant import DELTA, epsilon_of
+from streamfl.role import Measurement
+from streamfl.vafl.privacy import Mechanism
+
+__all__ = ["PartyFigures", "measure_privacy"]
+
+HEADLINES = {"samples", "embeddings", "gradients", "steps"}
+COUNTS = {
+    "samples": "Samples taken",
+    "embeddings": "Embeddings sent",
+    "embeddings_again": "Embeddings sent because the coordinator asked for newer ones",
+    "gradients": "Gradients learnt from",
+    "steps": "Steps taken",
+    "refused_steps": "Steps not taken because a parameter would have become infinite",
+}
+
+
+class PartyFigures:
+    """Counters of all partitions since the process began.
+
+    counts: by name.
+    ignored: replies that changed nothing, by reason.
+    forgotten: entities forgotten without a gradient, by reason.
+    withheld: embeddings not sent and gradients not learnt from, by reason.
+    """
+
+    def __init__(self) -> None:
+        self.counts = dict.fromkeys(COUNTS, 0)
+        self.ignored = dict.fromkeys(("unknown", "superseded"), 0)
+        self.forgotten = dict.fromkeys(("expired", "displaced"), 0)
+        self.withheld = dict.fromkeys(("budget", "ledger", "requests"), 0)
+
+    def measure(self, entities: int, waiting: int) -> Iterable[Measurement]:
+        """The counters, and two gauges.
+
+        entities: whose gradient has not come.
+        waiting: samples that wait.
+        """
+        for name, text in COUNTS.items():
+            yield Measurement(name, "counter", text, self.counts[name], (), name in HEADLINES)
+        for reason, count in self.ignored.items():
+            text = "Replies to an embedding that is forgotten, or followed by a newer one"
+            yield Measurement("ignored_replies", "counter", text, count, (("reason", reason),), True)
+        for reason, count in self.forgotten.items():
+            text = "Entities forgotten without a gradient: by age, or to make room"
+            yield Measurement("forgotten_entities", "counter", text, count, (("reason", reason),))
+        yield Measurement("entities", "gauge", "Entities whose gradient has not come", entities)
+        yield Measurement("waiting_samples", "gauge", "Samples that wait until fewer are on their way", waiting, (), True)
+        for reason, count in self.withheld.items():
+            text = "Embeddings not sent or not learnt from: budget spent, no room to remember what is, or asked for too often"
+            yield Measurement("withheld_embeddings", "counter", text, count, (("reason", reason),))
+
+
+def measure_privacy(mechanism: Mechanism, mu: float) -> Iterable[Measurement]:
+    """What was released, and what may be. mu: of the entity of which most was."""
+    if mechanism.budget is not None:
+        yield Measurement("privacy_budget_mu", "gauge", "mu that no entity may exceed", mechanism.budget)
+    text = "mu of the entity of which most was released (Gaussian differential privacy)"
+    if mechanism.guarantees:
+        yield Measurement("privacy_mu", "gauge", text, mu)
+        yield Measurement("privacy_epsilon", "gauge", f"epsilon of that mu at delta = {DELTA:g}", epsilon_of(mu, DELTA))
+    else:
+        text += ", of its own embeddings alone: what others' tell of it is not counted, and this is no guarantee"
+        yield Measurement("privacy_mu_per_release", "gauge", text, mu)

@@ -1,0 +1,139 @@
+"""One life of a party's state in a partition: how its embeddings are numbered, and what its parameters were learnt from."""
+
+from __future__ import annotations
+
+import msgspec
+
+from streamfl.changelog import ChangedParts
+from streamfl.role import PeerError
+from streamfl.sequences import epoch_at
+from streamfl.vafl.messages import ANOTHER
+from streamfl.wire import Count
+
+__all__ = ["KEY", "PartyLife"]
+
+KEY = b"task"
+
+
+class Counters(msgspec.Struct, array_like=True):
+    """What is remembered of a life, under one key.
+
+    epoch: names the life, by the microsecond in which it began.
+    sequence: number of the embedding that was queued last.
+    steps: how many steps were taken.
+    first_waiting: number of the sample that has waited longest.
+    learnt: digest of all that the parameters were learnt from and how; empty without noise, which alone depends on it.
+    fingerprint: of what all members of the federation have to agree on.
+    shown_bare: whether ever an embedding was sent without the noise that makes mu.
+    learnt_bare: whether ever a gradient was taken without it.
+    start: what the first parameters were drawn from beside the seed; empty: from the seed alone.
+    """
+
+    epoch: Count
+    sequence: Count = 0
+    steps: Count = 0
+    first_waiting: Count = 0
+    learnt: bytes = b""
+    fingerprint: int = 0
+    shown_bare: bool = False
+    learnt_bare: bool = False
+    start: bytes = b""
+
+
+class PartyLife:
+    """The life of one partition's state. It begins with the first sample.
+
+    parts: where it is remembered.
+    fingerprint: of what all members have to agree on.
+    start: what the first parameters of a partition without state are drawn from.
+    """
+
+    def __init__(self, parts: ChangedParts, fingerprint: int, start: bytes) -> None:
+        self._parts = parts
+        self._fingerprint = fingerprint
+        self._start = start
+        self._counters: Counters | None = None
+
+    @property
+    def _known(self) -> Counters:
+        assert self._counters is not None, "the life of this partition has not begun"
+        return self._counters
+
+    @property
+    def epoch(self) -> int | None:
+        """The present one; None: the life has not begun."""
+        return None if self._counters is None else self._counters.epoch
+
+    @property
+    def steps(self) -> int:
+        return 0 if self._counters is None else self._counters.steps
+
+    @property
+    def first_waiting(self) -> int:
+        return self._known.first_waiting
+
+    @property
+    def learnt(self) -> bytes:
+        return self._known.learnt
+
+    @property
+    def start(self) -> bytes:
+        return self._known.start
+
+    @property
+    def shown_bare(self) -> bool:
+        return self._known.shown_bare
+
+    @property
+    def learnt_bare(self) -> bool:
+        return self._known.learnt_bare
+
+    def begin(self, now: float) -> None:
+        """Begin the life if it has not begun."""
+        if self._counters is None:
+            self._counters = Counters(epoch=epoch_at(now), fingerprint=self._fingerprint, start=self._start)
+            self._remember()
+
+    def renew_epoch(self, now: float) -> None:
+        """Go on in an epoch that begins now."""
+        self._known.epoch = epoch_at(now)
+        self._remember()
+
+    def next_sequence(self, bare: bool) -> int:
+        """The number of the next embedding. bare: it is shown without noise."""
+        counters = self._counters
+        assert counters is not None
+        counters.sequence += 1
+        counters.shown_bare |= bare
+        self._parts.remember(KEY, counters)
+        return counters.sequence
+
+    def waited_no_longer(self) -> None:
+        """The sample that had waited longest waits no longer."""
+        self._known.first_waiting += 1
+        self._remember()
+
+    def learn_bare(self) -> None:
+        """A gradient is taken without noise."""
+        counters = self._known
+        if not counters.learnt_bare:
+            counters.learnt_bare = True
+            self._remember()
+
+    def learn_from(self, learnt: bytes) -> None:
+        """A step is about to be taken. learnt: the digest from now on."""
+        self._known.learnt = learnt
+
+    def tried_step(self, taken: bool) -> None:
+        """A step was taken, or was not because a parameter would have become infinite."""
+        self._known.steps += taken
+        self._remember()
+
+    def restore(self, value: bytes) -> None:
+        """Take back what stood under :data:`KEY`; PeerError if it is of another federation."""
+        self._counters = msgspec.msgpack.decode(value, type=Counters)
+        if self._counters.fingerprint != self._fingerprint:
+            raise PeerError("configuration", ANOTHER)
+
+    def _remember(self) -> None:
+        self._parts.remember(KEY, self._counters)

@@ -1,0 +1,162 @@
+"""What a party holds of one partition: a model of its own, and the entities whose key falls there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from numpy.typing import NDArray
+
+from streamfl.changelog import ChangedParts
+from streamfl.privacy.ledger import KIND as SPENT
+from streamfl.privacy.ledger import Ledger, promise_ended
+from streamfl.role import Notice, PeerError
+from streamfl.sequences import is_to_come
+from streamfl.vafl.networks import Differentiable
+from streamfl.vafl.party_life import KEY as LIFE
+from streamfl.vafl.party_life import PartyLife
+from streamfl.vafl.party_model import AnsweredEntity, PartyModel, PartySteps
+from streamfl.vafl.party_noise import PartyNoise
+from streamfl.vafl.privacy import Mechanism
+from streamfl.vafl.shown_entities import ShownEntities, WaitingSamples
+
+__all__ = ["PartyPartition", "PartySettings", "PartySnapshot"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartySettings:
+    """What is the same in all partitions of a party. See :class:`~streamfl.vafl.party.VaflParty`."""
+
+    name: str
+    function: Differentiable
+    inputs: int
+    embedding_size: int
+    steps: PartySteps
+    seed: int
+    fingerprint: int
+    start: bytes
+    expiry: float
+    limit: int
+    mechanism: Mechanism | None
+    without_noise: bool
+    ledger_limit: int
+
+
+@dataclass(frozen=True)
+class PartySnapshot:
+    """What a party holds of one partition, for whoever checks it.
+
+    epoch: of the present life; None: it has not begun.
+    steps: how many were taken.
+    shown: by entity, the number of its newest embedding; the oldest first.
+    answered: the gradients that wait for the next step, in order.
+    waiting: how many samples wait.
+    """
+
+    epoch: int | None
+    steps: int
+    shown: Mapping[str, int]
+    answered: Sequence[AnsweredEntity]
+    waiting: int
+
+
+class PartyPartition:
+    """The owners of a partition's state, one changelog key or kind of key each, and what concerns several of them.
+
+    settings: of the party.
+    partition: its number.
+    forgotten: counts of the entities that are forgotten, by reason, shared by all partitions.
+    """
+
+    def __init__(self, settings: PartySettings, partition: int, forgotten: dict[str, int]) -> None:
+        self._settings = settings
+        self.partition = partition
+        self._parts = ChangedParts()
+        self.life = PartyLife(self._parts, settings.fingerprint, settings.start)
+        self.shown = ShownEntities(self._parts, settings.expiry, settings.limit, forgotten)
+        self.waiting = WaitingSamples(self._parts, self.life)
+        mechanism, name = settings.mechanism, settings.name
+        self.ledger = Ledger(settings.ledger_limit, None if mechanism is None else mechanism.budget)
+        noise = None if mechanism is None else PartyNoise(mechanism, settings.fingerprint, name, partition, self.life)
+        self.model = PartyModel(
+            settings.function,
+            settings.inputs,
+            settings.embedding_size,
+            settings.steps,
+            noise,
+            self._first_parameters(settings.start),
+            self.life,
+            self._parts,
+        )
+
+    def _first_parameters(self, start: bytes) -> NDArray[Any]:
+        settings = self._settings
+        return settings.function.initial(settings.seed, settings.name, *((self.partition, start.hex()) if start else ()))
+
+    @property
+    def busy(self) -> bool:
+        """Whether as many entities are on their way as may be."""
+        limit = self._settings.steps.in_flight
+        return limit is not None and len(self.shown) + self.model.gathered >= limit
+
+    def renew_epoch(self, now: float) -> None:
+        """Give up an epoch that a clock far ahead named: the coordinator would refuse it until that time comes.
+
+        A gradient to what was shown in it is still learnt from. What was refused is not shown again, because nobody knows which
+        embeddings were: without a gradient it is forgotten in its time.
+        """
+        epoch = self.life.epoch
+        if epoch is not None and is_to_come(epoch, now):
+            self.shown.end_epoch(epoch)
+            self.life.renew_epoch(now)
+
+    def snapshot(self) -> PartySnapshot:
+        life = self.life
+        return PartySnapshot(
+            life.epoch,
+            life.steps,
+            {entity: shown.sequence for entity, shown in self.shown.items()},
+            self.model.answered,
+            len(self.waiting),
+        )
+
+    def changed_state(self) -> Iterator[tuple[bytes, bytes | None]]:
+        return chain(self._parts.changed_state(), self.model.changed_state(), self.ledger.changed_state())
+
+    def restore(self, key: bytes, value: bytes) -> Notice | None:
+        """Take back one part. Returns what the operator is to know of it, if anything.
+
+        Raises PeerError or ValueError for what this party cannot have remembered, or must not go on from.
+        """
+        kind, _, name = key.partition(b"/")
+        settings = self._settings
+        if key == LIFE:
+            self.life.restore(value)
+            self._check_history()
+            if not self.life.steps:
+                self.model.begin_with(self._first_parameters(self.life.start))
+        elif kind == b"entity":
+            self.shown.restore(name, value, self.model.check_features)
+        elif kind == b"answered":
+            self.model.restore_answered(name, value)
+        elif kind == b"waiting":
+            self.waiting.restore(name, value, self.model.check_features)
+        elif kind == SPENT:
+            ended = None if settings.mechanism is not None else promise_ended(settings.name, "[privacy]", settings.without_noise)
+            self.ledger.restore(name, value)
+            return ended
+        else:
+            self.model.restore_array(key, value)
+        return None
+
+    def _check_history(self) -> None:
+        """PeerError if mu would be claimed of what was sent, or learnt from, without noise."""
+        life, mechanism = self.life, self._settings.mechanism
+        if mechanism is not None and (life.shown_bare or (mechanism.guarantees and life.learnt_bare)):
+            raise PeerError(
+                "configuration",
+                f"{self._settings.name} has {'sent embeddings' if life.shown_bare else 'taken steps'} without noise before: "
+                "no mu could be claimed; begin anew, with another federation.name at all members",
+            )

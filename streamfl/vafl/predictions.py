@@ -1,0 +1,83 @@
+"""The coordinator's predictions: how they are sent, and how good they turn out to be."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.role import Measurement, Send
+from streamfl.vafl.alignment import Predicting
+from streamfl.vafl.heads import OutputLoss
+from streamfl.vafl.messages import Prediction
+
+__all__ = ["Predictions"]
+
+WINDOW = 1000
+
+
+class Predictions:
+    """Predictions of all partitions.
+
+    loss: says what outputs mean, and what an error costs.
+    encode: a prediction to the bytes that users read.
+    original: an output of the square loss to the label's own unit.
+    counts: of ``predictions`` and ``revised_predictions``.
+    """
+
+    def __init__(
+        self,
+        loss: OutputLoss,
+        encode: Callable[[Prediction], bytes],
+        original: Callable[[float], float],
+        counts: dict[str, int],
+    ) -> None:
+        self._loss = loss
+        self._encode = encode
+        self._original = original
+        self._counts = counts
+        # Loss, and whether the likeliest class was right, of the last labels that came after a prediction.
+        self._recent: deque[tuple[float, float]] = deque(maxlen=WINDOW)
+
+    def sends(self, names: Sequence[str], predicting: Predicting, outputs: NDArray[Any]) -> list[Send]:
+        """One for each entity that is predicted.
+
+        names: of all entities that were asked about.
+        outputs: (n, outputs), of those that are predicted.
+        """
+        revised = int(np.count_nonzero(predicting.revisions))
+        self._counts["predictions"] += len(outputs) - revised
+        self._counts["revised_predictions"] += revised
+        values = self._loss.prediction(outputs).tolist()
+        if self._loss.name == "square":
+            values = [self._original(value) for value in values]
+        columns = (predicting.places.tolist(), values, predicting.embeddings.tolist(), predicting.revisions.tolist())
+        encode, sends = self._encode, []
+        for place, value, embeddings, revision in zip(*columns, strict=True):
+            name = names[place]
+            sends.append(Send("predictions", name.encode(), encode(Prediction(name, value, embeddings, revision))))
+        return sends
+
+    def score(self, outputs: NDArray[np.float64], labels: NDArray[np.float64]) -> None:
+        """Compare predictions with the labels that came after them. outputs: (n, outputs). labels: (n,)."""
+        if not len(outputs):
+            return
+        likeliest = outputs.argmax(axis=1) if self._loss.name == "softmax" else outputs[:, 0] > 0
+        losses = self._loss.values(outputs, labels).tolist()
+        self._recent.extend(zip(losses, (likeliest == labels).astype(float).tolist(), strict=True))
+
+    def measure(self) -> Iterable[Measurement]:
+        if not self._recent:
+            return
+        count = len(self._recent)
+        text = f"Mean loss of the predictions made before the label, over the last {WINDOW} labels"
+        mean = sum(loss for loss, _ in self._recent) / count
+        yield Measurement("loss_windowed", "gauge", text, mean, (), True)
+        if self._loss.name == "square":
+            yield Measurement("mse_windowed", "gauge", text, mean)
+        else:
+            text = f"Share of the predictions that were right, over the last {WINDOW} labels"
+            yield Measurement("accuracy", "gauge", text, sum(right for _, right in self._recent) / count)

@@ -1,0 +1,34 @@
+"""Members that take back a changelog of which one record was damaged."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from random import Random
+
+from streamfl.testing.fuzz.resumed import Resumed, Run
+
+DAMAGES = 40
+
+
+def after_rounds(run: Run, rounds: int) -> Run:
+    """The run after so many rounds."""
+    run.start()
+    for number in range(rounds):
+        run.round(number)
+    return run
+
+
+def check_refused_or_harmless(run: Run, member: str, seed: str) -> None:
+    """Of 40 records that are damaged one at a time, each is refused by name, or nothing is wrong afterwards."""
+    resumed = Resumed(run, member, Random(seed))
+    found: Counter[bool] = Counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(DAMAGES):
+            damaged = resumed.damaged()
+            try:
+                found[resumed.resume(damaged)] += 1
+            except Exception as error:
+                raise AssertionError(f"{damaged} was taken back, and: {type(error).__name__}: {error}") from error
+    assert found[False] > DAMAGES / 4, found

@@ -1,0 +1,69 @@
+"""The example of a connector of one's own: its laws pass, and workers run on it once it is installed."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from streamfl.role import TopicSpec
+from streamfl.runtime.bus import Outgoing, Unreadable, connect
+from streamfl.runtime.memory_bus import MemoryBus
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "deflating_bus"
+
+
+def test_its_laws_pass() -> None:
+    """Protects whoever copies the example: the laws, run as its page says, pass on it."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(EXAMPLE), *filter(None, sys.path)])}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(EXAMPLE), "test_laws.py"]
+    ended = subprocess.run(command, cwd=EXAMPLE, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stdout
+    assert " passed" in ended.stdout
+    assert "skipped" not in ended.stdout
+
+
+@pytest.fixture(name="installed")
+def _installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As after ``pip install``: the module can be imported, and its entry points are known."""
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    folder = tmp_path / "deflating_bus-0.1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    lines = [
+        f"[{group}]\n" + "".join(f"{name} = {place}\n" for name, place in points.items())
+        for group, points in project["entry-points"].items()
+    ]
+    (folder / "entry_points.txt").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+
+
+@pytest.mark.usefixtures("installed")
+def test_it_is_found_by_its_scheme_and_stores_less() -> None:
+    """Protects the door for other buses: a URL's scheme is enough, what is read is what was written, and less lies on the bus."""
+    bus = connect("deflate+memory://found")
+    bus.create([TopicSpec("readings", 1, compacted=False)])
+    bus.write([Outgoing("readings", b"key", b"a" * 1000), Outgoing("readings", b"key", None)])
+    assert [record.value for record in bus.read("readings")] == [b"a" * 1000, None]
+    [stored, nothing] = MemoryBus.at("memory://found").read("readings")
+    assert stored.value is not None
+    assert len(stored.value) < 100
+    assert nothing.value is None
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_is_not_deflated_is_told_by_its_place() -> None:
+    """Protects the operator of a topic that somebody else writes: the record is named, as every connector names it."""
+    bus, inner = connect("deflate+memory://strange"), MemoryBus.at("memory://strange")
+    bus.create([TopicSpec("readings", 1, compacted=False)])
+    inner.write([Outgoing("readings", b"key", b"plain")])
+    with pytest.raises(Unreadable, match="readings-0-0"):
+        list(bus.read("readings"))

@@ -1,0 +1,116 @@
+"""The example of a learning system of one's own: once its package is installed it has everything that systems have."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "own_system"
+ROWS = 30
+
+Command = Callable[..., str]
+
+
+@pytest.fixture(name="site", scope="module")
+def _site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the package as pip installs it."""
+    folder = tmp_path_factory.mktemp("own_system")
+    # pip leaves its build beside the sources.
+    source = shutil.copytree(EXAMPLE, folder / "source")
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps", "--no-index"]
+    subprocess.run([*pip, "--target", folder / "site", source], check=True, timeout=300)
+    return folder / "site"
+
+
+@pytest.fixture(name="run")
+def _run(site: Path, tmp_path: Path) -> Command:
+    """Runs a command where the package is installed, beside its settings file and some data; gives what it prints."""
+    shutil.copy(EXAMPLE / "client.toml", tmp_path)
+    rows = "".join(f"{number},{number % 7 / 7}\n" for number in range(ROWS))
+    (tmp_path / "data.csv").write_text(f"x,y\n{rows}")
+
+    def run(*command: object) -> str:
+        ended = subprocess.run(
+            [sys.executable, "-m", *map(str, command)],
+            cwd=tmp_path,
+            env=environment(site),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
+
+    return run
+
+
+def environment(site: Path) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(site), *filter(None, sys.path)])}
+
+
+def test_it_is_simulated_and_shown(run: Command, tmp_path: Path) -> None:
+    """Protects whoever brings a system of their own: simulate and demo know it, and their help does."""
+    found = json.loads(run("streamfl", "simulate", "client.toml", "--data", "data.csv", "--trace", "trace", "--format", "json"))
+    assert found["samples"] == ROWS
+    assert 0 < found["mse"] < 2 * found["variance"]
+    assert (tmp_path / "trace" / "trace.npz").exists()
+    assert json.loads(run("streamfl", "demo", "running-mean", "--out", "means.png", "--format", "json"))["mse"] < 0.02
+    assert (tmp_path / "means.png").stat().st_size > 10_000
+    assert "running-mean" in run("streamfl", "demo", "--help")
+
+
+def test_its_worker_predicts_what_is_replayed(run: Command, site: Path, tmp_path: Path) -> None:
+    """Protects a deployment of such a system: topics, replay, run and check, on a bus between processes."""
+    run("streamfl", "topics", "client.toml", "--create-inputs")
+    run("streamfl", "replay", "client.toml", "--data", "data.csv")
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "streamfl", "run", "client.toml"], cwd=tmp_path, env=environment(site), stderr=subprocess.DEVNULL
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while "state in means.running-mean.state │ pass" not in (checked := run("streamfl", "check", "client.toml")):
+            assert time.monotonic() < deadline, checked
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(60) == 0
+    # It looks at some of each partition.
+    assert re.search(r"(\d+) of \1 records readable", checked)
+
+
+def test_its_scenarios_run_with_faults(run: Command) -> None:
+    """Protects its exactly-once behaviour: the fault simulator runs it by seed on both buses."""
+    assert "20 of 20 federations hold" in run("streamfl.simulation.faults", "--system", "running-mean", "--seeds", 20)
+    out = run("streamfl.simulation.faults", "--system", "running-mean", "--seeds", 3, "--bus", "sqlite")
+    assert "3 of 3 federations hold" in out
+
+
+def test_it_is_given_wrong_messages(run: Command) -> None:
+    """Protects it from wrong records of its input and its changelog."""
+    out = run("streamfl.testing.fuzz", "--only", "running-mean", "--messages", 3000)
+    assert "3000 malformed messages" in out
+    assert " 0 defects" in out
+
+
+def test_it_has_a_dashboard_and_pages(run: Command, tmp_path: Path) -> None:
+    """Protects its operators: the board and the pages of settings and metrics are written from its code."""
+    assert json.loads(run("streamfl", "dashboard", "running-mean"))["title"] == "Running means"
+    run("streamfl.reference", "running-mean", "--root", "pages")
+    assert "streamfl_mse" in (tmp_path / "pages" / "docs" / "reference" / "metrics-running-mean.md").read_text()
+    assert "federation.clients" in (tmp_path / "pages" / "docs" / "reference" / "settings-running-mean.md").read_text()
+
+
+def test_its_role_obeys_the_laws(run: Command) -> None:
+    """Protects whoever copies the example: the laws, run as its page says, pass on it."""
+    assert "passed" in run("pytest", "-q", "-p", "no:cacheprovider", "--rootdir", EXAMPLE, EXAMPLE / "test_laws.py")

@@ -1,0 +1,185 @@
+"""Hashes of all that seeded runs write: to be sure that a change of the code's structure changes no behaviour.
+
+    python tests/frozen.py record before.json      # at the commit before
+    python tests/frozen.py compare before.json     # after; exit code 1 and the names of what differs
+
+It uses the command line and what every release keeps, so it runs on commits of before and after. It records the history and every
+topic's bytes of seeds of the fault simulator (every system, both buses, faults that stay) and every topic, figure and traced array
+of seeded ``streamfl simulate`` runs. Floating-point sums differ between machines, so both runs have to be on one machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SYSTEMS = ("pofmkl", "vafl")
+FAULTS = {"": 12, "--bus sqlite": 4, "--liveness": 6}
+CLIENTS = """
+[federation]
+name = "plant"
+seed = 3
+clients = 5
+[role]
+kind = "pofmkl-client"
+[learning]
+{learning}
+[uplink]
+budget_bytes_per_second = 3000
+"""
+PARTIES = """
+[federation]
+name = "loans"
+seed = 5
+parties = ["bank", "shop"]
+embedding_size = 1
+[role]
+kind = "vafl-coordinator"
+[learning]
+learning_rate = 0.05
+{learning}
+"""
+TRUMP = "--data river:TrumpApproval --label y --rounds 40"
+PHISHING = "--data river:Phishing --label y --split bank=0:4,shop=4:9"
+POLLS = "--data river:TrumpApproval --label y --split bank=0:3,shop=3:6"
+SIMULATIONS = {
+    "pofmkl default": (CLIENTS, "", TRUMP),
+    "pofmkl lockstep": (CLIENTS, 'staleness = "lockstep"', TRUMP),
+    "pofmkl paper": (CLIENTS, 'preset = "paper"\nlearning_rate = 0.1', TRUMP),
+    "vafl epochs": (PARTIES, 'loss = "softmax"\nclasses = 2\n[head]\nkind = "network"', f"{PHISHING} --epochs 1"),
+    "vafl online": (PARTIES, 'loss = "square"', f"{POLLS} --online --label-delay 20"),
+    "vafl private": (
+        PARTIES,
+        'loss = "square"\n[privacy]\nembedding_norm = 1.0\nembedding_noise = 0.5\nreply_noise = 0.5\nsecret_file = "{secret}"',
+        f"{POLLS} --epochs 1 --delays bank=1,shop=3",
+    ),
+}
+
+
+def digest(*parts: object) -> str:
+    """32 hexadecimal digits of the parts' bytes."""
+    made = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        content = part if isinstance(part, bytes) else repr(part).encode()
+        made.update(b"%d:" % len(content) + content)
+    return made.hexdigest()
+
+
+class Topics:
+    """Notes what lies in every bus of this package that is made from now on, when its run is over or its file is closed."""
+
+    def __init__(self) -> None:
+        from streamfl.runtime.memory_bus import MemoryBus
+        from streamfl.runtime.sqlite_bus import SqliteBus
+
+        self._buses: list[tuple[Any, set[str]]] = []
+        self._closed: list[dict[str, str]] = []
+        for kind in (MemoryBus, SqliteBus):
+            self._follow(kind)
+
+    def _follow(self, kind: Any) -> None:
+        made, create, close = kind.__init__, kind.create, kind.close
+
+        def init(bus: Any, *arguments: Any, **named: Any) -> None:
+            self._buses.append((bus, set()))
+            made(bus, *arguments, **named)
+
+        def created(bus: Any, topics: Any) -> None:
+            next(names for one, names in self._buses if one is bus).update(topic.name for topic in topics)
+            create(bus, topics)
+
+        def closed(bus: Any) -> None:
+            self._note(bus)
+            close(bus)
+
+        kind.__init__, kind.create, kind.close = init, created, closed
+
+    def _note(self, bus: Any) -> None:
+        for entry in [entry for entry in self._buses if entry[0] is bus]:
+            self._buses.remove(entry)
+            self._closed.append({name: digest(*map(self._content, bus.read(name))) for name in sorted(entry[1])})
+
+    @staticmethod
+    def _content(record: Any) -> tuple[object, ...]:
+        return record.partition, record.offset, record.key, record.value, record.headers
+
+    def taken(self) -> list[dict[str, str]]:
+        """By bus and topic, of all buses since the last call."""
+        for bus, _ in list(self._buses):
+            self._note(bus)
+        found, self._closed = self._closed, []
+        return found
+
+
+def faults(topics: Topics) -> Iterator[tuple[str, object]]:
+    """Of each seed the printed history and the topics."""
+    main = import_module("streamfl.simulation.faults.__main__").main
+    for options, seeds in FAULTS.items():
+        for system in SYSTEMS:
+            for seed in range(seeds):
+                sys.argv = ["faults", "--system", system, "--seed", str(seed), "--transcript", *options.split()]
+                with redirect_stdout(io.StringIO()) as out:
+                    code = main()
+                text = [line for line in out.getvalue().splitlines() if line]
+                yield f"faults {system} {options} {seed}", [code, digest(*text), topics.taken()]
+
+
+def simulations(topics: Topics) -> Iterator[tuple[str, object]]:
+    """Of each run the figures that it prints, the traced arrays and the topics."""
+    from streamfl.cli import app
+
+    for name, (config, learning, options) in SIMULATIONS.items():
+        # A member remembers what it was made with, the path of its secret included.
+        folder = Path(tempfile.gettempdir(), "streamfl-frozen")
+        folder.mkdir(exist_ok=True)
+        try:
+            secret = Path(folder, "secret")
+            secret.write_text("".join(f"{number:02x}" for number in range(7, 39)) + "\n")
+            secret.chmod(0o600)
+            path = Path(folder, "federation.toml")
+            path.write_text(config.format(learning=learning).replace("{secret}", str(secret)))
+            arguments = ["simulate", str(path), *options.split(), "--trace", str(folder), "--format", "json"]
+            with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as error:
+                try:
+                    app(arguments, standalone_mode=False)
+                except Exception as failure:
+                    raise RuntimeError(error.getvalue()) from failure
+            figures = {key: value for key, value in json.loads(out.getvalue()).items() if key != "seconds"}
+            with np.load(Path(folder, "trace.npz"), allow_pickle=False) as archive:
+                arrays = {key: digest(array.shape, array.tobytes()) for key, array in archive.items()}
+            yield f"simulate {name}", [figures, arrays, topics.taken()]
+        finally:
+            shutil.rmtree(folder)
+
+
+def main() -> int:
+    """0 if nothing differs."""
+    action, path = sys.argv[1], Path(sys.argv[2])
+    topics = Topics()
+    found: dict[str, Any] = {}
+    for name, value in (*simulations(topics), *faults(topics)):
+        found[name] = json.loads(json.dumps(value))
+    if action == "record":
+        path.write_text(json.dumps(found, indent=1))
+        print(f"{len(found)} runs recorded")
+        return 0
+    before = json.loads(path.read_text())
+    differ = [name for name in before.keys() | found.keys() if before.get(name) != found.get(name)]
+    print("\n".join(sorted(differ)))
+    print(f"{len(found) - len(differ)} of {len(before)} runs are the same")
+    return 1 if differ else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""A system is one folder: what the manifests say is all there is, and what imports and names allow."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import grimp
+import pytest
+
+from streamfl.system import System, installed_systems, load, systems_with
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+# By name, the package of each system of this repository.
+PACKAGES = {name: place.partition(":")[0] for name, place in PROJECT["entry-points"]["streamfl.systems"].items()}
+OWN = {system.name: system for system in installed_systems() if system.name in PACKAGES}
+# What only a laboratory may import: a role is run by them and does not know them.
+ABOVE = ("streamfl.cli", "streamfl.simulation", "streamfl.testing", "streamfl.runtime", "streamfl.reference", "streamfl.console")
+
+
+@pytest.fixture(name="graph", scope="module")
+def _graph() -> grimp.ImportGraph:
+    return grimp.build_graph("streamfl", "streamfl_connectors", cache_dir=None)
+
+
+def within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def imports(graph: grimp.ImportGraph) -> Iterator[tuple[str, str]]:
+    for module in sorted(graph.modules):
+        for imported in sorted(graph.find_modules_directly_imported_by(module)):
+            yield module, imported
+
+
+def test_every_folder_with_roles_is_a_system_with_a_manifest() -> None:
+    """Protects the checks below from a system that stands in no manifest and so escapes them."""
+    with_roles = {f"streamfl.{path.parent.name}" for path in (ROOT / "streamfl").glob("*/roles.py")}
+    assert with_roles == set(PACKAGES.values())
+    assert OWN.keys() == PACKAGES.keys(), "the entry point's name and the manifest's have to be equal"
+
+
+def test_no_system_imports_another_and_nothing_else_imports_one(graph: grimp.ImportGraph) -> None:
+    """Protects a system's removal, and the next one's arrival: both are one folder."""
+    wrong = [
+        f"{module} imports {imported}"
+        for module, imported in imports(graph)
+        for package in PACKAGES.values()
+        if within(imported, package) and not within(module, package)
+    ]
+    assert wrong == []
+
+
+def test_roles_import_neither_a_laboratory_nor_what_runs_them(graph: grimp.ImportGraph) -> None:
+    """Protects workers: a role is a state machine that knows no bus, and production code depends on no simulation."""
+    wrong = [
+        f"{module} imports {imported}"
+        for module, imported in imports(graph)
+        for package in PACKAGES.values()
+        if within(module, package)
+        and not within(module, f"{package}.lab")
+        and (within(imported, f"{package}.lab") or any(within(imported, room) for room in ABOVE))
+    ]
+    assert wrong == []
+
+
+def code_strings_and_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Every name and string of a module but its documentation, which may cite the paper that an equation is from."""
+    documentation = {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
+            yield node.lineno, node.value
+        elif isinstance(node, ast.Name):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.lineno, node.attr
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.lineno, node.name
+
+
+def test_nothing_outside_a_system_names_one() -> None:
+    """Protects the general rooms: what asks for a system by its name has to be edited for the next one."""
+    folders = [ROOT / "streamfl" / package.rpartition(".")[2] for package in PACKAGES.values()]
+    found, names = [], [name.replace("-", "_") for name in PACKAGES]
+    for path in sorted([*(ROOT / "streamfl").rglob("*.py"), *(ROOT / "connectors").rglob("*.py")]):
+        if any(folder in path.parents for folder in folders):
+            continue
+        for line, text in code_strings_and_names(ast.parse(path.read_text(encoding="utf-8"))):
+            if any(name in text.lower().replace("-", "_").replace(" ", "_") for name in names):
+                found.append(f"{path.relative_to(ROOT)}:{line}: {text}")
+    assert found == []
+
+
+@pytest.mark.parametrize("kind", [kind for system in OWN.values() for kind in system.kinds])
+def test_a_worker_loads_its_own_system_and_no_laboratory(kind: str) -> None:
+    """Protects production from code that only simulates, and a worker's start from systems that it does not run."""
+    program = (
+        "import sys; import streamfl.cli.run; from streamfl.runtime.kinds import find_kind;"
+        f"find_kind({kind!r}); print('\\n'.join(sys.modules))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    loaded = ended.stdout.split()
+    others = [package for name, package in PACKAGES.items() if kind not in OWN[name].kinds]
+    assert [module for module in loaded if "lab" in module.split(".") or module.startswith("streamfl.testing")] == []
+    # Manifests are read; what they name is not.
+    assert [module for module in loaded for package in others if module.startswith(f"{package}.")] == []
+
+
+@pytest.mark.parametrize("system", OWN.values(), ids=OWN.keys())
+def test_what_a_manifest_names_is_there(system: System) -> None:
+    """Protects users from parts that fail only when they are asked for."""
+    places = [system.roles, system.simulate, system.demo, system.faults, system.fuzz, system.dashboard]
+    for place in (*places, *system.sources.values(), *system.commands.values(), *system.exports.values()):
+        assert place is None or load(place) is not None
+    assert load(system.roles).keys() == set(system.kinds)
+    assert set(system.sources) <= set(system.kinds)
+    assert set(system.extras) <= PROJECT["optional-dependencies"].keys()
+
+
+@pytest.mark.parametrize("system", OWN.values(), ids=OWN.keys())
+def test_systems_have_the_same_furniture(system: System) -> None:
+    """Protects a reader of one system who opens another: the same things stand in the same places."""
+    package = PACKAGES[system.name]
+    lab = ("simulate", "demo", "scenario", "checks", "faults", "fuzz", "dashboard")
+    rooms = ("config", "messages", "roles", *(f"lab.{room}" for room in lab))
+    missing = [room for room in rooms if importlib.util.find_spec(f"{package}.{room}") is None]
+    assert missing == []
+    for part in ("simulate", "demo", "faults", "fuzz", "dashboard"):
+        assert system.name in systems_with(part)
+
+
+def test_no_source_file_is_too_long() -> None:
+    """Protects the reader: a file that has to be scrolled through for minutes owns too much."""
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
+        for folder in ("streamfl", "connectors", "examples")
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    assert {path: lines for path, lines in lengths.items() if lines > 400} == {}

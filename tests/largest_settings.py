@@ -1,0 +1,75 @@
+"""Roles built as an operator builds them, at the largest sizes that their settings allow: what they accept can be written.
+
+How large that is the settings say themselves: the largest size that they do not refuse is looked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from hypothesis import strategies as st
+
+from streamfl.role import ConfigurationError, Record
+from streamfl.runtime.kinds import find_kind
+from streamfl.testing.bound_laws import what_is_refused
+from streamfl.testing.role_laws import Extreme, Subject
+from streamfl.wire import LONGEST_KEY, LONGEST_NAME
+
+# At the bounds themselves; that there is nothing beyond them is the law's matter on small roles.
+LARGEST = [Extreme(LONGEST_NAME * character, 2**53, 999.0, LONGEST_KEY * b"k") for character in "\N{GRINNING FACE}\0"]
+
+
+def written(key: bytes | None, content: object, channel: str = "samples", partition: int = 0) -> tuple[str, Record]:
+    """JSON of anything that has names, MessagePack of anything else."""
+    value = json.dumps(content).encode() if isinstance(content, dict) else msgspec.msgpack.encode(content)
+    return channel, Record(channel, partition, 0, key, value)
+
+
+def largest(make: Callable[[int], Any]) -> int:
+    """The largest size that is not refused; make: settings of a size from 1."""
+
+    def allowed(size: int) -> bool:
+        try:
+            made = make(size)
+            find_kind(made.role.kind).build(made)
+        except (ConfigurationError, ValueError):
+            return False
+        return True
+
+    size = 1
+    # From below, for what is far too large takes long to be built before it is refused.
+    while allowed(2 * size):
+        size *= 2
+    step = size
+    while (step := step // 2) >= 1:
+        size += step if allowed(size + step) else 0
+    return size
+
+
+@dataclass(frozen=True)
+class Case:
+    """make: settings of a size. anybody: records for a role with these settings, that has this fingerprint."""
+
+    make: Callable[[int], Any]
+    anybody: Callable[[Any, int, Extreme], Sequence[tuple[str, Record]]]
+
+
+def check_what_is_accepted_can_be_written(case: Case) -> None:
+    """Of a role as large as its settings allow, whatever anybody writes is refused at once or can be remembered and sent."""
+    made = case.make(largest(case.make))
+    kind = find_kind(made.role.kind)
+    channels, fingerprint = kind.channels(made), kind.build(made).fingerprint
+    decode = {name: source.decode for name, source in (*channels.inputs.items(), *channels.tables.items())}
+    subject = Subject(
+        make=functools.partial(kind.build, made),
+        traffic=st.nothing(),
+        anybody=functools.partial(case.anybody, made, fingerprint),
+        decode=decode,
+    )
+    for extreme in LARGEST:
+        assert not what_is_refused(subject, subject.anybody(extreme))

@@ -1,0 +1,38 @@
+"""Mistakes put into the code on purpose, and whether a simulation finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from streamfl.simulation.faults import Verdict
+
+MOST_SEEDS = 200
+
+Mutation = Callable[[pytest.MonkeyPatch], None]
+
+
+def after(patch: pytest.MonkeyPatch, owner: type, name: str, change: Callable[..., Any]) -> None:
+    """``change`` takes what the method gave, the object and the method's arguments, and gives what is returned instead."""
+    real = getattr(owner, name)
+    patch.setattr(owner, name, lambda self, *arguments: change(real(self, *arguments), self, *arguments))
+
+
+def instead(patch: pytest.MonkeyPatch, owner: type, name: str, change: Callable[..., Any]) -> None:
+    """``change`` takes the real method, the object and the arguments."""
+    real = getattr(owner, name)
+    patch.setattr(owner, name, lambda self, *given, **named: change(real, self, *given, **named))
+
+
+def check_caught(name: str, simulate: Callable[[int], Verdict], first: int = 0) -> None:
+    """Within 200 seeds a check fails, and says something about what it did wrong."""
+    for seed in (first, *range(MOST_SEEDS)):
+        failure = simulate(seed).failure
+        if failure is not None:
+            print(f"{name}: caught by seed {seed}: {failure}")
+            # A mutation that stumbles over itself would be caught by anything.
+            assert not failure.startswith(("TypeError", "AttributeError", "NameError", "KeyError")), failure
+            return
+    pytest.fail(f"{name}: not caught by {MOST_SEEDS} seeds")

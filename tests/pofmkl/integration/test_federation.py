@@ -1,0 +1,248 @@
+"""A federation of processes on a real broker and on a file: what an operator deploys, and what a crash leaves of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from broker import Broker
+
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.lab.federation import Outcome, simulate
+from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION
+from streamfl.runtime.bus import Bus, connect
+from streamfl.settings import load_settings
+
+CLIENTS = 40
+
+CONFIGURATION = """
+[federation]
+name = "{name}"
+seed = 7
+clients = {clients}
+features = [{features}]
+[bus]
+url = "{url}"
+[role]
+kind = "pofmkl-client"
+[samples]
+topic = "{name}.readings"
+client = "device"
+label = "lever"
+label_range = [{low}, {high}]
+input_norm = {norm}
+[learning]
+preset = "{preset}"
+staleness = "lockstep"
+round_timeout_seconds = 600
+[uplink]
+kernels_per_upload = 1
+"""
+
+
+class Deployment:
+    """One federation: its settings file, its data file and its processes."""
+
+    def __init__(self, folder: Path, url: str, inputs: np.ndarray, labels: np.ndarray, preset: str) -> None:
+        self.name = f"plant-{uuid.uuid4().hex[:8]}"
+        self.configuration = folder / "federation.toml"
+        self.data = folder / "rows.npz"
+        self._log = (folder / "processes.log").open("ab")
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._url = url
+        names = [f"x{index}" for index in range(inputs.shape[1])]
+        self.configuration.write_text(
+            CONFIGURATION.format(
+                name=self.name,
+                clients=CLIENTS,
+                preset=preset,
+                url=url,
+                features=", ".join(f'"{name}"' for name in names),
+                low=float(labels.min()),
+                high=float(labels.max()),
+                norm=float(np.linalg.norm(inputs, axis=1).max()),
+            )
+        )
+        np.savez(self.data, X=inputs, y=labels)
+
+    def command(self, *arguments: str, kind: str = "pofmkl-client") -> None:
+        """A command that ends by itself, and has to end well."""
+        subprocess.run(
+            self._line(*arguments), env=self._environment(kind), check=True, timeout=120, stdout=self._log, stderr=self._log
+        )
+
+    def start(self, kind: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(self._line("run"), env=self._environment(kind), stdout=self._log, stderr=self._log)
+        self._processes.append(process)
+        return process
+
+    def stop(self) -> list[int]:
+        """The exit codes of all processes that still ran, after SIGTERM."""
+        deadline = time.monotonic() + 120
+        # Before it says so, a process has no handler yet and SIGTERM ends it at once.
+        while len(re.findall("running +role=", self.log())) < len(self._processes) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        running = [process for process in self._processes if process.poll() is None]
+        for process in running:
+            process.send_signal(signal.SIGTERM)
+        try:
+            return [process.wait(60) for process in running]
+        finally:
+            for process in self._processes:
+                process.kill()
+            self._log.close()
+
+    def bus(self) -> Bus:
+        return connect(self._url, {})
+
+    def predictions(self, bus: Bus) -> list[dict[str, Any]]:
+        return [json.loads(record.value or b"") for record in bus.read(f"{self.name}.predictions")]
+
+    def wait(self, bus: Bus, count: int, seconds: float = 240.0) -> list[dict[str, Any]]:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            found = self.predictions(bus)
+            if len(found) >= count:
+                return found
+            time.sleep(1.0)
+        pytest.fail(f"{len(found)} of {count} predictions after {seconds} s; the processes said:\n{self.log()[-5000:]}")
+
+    def applied(self, bus: Bus) -> tuple[int, int]:
+        """The model's version and the updates it is made of."""
+        markers = [record for record in bus.read(f"{self.name}.model") if record.key == MARKER_KEY]
+        last = SHARD_VERSION.decode(markers[-1].value)
+        return last.model_version, last.updates
+
+    def assignments(self) -> int:
+        """How often a worker was given partitions, by the workers' logs."""
+        return len(re.findall(r"partitions moved +revoked=\[[^]]*\] assigned=\[\d", self.log()))
+
+    def wait_for_assignments(self, count: int, seconds: float = 120.0) -> None:
+        """Until workers were given partitions so often: who has just been started joins its group some time later."""
+        deadline = time.monotonic() + seconds
+        while (found := self.assignments()) < count:
+            assert time.monotonic() < deadline, f"{found} of {count} assignments; the processes said:\n{self.log()[-5000:]}"
+            time.sleep(0.2)
+
+    def log(self) -> str:
+        return Path(self._log.name).read_text(errors="replace")
+
+    def simulated(self, inputs: np.ndarray, labels: np.ndarray) -> Outcome:
+        settings = load_settings(self.configuration, PofmklSettings)
+        rounds = len(labels) // CLIENTS
+        return simulate(settings, inputs.reshape(rounds, CLIENTS, -1), labels.reshape(rounds, CLIENTS), local_only=False)
+
+    def _line(self, *arguments: str) -> list[str]:
+        command, *options = arguments
+        return [sys.executable, "-m", "streamfl", command, str(self.configuration), *options]
+
+    def _environment(self, kind: str) -> dict[str, str]:
+        return {**os.environ, "STREAMFL_ROLE__KIND": kind, "OPENBLAS_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A bus that several processes can share."""
+    if request.param == "sqlite":
+        return f"sqlite://{tmp_path}/bus.db"
+    broker: Broker = request.getfixturevalue("broker")
+    return f"{request.param}://{broker.address}"
+
+
+@pytest.fixture
+def deploy(tmp_path: Path, url: str) -> Iterator[Callable[[np.ndarray, np.ndarray, str], Deployment]]:
+    made: list[Deployment] = []
+
+    def make(inputs: np.ndarray, labels: np.ndarray, preset: str) -> Deployment:
+        deployment = Deployment(tmp_path, url, inputs, labels, preset)
+        made.append(deployment)
+        deployment.command("topics", "--create-inputs")
+        deployment.command("topics", "--create-inputs", kind="pofmkl-server")
+        return deployment
+
+    yield make
+    for deployment in made:
+        deployment.stop()
+
+
+def check_predictions(found: list[dict[str, Any]], expected: Outcome, rows: int, low: float, high: float) -> None:
+    """Each sample once, made with the version it names, and what the memory bus predicts."""
+    assert len(found) == rows
+    assert len({prediction["sample"] for prediction in found}) == rows
+    by_client: dict[str, list[dict[str, Any]]] = {}
+    for prediction in found:
+        by_client.setdefault(prediction["client"], []).append(prediction)
+    assert len(by_client) == CLIENTS
+    for client, predictions in by_client.items():
+        # In lockstep sample t is predicted with the model of t rounds.
+        assert [prediction["model_version"] for prediction in predictions] == list(range(rows // CLIENTS))
+        column = int(client.removeprefix("client-"))
+        scaled = [(prediction["prediction"] - low) / (high - low) for prediction in predictions]
+        np.testing.assert_allclose(scaled, expected.predictions[:, column], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("url", ["kafka"], indirect=True)
+def test_processes_predict_what_the_memory_bus_predicts(
+    deploy: Callable[[np.ndarray, np.ndarray, str], Deployment], data: Path
+) -> None:
+    """Protects the deployment as a whole: topics, replay, a server and two clients; one prediction a sample, the right one."""
+    rows = 10_000
+    with np.load(data / "naval.npz") as archive:
+        order = np.random.default_rng(0).permutation(len(archive["y"]))[:rows]
+        inputs, labels = archive["X"][order, :15].astype(float), archive["y"][order].astype(float)
+    deployment = deploy(inputs, labels, "paper")
+    deployment.start("pofmkl-server")
+    deployment.start("pofmkl-client")
+    deployment.start("pofmkl-client")
+    deployment.command("replay", "--data", str(deployment.data))
+    with closing(deployment.bus()) as bus:
+        found = deployment.wait(bus, rows)
+        expected = deployment.simulated(inputs, labels)
+        check_predictions(found, expected, rows, labels.min(), labels.max())
+    assert deployment.stop() == [0, 0, 0]
+
+
+# Every connector and both presets, not each with each: it is the time that they take.
+@pytest.mark.parametrize(
+    ("url", "preset"), [("kafka", "default"), ("kafka+librdkafka", "paper"), ("sqlite", "paper")], indirect=["url"]
+)
+def test_killed_processes_lose_and_double_nothing(
+    deploy: Callable[[np.ndarray, np.ndarray, str], Deployment], preset: str
+) -> None:
+    """Protects exactly-once and the changelogs: after kill -9 of a client and of the server the run is as if never stopped."""
+    rows = 2_000
+    generator = np.random.default_rng(1)
+    inputs = generator.normal(size=(rows, 5))
+    labels = np.sin(inputs[:, 0]) + 0.5 * inputs[:, 1]
+    deployment = deploy(inputs, labels, preset)
+    server = deployment.start("pofmkl-server")
+    victim = deployment.start("pofmkl-client")
+    deployment.start("pofmkl-client")
+    deployment.command("replay", "--data", str(deployment.data))
+    with closing(deployment.bus()) as bus:
+        deployment.wait(bus, rows // 5)
+        victim.kill()
+        deployment.start("pofmkl-client")
+        deployment.wait(bus, rows // 2)
+        server.kill()
+        deployment.start("pofmkl-server")
+        found = deployment.wait(bus, rows)
+        expected = deployment.simulated(inputs, labels)
+        check_predictions(found, expected, rows, labels.min(), labels.max())
+        deadline = time.monotonic() + 120
+        while deployment.applied(bus)[1] < rows and time.monotonic() < deadline:
+            time.sleep(0.5)
+        assert deployment.applied(bus) == (rows // CLIENTS, rows)
+    assert deployment.stop() == [0, 0, 0]

@@ -1,0 +1,195 @@
+"""Processes that come and go while samples flow, of clients and of the sharded server, on a real broker."""
+
+from __future__ import annotations
+
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from broker import Broker
+from pofmkl.integration.test_federation import CLIENTS, Deployment, check_predictions
+
+from streamfl.pofmkl.messages import MARKER_KEY, SHARD_VERSION
+from streamfl.role import TopicSpec
+from streamfl.runtime.bus import Bus, Outgoing, Session, Step, Subscription, connect
+
+PARTITIONS, SHARDS = 4, 4
+ROWS = 3_000
+SECONDS = 60.0
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, broker: Broker) -> str:
+    return f"{request.param}://{broker.address}"
+
+
+@pytest.fixture
+def deploy(tmp_path: Path, url: str) -> Iterator[Callable[[np.ndarray, np.ndarray, str], Deployment]]:
+    """Like the federation's, with a server of several shards and samples on several partitions."""
+    made: list[Deployment] = []
+
+    def make(inputs: np.ndarray, labels: np.ndarray, preset: str) -> Deployment:
+        deployment = Deployment(tmp_path, url, inputs, labels, preset)
+        made.append(deployment)
+        text = deployment.configuration.read_text()
+        deployment.configuration.write_text(text.replace("[federation]\n", f"[federation]\nshards = {SHARDS}\n"))
+        deployment.command("topics", "--create-inputs", "--partitions", str(PARTITIONS))
+        deployment.command("topics", "--create-inputs", kind="pofmkl-server")
+        return deployment
+
+    yield make
+    for deployment in made:
+        deployment.stop()
+
+
+def stream() -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(1)
+    inputs = generator.normal(size=(ROWS, 5))
+    return inputs, np.sin(inputs[:, 0]) + 0.5 * inputs[:, 1]
+
+
+def versions(bus: Bus, name: str) -> dict[int, tuple[int, int]]:
+    """Each shard's newest version and the uploads that it is made of."""
+    markers = [SHARD_VERSION.decode(record.value) for record in bus.read(f"{name}.model") if record.key == MARKER_KEY]
+    return {marker.shard: (marker.model_version, marker.updates) for marker in sorted(markers, key=lambda one: one.model_version)}
+
+
+def check_outcome(found: list[dict[str, Any]], deployment: Deployment, inputs: np.ndarray, labels: np.ndarray) -> None:
+    """Each sample once, with the same round of every shard, and what the memory bus predicts."""
+    for prediction in found:
+        vector = prediction["model_version"]
+        assert len(vector) == SHARDS
+        assert len(set(vector)) == 1
+        prediction["model_version"] = vector[0]
+    check_predictions(found, deployment.simulated(inputs, labels), ROWS, labels.min(), labels.max())
+
+
+def check_model(deployment: Deployment, bus: Bus) -> None:
+    """Every shard has closed every round, each with the uploads of all clients once."""
+    wanted = dict.fromkeys(range(SHARDS), (ROWS // CLIENTS, ROWS))
+    deadline = time.monotonic() + SECONDS
+    while versions(bus, deployment.name) != wanted and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert versions(bus, deployment.name) == wanted
+
+
+@pytest.mark.parametrize("url", ["kafka+librdkafka"], indirect=True)
+def test_clients_come_and_go_while_samples_flow(deploy: Callable[[np.ndarray, np.ndarray, str], Deployment]) -> None:
+    """Protects scale-out of clients: state moves with its partition, each sample is predicted once, as the memory bus predicts."""
+    inputs, labels = stream()
+    deployment = deploy(inputs, labels, "default")
+    deployment.start("pofmkl-server")
+    first = deployment.start("pofmkl-client")
+    deployment.command("replay", "--data", str(deployment.data))
+    with closing(deployment.bus()) as bus:
+        deployment.wait(bus, ROWS // 5)
+        deployment.start("pofmkl-client")
+        deployment.wait(bus, 2 * ROWS // 5)
+        deployment.start("pofmkl-client")
+        deployment.wait(bus, 3 * ROWS // 5)
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(60) == 0
+        deployment.wait(bus, 4 * ROWS // 5)
+        deployment.start("pofmkl-client")
+        found = deployment.wait(bus, ROWS)
+        check_outcome(found, deployment, inputs, labels)
+        check_model(deployment, bus)
+    # One line for the server, and one at least for each client that took part: the last may join its group after the last sample.
+    deployment.wait_for_assignments(5)
+    assert deployment.stop() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("url", ["kafka"], indirect=True)
+def test_shards_move_between_servers_that_come_and_die(deploy: Callable[[np.ndarray, np.ndarray, str], Deployment]) -> None:
+    """Protects scale-out of the server: with its shards on processes that are killed and added, lockstep is still exact."""
+    inputs, labels = stream()
+    deployment = deploy(inputs, labels, "paper")
+    victim = deployment.start("pofmkl-server")
+    deployment.start("pofmkl-server")
+    deployment.start("pofmkl-client")
+    deployment.command("replay", "--data", str(deployment.data))
+    with closing(deployment.bus()) as bus:
+        deployment.wait(bus, ROWS // 4)
+        deployment.start("pofmkl-server")
+        deployment.wait(bus, ROWS // 2)
+        victim.kill()
+        found = deployment.wait(bus, ROWS)
+        check_outcome(found, deployment, inputs, labels)
+        check_model(deployment, bus)
+    assert deployment.stop() == [0, 0, 0]
+
+
+class Member:
+    """A session that sends on and commits what it reads at once, and what it was told."""
+
+    def __init__(self, session: Session, outputs: str) -> None:
+        self.session, self.outputs = session, outputs
+        self.partitions: set[int] = set()
+        self.revoked: list[int] = []
+        self.flowed = 0
+
+    def turn(self) -> None:
+        polled = self.session.poll(0.02, 100)
+        self.revoked += polled.revoked
+        self.partitions = (self.partitions - set(polled.revoked)) | set(polled.assigned)
+        step = Step()
+        for record in polled.records:
+            step.positions[record.topic, record.partition] = record.offset + 1
+            step.outputs.append(Outgoing(self.outputs, record.key, record.value, record.partition))
+        self.session.commit(step)
+        self.flowed += len(polled.records)
+
+
+def test_kept_partitions_go_on_while_the_group_changes(broker: Broker) -> None:
+    """Protects the stream from standing still: a join and a leave take nothing from a member but what moves, refuse no commit, and
+    kept partitions are read while the group is still at it.
+    """
+    name = uuid.uuid4().hex[:8]
+    samples, outputs = f"samples-{name}", f"outputs-{name}"
+    with ExitStack() as opened:
+        bus = opened.enter_context(closing(connect(broker.url)))
+        bus.create([TopicSpec(topic, PARTITIONS, compacted=False) for topic in (samples, outputs)])
+        written = 0
+
+        def join() -> Member:
+            return Member(opened.enter_context(closing(bus.session(Subscription(name, (samples,))))), outputs)
+
+        def flow(members: list[Member], enough: Callable[[], bool]) -> None:
+            nonlocal written
+            deadline = time.monotonic() + SECONDS
+            while not enough():
+                assert time.monotonic() < deadline, [(member.partitions, member.revoked) for member in members]
+                bus.write([Outgoing(samples, None, f"{written}.{number}".encode(), number) for number in range(PARTITIONS)])
+                written += 1
+                for member in members:
+                    member.turn()
+
+        first = join()
+        flow([first], lambda: len(first.partitions) == PARTITIONS and first.flowed > 0)
+        assert first.revoked == []
+        second = join()
+        # Long enough for the group to hear of a member that then holds everybody up.
+        second.turn()
+        until, before = time.monotonic() + 2.0, first.flowed
+        flow([first], lambda: time.monotonic() > until)
+        assert first.flowed > before + PARTITIONS
+        flow([first, second], lambda: len(first.partitions) == len(second.partitions) == 2 and second.flowed > 0)
+        assert len(first.revoked) == len(set(first.revoked)) == 2
+        assert second.revoked == []
+        kept = set(second.partitions)
+        first.session.close()
+        flow([second], lambda: len(second.partitions) == PARTITIONS)
+        assert second.revoked == []
+        assert kept < second.partitions
+        ends = time.monotonic() + SECONDS
+        while sum(1 for _ in bus.read(outputs)) < PARTITIONS * written:
+            assert time.monotonic() < ends
+            second.turn()
+        values = [record.value for record in bus.read(outputs)]
+        assert len(set(values)) == len(values) == PARTITIONS * written

@@ -1,0 +1,192 @@
+"""The laws of a role on the client of POF-MKL with the default learner, whose state is a snapshot, a journal and a ring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from pofmkl.laws import test_role_laws as pofmkl_laws
+
+from streamfl.kernels import LOGISTIC, SQUARE, Loss
+from streamfl.pofmkl import client_journal, local_experts
+from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
+from streamfl.pofmkl.default_learner import DefaultLearner
+from streamfl.pofmkl.messages import UPDATE, KernelParameters, Prediction, ShardVersion, Update
+from streamfl.pofmkl.views import ViewedFeatures
+from streamfl.records.samples import Sample
+from streamfl.role import Received, Record
+from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
+from streamfl.wire import VERSION, encode_array
+
+FEATURES, CLIENTS, FINGERPRINT, DIMENSION = 4, 3, 77, 2
+BANDWIDTHS = (0.7, 2.8)
+VIEWS = {2: ("standardised", "centred-lags"), 4: ("standardised", "centred", "standardised-lags", "centred-lags")}
+MODES = ["lockstep", "bounded", "async", "budget", "lockstep-budget"]
+SNAPSHOT_EVERY, RING = 3, 4
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _short_memory() -> Iterator[None]:
+    """Snapshots so often and a ring so short that a few samples cross them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client_journal, "SNAPSHOT_EVERY", SNAPSHOT_EVERY)
+        patch.setattr(local_experts, "MOST_KEPT", RING)
+        yield
+
+
+def client(mode: str, shards: int, loss: Loss, views: int) -> PofmklClient:
+    lockstep = mode.startswith("lockstep")
+    rate = 400.0 if mode.endswith("budget") else None
+    return PofmklClient(
+        learner=DefaultLearner(
+            features=ViewedFeatures(VIEWS[views], BANDWIDTHS, FEATURES, DIMENSION, seed=3, dtype=np.float64), loss=loss, seed=3
+        ),
+        pace=Pace(lockstep, 1 if lockstep else 3 if mode == "bounded" else None, 1.0),
+        uplink=Uplink(2 if rate is None else None, rate, 0.5),
+        seed=1,
+        clients=CLIENTS,
+        shards=shards,
+        fingerprint=FINGERPRINT,
+    )
+
+
+def arrived(channel: str, partition: int, message: object, key: bytes = b"", at: float = 0.0) -> Received:
+    return Received(channel, message, Record(channel, partition, 0, key, b"", timestamp=at))
+
+
+def model_version(version: int, shards: int, kernels: int) -> list[Received]:
+    messages: list[Received] = []
+    for shard in range(shards):
+        for kernel in range(shard, kernels, shards):
+            row = np.random.default_rng([version, kernel]).standard_normal(2 * FEATURES)
+            messages.append(arrived("model", shard, KernelParameters(VERSION, kernel, encode_array(row))))
+        messages.append(arrived("model", shard, ShardVersion(VERSION, FINGERPRINT, DIMENSION, shard, version, version)))
+    return messages
+
+
+@st.composite
+def traffic(draw: st.DrawFn, shards: int, loss: Loss, views: int) -> Traffic:
+    """Batches of samples, some unlabelled, with a new model in front of some; many to one client, so that its memory overflows."""
+    now, version = 1000.0, 0
+    labels: st.SearchStrategy[float] = st.floats(-10, 10) if loss is SQUARE else st.sampled_from([0.0, 1.0])
+    batches: list[tuple[float, list[Received]]] = []
+    for number in range(draw(st.integers(1, 5))):
+        now += draw(st.sampled_from([0.0, 0.25, 1.0, 3.0]))
+        batch: list[Received] = []
+        if draw(st.booleans()):
+            version += 1
+            batch += model_version(version, shards, len(BANDWIDTHS) * views)
+        for index in range(draw(st.integers(0, 8))):
+            features = (draw(st.floats(-5, 5)), draw(st.floats(-5, 5)))
+            label = draw(st.one_of(st.none(), labels, labels))
+            client_number = draw(st.sampled_from([0, 0, 0, 1, 2]))
+            name, partition = f"client-{client_number}", client_number % 2
+            batch.append(arrived("samples", partition, Sample(name, f"{number}-{index}", features, label), name.encode(), now))
+        batches.append((now, batch))
+        if draw(st.booleans()):
+            batches.append((now, []))
+    return Traffic(batches, partitions=[0, 1], tables=["model"])
+
+
+def close(one: object, other: object) -> bool:
+    return np.allclose(np.asarray(one), np.asarray(other), rtol=1e-9, atol=1e-9, equal_nan=True)
+
+
+def close_bytes(one: bytes, other: bytes, dtype: str = "<f8") -> bool:
+    return len(one) == len(other) and close(np.frombuffer(one, dtype), np.frombuffer(other, dtype))
+
+
+def alike(one: object, other: object) -> bool:
+    """Equal, but for the rounding of numbers, those that are kept as bytes included."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if isinstance(one, bytes) and isinstance(other, bytes):
+        return close_bytes(one, other)
+    if isinstance(one, float) and isinstance(other, float):
+        return close(one, other)
+    return one == other
+
+
+def same_part(kind: bytes, one: bytes, other: bytes) -> bool:
+    """A snapshot begins with two whole numbers, an entry of the journal (whole, input, label) with one; all else is numbers."""
+    if kind == b"s":
+        return one[:32] == other[:32] and close_bytes(one[32:], other[32:])
+    if kind in (b"i", b"j", b"l"):
+        return one[:8] == other[:8] and close_bytes(one[8:], other[8:])
+    assert kind == b"k"
+    return one == other
+
+
+def same(channel: str, key: bytes | None, one: bytes, other: bytes) -> bool:
+    if channel == "predictions":
+        left, right = (msgspec.json.decode(text, type=Prediction) for text in (one, other))
+        return close(left.prediction, right.prediction) and left == msgspec.structs.replace(right, prediction=left.prediction)
+    if channel == "updates":
+        left_update, right_update = UPDATE.decode(one), UPDATE.decode(other)
+        return close_bytes(left_update.steps, right_update.steps) and _but_steps(left_update) == _but_steps(right_update)
+    if key is not None and key.startswith(b"part/"):
+        end = 7 + int.from_bytes(key[5:7], "big")
+        return same_part(key[end : end + 1], one, other)
+    if key is not None and key.startswith(b"client/"):
+        return alike(msgspec.msgpack.decode(one), msgspec.msgpack.decode(other))
+    return one == other
+
+
+def _but_steps(update: Update) -> Update:
+    return msgspec.structs.replace(update, steps=b"")
+
+
+ROW = encode_array(np.ones(2 * FEATURES))
+WRONG_MODEL_RECORDS = [
+    (arrived("model", 0, message), reason)
+    for message, reason in (
+        (KernelParameters(VERSION, 100, ROW), "kernel"),
+        (KernelParameters(VERSION, 0, ROW[:-8]), "shape"),
+        (KernelParameters(VERSION, 0, encode_array(np.full(2 * FEATURES, np.inf))), "not_finite"),
+        (ShardVersion(VERSION, FINGERPRINT + 1, DIMENSION, 0, 9, 9), "configuration"),
+    )
+]
+NOT_PROBABLE = (arrived("samples", 0, Sample("client-0", "?", (0.1, 0.2), 0.5), b"client-0"), "label")
+
+
+def anybody(shards: int, kernels: int, loss: Loss) -> Callable[[Extreme], list[tuple[str, Record]]]:
+    """As with the other preset; with the logistic loss labels are not anybody's choice."""
+
+    def records(extreme: Extreme) -> list[tuple[str, Record]]:
+        samples = pofmkl_laws.samples_of_anybody(extreme, [0.5, extreme.number, 0.25] if loss is SQUARE else [1, 0, 1])
+        return [*samples, *pofmkl_laws.model_of_anybody(extreme, shards, kernels, FEATURES), *samples]
+
+    return records
+
+
+def subject(mode: str, shards: int, loss: Loss, views: int) -> Subject:
+    return Subject(
+        make=lambda: client(mode, shards, loss, views),
+        traffic=traffic(shards, loss, views),
+        anybody=anybody(shards, len(BANDWIDTHS) * views, loss),
+        decode=pofmkl_laws.CLIENT_DECODE,
+        bad=[*WRONG_MODEL_RECORDS, *([NOT_PROBABLE] if loss is LOGISTIC else [])],
+        repeatable=["model"],
+        # Where the model is waited for, so are the bytes, and a sample with them.
+        paced=["updates", "predictions"] if mode.endswith("budget") else [],
+        same=same,
+        same_restored=same,
+        canonical=pofmkl_laws.renumbered,
+    )
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        pytest.param(subject(mode, shards, loss, views), id=f"{mode}-{shards}-{loss.name}-{views}")
+        for number, mode in enumerate(MODES)
+        for shards in (1, 2)
+        # Each mode has both losses and both numbers of views, not each with each: it is the time that they take.
+        for loss, views in [((SQUARE, 2 + 2 * (number % 2)), (LOGISTIC, 4 - 2 * (number % 2)))[shards - 1]]
+    ],
+)
+class TestClient(RoleLaws):
+    """A prediction that depends on how samples were polled, or on where a client's snapshot was, would show here."""

@@ -1,0 +1,33 @@
+"""Servers that are gone for good, and a round that waits for who is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from mutations import check_caught, instead
+
+from streamfl.pofmkl.lab.faults import simulate_liveness
+from streamfl.pofmkl.lab.scenario import FOR_EVER
+from streamfl.pofmkl.server import PofmklServer
+
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
+
+
+def test_servers_that_never_come_back_are_among_the_seeds() -> None:
+    """Protects the breadth of the seeds: of what stays, this is the member without which nothing is learnt."""
+    assert any("all servers never come back" in simulate_liveness(seed).description for seed in range(20))
+
+
+def rounds_wait_for_ever(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: PofmklServer, partition: int) -> None:
+        self.round_timeout = FOR_EVER
+        real(self, partition)
+
+    instead(patch, PofmklServer, "open", change)
+
+
+def test_a_round_that_waits_for_ever_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the worth of faults that stay: what waits for ever for what never comes fails within 200 seeds."""
+    rounds_wait_for_ever(monkeypatch)
+    check_caught("server: a round waits for ever", simulate_liveness, 6)

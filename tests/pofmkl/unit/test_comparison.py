@@ -1,0 +1,237 @@
+"""The comparison of methods: what it may be asked, and that every method is judged on the same streams by the same rule."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import run_command
+
+from streamfl.learning.challengers import challenger, challenger_names
+from streamfl.pofmkl.config import DriftSection, ExpertsSection, PofmklSettings
+from streamfl.pofmkl.lab.comparison import Problem, compare, method_names, settings_of
+from streamfl.pofmkl.lab.direct import alone, federated
+from streamfl.pofmkl.lab.federation import simulate
+from streamfl.role import ConfigurationError
+
+SAMPLES, CLIENTS = 30, 3
+
+
+def problem(kernels: dict[str, object] | None = None, **learning: object) -> Problem:
+    generator = np.random.Generator(np.random.PCG64(3))
+    inputs = generator.normal(size=(SAMPLES, CLIENTS, 2))
+    settings = PofmklSettings.model_validate(
+        {
+            "federation": {"name": "f", "clients": CLIENTS, "seed": 5},
+            "role": {"kind": "pofmkl-client"},
+            "samples": {"topic": "t", "features": ["a", "b"], "label": "y", "input_norm": 4.0, "label_range": [-2.0, 6.0]},
+            "learning": {"staleness": "lockstep", "features_per_kernel": 5, **learning},
+            "kernels": kernels or {"bandwidths": [0.5, 1.0, 2.0]},
+            "uplink": {"kernels_per_upload": 2},
+        }
+    )
+    return Problem(settings, inputs, 1.0 + inputs[..., 0] + 0.1 * generator.normal(size=(SAMPLES, CLIENTS)))
+
+
+def test_every_method_predicts_before_it_sees_the_label() -> None:
+    """Protects the comparison from a method that looks at what it is to predict: it would win every table."""
+    whole = problem(preset="paper")
+    changed = whole.labels.copy()
+    changed[20:] += 0.5
+    other = Problem(whole.settings, whole.inputs, changed)
+    for one, two in zip(compare(whole, method_names()), compare(other, method_names()), strict=True):
+        np.testing.assert_array_equal(one.predictions[:21], two.predictions[:21], err_msg=one.name)
+        assert not np.array_equal(one.predictions[21:], two.predictions[21:]), one.name
+
+
+def test_errors_are_of_the_labels_of_the_learning_scale() -> None:
+    """Protects the table: a method whose error is in another unit than its neighbours' cannot be compared."""
+    given = problem()
+    scaled = (given.labels + 2.0) / 8.0
+    for contender in compare(given, method_names()):
+        np.testing.assert_allclose(contender.squared_errors, (contender.predictions - scaled) ** 2, err_msg=contender.name)
+        assert contender.squared_errors.shape == (SAMPLES, CLIENTS)
+
+
+@pytest.mark.parametrize("preset", ["default", "paper"])
+def test_the_federation_is_the_one_that_is_deployed(preset: str) -> None:
+    """Protects the rows that the table is about: the same roles, the same bytes as ``streamfl simulate``."""
+    given = problem(preset=preset)
+    (found,) = compare(given, [preset])
+    outcome = simulate(given.settings, given.inputs, given.labels, local_only=False)
+    np.testing.assert_array_equal(found.predictions, outcome.predictions)
+    assert found.uplink_bytes == outcome.uplink_bytes
+
+
+def test_one_configuration_is_enough_for_both_presets() -> None:
+    """Protects who compares presets whose keys exclude each other: what has no meaning in the other one is left out there."""
+    default = problem({"views": ["centred"], "bandwidths": [1.0, 2.0]}, server_step="gradient", learning_rate=0.7, exploration=0.5)
+    own = {"experts": ExpertsSection(local=["last-label"]), "drift": DriftSection(detector="none")}
+    paper = settings_of(default.settings.model_copy(update=own), "paper")
+    assert PofmklSettings.model_validate(paper.model_dump(exclude_unset=True)).kernel_count == 51
+    assert (paper.learning.rate, paper.learning.exploration, paper.learning.features_per_kernel) == (1000**-0.5, 0.5, 5)
+    assert paper.uplink.kernels_per_upload == 2
+    other = problem({"families": ["gaussian", "laplacian"], "bandwidths": [1.0]}, preset="paper", horizon=7, regularisation=0.1)
+    back = settings_of(other.settings, "default")
+    assert PofmklSettings.model_validate(back.model_dump(exclude_unset=True)).kernel_count == 12
+    assert settings_of(paper, "paper") is paper
+    for given in (default, other):
+        names = [found.name for found in compare(given, ["default", "paper", "ofskl", "local"])]
+        assert names == ["default", "paper", "ofskl", "local"]
+
+
+def test_what_is_sent_fits_the_other_dictionary() -> None:
+    """Protects a comparison of settings with more kernels an upload, or more shards, than the other preset has kernels."""
+    given = problem({"bandwidths": np.linspace(0.1, 9.0, 40).tolist()}, preset="paper").settings
+    many = given.model_copy(
+        update={
+            "uplink": given.uplink.model_copy(update={"kernels_per_upload": 40}),
+            "federation": given.federation.model_copy(update={"shards": 30}),
+        }
+    )
+    found = settings_of(many, "default")
+    assert (found.uplink.kernels_per_upload, found.federation.shards, found.kernel_count) == (24, 24, 24)
+
+
+def test_learning_alone_sends_nothing_and_hears_nobody() -> None:
+    """Protects the yardstick 'local': a client's predictions must not depend on the other clients' samples."""
+    given = problem()
+    (together,) = compare(given, ["local"])
+    alone = Problem(given.settings, given.inputs[:, :1], given.labels[:, :1])
+    (first,) = compare(alone, ["local"])
+    np.testing.assert_array_equal(together.predictions[:, 0], first.predictions[:, 0])
+    assert together.uplink_bytes == 0
+
+
+def test_trivial_challengers_are_what_they_are_called() -> None:
+    """Protects the two yardsticks that embarrass most learners."""
+    mean, last = challenger("running-mean"), challenger("last-label")
+    seen: list[tuple[float, float]] = []
+    for label in (4.0, 1.0, 7.0):
+        seen.append((mean.predict({}), last.predict({})))
+        for one in (mean, last):
+            one.learn({}, label)
+    assert seen == [(0.0, 0.0), (4.0, 4.0), (2.5, 1.0)]
+    assert (mean.predict({}), last.predict({})) == (4.0, 7.0)
+
+
+@pytest.mark.parametrize("name", challenger_names())
+def test_challengers_stay_between_the_labels_that_they_have_seen(name: str) -> None:
+    """Protects the comparison from a linear model's first steps, which are off by orders of magnitude."""
+    one = challenger(name)
+    generator = np.random.Generator(np.random.PCG64(1))
+    labels = generator.uniform(-3.0, 2.0, size=25)
+    for number, label in enumerate(labels.tolist()):
+        inputs = dict(enumerate((1e3 * generator.normal(size=2)).tolist()))
+        if number:
+            assert labels[:number].min() <= one.predict(inputs) <= labels[:number].max()
+        one.learn(inputs, label)
+
+
+def test_a_wrong_method_is_told_before_anything_runs() -> None:
+    """Protects a user's minutes: a mistyped last name must not end a long run."""
+    began: list[str] = []
+    with pytest.raises(ConfigurationError, match=r"'knm'.*known are default"):
+        list(compare(problem(), ["default", "knm"], began.append))
+    assert began == []
+    with pytest.raises(ConfigurationError, match=r"learning\.loss"):
+        list(compare(problem(loss="logistic"), ["default"], began.append))
+
+
+DELAY = 4
+
+
+def late(given: Problem) -> Problem:
+    return replace(given, delay=DELAY)
+
+
+@pytest.mark.parametrize("name", method_names(DELAY))
+def test_a_late_label_is_learnt_after_that_many_more_predictions(name: str) -> None:
+    """Protects the late-label table: a label changes the prediction of the sample DELAY + 1 further on, and none before."""
+    given = late(problem())
+    changed = given.labels.copy()
+    changed[10] += 1.5
+    (one,), (two,) = compare(given, [name]), compare(replace(given, labels=changed), [name])
+    first = 10 + DELAY + 1
+    np.testing.assert_array_equal(one.predictions[:first], two.predictions[:first])
+    assert not np.array_equal(one.predictions[first], two.predictions[first])
+
+
+@pytest.mark.parametrize("name", challenger_names())
+def test_a_late_challenger_is_told_each_sample_with_its_own_label(name: str) -> None:
+    """Protects challengers from being told a label with another sample's inputs: here they are driven by hand."""
+    given = late(problem())
+    inputs, labels = given.scaled()
+    (found,) = compare(given, [name])
+    for client in range(CLIENTS):
+        for number in range(0, SAMPLES, 7):
+            learner = challenger(name)
+            for earlier in range(number - DELAY):
+                learner.learn(dict(enumerate(inputs[earlier, client])), labels[earlier, client])
+            expected = learner.predict(dict(enumerate(inputs[number, client])))
+            assert found.predictions[number, client] == pytest.approx(expected, abs=1e-12)
+
+
+def test_labels_at_once_are_a_delay_of_nothing() -> None:
+    """Protects the two tables from disagreeing where they meet: the default and its lone clients called with a delay of 0."""
+    given = problem()
+    inputs, labels = given.scaled()
+    (default,), (local,) = compare(given, ["default"]), compare(given, ["local"])
+    names = given.client_names()
+    np.testing.assert_allclose(default.predictions, federated(given.settings, inputs, labels, names, 0), atol=1e-9)
+    np.testing.assert_array_equal(local.predictions, alone(given.settings, inputs, labels, names, 0))
+
+
+def test_methods_that_need_labels_at_once_say_so() -> None:
+    """Protects the late-label table from the paper's methods learning from labels that are not there yet."""
+    needing = set(method_names()) - set(method_names(DELAY))
+    assert needing == {
+        "paper", "ofskl", "ofmkl-avg", "vm-kofl-sum", "vm-kofl-mean", "em-kofl-sum", "em-kofl-mean", "per-fed-avg"
+    }  # fmt: skip
+    began: list[str] = []
+    for name in needing:
+        with pytest.raises(
+            ConfigurationError, match=rf"'{name}': it needs labels at once, not {DELAY} samples late; default, local"
+        ):
+            list(compare(late(problem()), ["knn", name], began.append))
+    budget = late(problem())
+    uplink = budget.settings.uplink.model_copy(update={"kernels_per_upload": None, "budget_bytes_per_second": 1e4})
+    limited = replace(budget, settings=budget.settings.model_copy(update={"uplink": uplink}))
+    with pytest.raises(ConfigurationError, match=r"uplink\.budget_bytes_per_second"):
+        list(compare(limited, ["knn", "default"], began.append))
+    assert began == []
+
+
+def test_the_command_prints_one_object_and_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects scripts that read the figures, and the picture beside them."""
+    given = problem()
+    data, chart, configuration = tmp_path / "data.npz", tmp_path / "chart.svg", tmp_path / "client.toml"
+    np.savez(data, X=given.inputs.reshape(-1, 2), y=given.labels.ravel())
+    configuration.write_text(
+        f'[federation]\nname = "f"\nclients = {CLIENTS}\n[role]\nkind = "pofmkl-client"\n[learning]\nfeatures_per_kernel = 4\n'
+    )
+    arguments = ["--data", str(data), "--methods", "default, paper,knn,running-mean", "--chart", str(chart), "--format", "json"]
+    code, out, _ = run_command(monkeypatch, capsys, "compare", configuration, *arguments)
+    assert code == 0
+    found = json.loads(out)
+    assert found["clients"] == CLIENTS
+    assert found["rounds"] == SAMPLES
+    assert {method["method"] for method in found["methods"]} == {"default", "paper", "knn", "running-mean"}
+    assert [method["mse"] for method in found["methods"]] == sorted(method["mse"] for method in found["methods"])
+    assert "<svg" in chart.read_text()
+    code, out, _ = run_command(
+        monkeypatch, capsys, "compare", configuration, "--data", data, "--delay-labels", 3, "--chart", chart, "--format", "json"
+    )
+    found = json.loads(out)
+    assert (code, found["delay_labels"]) == (0, 3)
+    assert {method["method"] for method in found["methods"]} == set(method_names(3))
+    code, _, error = run_command(
+        monkeypatch, capsys, "compare", configuration, "--data", data, "--delay-labels", 3, "--methods", "default,paper"
+    )
+    assert code == 2
+    assert "labels at once" in error

@@ -1,0 +1,166 @@
+"""Input that is legal and hostile to the default learner, and streams that are long or change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from streamfl.kernels import LOGISTIC, SQUARE
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.default_learner import DefaultLearner
+from streamfl.pofmkl.lab.direct import federated
+from streamfl.pofmkl.learner import Batch
+from streamfl.pofmkl.server_steps import RecursiveLeastSquares
+from streamfl.pofmkl.views import VIEWS, ViewedFeatures
+
+Floats = NDArray[np.float64]
+Stream = tuple[Floats, Floats]
+ROUNDS = 330
+
+
+def plain(dimension: int = 3) -> Stream:
+    rng = np.random.default_rng(1)
+    inputs = rng.standard_normal((ROUNDS, dimension))
+    return inputs, np.sin(inputs[:, 0])
+
+
+def constant_labels() -> Stream:
+    return plain()[0], np.full(ROUNDS, 0.7)
+
+
+def alternating_labels() -> Stream:
+    return plain()[0], 1000.0 * (-1.0) ** np.arange(ROUNDS)
+
+
+def huge_inputs() -> Stream:
+    inputs, labels = plain()
+    return 1e17 * inputs, labels
+
+
+def largest_inputs() -> Stream:
+    return np.where(plain(1)[0] > 0, 9.9e17, -9.9e17), plain()[1]
+
+
+def tiny_inputs() -> Stream:
+    inputs, labels = plain()
+    return inputs * [1e-20, 1e-160, 1e-22], labels
+
+
+def jumping_column() -> Stream:
+    inputs, labels = plain()
+    inputs[ROUNDS // 2 :, 1] += 1e12
+    return inputs, labels
+
+
+def one_column() -> Stream:
+    return plain(1)
+
+
+def no_inputs() -> Stream:
+    return np.zeros((ROUNDS, 2)), plain()[1]
+
+
+def one_sample() -> Stream:
+    inputs, labels = plain()
+    return inputs[:1], labels[:1]
+
+
+def labels_from_the_300th() -> Stream:
+    inputs, labels = plain()
+    return inputs, np.where(np.arange(ROUNDS) < 300, np.nan, labels)
+
+
+def wide_and_huge() -> Stream:
+    inputs, labels = plain(60)
+    return 1e16 * inputs / 60, labels
+
+
+STREAMS: list[Callable[[], Stream]] = [
+    constant_labels,
+    alternating_labels,
+    huge_inputs,
+    largest_inputs,
+    tiny_inputs,
+    jumping_column,
+    one_column,
+    no_inputs,
+    one_sample,
+    labels_from_the_300th,
+    wide_and_huge,
+]
+
+
+@pytest.mark.parametrize("precision", [np.float32, np.float64])
+@pytest.mark.parametrize("together", [1, 60])
+@pytest.mark.parametrize("stream", STREAMS)
+def test_hostile_input_gives_finite_predictions(stream: Callable[[], Stream], together: int, precision: type) -> None:
+    """Protects users with odd data: no warning, no error, and numbers, with the labels as they are and as classes."""
+    inputs, given = stream()
+    for loss in (SQUARE, LOGISTIC):
+        labels = given if loss is SQUARE else np.where(np.isnan(given), np.nan, (given > 0).astype(float))
+        features = ViewedFeatures(VIEWS, (0.35, 2.8), 6, inputs.shape[1], seed=2, dtype=precision)
+        learner = DefaultLearner(features=features, loss=loss, seed=2)
+        server = RecursiveLeastSquares(learner.kernels, learner.row_length, dtype=precision)
+        theta = np.zeros((learner.kernels, learner.row_length), precision)
+        row = learner.borrow()
+        every = np.arange(learner.kernels)
+        largest = np.nanmax(np.abs(labels), initial=1.0)
+        for start in range(0, len(inputs), together):
+            some = labels[start : start + together]
+            labelled = np.isfinite(some)
+            batch = Batch(
+                rows=np.array([row]),
+                starts=np.array([0]),
+                counts=np.array([len(some)]),
+                inputs=inputs[start : start + together],
+                labels=np.where(labelled, some, 0.0),
+                labelled=labelled,
+            )
+            taken = learner.predict_and_learn(batch, theta, np.zeros(learner.kernels))
+            assert np.isfinite(taken.predictions).all()
+            assert np.isfinite(taken.scores).all()
+            # A prediction leaves the range of the labels by that range at most.
+            assert (np.abs(taken.predictions) <= 3 * largest).all()
+            if loss is LOGISTIC:
+                assert ((taken.predictions > 0) & (taken.predictions < 1)).all()
+            assert np.isfinite(taken.log_weights_after).all()
+            sent = np.repeat(np.flatnonzero(labelled), len(every))
+            if len(sent):
+                kernels = np.tile(every, labelled.sum())
+                rows = taken.steps(sent, kernels, np.ones(len(sent)))
+                assert (np.linalg.norm(rows, axis=1) <= 3.001).all()
+                theta = server.apply(theta, kernels, rows).astype(precision)
+        assert np.isfinite(theta).all()
+        learnt = np.isfinite(labels).sum()
+        assert learner.sums([row])[0, :2].tolist() == [len(inputs), learnt]
+
+
+def test_a_long_stream_with_a_drift_recovers() -> None:
+    """Protects deployments: after 3,000 samples all labels change their sign, and the error comes back near what it was.
+
+    Near: the least squares at the server hardly forget, so that what the kernels say is halfway for long; the ridge makes it good.
+    """
+    rounds, drift, clients = 10_000, 3_000, 2
+    settings = PofmklSettings.model_validate(
+        {
+            "federation": {"name": "drift", "clients": clients},
+            "role": {"kind": "pofmkl-client"},
+            "learning": {"features_per_kernel": 10},
+            "kernels": {"views": ["standardised", "centred-lags"], "bandwidths": [1.4]},
+            "experts": {"local": ["running-mean", "last-label"]},
+        }
+    )
+    rng = np.random.default_rng(3)
+    inputs = rng.standard_normal((rounds, clients, 2))
+    labels = np.sin(inputs[..., 0]) + 0.1 * rng.standard_normal((rounds, clients))
+    labels[drift:] *= -1
+    predictions = federated(settings, inputs, labels, ["a", "b"])
+    assert np.isfinite(predictions).all()
+    errors = np.square(predictions - labels)
+    before, drifting, after = errors[drift - 1000 : drift].mean(), errors[drift : drift + 50].mean(), errors[-2000:].mean()
+    assert before < 0.1 * labels.var()
+    assert drifting > 2 * before
+    assert after < 1.5 * before

@@ -1,0 +1,237 @@
+"""Challengers beside a client's learner: measured as if run by hand, and of no consequence for anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from river import linear_model, preprocessing
+from sklearn import metrics
+
+from streamfl.learning.challengers import Challenger, challenger
+from streamfl.pofmkl import live_challengers
+from streamfl.pofmkl.client import PofmklClient
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.lab.federation import simulate
+from streamfl.pofmkl.lab.report import rows
+from streamfl.pofmkl.live_challengers import LiveChallengers
+from streamfl.records.samples import Sample
+from streamfl.role import ConfigurationError, Measurement, Received, Record, Send
+from streamfl.runtime.kinds import find_kind
+from streamfl.settings import load_settings
+
+CLIENTS = ("a", "b")
+
+
+def role(models: Sequence[str] = (), loss: str = "square", preset: str = "default") -> PofmklClient:
+    settings = PofmklSettings.model_validate(
+        {
+            "federation": {"name": "f", "clients": 2},
+            "role": {"kind": "pofmkl-client"},
+            "samples": {"topic": "t", "features": ["x", "z"], "label": "y"},
+            "learning": {"preset": preset, "features_per_kernel": 4, "loss": loss, "staleness": "async"},
+            "kernels": {"bandwidths": [0.5, 1.0]},
+            "uplink": {"kernels_per_upload": 1},
+            "challengers": {"models": list(models)},
+        }
+    )
+    built = find_kind("pofmkl-client").build(settings)
+    assert isinstance(built, PofmklClient)
+    for partition in range(2):
+        built.open(partition)
+    return built
+
+
+def stream(rounds: int, loss: str = "square") -> list[Sample]:
+    """Samples of two clients by turns, every fifth without a label."""
+    generator = np.random.Generator(np.random.PCG64(6))
+    samples = []
+    for number in range(rounds):
+        for name in CLIENTS:
+            x, z = generator.normal(size=2).tolist()
+            label = float(np.clip(0.5 + 0.3 * x + 0.1 * generator.normal(), 0.0, 1.0))
+            label = float(label > 0.5) if loss == "logistic" else label
+            samples.append(Sample(name, str(number), (x, z), None if number % 5 == 3 else label))
+    return samples
+
+
+def arrived(samples: Iterable[Sample]) -> list[Received]:
+    return [
+        Received("samples", sample, Record("t", CLIENTS.index(sample.client), 0, sample.client.encode(), b""))
+        for sample in samples
+    ]
+
+
+def figures(measurements: Iterable[Measurement]) -> dict[tuple[str, str], float]:
+    """Of each metric with a label, by its name and the label's value."""
+    return {(item.name, item.labels[0][1]): item.value for item in measurements if item.labels}
+
+
+@pytest.mark.parametrize("preset", ["default", "paper"])
+@pytest.mark.parametrize("loss", ["square", "logistic"])
+def test_figures_are_rivers_by_hand(preset: str, loss: str) -> None:
+    """Protects the comparison that Grafana shows: one model a client, each asked before it is told, unlabelled samples left out."""
+    found = role(["linear"], loss, preset)
+    samples = stream(40, loss)
+    for start in range(0, len(samples), 7):
+        found.receive(arrived(samples[start : start + 7]), 1.0)
+    predictions: list[float] = []
+    labels: list[float] = []
+    models: dict[str, Any] = {}
+    for name in CLIENTS:
+        estimator = linear_model.LogisticRegression() if loss == "logistic" else linear_model.LinearRegression()
+        models[name] = preprocessing.StandardScaler() | estimator
+    seen: dict[str, list[float]] = {name: [] for name in CLIENTS}
+    for sample in samples:
+        if sample.label is None:
+            continue
+        model, known = models[sample.client], seen[sample.client]
+        inputs = {0: sample.features[0], 1: sample.features[1]}
+        if loss == "logistic":
+            least = 0.5 / (len(known) + 1)
+            predictions.append(float(np.clip(model.predict_proba_one(inputs)[True], least, 1 - least)))
+            model.learn_one(inputs, sample.label == 1.0)
+        else:
+            predictions.append(float(np.clip(model.predict_one(inputs), min(known, default=0.0), max(known, default=0.0))))
+            model.learn_one(inputs, sample.label)
+        known.append(sample.label)
+        labels.append(sample.label)
+    measured = figures(found.measure())
+    expected = np.square(np.subtract(predictions, labels)).mean()
+    assert measured["challenger_mse", "linear"] == pytest.approx(expected, rel=1e-12)
+    assert measured["challenger_mse_windowed", "linear"] == pytest.approx(expected, rel=1e-12)
+    assert measured["challenger_labels", "linear"] == len(labels) == 64
+    assert measured["challenger_failures", "linear"] == 0
+    if loss == "logistic":
+        assert measured["challenger_auc", "linear"] == pytest.approx(metrics.roc_auc_score(labels, predictions))
+        assert measured["challenger_log_loss", "linear"] == pytest.approx(metrics.log_loss(labels, predictions))
+    else:
+        assert ("challenger_auc", "linear") not in measured
+
+
+@pytest.mark.parametrize("preset", ["default", "paper"])
+@pytest.mark.parametrize("loss", ["square", "logistic"])
+def test_nothing_else_depends_on_challengers(preset: str, loss: str) -> None:
+    """Protects the federation from being another one when somebody looks at it: replies, state and figures are equal to the bit."""
+    samples = stream(30, loss)
+    with_them, without = (role(models, loss, preset) for models in (["linear", "hoeffding", "knn", "last-label"], []))
+    for start in range(0, len(samples), 6):
+        batch = arrived(samples[start : start + 6])
+        assert with_them.receive(batch, float(start)) == without.receive(batch, float(start))
+        assert with_them.receive([], start + 2.0) == without.receive([], start + 2.0)
+        assert list(with_them.changed_state()) == list(without.changed_state())
+    others = [item for item in with_them.measure() if not item.name.startswith("challenger_")]
+    assert others == list(without.measure())
+
+
+def test_without_a_list_there_are_none() -> None:
+    """Protects the hot path: where no challenger is asked for, nothing is held that could take time or memory."""
+    assert role().challengers is None
+
+
+@pytest.mark.parametrize("preset", ["default", "paper"])
+def test_probabilities_are_judged_as_such(preset: str) -> None:
+    """Protects who classifies from judging by squared error alone; the figures are of the predictions as published."""
+    found, samples = role(loss="logistic", preset=preset), stream(40, "logistic")
+    replies = found.receive(arrived(samples), 1.0)
+    made = [msgspec.json.decode(one.value) for one in replies if isinstance(one, Send) and one.channel == "predictions"]
+    labelled = [one for one in made if one["label"] is not None]
+    predictions, labels = [one["prediction"] for one in labelled], [one["label"] for one in labelled]
+    measured = {item.name: item.value for item in found.measure()}
+    assert measured["auc"] == pytest.approx(metrics.roc_auc_score(labels, predictions))
+    assert measured["log_loss"] == pytest.approx(metrics.log_loss(labels, predictions), rel=1e-6)
+    assert measured["accuracy"] == pytest.approx(metrics.accuracy_score(labels, np.array(predictions) >= 0.5))
+    assert measured["mse_windowed"] == pytest.approx(np.square(np.subtract(predictions, labels)).mean(), rel=1e-6)
+
+
+class Failing:
+    """A challenger that breaks at the third label of its client."""
+
+    def __init__(self, how: str) -> None:
+        self._how, self._labels = how, 0
+
+    def predict(self, inputs: dict[int, float]) -> float:
+        if self._how == "predict" and self._labels == 2:
+            raise KeyError("gone")
+        return float("nan") if self._how == "nan" and self._labels == 2 else 0.25
+
+    def learn(self, inputs: dict[int, float], label: float) -> None:
+        self._labels += 1
+        if self._how == "learn" and self._labels == 3:
+            raise ZeroDivisionError("gone")
+
+
+@pytest.mark.parametrize("how", ["predict", "learn", "nan"])
+def test_a_failing_challenger_is_switched_off_for_its_client(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the worker, and the other challengers, from another library's mistakes; the figures stay those of two labels."""
+
+    def chosen(name: str, loss: Any) -> Challenger:
+        return Failing(how) if name == "knn" else challenger(name, loss)
+
+    monkeypatch.setattr(live_challengers, "challenger", chosen)
+    found = role(["knn", "running-mean"])
+    a = [Sample("a", str(number), (0.0, 0.0), 0.75) for number in range(6)]
+    b = [Sample("b", str(number), (0.0, 0.0), 0.75) for number in range(2)]
+    replies = found.receive(arrived(a + b), 1.0)
+    assert sum(reply.channel == "predictions" for reply in replies) == 8  # type: ignore[union-attr]
+    measured = figures(found.measure())
+    assert measured["challenger_failures", "knn"] == 1
+    assert measured["challenger_labels", "knn"] == 4
+    assert measured["challenger_mse", "knn"] == pytest.approx(0.25)
+    assert measured["challenger_labels", "running-mean"] == 8
+
+
+def test_a_moved_partition_takes_its_challengers_along() -> None:
+    """Protects memory: what was learnt for clients that are gone is let go, and those that come back begin anew."""
+    found = role(["last-label"])
+    found.receive(arrived([Sample("a", "1", (0.0, 0.0), 0.5), Sample("b", "1", (0.0, 0.0), 0.5)]), 1.0)
+    assert figures(found.measure())["challenger_mse", "last-label"] == pytest.approx(0.25)
+    found.close(0)
+    found.open(0)
+    found.receive(arrived([Sample("a", "2", (0.0, 0.0), 0.5), Sample("b", "2", (0.0, 0.0), 0.5)]), 1.0)
+    measured = figures(found.measure())
+    assert measured["challenger_mse", "last-label"] == pytest.approx(3 * 0.25 / 4)
+    assert measured["challenger_labels", "last-label"] == 4
+
+
+def test_the_window_is_of_a_thousand_labels() -> None:
+    """Protects the windowed figure from what has long passed: without it a stream's change would show late."""
+    beside = LiveChallengers(["last-label"], "square")
+    beside.run(((0, "a"), Sample("a", str(number), (), float(number == 0))) for number in range(1001))
+    measured = figures(beside.measure())
+    assert measured["challenger_mse", "last-label"] == pytest.approx(2 / 1001)
+    assert measured["challenger_mse_windowed", "last-label"] == pytest.approx(1 / 1000)
+
+
+def test_a_simulation_shows_its_challengers() -> None:
+    """Protects who has named challengers and tries the configuration on a file: the figures are of this run, by each client."""
+    settings = PofmklSettings.model_validate(
+        {
+            "federation": {"name": "f", "clients": 2},
+            "role": {"kind": "pofmkl-client"},
+            "learning": {"features_per_kernel": 4},
+            "kernels": {"bandwidths": [1.0]},
+            "challengers": {"models": ["last-label"]},
+        }
+    )
+    generator = np.random.Generator(np.random.PCG64(4))
+    inputs, labels = generator.normal(size=(12, 2, 1)), generator.uniform(size=(12, 2))
+    outcome = simulate(settings, inputs, labels, local_only=False)
+    expected = np.square(labels - np.vstack([np.zeros((1, 2)), labels[:-1]])).mean()
+    assert outcome.summary()["mse_challengers"] == pytest.approx({"last-label": expected})
+    assert dict(rows(outcome))["MSE, challenger last-label"] == f"{expected:.5f}"
+
+
+@pytest.mark.parametrize("models", [["lasso"], ["knn", "knn"]])
+def test_names_are_checked_before_anything_runs(models: list[str]) -> None:
+    """Protects from a worker that starts without what it was asked for: the message has the key and the known names."""
+    sections = {
+        "federation": {"name": "f", "clients": 2},
+        "role": {"kind": "pofmkl-client"},
+        "challengers": {"models": models},
+    }
+    with pytest.raises(ConfigurationError, match=r"challengers\.models.*any of running-mean, last-label, linear, knn"):
+        load_settings(None, PofmklSettings, sections)

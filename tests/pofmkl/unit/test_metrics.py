@@ -1,0 +1,50 @@
+"""What clients and servers serve, and what their dashboard shows of it."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from served import joined, served_by
+
+from streamfl.pofmkl import SYSTEM
+from streamfl.pofmkl.lab.dashboard import DASHBOARD
+from streamfl.reference.metrics import role_metrics, worker_metrics
+from streamfl.runtime.memory_bus import MemoryBus
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+
+
+def exported(configuration: Path, sections: dict[str, Any]) -> dict[str, str]:
+    """Kind of every metric, by name, that a worker with this configuration serves once it has joined its group."""
+    with closing(joined(configuration, sections, MemoryBus())) as worker:
+        return {name: kind for name, (kind, _) in served_by(worker).items()}
+
+
+def test_documented_metrics_are_the_exported_ones() -> None:
+    """Protects dashboards and alerts: what the reference names is what workers serve, no more, no less, with its kind.
+
+    Some is served with the logistic loss only, with challengers, or with labels on a topic of their own.
+    """
+    served: dict[str, str] = {}
+    for configuration in sorted(DEPLOY.glob("*.toml")):
+        served |= exported(configuration, {"learning": {"loss": "logistic"}, "challengers": {"models": ["last-label"]}})
+    late = {"samples": {"sample_id": "id", "label": None}, "labels": {"topic": "late", "sample_id": "id", "label": "y"}}
+    served |= exported(DEPLOY / "client.toml", late)
+    documented = [*role_metrics(SYSTEM).values(), worker_metrics()]
+    assert {name: one.kind for found in documented for name, one in found.items()} == served
+
+
+def test_overview_shows_what_it_promises() -> None:
+    """Protects the overview's purpose: error and the challengers', regret, throughput, lag and upload against budget are there."""
+    assert set(re.findall(r"streamfl_\w+", " ".join(DASHBOARD.expressions))) >= {
+        "streamfl_mse",
+        "streamfl_challenger_mse_windowed",
+        "streamfl_regret_per_sample",
+        "streamfl_samples_total",
+        "streamfl_consumer_lag_records",
+        "streamfl_update_bytes_total",
+        "streamfl_update_budget_bytes_total",
+    }

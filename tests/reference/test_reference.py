@@ -1,0 +1,70 @@
+"""The pages and dashboards that are written from the code."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamfl.reference import pages
+from streamfl.reference.metrics import role_metrics, worker_metrics
+from streamfl.reference.settings import sections
+from streamfl.system import System, installed_systems, load, systems_with
+
+ROOT = Path(__file__).parents[2]
+# Whoever installs a system of somebody else's has its pages in that package.
+OWN = [system for system in installed_systems() if system.roles.startswith("streamfl.")]
+
+
+@functools.cache
+def written() -> dict[str, str]:
+    return pages(OWN)
+
+
+def test_every_page_is_as_the_code_has_it() -> None:
+    """Protects the reader's trust: a key, bound, metric or panel that changed in the code is on its page by `make reference`."""
+    stale = [path for path, text in written().items() if (ROOT / path).read_text(encoding="utf-8") != text]
+    assert not stale
+
+
+def test_there_is_no_page_of_what_is_gone() -> None:
+    """Protects the reader from pages and dashboards of a system that was removed or renamed: nobody writes them anew."""
+    there = {path.relative_to(ROOT).as_posix() for folder in ("docs/reference", "dashboards") for path in (ROOT / folder).iterdir()}
+    assert there == written().keys()
+
+
+@pytest.mark.parametrize("system", installed_systems(), ids=lambda system: system.name)
+def test_every_setting_says_what_it_means(system: System) -> None:
+    """Protects whoever configures a member: a key without a sentence can only be guessed, and so can a section."""
+    for kind in load(system.roles).values():
+        for name, section in sections(kind.settings).items():
+            assert section.__doc__, name
+            for key, field in section.model_fields.items():
+                assert (field.description or "").strip().endswith("."), f"{name}.{key}"
+
+
+@pytest.mark.parametrize("system", systems_with("fuzz").values(), ids=lambda system: system.name)
+def test_every_metric_says_what_it_means(system: System) -> None:
+    """Protects whoever reads /metrics: each role has figures, each with a text, and none has a label that grows with clients."""
+    for kind, found in role_metrics(system).items():
+        assert found, kind
+        for name, one in found.items():
+            assert one.help, name
+            assert set(one.labels) <= {"reason", "model"}, name
+    for name, one in worker_metrics().items():
+        assert one.help, name
+        assert set(one.labels) <= {"reason", "topic", "partition"}, name
+
+
+def test_a_page_is_written_where_it_is_asked_for(tmp_path: Path) -> None:
+    """Protects `make reference`: what the drift test asks for is what it writes, and an unknown system is a mistake."""
+    command = [sys.executable, "-m", "streamfl.reference", "--root", str(tmp_path)]
+    subprocess.run([*command, OWN[0].name], check=True, capture_output=True, cwd=ROOT)
+    path = f"docs/reference/settings-{OWN[0].name}.md"
+    assert (tmp_path / path).read_text(encoding="utf-8") == written()[path]
+    wrong = subprocess.run([*command, "nobodys"], check=False, capture_output=True, text=True, cwd=ROOT)
+    assert wrong.returncode == 2
+    assert "no such system: nobodys" in wrong.stderr

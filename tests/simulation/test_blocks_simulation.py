@@ -1,0 +1,194 @@
+"""Makers of blocks and their readers under every fault: work that is cut short, and messages that are cut in two by a crash."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from blocks import BLOCK_CHANNELS, BLOCK_TOPICS, LIMITS, BlockReader, checksum
+from making import MAKER_CHANNELS, BlockMaker, make_block, make_piece
+
+from streamfl.made_with import MadeWith
+from streamfl.parts import LongMessages
+from streamfl.role import Channels, Role, StateChange, TopicSpec, Work
+from streamfl.role_kind import RoleKind
+from streamfl.runtime import kinds
+from streamfl.runtime.bus import Bus
+from streamfl.runtime.worker import Worker
+from streamfl.seeding import rng_for
+from streamfl.settings import RoleSettings
+from streamfl.simulation.faults import Verdict, federation
+from streamfl.simulation.faults.chances import Rates, drawn_rates
+from streamfl.simulation.faults.cluster import FaultyBus
+from streamfl.simulation.faults.federation import CheckFailed, Reading
+from streamfl.simulation.faults.staying import Staying
+
+SEEDS = range(24)
+KEYS = ("pump", "fan", "valve")
+DEAD_LETTERS = "toy.dead-letters"
+TOPICS = [
+    *(spec for spec in BLOCK_TOPICS if spec.name != "dead-letters"),
+    TopicSpec("orders", 2, compacted=False),
+    TopicSpec("made", 2, compacted=True),
+    TopicSpec(DEAD_LETTERS, 1, compacted=False),
+]
+ROLES: dict[str, tuple[type[Role], Channels]] = {"maker": (BlockMaker, MAKER_CHANNELS), "reader": (BlockReader, BLOCK_CHANNELS)}
+
+
+def kind(name: str) -> RoleKind[RoleSettings]:
+    role, channels = ROLES[name]
+    return RoleKind(name, RoleSettings, lambda _: role(), lambda _: channels, lambda _: TOPICS, lambda _: MadeWith())
+
+
+@pytest.fixture(autouse=True)
+def _the_toy_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (kinds, federation):
+        monkeypatch.setattr(module, "find_kind", kind)
+
+
+@dataclass(frozen=True)
+class Orders:
+    """A scenario: who orders when, two makers, two readers, and what fails."""
+
+    seed: int
+    rates: Rates
+    guarantee: str
+    readings: tuple[tuple[Reading, ...], ...]
+    last: tuple[Reading, ...]
+    faulty_seconds: float = 12.0
+    repeatable: Collection[str] = ("blocks",)
+    topics: Sequence[TopicSpec] = field(default=tuple(TOPICS), repr=False)
+    tasks: int = 4
+    staying: Staying | None = None
+
+    @property
+    def members(self) -> Mapping[str, tuple[int, RoleSettings]]:
+        # So few records in a step cut every message in two.
+        return {name: (2, settings(name, self.guarantee, 2)) for name in ROLES}
+
+    def prepare(self, worker: Worker) -> None:
+        """Nothing is done differently here."""
+
+    def check_bounds(self, worker: Worker) -> None:
+        if worker.role.waiting.get("messages in parts", 0) > 2 * LIMITS.messages:
+            raise CheckFailed(f"more waits than may: {worker.role.waiting}")
+
+    def wanted(self, last: bool) -> set[tuple[bytes, bytes]]:
+        written = [one for readings in self.readings for one in readings] + list(self.last if last else ())
+        return {(one.client.encode(), checksum(make_block(one.client.encode(), one.content["id"]))) for one in written}
+
+    def standing(self, bus: Bus, last: bool) -> str:
+        missing = self.wanted(last) - {(record.key, record.value) for record in bus.read("checksums")}
+        return f"{len(missing)} blocks were not read" if missing else ""
+
+    def check(self, bus: FaultyBus) -> None:
+        """Every block came whole, once where nothing may come twice, and nobody was wronged."""
+        found = Counter((record.key, record.value) for record in bus.read("checksums"))
+        if found.keys() != self.wanted(last=True):
+            raise CheckFailed(f"read was {found}, wanted {self.wanted(last=True)}")
+        if self.guarantee == "exactly_once" and max(found.values()) > 1:
+            raise CheckFailed(f"a block came twice: {found}")
+        if letters := list(bus.read(DEAD_LETTERS)):
+            raise CheckFailed(f"refused was {[dict(letter.headers)['text'] for letter in letters]}")
+
+
+def settings(name: str, guarantee: str, records: int) -> RoleSettings:
+    return RoleSettings.model_validate(
+        {
+            "federation": {"name": "toy"},
+            "role": {"kind": name},
+            "bus": {"group": name, "processing_guarantee": guarantee, "max_poll_records": records},
+        }
+    )
+
+
+def orders(seed: int) -> Orders:
+    draws = rng_for(seed, "toy", "orders")
+    guarantee = ("exactly_once", "at_least_once")[seed % 2]
+    producers = tuple(
+        tuple(Reading("orders", key, {"id": number}, float(number + draws.uniform(0, 0.5)), False) for number in range(1, 9))
+        for key in KEYS
+    )
+    last = tuple(Reading("orders", key, {"id": 9}, 0.0, False) for key in KEYS)
+    return Orders(seed, drawn_rates(draws, seed, guarantee == "exactly_once"), guarantee, producers, last)
+
+
+def simulate(seed: int, bus: str = "memory") -> Verdict:
+    scenario = orders(seed)
+    return federation.run(scenario, scenario.check, bus)
+
+
+@pytest.fixture(name="resumed")
+def _resumed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
+    """The parts that were taken back from a changelog."""
+    found: list[bytes] = []
+    real = LongMessages.restore
+
+    def restore(self: LongMessages, change: StateChange) -> bool:
+        if b"/part/" in change.key:
+            found.append(change.key)
+        return real(self, change)
+
+    monkeypatch.setattr(LongMessages, "restore", restore)
+    return found
+
+
+@pytest.mark.parametrize("bus", ["memory", "sqlite"])
+def test_every_block_is_read_whole_and_once(bus: str, resumed: list[bytes]) -> None:
+    """Protects long messages and long work under every fault: crashes between two parts and during work are among them."""
+    verdicts = [simulate(seed, bus) for seed in (SEEDS if bus == "memory" else SEEDS[:8])]
+    assert [f"seed {verdict.seed}: {verdict.failure}" for verdict in verdicts if verdict.failure] == []
+    met = sum((verdict.faults for verdict in verdicts), Counter[str]())
+    assert met["crash during work"] > 0
+    assert sum("gives up work" in line for verdict in verdicts for line in verdict.lines) > met["crash during work"]
+    assert len(resumed) > 10
+
+
+def test_a_seed_is_one_history() -> None:
+    """Protects whoever reproduces a failure: work takes the same virtual time, and gives the same bytes, again."""
+    assert [simulate(seed).hash for seed in SEEDS[:4]] == [simulate(seed).hash for seed in SEEDS[:4]]
+
+
+def test_work_that_is_done_again_gives_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects what was sent and not committed: whoever read it and then its repetition learns nothing from a difference."""
+    made: dict[bytes, set[bytes]] = {}
+    real = Work.received
+    twice: Counter[bytes] = Counter()
+
+    def received(self: Work, number: int, result: bytes) -> Any:
+        made.setdefault(self.content, set()).add(result)
+        twice[self.content] += 1
+        return real(self, number, result)
+
+    monkeypatch.setattr(Work, "received", received)
+    for seed in SEEDS[:6]:
+        simulate(seed)
+    assert all(results == {make_piece(content)} for content, results in made.items())
+    assert max(twice.values()) > 6
+
+
+def forgets_the_parts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LongMessages, "restore", lambda self, change: change.key.startswith(b"long/"))
+
+
+def does_not_know_what_it_heard(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LongMessages, "_note", lambda self, partition, part: None)
+
+
+def goes_on_without_its_partition(patch: pytest.MonkeyPatch) -> None:
+    def give_up_nothing(self: Worker, session: Any, polled: Any) -> None:
+        with self.lock:
+            self._drop_tasks()
+        self._meanwhile.revoked.clear()
+
+    patch.setattr(Worker, "_after_giving_up", give_up_nothing)
+
+
+@pytest.mark.parametrize("mutation", [forgets_the_parts, does_not_know_what_it_heard, goes_on_without_its_partition])
+def test_a_mistake_is_found(mutation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the simulation from being empty: each of these mistakes fails some seed."""
+    mutation(monkeypatch)
+    assert any(simulate(seed).failure for seed in range(60))

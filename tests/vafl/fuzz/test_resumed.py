@@ -1,0 +1,28 @@
+"""What a party or coordinator finds damaged in its changelog is refused by name, or nothing is wrong afterwards."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from damaged_changelog import after_rounds, check_refused_or_harmless
+
+from streamfl.testing.fuzz.resumed import Run
+from streamfl.vafl.config import COORDINATOR
+from streamfl.vafl.lab import fuzz
+
+ROUNDS = {"vafl-network-softmax": 12, "vafl-square-bounded": 12}
+
+
+@cache
+def after_some_rounds(federation: str) -> Run:
+    return after_rounds(fuzz.run(federation), ROUNDS[federation])
+
+
+@pytest.mark.parametrize("federation", ROUNDS)
+@pytest.mark.parametrize("member", [COORDINATOR, fuzz.WRONG[0]])
+def test_a_damaged_changelog_is_refused_by_name_or_does_no_harm(federation: str, member: str) -> None:
+    """Protects whoever restarts from state that was damaged, written by a release without checksums or by hand: no traceback, no
+    warning of NumPy, no number that is none, no absurd count, neither at once nor after the next restart.
+    """
+    check_refused_or_harmless(after_some_rounds(federation), member, f"{federation} {member}")

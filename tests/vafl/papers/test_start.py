@@ -1,0 +1,238 @@
+"""Who can compute a party's first parameters turns its first embeddings back into features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from river import datasets
+
+from streamfl.records.labels import Label
+from streamfl.records.samples import Sample
+from streamfl.role import Received, Record, Send, StateChange
+from streamfl.runtime.kinds import find_kind
+from streamfl.vafl.config import VaflSettings
+from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
+from streamfl.vafl.models import embedding_function
+from streamfl.wire import VERSION, encode_array
+
+RECORDS = 200
+SECTIONS: dict[str, Any] = {
+    "vafl-party": {"party": {"name": "bank"}, "samples": {"topic": "accounts", "features": ["a", "b", "c", "d"]}},
+    "vafl-coordinator": {"labels": {"topic": "outcomes", "label": "y"}},
+}
+
+
+def settings(kind: str, hidden: int, size: int, head: dict[str, Any] | None = None, **sections: Any) -> VaflSettings:
+    content = {
+        "federation": {"name": "f", "seed": 3, "parties": ["bank", "shop"], "embedding_size": size},
+        "role": {"kind": kind},
+        "embedding": {"hidden": [hidden]},
+        "head": {"kind": "network", "hidden": [3]},
+        **SECTIONS[kind],
+        **sections,
+    }
+    return VaflSettings.model_validate(content)
+
+
+def built(chosen: VaflSettings, partitions: int = 2) -> Any:
+    role: Any = find_kind(chosen.role.kind).build(chosen)
+    for partition in range(partitions):
+        role.open(partition)
+    return role
+
+
+def shows(role: Any, records: NDArray[Any], partition: int = 0) -> NDArray[np.float64]:
+    """What a party shows of these records, (n, embedding size)."""
+    batch = [
+        Received("samples", Sample(f"e{n}", "s", tuple(one), None), Record("accounts", partition, 0, f"e{n}".encode(), b""))
+        for n, one in enumerate(records.tolist())
+    ]
+    sends = [one for one in role.receive(batch, 0.0) if isinstance(one, Send)]
+    return np.array([np.frombuffer(EMBEDDING.decode(one.value).values, "<f4") for one in sends], float)
+
+
+# ---- the attack
+
+
+@pytest.fixture(scope="module")
+def four_features() -> NDArray[np.float64]:
+    """Colours of pieces of photographs, standardised: (RECORDS, 4)."""
+    names = ["intensity-mean", "rawred-mean", "exgreen-mean", "value-mean"]
+    rows = [[row[name] for name in names] for row, _ in datasets.ImageSegments().take(4 * RECORDS)]
+    table = np.array(rows)[::4]
+    return (table - table.mean(axis=0)) / table.std(axis=0)
+
+
+def inverted(embeddings: NDArray[Any], parameters: NDArray[Any], hidden: int, inputs: int = 4) -> NDArray[np.float64]:
+    """Features whose embeddings by these parameters are nearest to ``embeddings``: Levenberg and Marquardt's steps from 40 places.
+
+    h = max(x W_1 + b_1, 0) W_2 + b_2, by hand.
+    """
+    count, size = embeddings.shape
+    parts = np.split(parameters.astype(float), np.cumsum([inputs * hidden, hidden, hidden * size]))
+    below, first, above, second = parts[0].reshape(inputs, hidden), parts[1], parts[2].reshape(hidden, size), parts[3]
+    generator, best, least = np.random.default_rng(5), np.zeros((count, inputs)), np.full(count, np.inf)
+
+    def of(guess: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        values = guess @ below + first
+        apart = np.maximum(values, 0) @ above + second - embeddings
+        return values, apart, np.square(apart).sum(axis=1)
+
+    for _ in range(40):
+        guess, damping = generator.normal(size=(count, inputs)), np.full(count, 1e-2)
+        values, apart, error = of(guess)
+        for _ in range(60):
+            slopes = np.einsum("ij,nj,jk->nki", below, values > 0, above)
+            normal = np.einsum("nki,nkj->nij", slopes, slopes) + damping[:, None, None] * np.eye(inputs)
+            step = np.linalg.solve(normal, np.einsum("nki,nk->ni", slopes, apart)[..., None])[..., 0]
+            tried = of(guess - step)
+            better = tried[2] < error
+            guess = np.where(better[:, None], guess - step, guess)
+            values, apart = (np.where(better[:, None], new, old) for new, old in zip(tried[:2], (values, apart), strict=True))
+            error = np.where(better, tried[2], error)
+            damping = np.clip(np.where(better, damping / 3, damping * 3), 1e-12, 1e6)
+        found = error < least
+        best[found], least[found] = guess[found], error[found]
+    return best
+
+
+@pytest.mark.parametrize(("hidden", "size"), [(16, 8), (64, 16)])
+def test_first_embeddings_are_turned_back_only_where_the_start_is_the_seeds(
+    hidden: int, size: int, four_features: NDArray[np.float64]
+) -> None:
+    """Protects features from whoever knows the configuration: by the shared seed they compute a party's first parameters, and with
+    them its records. By default nobody but the party can.
+    """
+    found = {}
+    for seeded in (True, False):
+        chosen = settings("vafl-party", hidden, size, learning={"seeded_start": seeded})
+        embeddings = shows(built(chosen), four_features)
+        known = embedding_function(chosen, 4).initial(chosen.federation.seed, "bank")
+        apart = np.abs(inverted(embeddings, known, hidden) - four_features).max(axis=1)
+        found[seeded] = float((apart <= 0.01).mean())
+    print(
+        f"[{hidden}] -> {size}: all four features within .01 for {found[True]:.3f} of the records, secret start {found[False]:.3f}"
+    )
+    assert found[True] >= 0.9
+    assert found[False] <= 0.01
+
+
+# ---- whose start it is
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> str:
+    path = tmp_path / "secret"
+    path.write_bytes(bytes(range(32)))
+    path.chmod(0o600)
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", SECTIONS)
+def test_each_start_is_its_own_unless_it_is_the_seeds_or_a_secrets(kind: str, secret: str) -> None:
+    """Protects first parameters by default, and whoever needs the same ones at every start. Partitions do not share them either."""
+
+    def parameters(partition: int = 0, **sections: Any) -> NDArray[Any]:
+        return np.asarray(built(settings(kind, 4, 2, **sections)).parameters(partition))
+
+    seeded = {"learning": {"seeded_start": True}}
+    private = {"privacy": {"secret_file": secret}}
+    np.testing.assert_array_equal(parameters(**seeded), parameters(1, **seeded))
+    np.testing.assert_array_equal(parameters(**private), parameters(**private))
+    np.testing.assert_array_equal(parameters(**seeded), parameters(**seeded, **private))
+    starts = [parameters(), parameters(), parameters(**seeded), parameters(**private), parameters(1, **private)]
+    for place, one in enumerate(starts):
+        assert all(np.abs(one - other).max() > 1e-3 for other in starts[:place])
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+@pytest.mark.parametrize("kind", SECTIONS)
+def test_a_restart_goes_on_with_the_start_that_is_remembered(kind: str, steps: int, secret: str) -> None:
+    """Protects law 3: another process draws another start, and takes that of the partition's state, whatever the settings say."""
+    chosen = settings(kind, 4, 2, learning={"batch_size": 1, "quorum": 1})
+    before = built(chosen)
+    feed: Callable[[Any], None] = party_learns if kind == "vafl-party" else coordinator_learns
+    if steps:
+        feed(before)
+    elif kind == "vafl-party":
+        shows(before, np.ones((1, 4)))
+    else:
+        before.receive([labelled("e0")], 0.0)
+    state = list(before.changed_state())
+    for sections in ({}, {"learning": {"seeded_start": True}}, {"privacy": {"secret_file": secret}}):
+        again = built(settings(kind, 4, 2, **sections))
+        # Compaction leaves records in the order of the last writing, and either kind may be the later.
+        for change in sorted(state, key=lambda one: one.key, reverse=bool(sections)):
+            again.restore(change)
+        np.testing.assert_array_equal(again.parameters(0), before.parameters(0))
+        # A partition without state begins with what this process drew.
+        assert np.abs(again.parameters(1) - before.parameters(1)).max() > 1e-3
+
+
+def party_learns(role: Any) -> None:
+    before = role.parameters(0)
+    shows(role, np.ones((1, 4)))
+    epoch = role.snapshots()[0].epoch
+    message = Reply(VERSION, role.fingerprint, "e0", epoch, 1, encode_array(np.ones(2, np.float32)))
+    role.receive([Received("gradients", message, Record("gradients", 0, 0, b"e0", b""))], 0.0)
+    assert np.abs(role.parameters(0) - before).max() > 0
+
+
+def labelled(entity: str) -> Received:
+    return Received("labels", Label(entity, entity, 1.0), Record("labels", 0, 0, entity.encode(), b""))
+
+
+def coordinator_learns(role: Any) -> None:
+    before = role.parameters(0)
+    message = Embedding(VERSION, role.fingerprint, "e0", 0, 1, 0, encode_array(np.ones(2, np.float32)))
+    shown = Received("embeddings/bank", message, Record("x", 0, 0, b"e0", b""))
+    sends = role.receive([labelled("e0"), shown], 0.0)
+    assert [REPLY.decode(one.value).entity for one in sends if one.channel == "gradients/bank"] == ["e0"]
+    assert np.abs(role.parameters(0) - before).max() > 0
+
+
+@pytest.mark.parametrize("kind", SECTIONS)
+def test_state_of_a_release_that_began_by_the_seed_goes_on_there(kind: str) -> None:
+    """Protects an upgrade between a party's first embeddings and its first step: it had begun by the seed."""
+    chosen = settings(kind, 4, 2, learning={"seeded_start": True})
+    before = built(chosen)
+    if kind == "vafl-party":
+        shows(before, np.ones((1, 4)))
+    else:
+        before.receive([labelled("e0")], 0.0)
+    again = built(settings(kind, 4, 2))
+    for change in before.changed_state():
+        if change.key == b"task" and change.value is not None:
+            fields = msgspec.msgpack.decode(change.value)
+            change = StateChange(change.channel, change.partition, change.key, msgspec.msgpack.encode(fields[:-1]))
+        again.restore(change)
+    np.testing.assert_array_equal(again.parameters(0), before.parameters(0))
+
+
+def test_the_state_on_the_cluster_does_not_hold_the_secret(secret: str) -> None:
+    """Protects all noise: whoever reads the state topic learns what the start was drawn from, and nothing of the secret's file."""
+    private = {"embedding_norm": 1.0, "embedding_noise": 4.0, "secret_file": secret}
+    role = built(settings("vafl-party", 4, 2, privacy=private))
+    shows(role, np.ones((1, 4)))
+    content = b"".join(change.value or b"" for change in role.changed_state())
+    assert bytes(range(32)) not in content
+    assert bytes(range(32)).hex().encode() not in content
+    assert role.start in content
+
+
+def test_what_is_done_again_from_another_start_has_other_noise(secret: str) -> None:
+    """Protects from two tries of a party's first commit: the second process may have begun elsewhere, and the same noise on both
+    embeddings would give their difference.
+    """
+    told = []
+    for seeded in (True, False):
+        private = {"embedding_norm": 1.0, "embedding_noise": 4.0, "secret_file": secret}
+        role = built(settings("vafl-party", 4, 2, learning={"seeded_start": seeded}, privacy=private))
+        told.append(shows(role, np.ones((50, 4))) - role.embed(0, np.ones((50, 4), np.float32)))
+    assert np.abs(told[0] - told[1]).min() > 1e-3

@@ -1,0 +1,231 @@
+"""Vertical federations under faults: seeds hold, and faults put into the roles on purpose are found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import pytest
+from msgspec import structs
+from mutations import Mutation, after, check_caught, instead
+
+from streamfl.learning.optimisers import AdaGrad
+from streamfl.simulation.faults.chances import FAULTS
+from streamfl.vafl.coordinator import VaflCoordinator
+from streamfl.vafl.entities import Entities
+from streamfl.vafl.lab.faults import simulate
+from streamfl.vafl.lab.scenario import FOR_EVER, scenario
+from streamfl.vafl.messages import EMBEDDING
+from streamfl.vafl.parties import Parties
+from streamfl.vafl.party import VaflParty
+from streamfl.vafl.shown_entities import ShownEntities
+
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
+
+SEEDS = range(60)
+
+
+def test_every_check_holds_and_every_fault_is_met() -> None:
+    """Protects exactly-once, the equations, quorums and progress of vertical learning under faults at every call of the loop."""
+    verdicts = [simulate(seed) for seed in SEEDS]
+    assert [f"SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
+    met = sum((verdict.faults for verdict in verdicts), Counter())
+    assert set(met) == set(FAULTS)
+
+
+def test_scenarios_are_of_every_kind() -> None:
+    """Protects the breadth of the seeds: every delay rule, with every head and loss, alone and scaled out."""
+    chosen = [scenario(seed) for seed in SEEDS]
+    assert {one.synchronous for one in chosen} == {True, False}
+    assert {one.settings.head.kind for one in chosen} == {"sum", "network"}
+    assert {one.settings.learning.loss for one in chosen} == {"square", "logistic", "softmax"}
+    assert {one.settings.learning.optimiser for one in chosen} == {"sgd", "sgd-decay", "adagrad", "adam"}
+    assert {one.settings.learning.max_staleness for one in chosen} == {None, 0, 1, 2}
+    assert {one.settings.learning.quorum for one in chosen} == {None, 1, 2, 3}
+    assert {one.settings.alignment.requests for one in chosen} == {0, 1, 2, 4, 1000}
+    assert {one.settings.bus.processing_guarantee for one in chosen} == {"exactly_once", "at_least_once"}
+    assert {one.partitions for one in chosen} == {1, 2, 3}
+    assert {one.settings.alignment.keep for one in chosen} == {True, False}
+    impatient = {(one.forgets, one.settings.alignment.reply_seconds < FOR_EVER) for one in chosen}
+    assert impatient == set(product((True, False), repeat=2))
+
+
+def test_a_seed_is_one_history() -> None:
+    """Protects whoever reproduces a failure: the same seed is the same run, to the byte."""
+    assert [simulate(seed).hash for seed in (3, 4)] == [simulate(seed).hash for seed in (3, 4)]
+
+
+def takes_embeddings_again(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, *given: Any) -> Any:
+        for party in self._parties:
+            party.runs = []
+        return real(self, *given)
+
+    instead(patch, Parties, "unheard", change)
+
+
+def takes_replies_again(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, task: Any, reply: Any, now: float) -> Any:
+        shown = task.shown.get(reply.entity)
+        sends = real(self, task, reply, now)
+        if shown is not None and reply.gradient:
+            task.shown._entities[reply.entity] = shown
+        return sends
+
+    instead(patch, VaflParty, "_take_reply", change)
+
+
+def learns_before_the_quorum(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, *given: Any) -> Any:
+        self._learning_quorum = 1
+        return real(self, *given)
+
+    instead(patch, Entities, "decide", change)
+
+
+def answers_twice(patch: pytest.MonkeyPatch) -> None:
+    def change(result: Any, self: Any, names: Any, rows: Any, *given: Any) -> Any:
+        self._embeddings["fresh"][rows] = self._embeddings["held"][rows]
+        return result
+
+    after(patch, Entities, "settle", change)
+
+
+def steps_on_whatever_came_together(patch: pytest.MonkeyPatch) -> None:
+    def change(result: Any, self: Any, batch: Any, now: float) -> Any:
+        for task in self._tasks.values():
+            if task.model.gathered:
+                task.model.step()
+        return result
+
+    after(patch, VaflParty, "receive", change)
+
+
+def names_the_version_before(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, *given: Any) -> Any:
+        sends = real(self, *given)
+        messages = [EMBEDDING.decode(send.value) for send in sends]
+        before = [structs.replace(one, parameters_version=max(0, one.parameters_version - 1)) for one in messages]
+        return [structs.replace(send, value=EMBEDDING.encode(one)) for send, one in zip(sends, before, strict=True)]
+
+    instead(patch, VaflParty, "_send_queued", change)
+
+
+def forgets_the_squares(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AdaGrad, "arrays", property(lambda self: {}, lambda self, value: None), raising=False)
+
+
+def leaves_late_parties_waiting(patch: pytest.MonkeyPatch) -> None:
+    def change(result: Any, self: Any, names: Any, rows: Any, *given: Any) -> Any:
+        self._entities["rounds"][rows] = 0
+        return result
+
+    after(patch, Entities, "settle", change)
+
+
+def learns_from_whatever_is_old(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, epochs: Any, versions: Any, bound: Any, shown_by: Any = None) -> Any:
+        return real(self, epochs, versions, None, shown_by)
+
+    instead(patch, Parties, "ages", change)
+
+
+def forgets_by_the_first_message(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, *given: Any, **more: Any) -> Any:
+        rows = self._rows
+        known = {name: rows._since[rows[name]] for name in rows}
+        admitted = real(self, *given, **more)
+        for name in known.keys() & set(rows):
+            rows._since[rows[name]] = known[name]
+        return admitted
+
+    instead(patch, Entities, "admit", change)
+
+
+def learns_from_a_step_older(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, epochs: Any, versions: Any, bound: Any, shown_by: Any = None) -> Any:
+        return real(self, epochs, versions, None if bound is None else bound + 1, shown_by)
+
+    instead(patch, Parties, "ages", change)
+
+
+def gives_up_too_early(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, task: Any, now: float) -> Any:
+        return real(self, task, now + 0.7 * self.alignment.reply_seconds)
+
+    instead(patch, VaflCoordinator, "_give_up_waiting", change)
+
+
+def gives_up_who_answered_too(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, now: float) -> Any:
+        for name in self._awaited.overdue(now):
+            row = self._rows[name]
+            self._embeddings["asked"][row] = self._embeddings["held"][row]
+        return real(self, now)
+
+    instead(patch, Entities, "give_up_waiting", change)
+
+
+def waits_for_the_quorum_without_end(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, rows: Any, outdated: Any, behind: Any) -> Any:
+        return real(self, rows, outdated, behind & False)
+
+    instead(patch, Entities, "decide", change)
+
+
+def forgets_too_early(patch: pytest.MonkeyPatch) -> None:
+    instead(patch, ShownEntities, "expire", lambda real, self, now: real(self, now + 1.0))
+
+
+def of(role: type, *prefixes: bytes) -> Mutation:
+    """The role takes back everything but what these keys begin."""
+
+    def mutate(patch: pytest.MonkeyPatch) -> None:
+        real = role.restore  # type: ignore[attr-defined]
+        patch.setattr(role, "restore", lambda self, change: None if change.key.startswith(prefixes) else real(self, change))
+
+    return mutate
+
+
+MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "party: parameters not restored": of(VaflParty, b"array/parameters"),
+    "party: counters not restored": of(VaflParty, b"task"),
+    "party: entities not restored": of(VaflParty, b"entity/"),
+    "party: answered entities not restored": of(VaflParty, b"answered/"),
+    "party: waiting samples not restored": of(VaflParty, b"waiting/"),
+    "party: optimiser's state not restored": forgets_the_squares,
+    "party: takes a reply twice": takes_replies_again,
+    "party: steps on whatever came together": steps_on_whatever_came_together,
+    "party: names the version before": names_the_version_before,
+    "party: forgets too early": forgets_too_early,
+    "coordinator: entities not restored": of(VaflCoordinator, b"entity/"),
+    "coordinator: parties not restored": of(VaflCoordinator, b"party/"),
+    "coordinator: parameters not restored": of(VaflCoordinator, b"array/"),
+    "coordinator: counters not restored": of(VaflCoordinator, b"task"),
+    "coordinator: takes an embedding twice": takes_embeddings_again,
+    "coordinator: learns before the quorum": learns_before_the_quorum,
+    "coordinator: answers twice": answers_twice,
+    "coordinator: leaves late parties waiting": leaves_late_parties_waiting,
+    "coordinator: learns from whatever is old": learns_from_whatever_is_old,
+    "coordinator: learns from what is a step too old": learns_from_a_step_older,
+    "coordinator: waits for the quorum without end": waits_for_the_quorum_without_end,
+    "coordinator: gives up too early": gives_up_too_early,
+    "coordinator: gives up who answered too": gives_up_who_answered_too,
+    "coordinator: forgets by the first message": forgets_by_the_first_message,
+}
+# As test_mutations has it.
+TRIED_FIRST = {
+    "coordinator: learns from whatever is old": 23,
+    "coordinator: learns from what is a step too old": 77,
+    "coordinator: gives up too early": 128,
+    "coordinator: gives up who answered too": 23,
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_mutation_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the simulation's worth: what loses, doubles or learns wrongly fails within 200 seeds, with what it did wrong."""
+    MUTATIONS[name](monkeypatch)
+    check_caught(name, simulate, TRIED_FIRST.get(name, 0))

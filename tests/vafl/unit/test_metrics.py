@@ -1,0 +1,95 @@
+"""What members of a vertical federation serve, and what their dashboard shows of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from served import Served, joined, served_by
+
+from streamfl.reference.metrics import role_metrics, worker_metrics
+from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.memory_bus import MemoryBus
+from streamfl.vafl import SYSTEM
+from streamfl.vafl.lab.dashboard import DASHBOARD
+
+TUTORIAL = Path(__file__).parents[3] / "docs" / "vertical.md"
+
+
+@pytest.fixture(scope="module", name="served")
+def _served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    """What members of the tutorial serve, with noise and without.
+
+    They learn from one entity: accuracy and loss are there only after a label of one that was predicted.
+    """
+    folder = tmp_path_factory.mktemp("members")
+    blocks = re.findall(r"```toml\n(.*?)```", TUTORIAL.read_text(encoding="utf-8"), re.DOTALL)
+    (folder / "secret").write_bytes(bytes(range(32)))
+    (folder / "secret").chmod(0o600)
+    noise = {"embedding_norm": 1.0, "embedding_noise": 1.0, "secret_file": str(folder / "secret")}
+    labels = {"reply_noise": 1.0, "budget_mu": 9.0, "secret_file": str(folder / "secret")}
+    privacy = [noise, {**noise, "gradient_norm": 1.0, "gradient_noise": 1.0, "budget_mu": 9.0}, labels]
+    bus, workers = MemoryBus(), []
+    for number, (block, section) in enumerate(zip(blocks, privacy, strict=True)):
+        (folder / f"{number}.toml").write_text(block, encoding="utf-8")
+        workers.append(joined(folder / f"{number}.toml", {"privacy": section}, bus))
+    for topic, content in (
+        ("accounts", {"age": 1.0, "income": 1.0, "debts": 1.0}),
+        ("baskets", {"visits": 1.0, "returns": 1.0}),
+        ("outcomes", {"defaulted": 1}),
+    ):
+        bus.write([Outgoing(topic, b"ann", json.dumps(content).encode()), Outgoing(topic, b"ann", b"no record")])
+        for worker in workers * 3:
+            worker.step(0.0)
+    found: Served = {}
+    for worker in workers:
+        for name, (kind, names) in served_by(worker).items():
+            found[name] = kind, names | found.get(name, ("", set()))[1]
+        worker.close()
+    return found
+
+
+def test_documented_metrics_are_the_exported_ones(served: Served) -> None:
+    """Protects dashboards and alerts: what the reference names is what members serve, with its kind and labels."""
+    found = [*role_metrics(SYSTEM).values(), worker_metrics()]
+    documented = {name: (one.kind, set(one.labels)) for metrics in found for name, one in metrics.items()}
+    # The square loss alone has it.
+    assert documented.keys() - served.keys() == {"streamfl_mse_windowed"}
+    assert {name: documented[name][0] for name in served} == {name: kind for name, (kind, _) in served.items()}
+    # Of a table, which these roles have none of, nothing is served but the name.
+    assert {name for name, (_, labels) in served.items() if documented[name][1] != labels} == {"streamfl_table_rejections_total"}
+
+
+def test_vertical_queries_find_what_members_serve(served: Served) -> None:
+    """Protects the vertical overview from staying empty: members serve each of its series."""
+    for expression in DASHBOARD.expressions:
+        for series in re.findall(r"streamfl_\w+", expression):
+            assert series in served, expression
+
+
+def test_vertical_overview_shows_what_it_promises() -> None:
+    """Protects its purpose: what comes of learning, who is behind, what is forgotten, what privacy is left, and what is broken."""
+    assert set(re.findall(r"streamfl_\w+", " ".join(DASHBOARD.expressions))) >= {
+        "streamfl_loss_windowed",
+        "streamfl_accuracy",
+        "streamfl_predictions_total",
+        "streamfl_embeddings_total",
+        "streamfl_staleness_mean",
+        "streamfl_staleness_largest",
+        "streamfl_requests_total",
+        "streamfl_entities",
+        "streamfl_waiting_samples",
+        "streamfl_forgotten_entities_total",
+        "streamfl_privacy_mu",
+        "streamfl_privacy_epsilon",
+        "streamfl_privacy_budget_mu",
+        "streamfl_label_mu",
+        "streamfl_label_epsilon",
+        "streamfl_label_budget_mu",
+        "streamfl_withheld_labels_total",
+        "streamfl_dead_letters_total",
+        "streamfl_consumer_lag_records",
+        "streamfl_refused_steps_total",
+    }

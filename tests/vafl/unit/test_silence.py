@@ -1,0 +1,56 @@
+"""A party or coordinator whose peers have fallen silent is not ready, says who should answer, and recovers by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peers import Peers
+
+
+def vafl(kind: str, party: str = "bank") -> dict[str, Any]:
+    sections: dict[str, Any] = {
+        "federation": {"name": "credit", "parties": ["bank", "shop"], "embedding_size": 1},
+        "role": {"kind": kind},
+        "alignment": {"patience_seconds": 60.0},
+        "bus": {"commit_interval_ms": 0},
+    }
+    if kind == "vafl-party":
+        return sections | {"party": {"name": party}, "samples": {"topic": f"{party}-rows", "features": ["age"]}}
+    return sections | {"labels": {"topic": "outcomes", "label": "defaulted"}}
+
+
+def test_a_party_without_a_coordinator_turns_red() -> None:
+    """Protects a party that shows embeddings to nobody."""
+    federation = Peers(vafl("vafl-party"))
+    [party] = federation.workers
+    for number in range(13):
+        federation.clock.now += 5.0
+        federation.send("bank-rows", f"ann-{number}", {"age": 0.5})
+        assert (party.health.trouble is None) == (number < 12)
+    assert "vafl-coordinator" in (party.health.trouble or "")
+
+
+def test_a_silent_party_is_named_by_the_coordinator_and_hears_of_its_return() -> None:
+    """Protects predictions that lack a party: the coordinator says which one shows nothing, until it does."""
+    federation = Peers(vafl("vafl-coordinator"), vafl("vafl-party"))
+    coordinator, party = federation.workers
+    for number in range(14):
+        federation.clock.now += 5.0
+        federation.send("bank-rows", f"ann-{number}", {"age": 0.5})
+        federation.send("outcomes", f"ann-{number}", {"defaulted": 1})
+    assert "no embedding of shop " in (coordinator.health.trouble or "")
+    assert party.health.trouble is None
+    federation.start(vafl("vafl-party", "shop"))
+    federation.send("shop-rows", "ann-3", {"age": 0.1})
+    federation.step()
+    assert coordinator.health.trouble is None
+
+
+def test_a_stream_that_ends_leaves_no_debt() -> None:
+    """Protects idle nights: an entity that the other party never sees is no silence of that party."""
+    federation = Peers(vafl("vafl-coordinator"), vafl("vafl-party"))
+    federation.send("bank-rows", "ann", {"age": 0.5})
+    for _ in range(100):
+        federation.clock.now += 60.0
+        federation.step()
+    assert federation.workers[0].health.trouble is None
