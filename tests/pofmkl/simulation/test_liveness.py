@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from mutations import check_caught, instead
+from mutations import check_caught
 
 from streamfl.pofmkl.lab.faults import simulate_liveness
-from streamfl.pofmkl.lab.scenario import FOR_EVER
-from streamfl.pofmkl.server import PofmklServer
+from streamfl.pofmkl.rounds import Round
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
@@ -20,11 +17,8 @@ def test_servers_that_never_come_back_are_among_the_seeds() -> None:
 
 
 def rounds_wait_for_ever(patch: pytest.MonkeyPatch) -> None:
-    def change(real: Any, self: PofmklServer, partition: int) -> None:
-        self.round_timeout = FOR_EVER
-        real(self, partition)
-
-    instead(patch, PofmklServer, "open", change)
+    assert isinstance(Round.over_at, property)
+    patch.setattr(Round, "over_at", property(lambda _self: None))
 
 
 def test_a_round_that_waits_for_ever_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
