@@ -63,8 +63,10 @@ def neighbour_predictions(
     distances = np.empty((rows, 2, size), np.float32)
     differences = kept - queries[:, None, :]
     np.square(differences, out=differences)
-    np.matmul(differences, np.ones(queries.shape[1], np.float32), out=distances[:, 0])
-    np.matmul(differences, by_deviation[:, :, None], out=distances[:, 1, :, None])
+    # All numbers are finite. BLAS has been seen to raise the flag all the same, for lanes of a register that it does not use.
+    with np.errstate(invalid="ignore"):
+        np.matmul(differences, np.ones(queries.shape[1], np.float32), out=distances[:, 0])
+        np.matmul(differences, by_deviation[:, :, None], out=distances[:, 1, :, None])
     before = kept_lags - lags[:, None, :]
     np.square(before, out=before)
     distances[:, 1] += LAG_WEIGHT * (before[..., 0] + before[..., 1])
