@@ -33,13 +33,16 @@ CHECK_WORDS = 2
 class Incarnation:
     """One life of a party's task: an X25519 key that is made anew at each assignment, and never remembered.
 
-    private: 32 bytes of fresh entropy.
+    private: 32 bytes of fresh entropy; ValueError for fewer.
     """
 
     __slots__ = ("_private", "number", "public")
 
     def __init__(self, private: bytes) -> None:
-        self._private = X25519PrivateKey.from_private_bytes(private)
+        if len(private) < 32:
+            raise ValueError(f"{len(private)} bytes are too few for an incarnation")
+        # X25519 drops five bits of a key: two that differ in those alone would be one.
+        self._private = X25519PrivateKey.from_private_bytes(derive(private, b"fdskl incarnation"))
         self.public: bytes = self._private.public_key().public_bytes_raw()
         """32 bytes that the peers are told."""
         self.number = int.from_bytes(hashlib.blake2b(self.public, digest_size=8, person=b"fdskl life").digest()) >> 11
