@@ -11,7 +11,7 @@ from scipy.special import gamma, kv
 from streamfl.fdskl.circle import from_circle, to_circle
 from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
 
-FEATURES = 200_000
+FEATURES = 100_000
 BANDWIDTH = 1.7
 COLUMNS = tuple("abcdefgh")
 # Differences of instances: near, far, along one column, along all.
