@@ -1,0 +1,181 @@
+"""Who sends partial sums to whom: trees, stars and rings that end at the active party, and what each worker could combine of them.
+
+Under the paper's masks a feature's phase needs two sums, of masked parts over T1 and of masks over T2 (Algorithm 3). The paper asks
+that they be totally different (Definition 2), which is not enough: a worker that hears one leaf's part in T1 and that leaf's mask
+in T2 has it unmasked, and so has one that can subtract what it hears. What counts is the rank of all that a
+worker hears, :func:`unmasked_combinations`. One-time masks need no T2.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+__all__ = ["Aggregation", "aggregation", "hops", "messages", "totally_different", "unmasked_combinations"]
+
+Kind = Literal["tree", "star", "ring"]
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """Each worker adds what its children sent to its own, and sends the sum to its parent.
+
+    root: where the sum ends.
+    parent: by worker; None for the root, and for one that takes no part.
+    children: by worker, in the order in which they are added.
+    hops: messages of the longest chain in which each waits for the one before.
+    messages: how many in all.
+    """
+
+    root: int
+    parent: tuple[int | None, ...]
+    children: tuple[tuple[int, ...], ...]
+    hops: int
+    messages: int
+
+    def below(self, worker: int) -> frozenset[int]:
+        """The workers whose parts are in the sum that this one sends, itself too."""
+        return frozenset((worker,)).union(*(self.below(child) for child in self.children[worker]))
+
+
+def aggregation(kind: Kind, parties: int, root: int, without: int | None = None, second: bool = False) -> Aggregation:
+    """T1 over all parties; with ``second``, T2 over all but ``without``, for the masks of a feature that this party owns.
+
+    - tree: in T1 the others are paired up, pairs are paired up, and the last sends to the root: its only message, from three
+      parties on. In T2 nobody but the root hears anything who heard something in T1, so that no part meets its mask. The two are
+      totally different for any number of parties, any root and any owner: T1 depends on the root, while for one T1 of all roots
+      there is no T2 with three parties. With two, T2 is the root alone, which has nothing to hear. Where T1 without the owner is a
+      subtree of T1 (2^k + 2 parties, the owner the last), T2 comes to the root in two halves.
+    - ring: T1 runs up from the worker after the root to the root, T2 runs down. Not totally different where the owner is the last
+      of T1, and without unmasked combinations all the same.
+    - star: all send to the root, in both. Under the paper's masks it subtracts each one's mask from its part: for comparison only.
+
+    kind: of both.
+    parties: how many, one or more.
+    root: the active party.
+    without: p', the feature's owner, and no other than the root; with ``second`` alone.
+    second: whether it is T2.
+    """
+    if not 0 <= root < parties:
+        raise ValueError(f"the root {root} is not among {parties} parties")
+    if second != (without is not None) or without == root or not 0 <= (without or 0) < parties:
+        raise ValueError(f"T2 is over all but one other than the root, and T1 over all: not without {without}")
+    others = [(root + step) % parties for step in range(1, parties)]
+    if kind == "star":
+        return _made(parties, root, {other: root for other in others if other != without})
+    if kind == "ring":
+        line = [other for other in (reversed(others) if second else others) if other != without]
+        return _made(parties, root, dict(zip(line, [*line[1:], root], strict=False)))
+    if kind == "tree":
+        first = _made(parties, root, _paired(others, root))
+        return first if without is None else _second_tree(first, others, without)
+    raise ValueError(f"{kind!r} is not one of tree, star, ring")
+
+
+def hops(kind: Kind, parties: int) -> int:
+    """Hops of T1: 1 + floor(log2(parties - 1)) of a tree, 1 of a star, parties - 1 of a ring; 0 for one party alone."""
+    return {"tree": (parties - 1).bit_length(), "star": min(parties - 1, 1), "ring": parties - 1}[kind]
+
+
+def messages(kind: Kind, parties: int) -> int:
+    """Messages of T1, and of a T2 over so many: one of every party but the root."""
+    return parties - 1
+
+
+def totally_different(first: Aggregation, second: Aggregation) -> bool:
+    """Whether no subtree of more than one leaf is in both (Definition 2).
+
+    The workers are the leaves. Each adds its children's sums one after the other, and every sum on the way is a subtree, known by
+    its
+    leaves: trees over the same leaves count as the same, whatever their order, which is stricter than the paper.
+    """
+    return _subtrees(first).isdisjoint(_subtrees(second))
+
+
+def unmasked_combinations(
+    worker: int,
+    mask: Literal["one-time", "paper", "none"],
+    first: Aggregation,
+    second: Aggregation | None = None,
+    owner: int | None = None,
+) -> int:
+    """How many independent sums of others' parts, without their masks, a worker can make of all that it hears of one feature.
+
+    rank(all it hears) - rank(the masks in it), over the columns (o, masks) of others: parts and masks of the worker are known to
+    it. One at the active party is the answer of the round.
+
+    worker: its number.
+    mask: one-time: each pair's, which one adds and the other subtracts. paper: b_p of each, in T1 and in T2. none.
+    first: T1.
+    second: T2, where there is one.
+    owner: p' of a T2. Its b_p stays in the answer as the feature's phase, so at the root it is no mask.
+    """
+    parties = len(first.parent)
+    pairs = [(one, two) for two in range(parties) for one in range(two)] if mask == "one-time" else []
+    single = list(range(parties)) if mask == "paper" else []
+    rows = []
+    for tree, parts in ((first, 1), (second or _made(parties, first.root, {}), 0)):
+        for child in tree.children[worker]:
+            of = tree.below(child)
+            row = [parts * (one in of) for one in range(parties)]
+            row += [parts * ((one in of) - (two in of)) * (worker not in (one, two)) for one, two in pairs]
+            row += [int(one in of and one != worker and not (worker == first.root and one == owner)) for one in single]
+            rows.append(row)
+    heard = np.array(rows, np.float64).reshape(len(rows), parties + len(pairs) + len(single))
+    return _rank(heard) - _rank(heard[:, parties:])
+
+
+def _made(parties: int, root: int, parent: dict[int, int]) -> Aggregation:
+    children = tuple(tuple(one for one, to in parent.items() if to == worker) for worker in range(parties))
+
+    def depth(worker: int) -> int:
+        return max((1 + depth(child) for child in children[worker]), default=0)
+
+    return Aggregation(root, tuple(parent.get(worker) for worker in range(parties)), children, depth(root), len(parent))
+
+
+def _paired(line: list[int], root: int) -> dict[int, int]:
+    """Neighbours in pairs, pairs of pairs, and so on, the first of each receiving; the first of all sends to the root."""
+    # Without its last set bit, an index is that of the pair's first.
+    return {worker: line[index & (index - 1)] if index else root for index, worker in enumerate(line)}
+
+
+def _second_tree(first: Aggregation, others: list[int], without: int) -> Aggregation:
+    parties, root = len(first.parent), first.root
+    deaf = [other for other in others if other != without and not first.children[other]]
+    hearing = [other for other in others if other != without and first.children[other]]
+    # One turn of them against the other parts the pairs of T1, but with few parties.
+    for halves, turn, shift in itertools.product((False, True), range(len(deaf) or 1), range(len(hearing) or 1)):
+        late, free = hearing[shift:] + hearing[:shift], deaf[turn:] + deaf[:turn]
+        # At even places somebody may hear something, but at the last one, behind which there is nobody.
+        line = [
+            (free or late).pop(0) if place % 2 == 0 else (late or free).pop(0) for place in range(len(deaf) + len(hearing))
+        ]
+        parent = _paired(line, root)
+        if halves:
+            parent[line[1 << (len(line) - 1).bit_length() - 1]] = root
+        second = _made(parties, root, parent)
+        if totally_different(first, second):
+            return second
+    raise AssertionError(f"no T2 for {parties} parties without {without}")
+
+
+def _subtrees(tree: Aggregation) -> set[frozenset[int]]:
+    return set(_sums(tree, tree.root))
+
+
+def _sums(tree: Aggregation, worker: int) -> Iterator[frozenset[int]]:
+    """The leaves of each sum on the way to the worker's, of two or more."""
+    leaves = frozenset((worker,))
+    for child in tree.children[worker]:
+        yield from _sums(tree, child)
+        leaves |= tree.below(child)
+        yield leaves
+
+
+def _rank(rows: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> int:
+    return int(np.linalg.matrix_rank(rows)) if rows.size else 0
