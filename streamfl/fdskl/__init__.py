@@ -2,3 +2,16 @@
 
 Gu, Dang, Li and Huang, "Federated Doubly Stochastic Kernel Learning for Vertically Partitioned Data", 2020.
 """
+
+from streamfl.system import System
+
+__all__ = ["SYSTEM"]
+
+SYSTEM = System(
+    name="fdskl",
+    summary="parties with columns of their own, a kernel model by masked sums",
+    kinds=("fdskl-worker",),
+    roles="streamfl.fdskl.roles:ROLES",
+    rank=2,
+    sources={"fdskl-worker": "streamfl.simulation.sources:entity_samples"},
+)

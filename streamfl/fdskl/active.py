@@ -1,0 +1,326 @@
+"""What only the active party does in a partition: it predicts, learns, and asks all parties for what it needs for that.
+
+FDSKL, Algorithm 1, worker l. Its coefficients never leave it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.fdskl.contributions import features_of
+from streamfl.fdskl.figures import ActiveFigures
+from streamfl.fdskl.forecasts import Forecasts
+from streamfl.fdskl.iteration import (
+    FEWEST_DISTANCES,
+    MOST_ENTITIES,
+    BandwidthSearch,
+    Learning,
+    NewtonIteration,
+    SgdIteration,
+)
+from streamfl.fdskl.labelled import LabelledEntities
+from streamfl.fdskl.messages import CARRIED_BYTES, ROUND, Prediction, Revision, Round
+from streamfl.fdskl.model import Expansion, KernelModel
+from streamfl.fdskl.pending_sums import Key
+from streamfl.fdskl.rounds import Question, Rounds, phases_of
+from streamfl.fdskl.worker_partition import WorkerPartition, WorkerSettings
+from streamfl.role import PeerError, Send
+from streamfl.wire import VERSION
+
+__all__ = ["ActivePartition", "ActiveSettings"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActiveSettings:
+    """What only the active party is told.
+
+    encode: a prediction to the bytes that users read.
+    prediction_of: f to what users read of it: a probability, or a number in the label's own unit.
+    label_of: a label to what the loss takes; PeerError for one that it cannot take.
+    linger: seconds in which entities are gathered to be predicted together.
+    revise: whether an entity is predicted again when a party has new columns of it.
+    """
+
+    learning: Learning
+    encode: Callable[[Prediction], bytes]
+    prediction_of: Callable[[float], float]
+    label_of: Callable[[float], float]
+    linger: float
+    revise: bool
+
+
+class _PredictionsWanted:
+    """Entities that were asked for together, to be predicted by one version of the model."""
+
+    def __init__(self, active: ActivePartition, expansion: Expansion) -> None:
+        self._active = active
+        self._expansion = expansion
+
+    def answered(self, question: Question, total: NDArray[Any], known: NDArray[np.uint8]) -> None:
+        outputs = self._expansion.evaluate(features_of(total, len(question.entities)))
+        self._active.predict(question.entities, outputs, known, self._expansion.version)
+
+
+class ActivePartition:
+    """The active party's own part of a partition: forecasts, labelled entities, the model, and what is being asked.
+
+    settings, active: of the party.
+    partition: what it does as any party.
+    figures: of all partitions.
+    """
+
+    def __init__(
+        self, settings: WorkerSettings, active: ActiveSettings, partition: WorkerPartition, figures: ActiveFigures
+    ) -> None:
+        learning = active.learning
+        self._settings = settings
+        self._active = active
+        self._partition = partition
+        self._figures = figures
+        self.forecasts = Forecasts(partition.parts, settings.expiry, settings.limit, figures.forgotten)
+        self.labelled = LabelledEntities(partition.parts, max(learning.window, learning.block_instances))
+        self.model = KernelModel(partition.parts, learning.block_features, learning.features_limit)
+        self.rounds = Rounds(settings.rounds_in_flight)
+        self._iteration: BandwidthSearch | NewtonIteration | SgdIteration | None = None
+        # Entities that were asked for, and of which a party has new columns since.
+        self._again: set[str] = set()
+        self._sends: list[Send] = []
+        self._now = 0.0
+        self._is_going_on = False
+        partition.collector = self
+
+    # ---- what comes in
+
+    def take_sample(self, entity: str, late: bool, now: float) -> None:
+        """The party's own columns of an entity came: it is to be predicted. late: it was learnt from with others."""
+        if late and entity in self.labelled:
+            # Its label was of what it was before.
+            self.labelled.forget(entity)
+        self._want(entity, now)
+
+    def take_label(self, entity: str, label: float, now: float) -> None:
+        """A label came."""
+        self._figures.counts["labels"] += 1
+        label = self._active.label_of(label)
+        found = self.forecasts.get(entity)
+        if found is None and entity in self.labelled:
+            self.labelled.add(entity, label)
+        elif found is None or found.awaited or not found.revision:
+            self.forecasts.keep_label(entity, label, now)
+            return
+        else:
+            self._learn_from(entity, label)
+
+    def take_revision(self, message: Revision, at: float, now: float) -> bool:
+        """A party has new columns of an entity. Returns False for a message that came before."""
+        if not self._partition.peers.note_revision(self._partition.party_of(message.sender), message.epoch, message.sequence, at):
+            return False
+        self.revise(message.entity, now)
+        return True
+
+    def revise(self, entity: str, now: float) -> None:
+        """Some party has new columns of an entity: what was computed of it is of old ones."""
+        self.labelled.forget_output(entity)
+        if self._iteration is not None:
+            self._iteration.revised(entity)
+        found = self.forecasts.get(entity)
+        if found is not None and self._active.revise and found.label is None:
+            self._want(entity, now)
+
+    def pass_time(self, now: float) -> None:
+        """A tick."""
+        since = self.forecasts.gathered_since
+        if since is not None and since + self._active.linger <= now:
+            self._gather(full_only=False)
+        self.forecasts.expire(now)
+
+    def set_back(self, now: float) -> None:
+        """The clock was ahead."""
+        self.forecasts.set_back(now)
+
+    @property
+    def wake_at(self) -> float | None:
+        since = self.forecasts.gathered_since
+        times = [self.forecasts.wake_at, None if since is None else since + self._active.linger]
+        return min((at for at in times if at is not None), default=None)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there are enough labels for an iteration."""
+        learning = self._active.learning
+        if self.labelled.fresh < learning.block_instances:
+            return False
+        known = self.model.bandwidth is not None or learning.bandwidth is not None
+        return known or len(self.labelled) >= 2 * FEWEST_DISTANCES
+
+    # ---- what rounds come to
+
+    def complete(self, key: Key, total: NDArray[Any], known: NDArray[np.uint8]) -> None:
+        question = self.rounds.take(key)
+        if question is not None:
+            question.wanting.answered(question, total, known)
+
+    def abandoned(self, key: Key) -> None:
+        self.rounds.ask_again(key)
+
+    def predict(self, entities: list[str] | Any, outputs: NDArray[np.float64], known: NDArray[np.uint8], version: int) -> None:
+        """Publish predictions of these entities, and learn from those whose label has come."""
+        for entity, output, parties in zip(entities, outputs.tolist(), known.tolist(), strict=True):
+            found = self.forecasts.predicted(entity, output, version, parties, self._now)
+            if found is None:
+                continue
+            self._figures.counts["predictions"] += 1
+            prediction = Prediction(entity, self._active.prediction_of(output), output, version, parties, found.revision - 1)
+            self._sends.append(
+                Send("predictions", entity.encode(), self._active.encode(prediction), self._partition.partition)
+            )
+            if entity in self._again:
+                self._again.discard(entity)
+                if found.label is None:
+                    self.forecasts.want(entity, self._now)
+                    continue
+            if found.label is not None:
+                self._learn_from(entity, found.label)
+
+    def begin(self, now: float) -> None:
+        """Messages of this time follow."""
+        self._now = now
+
+    def go_on(self) -> None:
+        """Begin an iteration if one is due, and ask what may be asked, until nothing more comes of it."""
+        if self._is_going_on:
+            # Where there is one party, an answer comes while the question is asked.
+            return
+        self._is_going_on = True
+        try:
+            while self._begin_iteration() | self._ask():
+                pass
+        finally:
+            self._is_going_on = False
+
+    def take_sends(self) -> list[Send]:
+        """What has to go out."""
+        sends, self._sends = self._sends, []
+        return sends
+
+    # ----
+
+    def _learn_from(self, entity: str, label: float) -> None:
+        """An entity that was predicted has its label: score the prediction, and learn from the entity."""
+        found = self.forecasts.get(entity)
+        assert found is not None
+        self._score(found.output, label)
+        current = found.version == self.model.version
+        self.labelled.add(entity, label, found.output if current else float("nan"), found.parties)
+        self.forecasts.forget(entity)
+
+    def _score(self, output: float, label: float) -> None:
+        figures, loss = self._figures, self._active.learning.loss
+        figures.counts["scored"] += 1
+        figures.loss += float(loss.value(output, label))
+        figures.squared_error += (output - label) ** 2
+        figures.right += (output >= 0) == (label > 0)
+
+    def _next_iteration(self) -> BandwidthSearch | NewtonIteration | SgdIteration:
+        learning = self._active.learning
+        if self.model.bandwidth is None:
+            if learning.bandwidth is None:
+                return BandwidthSearch(learning, self.model, self.labelled)
+            self.model.set_bandwidth(learning.bandwidth)
+        kind = NewtonIteration if learning.solver == "newton" else SgdIteration
+        return kind(learning, self.model, self.labelled, self._count_dropped)
+
+    def _count_dropped(self, count: int) -> None:
+        self._figures.counts["rows_dropped"] += count
+
+    def _begin_iteration(self) -> bool:
+        """End the iteration that has come to its end, and begin the next if it is due. Returns whether one began."""
+        if self._iteration is not None and self._iteration.ended:
+            if not isinstance(self._iteration, BandwidthSearch):
+                self._figures.counts["iterations"] += 1
+            self._iteration = None
+        if self._iteration is not None or not self.is_due:
+            return False
+        self._iteration = self._next_iteration()
+        for question in self._iteration.questions():
+            self.rounds.want(question)
+        return True
+
+    def _want(self, entity: str, now: float) -> None:
+        """The entity is to be predicted, once more if it was asked for with older columns."""
+        if self.forecasts.is_asked_for(entity):
+            self._again.add(entity)
+            return
+        self.forecasts.want(entity, now)
+        self._gather(full_only=True)
+
+    def _gather(self, full_only: bool) -> None:
+        """Ask for entities that are to be predicted, as many as fit into rounds. full_only: the last round waits for others."""
+        expansion, width = self.model.snapshot(), self._active.learning.bits // 8
+        features = len(expansion.alphas)
+        most = max(1, min(MOST_ENTITIES, CARRIED_BYTES // (width * max(1, features))))
+        while self.forecasts.gathered >= (most if full_only else 1):
+            entities = self.forecasts.gather(most)
+            if not features:
+                # f is 0 before anything is learnt, whatever the columns.
+                self.predict(entities, np.zeros(len(entities)), self._known(entities), expansion.version)
+                continue
+            wanted = _PredictionsWanted(self, expansion)
+            for question in phases_of(wanted, entities, expansion.ranges, expansion.bandwidth, width, most):
+                self.rounds.want(question)
+
+    def _known(self, entities: list[str]) -> NDArray[np.uint8]:
+        return np.array([self._partition.columns.knows(entity) for entity in entities], np.uint8)
+
+    def _ask(self) -> bool:
+        """Announce rounds, as many as may be on their way. Returns whether there were any."""
+        partition, settings = self._partition, self._settings
+        if not partition.peers.complete:
+            return False
+        numbers = partition.peers.numbers
+        asked = False
+        for key, question in self.rounds.ask(numbers[settings.own]):
+            asked = True
+            message = Round(
+                VERSION,
+                settings.fingerprint,
+                settings.name,
+                numbers,
+                key[1],
+                question.purpose,
+                question.bandwidth,
+                list(question.ranges),
+                list(question.entities),
+            )
+            content = ROUND.encode(message)
+            self._figures.counts["rounds_announced"] += 1
+            for name in settings.parties:
+                if name != settings.name:
+                    self._sends.append(Send(f"rounds/{name}", None, content, partition.partition))
+            partition.take_round(message, content, self._now)
+        return asked
+
+    # ---- state
+
+    def restore(self, key: bytes, value: bytes) -> None:
+        """Take back one part. Raises PeerError or ValueError for what cannot have been remembered."""
+        kind, _, name = key.partition(b"/")
+        if key == b"model":
+            self.model.restore(value)
+        elif key == b"labels":
+            self.labelled.restore_counts(value)
+        elif kind == b"alphas":
+            self.model.restore_alphas(name, value)
+        elif kind == b"labelled":
+            self.labelled.restore(name, value)
+        elif kind == b"outputs":
+            self.labelled.restore_outputs(name, value)
+        elif kind == b"forecast":
+            self.forecasts.restore(name, value)
+        else:
+            raise PeerError("malformed", f"state {key!r} is not of this party")

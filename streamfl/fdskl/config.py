@@ -1,0 +1,215 @@
+"""Settings of FDSKL's worker."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from streamfl.fdskl.messages import CARRIED_BYTES
+from streamfl.records.entities import VerticalMembers, VerticalSettings
+from streamfl.settings import Section
+
+__all__ = ["WORKER", "FdsklSettings"]
+
+WORKER = "fdskl-worker"
+# Of noise, in multiples of the norm: less hides nothing, more leaves nothing.
+LEAST_NOISE, MOST_NOISE = 1e-6, 1e5
+MOST_FEATURES = 65_536
+
+
+class FdsklFederation(VerticalMembers):
+    """Who learns together. Every member has to be given the same values."""
+
+    active: str | None = None
+    """The party that knows the labels. Left out: the first of federation.parties."""
+
+    @model_validator(mode="after")
+    def _active_is_a_party(self) -> FdsklFederation:
+        if self.active is not None and self.active not in self.parties:
+            raise ValueError(f"active = {self.active!r}: one of federation.parties = {self.parties} is expected")
+        return self
+
+    @property
+    def active_party(self) -> str:
+        """Its name."""
+        return self.parties[0] if self.active is None else self.active
+
+    @property
+    def root(self) -> int:
+        """Its place in the list of parties."""
+        return self.parties.index(self.active_party)
+
+
+class KernelLearningSection(Section):
+    """What is learnt and how. Every member has to be given the same kernel."""
+
+    loss: Literal["logistic", "square", "smooth-hinge"] = "logistic"
+    """Of the active party: `square` for numbers, `logistic` or `smooth-hinge` for labels 0 and 1."""
+    kernel: Literal["gaussian", "laplacian", "matern"] = "gaussian"
+    """How alike two entities are, by their distance."""
+    matern_nu: float = Field(default=1.5, gt=0, le=100, allow_inf_nan=False)
+    """Smoothness of the kernel `matern`."""
+    bandwidth: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
+    """The distance at which entities become unlike. Left out: the median distance between entities, from masked sums, before the
+    first feature is drawn."""
+    bandwidth_multiplier: float = Field(default=1.0, gt=0, le=1e3, allow_inf_nan=False)
+    """Of that median."""
+    solver: Literal["newton", "sgd"] = "newton"
+    """`newton`: a block of features at a time is solved for over the window. `sgd`: the paper's stochastic gradient."""
+    features_limit: int = Field(default=2048, ge=1, le=MOST_FEATURES)
+    """So many random features are kept; then the oldest give way to new ones."""
+    block_features: int = Field(default=128, ge=1, le=MOST_FEATURES)
+    """So many random features an iteration."""
+    block_instances: int = Field(default=1024, ge=1, le=1_000_000)
+    """So many new labels make an iteration."""
+    window: int = Field(default=20_000, ge=1, le=10_000_000)
+    """With `newton`: so many labelled entities are learnt from, the latest ones."""
+    sweeps: int = Field(default=8, ge=1, le=1_000_000)
+    """With `newton`: so often a block of features is solved for before new features replace it."""
+    regularisation: float = Field(default=1e-6, gt=0, le=1e6, allow_inf_nan=False)
+    """lambda of lambda |f|^2 / 2."""
+    step: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
+    """With `sgd`: gamma. Times the regularisation it is below 1."""
+    step_rule: Literal["constant", "horizon", "inverse"] = "constant"
+    """With `sgd`: gamma at every iteration; log(T) / (lambda T) with T = horizon, at most gamma; or gamma / (1 + lambda gamma t) at
+    iteration t."""
+    horizon: int | None = Field(default=None, ge=2, le=2**53)
+    """With step_rule = "horizon": how many iterations there will be."""
+
+    @model_validator(mode="after")
+    def _numbers_fit(self) -> KernelLearningSection:
+        if self.step * self.regularisation >= 1:
+            raise ValueError(f"step = {self.step:g}: learning.step times learning.regularisation has to be below 1")
+        if (self.step_rule == "horizon") != (self.horizon is not None):
+            text = "is missing" if self.horizon is None else "has no meaning"
+            raise ValueError(f'horizon {text}: it belongs to learning.step_rule = "horizon"')
+        if self.block_features > self.features_limit:
+            raise ValueError(
+                f"block_features = {self.block_features}: at most learning.features_limit = {self.features_limit} is expected"
+            )
+        return self
+
+
+class AggregationSection(Section):
+    """How sums are made without showing their parts. Every member has to be given the same values, but for files."""
+
+    topology: Literal["tree", "star", "ring"] = "tree"
+    """Who adds whose sums."""
+    mask: Literal["one-time", "paper", "none"] = "one-time"
+    """`one-time`: parts are hidden by numbers that cancel in the sum and are never used twice. `paper` and `none` are for study."""
+    study: bool = False
+    """`true`: `paper` and `none` are allowed on a bus other than memory. What they show is on the page of this system."""
+    frequencies: Literal["private", "shared"] = "private"
+    """`private`: each party draws its part of the random features from a secret of its own. `shared`: from federation.seed, so that
+    others can compute it."""
+    secret_file: str | None = None
+    """A file with at least 32 bytes that nobody else knows, which private frequencies are drawn from. Left out: a secret is made at
+    the first start and remembered in the party's state. With another secret old features mean nothing, so such a state is
+    refused."""
+    circle_bits: Literal[32, 64] = 32
+    """Bits of a number in a partial sum. 32: a phase is exact to 4e-9."""
+    round_seconds: float = Field(default=30.0, gt=0, le=1e6, allow_inf_nan=False)
+    """A round that is not complete after so many seconds is abandoned and begun anew."""
+    rounds_in_flight: int = Field(default=16, ge=1, le=1_000)
+    """So many rounds of a partition are on their way at most; each is a record of every party."""
+
+
+class EntityAlignmentSection(Section):
+    """How long entities are remembered and waited for."""
+
+    reply_seconds: float = Field(default=10.0, gt=0, le=1e6, allow_inf_nan=False)
+    """So many seconds a party waits for its own columns of an entity that it is asked for. Then their mean stands in."""
+    expiry_seconds: float = Field(default=86_400.0, gt=0, allow_inf_nan=False)
+    """So many seconds after the last that was heard of it an entity is forgotten. Give it the longest delay of labels."""
+    limit: int = Field(default=100_000, ge=1)
+    """So many entities a partition are remembered; the oldest gives way. At least learning.window."""
+    revise: bool = True
+    """Of the active party: whether an entity without a label is predicted again when a party has new columns of it."""
+    linger_ms: float = Field(default=20.0, ge=0, le=60_000, allow_inf_nan=False)
+    """Of the active party: so long entities are gathered to be predicted in one round."""
+    patience_seconds: float = Field(default=600.0, gt=0, allow_inf_nan=False)
+    """A party whose rounds were abandoned, or unanswered, for so many seconds is not ready."""
+
+
+class StandardisationSection(Section):
+    """Columns get mean 0 and deviation 1, each party its own, before anything is computed of them."""
+
+    columns: bool = True
+    """`false`: columns are used as they come."""
+    first_entities: int = Field(default=256, ge=2, le=1_000_000)
+    """Mean and deviation are of all entities seen before the first answer, of so many at least; then they stay. Fewer are taken
+    after alignment.reply_seconds."""
+
+
+class InputPrivacySection(Section):
+    """Noise on a party's own columns, before they are projected. It costs accuracy."""
+
+    input_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """B, to which an entity's standardised columns are shortened; belongs to input_noise."""
+    input_noise: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Standard deviation of the noise on each column; from 1e-6 to 100,000 times B. Needs aggregation.secret_file."""
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> InputPrivacySection:
+        if (self.input_norm is None) != (self.input_noise is None):
+            key = "input_norm" if self.input_norm is None else "input_noise"
+            raise ValueError(f"{key} is missing: a norm and the noise on it protect only together")
+        if self.input_norm is not None and self.input_noise is not None:
+            low, high = LEAST_NOISE * self.input_norm, MOST_NOISE * self.input_norm
+            if not low <= self.input_noise <= high:
+                raise ValueError(f"input_noise = {self.input_noise:g}: {low:g} to {high:g} is expected")
+        return self
+
+
+class FdsklSettings(VerticalSettings):
+    """Settings of fdskl-worker."""
+
+    federation: FdsklFederation
+    learning: KernelLearningSection = Field(default_factory=KernelLearningSection)
+    aggregation: AggregationSection = Field(default_factory=AggregationSection)
+    alignment: EntityAlignmentSection = Field(default_factory=EntityAlignmentSection)
+    standardisation: StandardisationSection = Field(default_factory=StandardisationSection)
+    privacy: InputPrivacySection = Field(default_factory=InputPrivacySection)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this member knows the labels."""
+        return self.own_party == self.federation.active_party
+
+    @property
+    def is_for_study(self) -> bool:
+        """Whether what the masks would hide is shown."""
+        return self.aggregation.mask != "one-time" and len(self.federation.parties) > 1
+
+    @model_validator(mode="after")
+    def _is_a_whole_member(self) -> FdsklSettings:
+        for section, given in (("party", self.party), ("samples", self.samples)):
+            if given is None:
+                raise ValueError(f"{section} is missing: a {WORKER} needs this section")
+        if self.is_active and self.labels is None:
+            raise ValueError("labels is missing: the active party needs this section")
+        if not self.is_active and self.labels is not None:
+            raise ValueError(
+                f"labels has no meaning at {self.own_party!r}: federation.active is {self.federation.active_party!r}"
+            )
+        learning, aggregation = self.learning, self.aggregation
+        number = aggregation.circle_bits // 8
+        if (2 * learning.features_limit + learning.block_features) * number > CARRIED_BYTES:
+            most = (CARRIED_BYTES // number - learning.block_features) // 2
+            raise ValueError(
+                f"learning.features_limit = {learning.features_limit}: the sums of one entity are one record: at most {most} is "
+                "expected"
+            )
+        if self.is_for_study and not aggregation.study and not self.bus.url.startswith("memory:"):
+            raise ValueError(
+                f'aggregation.mask = "{aggregation.mask}" shows what it is to hide: set aggregation.study = true if that is meant'
+            )
+        if learning.solver == "newton" and self.alignment.limit < learning.window:
+            raise ValueError(
+                f"alignment.limit = {self.alignment.limit}: at least learning.window = {learning.window} is expected, for entities "
+                "of the window are asked for again"
+            )
+        if self.privacy.input_noise is not None and aggregation.secret_file is None:
+            raise ValueError("aggregation.secret_file is missing: noise that others can compute protects nothing")
+        return self

@@ -1,0 +1,97 @@
+"""What a worker has done, in figures for the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from streamfl.role import Measurement
+
+__all__ = ["ActiveFigures", "WorkerFigures"]
+
+COUNTS = {
+    "samples": "Samples taken",
+    "rounds": "Rounds that this party had a part in",
+    "sums_sent": "Partial sums sent",
+    "sums_sent_bytes": "Bytes of partial sums sent",
+    "sums_opened": "Sums over all parties opened, by the active party",
+    "sums_received": "Partial sums taken from the parties below",
+    "revisions_sent": "Entities whose new columns the active party was told of",
+    "imputed": "Columns of an entity that were asked for and are not here: their mean stood in",
+}
+ACTIVE_COUNTS = {
+    "labels": "Labels taken",
+    "predictions": "Predictions made",
+    "rounds_announced": "Rounds announced",
+    "iterations": "Iterations of learning",
+    "rows_dropped": "Labelled entities left out because a party forgot their columns",
+    "scored": "Labels of entities that had been predicted",
+}
+HEADLINES = {"samples", "rounds", "predictions", "iterations", "labels"}
+
+
+class WorkerFigures:
+    """Counters of all partitions since the process began.
+
+    counts: by name. abandoned: rounds given up, by reason. ignored: messages that changed nothing, by reason. forgotten: entities,
+    by reason.
+    """
+
+    def __init__(self) -> None:
+        self.counts = dict.fromkeys(COUNTS, 0)
+        self.abandoned = dict.fromkeys(("timeout", "incarnation", "masks", "displaced"), 0)
+        self.ignored = dict.fromkeys(("round_again", "old_incarnation", "late_sum", "sum_again", "wrong_early_sum", "revision_again"), 0)
+        self.forgotten = dict.fromkeys(("expired", "displaced"), 0)
+
+    def measure(self, entities: int, pending: int) -> Iterable[Measurement]:
+        """The counters, and two gauges. entities: that are remembered. pending: rounds under way."""
+        for name, text in COUNTS.items():
+            yield Measurement(name, "counter", text, self.counts[name], (), name in HEADLINES)
+        for reason, count in self.abandoned.items():
+            text = "Rounds given up: too slow, a party began anew, masks did not cancel, or too many at once"
+            yield Measurement("abandoned_rounds", "counter", text, count, (("reason", reason),), True)
+        for reason, count in self.ignored.items():
+            text = "Messages of others that changed nothing: they came again, too late, or of a life that is over"
+            yield Measurement("ignored_messages", "counter", text, count, (("reason", reason),))
+        for reason, count in self.forgotten.items():
+            text = "Entities forgotten: by age, or to make room"
+            yield Measurement("forgotten_entities", "counter", text, count, (("reason", reason),))
+        yield Measurement("entities", "gauge", "Entities whose columns are remembered", entities)
+        yield Measurement("pending_rounds", "gauge", "Rounds under way", pending)
+
+
+class ActiveFigures:
+    """What only the active party counts.
+
+    loss, squared_error, right: sums over scored predictions, each made before its label was learnt from.
+    forgotten: predictions and labels, by reason.
+    """
+
+    def __init__(self, classifies: bool) -> None:
+        self._classifies = classifies
+        self.counts = dict.fromkeys(ACTIVE_COUNTS, 0)
+        self.forgotten = dict.fromkeys(("no_label", "no_columns", "displaced"), 0)
+        self.loss = self.squared_error = 0.0
+        self.right = 0
+
+    def measure(self, awaited: int, labelled: int, features: int, version: int, dropped: int) -> Iterable[Measurement]:
+        """The counters, and gauges of all partitions together.
+
+        awaited: predictions to be made. labelled: entities that are learnt from. features: kept. version: the largest.
+        dropped: features that gave way to newer ones.
+        """
+        for name, text in ACTIVE_COUNTS.items():
+            yield Measurement(name, "counter", text, self.counts[name], (), name in HEADLINES)
+        for reason, count in self.forgotten.items():
+            text = "Entities forgotten: no label came, a label came without columns, or to make room"
+            yield Measurement("forgotten_forecasts", "counter", text, count, (("reason", reason),))
+        yield Measurement("loss_sum", "counter", "Loss of all scored predictions, each made before its label was learnt from", self.loss)
+        if self._classifies:
+            yield Measurement("right_predictions", "counter", "Scored predictions of the right label", self.right)
+        else:
+            text = "Squared error of all scored predictions, in label ranges"
+            yield Measurement("squared_error_sum", "counter", text, self.squared_error)
+        yield Measurement("awaited_predictions", "gauge", "Predictions that have to be made", awaited, (), True)
+        yield Measurement("labelled_entities", "gauge", "Labelled entities that are learnt from", labelled)
+        yield Measurement("features", "gauge", "Random features that are kept", features)
+        yield Measurement("features_dropped", "gauge", "Random features that gave way to newer ones since the model began", dropped)
+        yield Measurement("model_version", "gauge", "Version of the newest model", version, (), True)

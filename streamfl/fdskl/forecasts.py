@@ -1,0 +1,164 @@
+"""Entities that the active party predicts: which wait for a prediction, what was predicted, and labels that came too early."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Annotated
+
+import msgspec
+
+from streamfl.changelog import ChangedParts
+from streamfl.moments import overdue, set_back
+from streamfl.restored import Time, check_name
+from streamfl.wire import Count
+
+__all__ = ["Forecast", "Forecasts"]
+
+Output = Annotated[float, msgspec.Meta(ge=-1e150, le=1e150)]
+
+
+class Forecast(msgspec.Struct, array_like=True, gc=False):
+    """What is known of the prediction of an entity that is not learnt from yet.
+
+    since: when it was last heard of.
+    awaited: whether a prediction has to be made.
+    revision: predictions that were made.
+    output: f of the last. version: of its model. parties: of how many parties' columns.
+    label: that came before the entity's own columns.
+    """
+
+    since: Time
+    awaited: bool = False
+    revision: Count = 0
+    output: Output = 0.0
+    version: Count = 0
+    parties: Count = 0
+    label: Output | None = None
+
+
+class Forecasts:
+    """The forecasts of a partition, the one that was heard of longest ago first; remembered as ``forecast/NAME``.
+
+    parts: where they are remembered.
+    expiry: seconds after which an entity that nothing is heard of is forgotten.
+    limit: so many at most; the oldest gives way.
+    forgotten: counts of the reasons ``no_label``, ``no_columns`` and ``displaced``, shared by all partitions.
+    """
+
+    def __init__(self, parts: ChangedParts, expiry: float, limit: int, forgotten: dict[str, int]) -> None:
+        self._parts = parts
+        self._expiry = expiry
+        self._limit = limit
+        self._forgotten = forgotten
+        self._forecasts: dict[str, Forecast] = {}
+        # Of these a prediction is to be made, and nobody was asked for it in this life.
+        self._gathered: dict[str, None] = {}
+        self._awaited = 0
+
+    def __len__(self) -> int:
+        return len(self._forecasts)
+
+    def get(self, entity: str) -> Forecast | None:
+        return self._forecasts.get(entity)
+
+    @property
+    def awaited(self) -> int:
+        """Predictions that have to be made."""
+        return self._awaited
+
+    @property
+    def gathered(self) -> int:
+        """Of them, those that nobody was asked for."""
+        return len(self._gathered)
+
+    @property
+    def gathered_since(self) -> float | None:
+        """When the first of these was heard of."""
+        return self._forecasts[next(iter(self._gathered))].since if self._gathered else None
+
+    @property
+    def wake_at(self) -> float | None:
+        """When the oldest expires."""
+        return next(iter(self._forecasts.values())).since + self._expiry if self._forecasts else None
+
+    def is_asked_for(self, entity: str) -> bool:
+        """Whether the parties were asked for the entity, and have not answered."""
+        found = self._forecasts.get(entity)
+        return found is not None and found.awaited and entity not in self._gathered
+
+    def want(self, entity: str, now: float) -> None:
+        """The entity is to be predicted, for the first time or anew."""
+        found = self._take(entity)
+        if found is None:
+            found = Forecast(now)
+        self._awaited += not found.awaited
+        found.awaited, found.since = True, now
+        self._gathered[entity] = None
+        self._put(entity, found)
+
+    def gather(self, most: int) -> list[str]:
+        """Up to ``most`` entities that nobody was asked for, the one that waits longest first; they count as asked for now."""
+        entities = list(islice(self._gathered, most))
+        for entity in entities:
+            del self._gathered[entity]
+        return entities
+
+    def predicted(self, entity: str, output: float, version: int, parties: int, now: float) -> Forecast | None:
+        """A prediction was made; None if it is not waited for any more. It is counted in ``revision``."""
+        found = self._forecasts.get(entity)
+        if found is None or not found.awaited:
+            return None
+        # What is written last is the youngest.
+        del self._forecasts[entity]
+        found.awaited, found.since = False, now
+        self._awaited -= 1
+        found.output, found.version, found.parties = output, version, parties
+        found.revision += 1
+        self._put(entity, found)
+        return found
+
+    def keep_label(self, entity: str, label: float, now: float) -> None:
+        """A label came before anything else of its entity."""
+        found = self._take(entity) or Forecast(now)
+        found.label, found.since = label, now
+        self._put(entity, found)
+
+    def forget(self, entity: str) -> None:
+        found = self._forecasts.pop(entity)
+        self._awaited -= found.awaited
+        self._gathered.pop(entity, None)
+        self._parts.forget(b"forecast/" + entity.encode())
+
+    def expire(self, now: float) -> None:
+        for entity in overdue(self._forecasts, self._expiry, now):
+            reason = "no_label" if self._forecasts[entity].label is None else "no_columns"
+            self.forget(entity)
+            self._forgotten[reason] += 1
+
+    def set_back(self, now: float) -> None:
+        """Let everything that came after ``now`` have come now: the clock was ahead."""
+        for entity in set_back(self._forecasts, now):
+            self._remember(entity, self._forecasts[entity])
+
+    def restore(self, name: bytes, value: bytes) -> None:
+        found = msgspec.msgpack.decode(value, type=Forecast)
+        entity = check_name(name)
+        self._take(entity)
+        self._forecasts[entity] = found
+        if found.awaited:
+            self._awaited += 1
+            self._gathered[entity] = None
+
+    def _take(self, entity: str) -> Forecast | None:
+        """Take the entity's forecast out: it comes back as the youngest."""
+        return self._forecasts.pop(entity, None)
+
+    def _put(self, entity: str, forecast: Forecast) -> None:
+        self._forecasts[entity] = forecast
+        self._remember(entity, forecast)
+        if len(self._forecasts) > self._limit:
+            self.forget(next(iter(self._forecasts)))
+            self._forgotten["displaced"] += 1
+
+    def _remember(self, entity: str, forecast: Forecast) -> None:
+        self._parts.remember(b"forecast/" + entity.encode(), forecast)

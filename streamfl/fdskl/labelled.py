@@ -1,0 +1,219 @@
+"""Labelled entities of a partition that the active party learns from: the latest ones, with what the model says of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.changelog import ChangedParts
+from streamfl.restored import check_name, check_within
+from streamfl.role import PeerError
+from streamfl.wire import Count, encode_array
+
+__all__ = ["LabelledEntities"]
+
+# Outputs change with every iteration, and are remembered so many at a time.
+CHUNK = 512
+LARGEST_OUTPUT = 1e150
+
+
+class _Labelled(msgspec.Struct, array_like=True, gc=False):
+    """label: -1 or 1, or a number. number: counts labels; of its latest."""
+
+    label: float
+    number: Count
+
+
+class _Counts(msgspec.Struct, array_like=True):
+    """labels: that came. fresh: of these, how many no iteration has learnt from."""
+
+    labels: Count = 0
+    fresh: Count = 0
+
+
+class _Chunk:
+    """outputs: f at the present version of the model, NaN: not known, (CHUNK,). known: of how many parties' columns, (CHUNK,)."""
+
+    __slots__ = ("known", "outputs")
+
+    def __init__(self) -> None:
+        self.outputs = np.full(CHUNK, math.nan)
+        self.known = np.zeros(CHUNK, np.uint8)
+
+
+class LabelledEntities:
+    """The last ``limit`` labelled entities, the one that was labelled longest ago first.
+
+    Remembered as ``labelled/NAME``, ``outputs/CHUNK`` and ``labels``.
+
+    parts: where they are remembered.
+    limit: so many.
+    """
+
+    def __init__(self, parts: ChangedParts, limit: int) -> None:
+        self._parts = parts
+        self._limit = limit
+        self._entities: dict[str, _Labelled] = {}
+        self._chunks: dict[int, _Chunk] = {}
+        self._counts = _Counts()
+        self._in_order = True
+        self._touched: dict[int, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._entities)
+
+    def __iter__(self) -> Iterator[str]:
+        self._sort()
+        return iter(self._entities)
+
+    def __contains__(self, entity: str) -> bool:
+        return entity in self._entities
+
+    @property
+    def fresh(self) -> int:
+        """Labels that no iteration has learnt from."""
+        return self._counts.fresh
+
+    @property
+    def labels(self) -> int:
+        """Labels that came."""
+        return self._counts.labels
+
+    def add(self, entity: str, label: float, output: float = math.nan, known: int = 0) -> None:
+        """A label came. The entity is the youngest now; the oldest gives way.
+
+        output: f at the present version of the model; NaN: not known, or as before. known: of how many parties' columns.
+        """
+        self._sort()
+        before = self._entities.pop(entity, None)
+        if before is not None:
+            if math.isnan(output):
+                chunk, place = self._place(before.number)
+                output, known = float(chunk.outputs[place]), int(chunk.known[place])
+            self._clear(before.number)
+        number = self._counts.labels
+        self._entities[entity] = one = _Labelled(label, number)
+        self._parts.remember(b"labelled/" + entity.encode(), one)
+        chunk, place = self._place(number)
+        chunk.outputs[place], chunk.known[place] = output, known
+        self._touch(number)
+        self._counts.labels += 1
+        self._counts.fresh += 1
+        self._parts.remember(b"labels", self._counts)
+        if len(self._entities) > self._limit:
+            self.forget(next(iter(self._entities)))
+
+    def use(self, count: int) -> None:
+        """An iteration has learnt from so many fresh labels."""
+        self._counts.fresh -= min(count, self._counts.fresh)
+        self._parts.remember(b"labels", self._counts)
+
+    def latest(self, count: int) -> list[str]:
+        """The ``count`` entities that were labelled last, in that order."""
+        return list(self)[-count:]
+
+    def not_learnt(self, count: int) -> list[str]:
+        """Up to ``count`` entities that no iteration has learnt from, the one that was labelled first at the beginning."""
+        entities = list(self)
+        return entities[max(0, len(entities) - self._counts.fresh) :][:count]
+
+    def labels_of(self, entities: Sequence[str]) -> NDArray[np.float64]:
+        return np.array([self._entities[entity].label for entity in entities], np.float64)
+
+    def outputs_of(self, entities: Sequence[str]) -> NDArray[np.float64]:
+        """f at the present version of the model, NaN where it is not known, (n,)."""
+        return np.array([self._at(entity)[0] for entity in entities], np.float64)
+
+    def known_of(self, entities: Sequence[str]) -> NDArray[np.uint8]:
+        """Of how many parties' columns each output was made, (n,)."""
+        return np.array([self._at(entity)[1] for entity in entities], np.uint8)
+
+    def put_outputs(self, entities: Sequence[str], outputs: NDArray[np.float64], known: NDArray[np.uint8] | None = None) -> None:
+        """f of these entities; those that are gone meanwhile are passed over. known: None: as before."""
+        parties = [None] * len(entities) if known is None else known.tolist()
+        for entity, output, count in zip(entities, outputs.tolist(), parties, strict=True):
+            if (one := self._entities.get(entity)) is not None:
+                chunk, place = self._place(one.number)
+                chunk.outputs[place] = output
+                if count is not None:
+                    chunk.known[place] = count
+                self._touch(one.number)
+
+    def forget_outputs_but(self, entities: Sequence[str]) -> None:
+        """The model has changed, and only of these f is known."""
+        kept = set(entities)
+        for entity in self._entities:
+            if entity not in kept:
+                self.forget_output(entity)
+
+    def forget_output(self, entity: str) -> None:
+        """What the model, or a party, knows of the entity is new: f has to be computed again."""
+        if (one := self._entities.get(entity)) is not None and not math.isnan(self._at(entity)[0]):
+            chunk, place = self._place(one.number)
+            chunk.outputs[place] = math.nan
+            self._touch(one.number)
+
+    def forget(self, entity: str) -> None:
+        number = self._entities.pop(entity).number
+        self._parts.forget(b"labelled/" + entity.encode())
+        self._clear(number)
+
+    def flush(self) -> None:
+        """Remember the outputs that changed since the last call."""
+        for number in self._touched:
+            if (chunk := self._chunks.get(number)) is not None:
+                content = encode_array(chunk.outputs) + chunk.known.tobytes()
+                self._parts.remember(b"outputs/%d" % number, content)
+        self._touched = {}
+
+    def restore(self, name: bytes, value: bytes) -> None:
+        one = msgspec.msgpack.decode(value, type=_Labelled)
+        check_within(one.label, -LARGEST_OUTPUT, LARGEST_OUTPUT, "a label")
+        self._entities[check_name(name)] = one
+        self._in_order = False
+
+    def restore_outputs(self, name: bytes, value: bytes) -> None:
+        if len(value) != CHUNK * 9:
+            raise PeerError("malformed", f"outputs of {len(value)} bytes are remembered, {CHUNK * 9} are expected")
+        chunk = self._chunks[int(name)] = _Chunk()
+        chunk.outputs[:] = np.frombuffer(value, "<f8", CHUNK)
+        chunk.known[:] = np.frombuffer(value, np.uint8, CHUNK, 8 * CHUNK)
+        given = chunk.outputs[~np.isnan(chunk.outputs)]
+        check_within(given, -LARGEST_OUTPUT, LARGEST_OUTPUT, "outputs")
+
+    def restore_counts(self, value: bytes) -> None:
+        self._counts = msgspec.msgpack.decode(value, type=_Counts)
+
+    def _at(self, entity: str) -> tuple[float, int]:
+        chunk, place = self._place(self._entities[entity].number)
+        return float(chunk.outputs[place]), int(chunk.known[place])
+
+    def _place(self, number: int) -> tuple[_Chunk, int]:
+        chunk = self._chunks.get(number // CHUNK)
+        if chunk is None:
+            chunk = self._chunks[number // CHUNK] = _Chunk()
+        return chunk, number % CHUNK
+
+    def _clear(self, number: int) -> None:
+        """Nobody has this number any more."""
+        chunk, place = self._place(number)
+        chunk.outputs[place], chunk.known[place] = math.nan, 0
+        oldest = min(next(iter(self._entities.values())).number if self._entities else self._counts.labels, self._counts.labels)
+        for gone in [one for one in self._chunks if one < oldest // CHUNK]:
+            del self._chunks[gone]
+            self._parts.forget(b"outputs/%d" % gone)
+        if number // CHUNK in self._chunks:
+            self._touch(number)
+
+    def _touch(self, number: int) -> None:
+        self._touched[number // CHUNK] = None
+
+    def _sort(self) -> None:
+        """What is restored comes in the order of its last writing."""
+        if not self._in_order:
+            self._entities = dict(sorted(self._entities.items(), key=lambda item: item[1].number))
+            self._in_order = True

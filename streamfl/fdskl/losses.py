@@ -1,0 +1,114 @@
+"""The losses of Table 1 with their curvature, for labels -1 and +1 or real ones, over arrays of any shape that broadcast."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from streamfl.role import ConfigurationError
+
+__all__ = ["LOGISTIC", "LOSSES", "SMOOTH_HINGE", "SQUARE", "MarginLoss", "loss_named"]
+
+Floats = NDArray[np.float64]
+
+
+class MarginLoss(Protocol):
+    """L(f, y), convex in f.
+
+    name: what the configuration calls it.
+    classifies: labels are -1 and +1; otherwise they are real.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def classifies(self) -> bool: ...
+
+    def value(self, outputs: Any, labels: Any) -> Floats:
+        """L(f, y)."""
+
+    def gradient(self, outputs: Any, labels: Any) -> Floats:
+        """d L / d f."""
+
+    def curvature(self, outputs: Any, labels: Any) -> Floats:
+        """d^2 L / d f^2, or a bound above it where that is not continuous: a Newton step needs one that it can divide by."""
+
+
+class _Square:
+    """(f - y)^2."""
+
+    name = "square"
+    classifies = False
+
+    def value(self, outputs: Any, labels: Any) -> Floats:
+        return np.asarray(np.square(np.subtract(outputs, labels, dtype=np.float64)), dtype=np.float64)
+
+    def gradient(self, outputs: Any, labels: Any) -> Floats:
+        return np.asarray(2.0 * np.subtract(outputs, labels, dtype=np.float64), dtype=np.float64)
+
+    def curvature(self, outputs: Any, labels: Any) -> Floats:
+        return np.full(np.broadcast_shapes(np.shape(outputs), np.shape(labels)), 2.0)
+
+
+class _Logistic:
+    """log(1 + exp(-z)), z = y f."""
+
+    name = "logistic"
+    classifies = True
+
+    def value(self, outputs: Any, labels: Any) -> Floats:
+        return np.asarray(np.logaddexp(0.0, -_margins(outputs, labels)), dtype=np.float64)
+
+    def gradient(self, outputs: Any, labels: Any) -> Floats:
+        return np.asarray(-np.asarray(labels, dtype=np.float64) * expit(-_margins(outputs, labels)), dtype=np.float64)
+
+    def curvature(self, outputs: Any, labels: Any) -> Floats:
+        margins = _margins(outputs, labels)
+        return np.asarray(np.square(labels, dtype=np.float64) * expit(margins) * expit(-margins), dtype=np.float64)
+
+
+class _SmoothHinge:
+    """1/2 - z where z <= 0; (1 - z)^2 / 2 where 0 < z < 1; 0 where z >= 1, z = y f. Its curvature is bounded by 1."""
+
+    name = "smooth-hinge"
+    classifies = True
+
+    def value(self, outputs: Any, labels: Any) -> Floats:
+        margins = _margins(outputs, labels)
+        short = np.clip(1.0 - margins, 0.0, 1.0)
+        return np.asarray(0.5 * short * short + np.maximum(-margins, 0.0), dtype=np.float64)
+
+    def gradient(self, outputs: Any, labels: Any) -> Floats:
+        short = np.clip(1.0 - _margins(outputs, labels), 0.0, 1.0)
+        return np.asarray(-np.asarray(labels, dtype=np.float64) * short, dtype=np.float64)
+
+    def curvature(self, outputs: Any, labels: Any) -> Floats:
+        # The second derivative is 0 wherever the loss is linear: Newton's step would be without bound there.
+        return np.ones(np.broadcast_shapes(np.shape(outputs), np.shape(labels)))
+
+
+def _margins(outputs: Any, labels: Any) -> Floats:
+    return np.asarray(np.multiply(outputs, labels, dtype=np.float64), dtype=np.float64)
+
+
+SQUARE: MarginLoss = _Square()
+LOGISTIC: MarginLoss = _Logistic()
+SMOOTH_HINGE: MarginLoss = _SmoothHinge()
+LOSSES: Mapping[str, MarginLoss] = MappingProxyType({loss.name: loss for loss in (LOGISTIC, SQUARE, SMOOTH_HINGE)})
+
+
+def loss_named(name: str) -> MarginLoss:
+    """The loss that the configuration calls ``name``; ConfigurationError for any other name.
+
+    >>> float(loss_named("smooth-hinge").value(0.5, 1.0))
+    0.125
+    """
+    if name not in LOSSES:
+        raise ConfigurationError(f"loss {name!r} is not one of {', '.join(LOSSES)}")
+    return LOSSES[name]

@@ -1,0 +1,148 @@
+"""What parties say to one another, and the prediction that a user reads."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from streamfl.wire import ROOM, Codec, Count, Name, Version
+
+__all__ = [
+    "ANOTHER",
+    "CARRIED_BYTES",
+    "DISTANCES",
+    "INCARNATION",
+    "NAMES_BYTES",
+    "PARTIAL_SUM",
+    "PHASES",
+    "REVISION",
+    "ROUND",
+    "FeatureRange",
+    "Incarnation",
+    "PartialSum",
+    "Prediction",
+    "Revision",
+    "Round",
+    "identity_of",
+]
+
+# Why a message is refused that another member wrote.
+ANOTHER = "another federation name, seed, list of parties, kernel or aggregation was used"
+
+# What a round asks of each party: phases of features, or squared distances between entities, two by two.
+PHASES, DISTANCES = 0, 1
+
+# Of the numbers of a partial sum, and of the names of a round's entities. Each is one record.
+CARRIED_BYTES = ROOM - 16_384
+NAMES_BYTES = ROOM // 2
+
+
+class Incarnation(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
+    """One life of a party in a partition begins. Masks are agreed on with its key, which is never written down.
+
+    number: names the life; a digest of ``public``.
+    public: X25519 public key, 32 bytes.
+    """
+
+    version: Version
+    fingerprint: Count
+    sender: Name
+    number: Count
+    public: bytes
+
+
+class FeatureRange(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True):
+    """Random features ``first`` to ``first + count - 1``."""
+
+    first: Count
+    count: Count
+
+
+class Round(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
+    """The active party asks all others for one masked sum.
+
+    incarnations: of every party, in the order of federation.parties; who has another by now does not answer.
+    number: grows by one with each round of the active party's incarnation.
+    purpose: phases (0) or distances (1).
+    bandwidth: of the kernel.
+    ranges: of the features.
+    entities: whose columns; with distances they are taken two by two.
+    """
+
+    version: Version
+    fingerprint: Count
+    sender: Name
+    incarnations: list[Count]
+    number: Count
+    purpose: Count
+    bandwidth: float
+    ranges: list[FeatureRange]
+    entities: list[Name]
+
+
+class PartialSum(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
+    """The masked sum of a party and of all that it heard from the parties below it.
+
+    incarnation, number: of the round.
+    round: digest of its whole announcement, :func:`identity_of`.
+    stage: 1, or 2 for the sum that takes the masks off again (mask = "paper").
+    contributors: numbers of the parties in the sum, in order.
+    known: for each entity, how many of them had its columns; raw bytes.
+    values: raw whole numbers, with check words at the end.
+    """
+
+    version: Version
+    fingerprint: Count
+    sender: Name
+    incarnation: Count
+    number: Count
+    round: bytes
+    stage: Count
+    contributors: list[Count]
+    known: bytes
+    values: bytes
+
+
+class Revision(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
+    """A party has new columns of an entity that it was asked for before.
+
+    epoch, sequence: by which a copy is known.
+    """
+
+    version: Version
+    fingerprint: Count
+    sender: Name
+    epoch: Count
+    sequence: Count
+    entity: Name
+
+
+class Prediction(msgspec.Struct, gc=False):
+    """What the user's consumers read.
+
+    prediction: in the label's own unit, or the probability of label 1.
+    score: f(x), the model's own output.
+    model: version of the model, 0 before anything was learnt.
+    parties: how many of them had columns of the entity; for the others their mean stands in.
+    revision: counts an entity's predictions from 0.
+    """
+
+    entity: str
+    prediction: float
+    score: float
+    model: int
+    parties: int
+    revision: int
+
+
+INCARNATION = Codec(Incarnation)
+ROUND = Codec(Round)
+PARTIAL_SUM = Codec(PartialSum)
+REVISION = Codec(Revision)
+
+
+def identity_of(content: bytes, federation: str, partition: int) -> bytes:
+    """16 bytes that name a round: a digest of its federation, its partition and its whole announcement."""
+    head = msgspec.msgpack.encode((federation, partition))
+    return hashlib.blake2b(head + content, digest_size=16, person=b"fdskl round").digest()

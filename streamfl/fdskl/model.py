@@ -1,0 +1,196 @@
+"""The kernel model of a partition: random features that are kept, and their coefficients. Only the active party has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.changelog import ChangedParts
+from streamfl.fdskl.doubly_stochastic import SMALLEST_SCALE
+from streamfl.fdskl.messages import FeatureRange
+from streamfl.restored import Amount, check_within
+from streamfl.role import PeerError
+from streamfl.wire import Count, decode_array, encode_array
+
+__all__ = ["Expansion", "KernelModel"]
+
+LARGEST_ALPHA = 1e150
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """f(x) = sum_i alpha_i phi_i(x)   (FDSKL, eq. 7) as it was at a version. alphas: of the features from ``first`` on."""
+
+    version: int
+    first: int
+    alphas: NDArray[np.float64]
+    bandwidth: float
+
+    @property
+    def ranges(self) -> list[FeatureRange]:
+        """Its features; none: f is 0."""
+        return [FeatureRange(self.first, len(self.alphas))] if len(self.alphas) else []
+
+    def evaluate(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+        """f of entities, (n,), of their features, (n, kept)."""
+        return np.asarray(features @ self.alphas)
+
+
+class _Record(msgspec.Struct, array_like=True):
+    """What is remembered of a model beside its coefficients.
+
+    version: iterations that changed it.
+    first, next: the kept features are those from ``first`` on before ``next``.
+    scale: the common factor of all coefficients.
+    cursor: how many visits of blocks there were, with the solver ``newton``.
+    bandwidth: of the kernel; 0: not known yet.
+    dropped: features that gave way.
+    """
+
+    version: Count = 0
+    first: Count = 0
+    next: Count = 0
+    scale: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    cursor: Count = 0
+    bandwidth: Amount = 0.0
+    dropped: Count = 0
+
+
+class KernelModel:
+    """Random features in blocks, the oldest first; remembered as ``model`` and ``alphas/BLOCK``.
+
+    parts: where it is remembered.
+    block: features of a block, R.
+    limit: so many features are kept, C; a multiple of R, or the next below it is taken.
+    """
+
+    def __init__(self, parts: ChangedParts, block: int, limit: int) -> None:
+        self._parts = parts
+        self.block = block
+        self.limit = limit // block * block
+        self._record = _Record()
+        self._alphas: dict[int, NDArray[np.float64]] = {}
+        self._expansion: Expansion | None = None
+
+    @property
+    def version(self) -> int:
+        return self._record.version
+
+    @property
+    def bandwidth(self) -> float | None:
+        """Of the kernel; None: not known yet."""
+        return self._record.bandwidth or None
+
+    @property
+    def kept(self) -> int:
+        """How many features."""
+        return self._record.next - self._record.first
+
+    @property
+    def dropped(self) -> int:
+        """How many features gave way to newer ones."""
+        return self._record.dropped
+
+    @property
+    def visits(self) -> int:
+        """How many visits of blocks there were."""
+        return self._record.cursor
+
+    @property
+    def newest(self) -> FeatureRange:
+        """The block of features that comes next, which nobody has used yet."""
+        return FeatureRange(self._record.next, self.block)
+
+    @property
+    def oldest(self) -> FeatureRange:
+        return FeatureRange(self._record.first, self.block)
+
+    @property
+    def is_full(self) -> bool:
+        return self.kept >= self.limit
+
+    def nth(self, number: int) -> FeatureRange:
+        """The n-th kept block, the oldest first."""
+        return FeatureRange(self._record.first + number * self.block, self.block)
+
+    def alphas(self, block: FeatureRange) -> NDArray[np.float64]:
+        """Coefficients of a kept block, or zeros of a new one, (R,): a copy."""
+        own = self._alphas.get(block.first // self.block)
+        return np.zeros(self.block) if own is None else own * self._record.scale
+
+    def snapshot(self) -> Expansion:
+        """The model as it is: what comes later does not change it."""
+        record = self._record
+        if self._expansion is None:
+            blocks = [self._alphas[number] for number in sorted(self._alphas)]
+            alphas = np.concatenate(blocks) * record.scale if blocks else np.zeros(0)
+            self._expansion = Expansion(record.version, record.first, alphas, record.bandwidth)
+        return self._expansion
+
+    def set_bandwidth(self, bandwidth: float) -> None:
+        """Before the first feature: another one would make other features of the same numbers."""
+        assert not self._record.next
+        self._record.bandwidth = bandwidth
+        self._changed()
+
+    def drop_oldest(self) -> None:
+        """The oldest block gives way."""
+        record = self._record
+        number = record.first // self.block
+        del self._alphas[number]
+        self._parts.forget(b"alphas/%d" % number)
+        record.first += self.block
+        record.dropped += self.block
+        self._changed()
+
+    def put(self, block: FeatureRange, alphas: NDArray[np.float64]) -> None:
+        """Coefficients of a kept block, or of the next new one, (R,)."""
+        number = block.first // self.block
+        self._alphas[number] = alphas / self._record.scale
+        self._record.next = max(self._record.next, block.first + self.block)
+        self._parts.remember(b"alphas/%d" % number, encode_array(self._alphas[number]))
+        self._changed()
+
+    def decay_to(self, scale: float) -> None:
+        """The common factor of all coefficients is ``scale`` now; where that is too small, they are multiplied out."""
+        self._record.scale = scale
+        if scale < SMALLEST_SCALE:
+            for number, alphas in self._alphas.items():
+                self._alphas[number] = alphas * scale
+                self._parts.remember(b"alphas/%d" % number, encode_array(self._alphas[number]))
+            self._record.scale = 1.0
+        self._changed()
+
+    @property
+    def scale(self) -> float:
+        return self._record.scale
+
+    def end_iteration(self) -> None:
+        """It is a new version from here on."""
+        self._record.version += 1
+        self._changed()
+
+    def end_visit(self) -> None:
+        """A block was visited."""
+        self._record.cursor += 1
+        self.end_iteration()
+
+    def restore(self, value: bytes) -> None:
+        record = msgspec.msgpack.decode(value, type=_Record)
+        if record.first > record.next or record.first % self.block or record.next % self.block:
+            raise PeerError("malformed", f"features {record.first} to {record.next} are remembered, in blocks of {self.block}")
+        self._record, self._expansion = record, None
+
+    def restore_alphas(self, name: bytes, value: bytes) -> None:
+        alphas = decode_array(value, np.float64, (self.block,), "alphas")
+        check_within(alphas, -LARGEST_ALPHA, LARGEST_ALPHA, "alphas")
+        self._alphas[int(name)] = alphas
+        self._expansion = None
+
+    def _changed(self) -> None:
+        self._expansion = None
+        self._parts.remember(b"model", self._record)

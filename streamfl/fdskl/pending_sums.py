@@ -1,0 +1,175 @@
+"""Sums that a party is making: its own part, and those of the parties below it, until all are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.fdskl.messages import PartialSum, Round
+from streamfl.fdskl.topology import Aggregation
+from streamfl.role import PeerError
+
+__all__ = ["Key", "PendingSum", "PendingSums", "Stage"]
+
+Key = tuple[int, int]
+"""Of a round: the active party's incarnation, and its number there."""
+
+
+@dataclass
+class Stage:
+    """One of a round's sums so far. values: None: nothing came yet. contributors: the parties in it."""
+
+    values: NDArray[Any] | None = None
+    known: NDArray[np.uint8] | None = None
+    contributors: set[int] = field(default_factory=set)
+
+    def add(self, values: NDArray[Any], known: NDArray[np.uint8], contributors: Sequence[int]) -> None:
+        """Add a part, modulo the size of its numbers."""
+        self.values = values.copy() if self.values is None else self.values + values
+        self.known = known.copy() if self.known is None else self.known + known
+        self.contributors.update(contributors)
+
+
+@dataclass
+class PendingSum:
+    """A round that this party has a part in.
+
+    since: when it was first heard of.
+    announced, identity: of the round; None: a party below was faster than the announcement.
+    missing: entities whose own columns have not come.
+    answered: whether the own part is in.
+    sent: stages whose sum has gone on.
+    early: sums from below that came before the announcement.
+    """
+
+    since: float
+    announced: Round | None = None
+    identity: bytes = b""
+    missing: set[str] = field(default_factory=set)
+    answered: bool = False
+    stages: dict[int, Stage] = field(default_factory=dict)
+    sent: set[int] = field(default_factory=set)
+    early: list[PartialSum] = field(default_factory=list)
+
+    def stage(self, number: int) -> Stage:
+        return self.stages.setdefault(number, Stage())
+
+
+class PendingSums:
+    """The rounds of one partition that are under way. None of it is remembered: after a restart they are abandoned.
+
+    own: this party's place among all.
+    trees: by stage, who adds whose sums.
+    limit: so many rounds at most; the oldest gives way.
+    abandon: told of each that is given up, with the reason.
+    """
+
+    def __init__(
+        self, own: int, trees: dict[int, Aggregation], limit: int, abandon: Callable[[Key, PendingSum, str], None]
+    ) -> None:
+        self._own = own
+        self._trees = trees
+        self._limit = limit
+        self._abandon = abandon
+        self._rounds: dict[Key, PendingSum] = {}
+        self._subtrees = {stage: _subtrees(tree) for stage, tree in trees.items()}
+
+    def __len__(self) -> int:
+        return len(self._rounds)
+
+    def get(self, key: Key) -> PendingSum | None:
+        return self._rounds.get(key)
+
+    @property
+    def oldest(self) -> float | None:
+        """When the oldest round was first heard of."""
+        return next(iter(self._rounds.values())).since if self._rounds else None
+
+    def waiting(self) -> Iterator[tuple[Key, PendingSum]]:
+        """Announced rounds without the own part, the oldest first."""
+        for key, pending in self.announced():
+            if not pending.answered:
+                yield key, pending
+
+    def announced(self) -> Iterator[tuple[Key, PendingSum]]:
+        """Announced rounds, the oldest first."""
+        for key, pending in list(self._rounds.items()):
+            if pending.announced is not None:
+                yield key, pending
+
+    def begin(self, key: Key, now: float) -> PendingSum:
+        """The round of this name, new or as it stands."""
+        pending = self._rounds.get(key)
+        if pending is None:
+            pending = self._rounds[key] = PendingSum(now)
+            if len(self._rounds) > self._limit:
+                self.give_up(next(iter(self._rounds)), "displaced")
+        return pending
+
+    def end(self, key: Key) -> None:
+        """The sum is made, and has gone on."""
+        del self._rounds[key]
+
+    def give_up(self, key: Key, reason: str) -> None:
+        self._abandon(key, self._rounds.pop(key), reason)
+
+    def give_up_all(self, reason: str, but: int | None = None) -> None:
+        """Give up every round, but those of the active party's incarnation ``but``."""
+        for key in list(self._rounds):
+            if key[0] != but:
+                self.give_up(key, reason)
+
+    def expire(self, seconds: float, now: float) -> None:
+        """Give up what was first heard of so many seconds ago."""
+        for key, pending in list(self._rounds.items()):
+            if pending.since + seconds <= now:
+                self.give_up(key, "timeout")
+
+    def set_back(self, now: float) -> None:
+        """Let everything that came after ``now`` have come now: the clock was ahead."""
+        for pending in self._rounds.values():
+            pending.since = min(pending.since, now)
+
+    def check_sender(self, party: int, message: PartialSum) -> None:
+        """PeerError unless this is the whole sum of a party directly below this one."""
+        tree = self._trees.get(message.stage)
+        if tree is None or party not in tree.children[self._own]:
+            raise PeerError("topology", f"{message.sender!r} is not below this party in stage {message.stage} of a sum")
+        if message.contributors != self._subtrees[message.stage][party]:
+            raise PeerError("topology", f"a sum of parties {message.contributors[:16]}: {message.sender!r} has to wait for all below it")
+
+    def add(self, pending: PendingSum, party: int, message: PartialSum, size: int, dtype: Any) -> bool:
+        """Add a sum from below. Returns False for one that is in already. PeerError for another round's, or wrong sizes."""
+        announced = pending.announced
+        assert announced is not None
+        if message.round != pending.identity:
+            raise PeerError("configuration", f"a sum of {message.sender!r} of another round of the same number")
+        stage = pending.stage(message.stage)
+        if party in stage.contributors:
+            return False
+        width = np.dtype(dtype).itemsize
+        if len(message.values) != size * width or len(message.known) != len(announced.entities):
+            raise PeerError("shape", f"a sum of {len(message.values)} bytes of {message.sender!r}: {size * width} are expected")
+        values = np.frombuffer(message.values, np.dtype(dtype).newbyteorder("<")).astype(dtype, copy=False)
+        known = np.frombuffer(message.known, np.uint8)
+        if known.max(initial=0) > len(message.contributors):
+            raise PeerError("implausible", f"a sum of {message.sender!r} says that more parties know an entity than are in it")
+        stage.add(values, known, message.contributors)
+        return True
+
+    def is_whole(self, pending: PendingSum, stage: int) -> bool:
+        """Whether the own part and those of all below are in."""
+        return pending.answered and len(pending.stage(stage).contributors) == len(self._subtrees[stage][self._own])
+
+
+def _subtrees(tree: Aggregation) -> list[list[int]]:
+    """By party, the parties whose parts are in its sum, in order."""
+
+    def below(party: int) -> list[int]:
+        return sorted([party, *(one for child in tree.children[party] for one in below(child))])
+
+    return [below(party) for party in range(len(tree.parent))]

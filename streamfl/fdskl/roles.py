@@ -1,0 +1,342 @@
+"""The role of FDSKL, as ``[role] kind`` names it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+from scipy.special import expit
+
+from streamfl.fdskl.active import ActiveSettings
+from streamfl.fdskl.config import WORKER, FdsklSettings
+from streamfl.fdskl.contributions import InputNoise, Kernel
+from streamfl.fdskl.iteration import Learning
+from streamfl.fdskl.losses import loss_named
+from streamfl.fdskl.messages import INCARNATION, PARTIAL_SUM, REVISION, ROUND
+from streamfl.fdskl.topology import Aggregation, aggregation
+from streamfl.fdskl.worker import FdsklWorker
+from streamfl.fdskl.worker_partition import OFF, SUM, WorkerSettings
+from streamfl.made_with import MadeWith, by_key
+from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection
+from streamfl.records.labels import LabelReader
+from streamfl.records.samples import SampleReader
+from streamfl.role import Channels, ConfigurationError, Input, PeerError, Receiver, Record, Sender, TopicSpec
+from streamfl.role_kind import RoleKind
+from streamfl.secrets import read_secret
+from streamfl.wire import Codec, fingerprint
+
+__all__ = ["ROLES"]
+
+_SMALL_SEGMENTS = {"segment.bytes": "67108864"}
+# What each party hears: from whom comes below.
+_INBOXES: Mapping[str, Codec[Any]] = {"incarnations": INCARNATION, "rounds": ROUND, "sums": PARTIAL_SUM, "revisions": REVISION}
+_CAUTION = {
+    "paper": "with aggregation.mask = \"paper\" readers learn differences of a party's columns: grant Read to nobody but the party",
+    "none": "with aggregation.mask = \"none\" readers learn a party's phases: grant Read to nobody but the party",
+}
+
+
+def _fingerprint(settings: FdsklSettings) -> int:
+    federation, learning, aggregated = settings.federation, settings.learning, settings.aggregation
+    return fingerprint(
+        "fdskl",
+        federation.name,
+        federation.seed,
+        tuple(federation.parties),
+        federation.active_party,
+        learning.kernel,
+        learning.matern_nu,
+        aggregated.topology,
+        aggregated.mask,
+        aggregated.frequencies,
+        aggregated.circle_bits,
+    )
+
+
+def _samples(settings: FdsklSettings) -> EntitySamplesSection:
+    if settings.samples is None:
+        raise ConfigurationError(f"the section [samples] is missing: a {WORKER} has to know its samples' topic and fields")
+    return settings.samples
+
+
+def _labels(settings: FdsklSettings) -> EntityLabelsSection:
+    if settings.labels is None:
+        raise ConfigurationError("the section [labels] is missing: the active party has to know its labels' topic and field")
+    return settings.labels
+
+
+def _own(settings: FdsklSettings) -> str:
+    if settings.own_party is None:
+        raise ConfigurationError("the section [party] is missing: say which of federation.parties this is")
+    return settings.own_party
+
+
+def trees_of(settings: FdsklSettings) -> dict[int, Aggregation]:
+    """By stage of a round, who adds whose sums."""
+    count, root, kind = len(settings.federation.parties), settings.federation.root, settings.aggregation.topology
+    trees = {SUM: aggregation(kind, count, root)}
+    if settings.aggregation.mask == "paper":
+        others = [party for party in range(count) if party != root]
+        trees |= {OFF + owner: aggregation(kind, count, root, without=owner, second=True) for owner in others}
+    return trees
+
+
+def _column_names(samples: EntitySamplesSection, dimension: int, party: str) -> tuple[str, ...]:
+    """A draw belongs to a column's name. Columns without one have their party's and a number."""
+    if isinstance(samples.features, list):
+        return tuple(samples.features)
+    return tuple(f"{party}/{samples.features}/{number}" for number in range(dimension))
+
+
+def _build(settings: FdsklSettings) -> FdsklWorker:
+    federation, aggregated, alignment = settings.federation, settings.aggregation, settings.alignment
+    name, samples = _own(settings), _samples(settings)
+    dimension = SampleReader(samples.samples).dimension
+    given = None if aggregated.secret_file is None else read_secret(aggregated.secret_file, "aggregation.secret_file")
+    worker = WorkerSettings(
+        federation=federation.name,
+        parties=tuple(federation.parties),
+        own=federation.parties.index(name),
+        root=federation.root,
+        fingerprint=_fingerprint(settings),
+        seed=federation.seed,
+        columns=_column_names(samples, dimension, name),
+        kernel=Kernel(settings.learning.kernel, settings.learning.matern_nu),
+        secret=os.urandom(32) if given is None else _derived(given, settings),
+        secret_is_given=given is not None,
+        shared=aggregated.frequencies == "shared",
+        mask=aggregated.mask,
+        bits=aggregated.circle_bits,
+        trees=trees_of(settings),
+        round_seconds=aggregated.round_seconds,
+        rounds_in_flight=aggregated.rounds_in_flight,
+        reply_seconds=alignment.reply_seconds,
+        expiry=alignment.expiry_seconds,
+        limit=alignment.limit,
+        features_limit=settings.learning.features_limit,
+        standardise=settings.standardisation.columns,
+        first_entities=settings.standardisation.first_entities,
+        noise=_noise(settings, given),
+        entropy=lambda: os.urandom(32),
+    )
+    return FdsklWorker(worker, _active(settings) if settings.is_active else None, alignment.patience_seconds, WORKER)
+
+
+def _derived(secret: bytes, settings: FdsklSettings) -> bytes:
+    """What frequencies are drawn from: of the secret and the federation, so that two federations have nothing in common."""
+    content = msgspec.msgpack.encode((secret, _fingerprint(settings), settings.own_party))
+    return hashlib.blake2b(content, digest_size=32, person=b"frequencies").digest()
+
+
+def _noise(settings: FdsklSettings, secret: bytes | None) -> InputNoise | None:
+    privacy = settings.privacy
+    if privacy.input_norm is None or privacy.input_noise is None or secret is None:
+        return None
+    content = hashlib.blake2b(secret, digest_size=32, person=b"input noise").hexdigest()
+    return InputNoise(privacy.input_norm, privacy.input_noise, content)
+
+
+def _active(settings: FdsklSettings) -> ActiveSettings:
+    learning = settings.learning
+    loss = loss_named(learning.loss)
+    low, high = _labels(settings).label_range
+    return ActiveSettings(
+        learning=Learning(
+            loss=loss,
+            solver=learning.solver,
+            bandwidth=learning.bandwidth,
+            multiplier=learning.bandwidth_multiplier,
+            laplacian=learning.kernel == "laplacian",
+            features_limit=learning.features_limit,
+            block_features=learning.block_features,
+            block_instances=learning.block_instances,
+            window=learning.window,
+            sweeps=learning.sweeps,
+            regularisation=learning.regularisation,
+            step=learning.step,
+            step_rule=learning.step_rule,
+            horizon=learning.horizon,
+            bits=settings.aggregation.circle_bits,
+        ),
+        encode=msgspec.json.Encoder().encode,
+        prediction_of=prediction_of(learning.loss, low, high),
+        label_of=_sign if loss.classifies else float,
+        linger=settings.alignment.linger_ms / 1000,
+        revise=settings.alignment.revise,
+    )
+
+
+def prediction_of(loss: str, low: float, high: float) -> Callable[[float], float]:
+    """What users read of f: the probability of label 1; with the smooth hinge, f from -1 to 1 as 0 to 1; or the label's own unit."""
+    if loss == "logistic":
+        return lambda output: float(expit(output))
+    if loss == "smooth-hinge":
+        return lambda output: float((np.clip(output, -1.0, 1.0) + 1.0) / 2.0)
+    return lambda output: low + output * (high - low)
+
+
+def _sign(label: float) -> float:
+    """Labels 0 and 1 as -1 and 1."""
+    if label not in (0.0, 1.0):
+        raise PeerError("label", f"the label is {label:g}, 0 or 1 is expected")
+    return 2.0 * label - 1.0
+
+
+def _entity(message: Any) -> str:
+    name: str = message.client
+    return name
+
+
+def _sender(message: Any) -> str:
+    name: str = message.sender
+    return name
+
+
+def _decoder(codec: Codec[Any]) -> Callable[[Record], Any]:
+    return lambda record: codec.decode(record.value)
+
+
+def _heard(settings: FdsklSettings) -> list[str]:
+    """What this party hears of others."""
+    if len(settings.federation.parties) == 1:
+        return []
+    return ["incarnations", "sums", "revisions"] if settings.is_active else ["incarnations", "rounds", "sums"]
+
+
+def _said(settings: FdsklSettings) -> dict[str, list[str]]:
+    """What this party says to others: to whom."""
+    own, active = _own(settings), settings.federation.active_party
+    others = [name for name in settings.federation.parties if name != own]
+    number = settings.federation.parties.index(own)
+    parents = {tree.parent[number] for tree in trees_of(settings).values()} - {None}
+    said = {
+        "incarnations": others,
+        "sums": [settings.federation.parties[parent] for parent in sorted(one for one in parents if one is not None)],
+    }
+    return said | ({"rounds": others} if own == active else {"revisions": [active]})
+
+
+def _channels(settings: FdsklSettings) -> Channels:
+    own, samples = _own(settings), _samples(settings)
+    federation = settings.federation.name
+    inputs = {"samples": Input(samples.topic, SampleReader(samples.samples).decode)}
+    if settings.is_active:
+        labels = _labels(settings)
+        square = settings.learning.loss == "square"
+        decode = LabelReader(labels, labels.label_range if square else None, "labels.label_range").decode
+        inputs["labels"] = Input(labels.topic, decode if square else _checked(decode))
+    for kind in _heard(settings):
+        topic = f"{federation}.{own}.{kind}"
+        inputs[kind] = Input(topic, _decoder(_INBOXES[kind]), makes_room=True, sender=Sender(WORKER, _sender))
+    outputs = {f"{kind}/{to}": f"{federation}.{to}.{kind}" for kind, names in _said(settings).items() for to in names}
+    return Channels(
+        inputs=inputs,
+        outputs=outputs | ({"predictions": f"{federation}.predictions"} if settings.is_active else {}),
+        changelogs={"state": f"{settings.member}.state"},
+        receivers={f"{kind}/{to}": Receiver(WORKER, to) for kind, names in _said(settings).items() for to in names},
+        party=own,
+    )
+
+
+def _checked(decode: Callable[[Record], Any]) -> Callable[[Record], Any]:
+    """Labels of classes: one that is neither 0 nor 1 is refused before it is waited with."""
+
+    def checked(record: Record) -> Any:
+        label = decode(record)
+        _sign(label.label)
+        return label
+
+    return checked
+
+
+def _between(settings: FdsklSettings) -> list[str]:
+    """The topics of what parties say to one another, this one's share of them."""
+    federation, own = settings.federation.name, _own(settings)
+    heard = [f"{federation}.{own}.{kind}" for kind in _heard(settings)]
+    said = [f"{federation}.{to}.{kind}" for kind, names in _said(settings).items() for to in names]
+    return list(dict.fromkeys((*heard, *said)))
+
+
+def _topics(settings: FdsklSettings) -> list[TopicSpec]:
+    federation = settings.federation.name
+    caution = _CAUTION.get(settings.aggregation.mask, "") if len(settings.federation.parties) > 1 else ""
+    users = [_samples(settings).topic, *([_labels(settings).topic] if settings.is_active else [])]
+    predictions = [TopicSpec(f"{federation}.predictions", None, compacted=False)] if settings.is_active else []
+    return [
+        *(TopicSpec(topic, None, compacted=False, users=True) for topic in users),
+        *(TopicSpec(topic, None, compacted=False, caution=caution) for topic in _between(settings)),
+        *predictions,
+        TopicSpec(f"{settings.member}.state", None, compacted=True, preferred=_SMALL_SEGMENTS),
+        TopicSpec(settings.dead_letters, None, compacted=False),
+    ]
+
+
+def _partitioned_like(settings: FdsklSettings) -> dict[str, str]:
+    """An entity's records at all parties, and what is said and remembered of it, lie in partitions of the same number."""
+    like = _samples(settings).topic
+    labels = [_labels(settings).topic] if settings.is_active else []
+    return dict.fromkeys((*labels, *_between(settings), f"{settings.member}.state"), like)
+
+
+_MAY_CHANGE = {
+    # Who may speak for whom is checked with each message.
+    "federation.members",
+    "learning.loss",
+    "learning.bandwidth",
+    "learning.bandwidth_multiplier",
+    "learning.solver",
+    "learning.features_limit",
+    "learning.block_instances",
+    "learning.window",
+    "learning.sweeps",
+    "learning.regularisation",
+    "learning.step",
+    "learning.step_rule",
+    "learning.horizon",
+    "aggregation.study",
+    # What was drawn from it is remembered by a digest, and another one is refused.
+    "aggregation.secret_file",
+    "aggregation.round_seconds",
+    "aggregation.rounds_in_flight",
+    "alignment.reply_seconds",
+    "alignment.expiry_seconds",
+    "alignment.limit",
+    "alignment.revise",
+    "alignment.linger_ms",
+    "alignment.patience_seconds",
+    "standardisation.first_entities",
+    "privacy.input_norm",
+    "privacy.input_noise",
+    "samples.keyed_by_entity",
+    "samples.format",
+    "labels.format",
+}
+
+
+def _made_with(settings: FdsklSettings) -> MadeWith:
+    """Of a party's state: its columns, its features, and what the active party has learnt."""
+    content = by_key(
+        settings,
+        ("federation", "party", "samples", "labels", "learning", "aggregation", "alignment", "standardisation", "privacy"),
+    )
+    if not settings.is_active:
+        # The active party's keys: another party's file may have them, and they have no effect there.
+        content = {key: value for key, value in content.items() if key not in ("learning.loss", "learning.block_features")}
+    return MadeWith.of(content, _MAY_CHANGE)
+
+
+ROLES: dict[str, RoleKind[Any]] = {
+    WORKER: RoleKind(
+        name=WORKER,
+        settings=FdsklSettings,
+        build=_build,
+        channels=_channels,
+        topics=_topics,
+        made_with=_made_with,
+        partitioned_like=_partitioned_like,
+    )
+}

@@ -1,0 +1,61 @@
+"""The secret that a party's frequencies are drawn from in a partition: the same for the whole life of its features."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from streamfl.changelog import ChangedParts
+from streamfl.role import PeerError
+
+__all__ = ["Secret"]
+
+SECRET_BYTES = 32
+
+
+class _Record(msgspec.Struct, array_like=True):
+    """secret: none where a file has it. digest: of it, so that another one is noticed."""
+
+    secret: bytes
+    digest: bytes
+
+
+class Secret:
+    """32 bytes; remembered as ``secret``, where a file has them by their digest alone.
+
+    parts: where it is remembered.
+    value: from the file, or new.
+    is_given: whether it is from a file.
+    """
+
+    def __init__(self, parts: ChangedParts, value: bytes, is_given: bool) -> None:
+        self._parts = parts
+        self.value = value
+        self._is_given = is_given
+        self._remembered = False
+
+    def remember(self) -> None:
+        """The partition is in use: from now on its features are of this secret."""
+        if not self._remembered:
+            self._remembered = True
+            self._parts.remember(b"secret", _Record(b"" if self._is_given else self.value, _digest(self.value)))
+
+    def restore(self, value: bytes) -> None:
+        """Take it back. PeerError where the file has another one than the features were drawn from."""
+        record = msgspec.msgpack.decode(value, type=_Record)
+        self._remembered = True
+        if record.secret and not self._is_given:
+            if len(record.secret) != SECRET_BYTES or _digest(record.secret) != record.digest:
+                raise PeerError("malformed", "the remembered secret does not fit its own digest")
+            self.value = record.secret
+        elif _digest(self.value) != record.digest:
+            raise PeerError(
+                "configuration",
+                "the features of this partition were drawn from another secret than aggregation.secret_file has, or none is given: "
+                "give the old file, or begin anew with another federation.name at all members",
+            )
+
+
+def _digest(value: bytes) -> bytes:
+    return hashlib.blake2b(value, digest_size=16, person=b"fdskl secret").digest()

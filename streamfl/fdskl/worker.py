@@ -1,0 +1,233 @@
+"""FDSKL's one role: a party that adds its part to masked sums, and if it is the active one, predicts and learns from them.
+
+Gu et al. 2020. The role orders the owners of its state: :class:`~streamfl.fdskl.worker_partition.WorkerPartition` has what every party
+does, :class:`~streamfl.fdskl.active.ActivePartition` what only the active one does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
+
+from streamfl.fdskl.active import ActivePartition, ActiveSettings
+from streamfl.fdskl.figures import ActiveFigures, WorkerFigures
+from streamfl.fdskl.messages import ANOTHER, Incarnation, PartialSum, Revision, Round
+from streamfl.fdskl.worker_partition import WorkerPartition, WorkerSettings
+from streamfl.moments import Moments, time_written
+from streamfl.notices import Notices
+from streamfl.records.labels import Label
+from streamfl.records.samples import Sample
+from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.silence import Silence
+
+__all__ = ["FdsklWorker"]
+
+NOBODY_ANSWERS = (
+    "rounds of sums have not come to their end for {:g} s{}. See whether every party's {} runs, and what this log says of abandoned "
+    "rounds"
+)
+# Predictions of a partition that may wait; then its inputs are paused.
+MOST_AWAITED = 10_000
+
+
+class FdsklWorker:
+    """A party of the federation.
+
+    settings: what is the same in all partitions.
+    active: what only the active party has; None: this is another one.
+    patience: seconds without an answer after which the party is not ready.
+    kind: the role's name, for the operator.
+    """
+
+    prompt = True
+
+    def __init__(
+        self, settings: WorkerSettings, active: ActiveSettings | None, patience: float = math.inf, kind: str = "fdskl-worker"
+    ) -> None:
+        self.settings = settings
+        self.active = active
+        self._kind = kind
+        self._moments = Moments()
+        self._notices = Notices()
+        self._figures = WorkerFigures()
+        self._active_figures = ActiveFigures(active is not None and active.learning.loss.classifies)
+        self._silence = Silence(patience)
+        self._tasks: dict[int, WorkerPartition] = {}
+        self._actives: dict[int, ActivePartition] = {}
+
+    @property
+    def wake_at(self) -> float | None:
+        times = [self._silence.wake_at]
+        times += [task.wake_at for task in (*self._tasks.values(), *self._actives.values())]
+        return min((at for at in times if at is not None), default=None)
+
+    @property
+    def full(self) -> Collection[int]:
+        most = min(MOST_AWAITED, self.settings.limit)
+        return [partition for partition, active in self._actives.items() if active.forecasts.awaited >= most]
+
+    @property
+    def waiting(self) -> Mapping[str, int]:
+        actives = self._actives.values()
+        waiting = {
+            "predictions": sum(active.forecasts.awaited for active in actives),
+            "iterations": sum(active.is_due for active in actives),
+        }
+        return {kind: count for kind, count in waiting.items() if count}
+
+    @property
+    def trouble(self) -> str | None:
+        if not self._silence.overdue:
+            return None
+        missing = sorted({name for task in self._tasks.values() for name in task.peers.missing})
+        which = f"; nothing was heard of {', '.join(missing)}" if missing else ""
+        return NOBODY_ANSWERS.format(self._silence.patience, which, self._kind)
+
+    def notices(self) -> Iterable[Notice]:
+        return self._notices.collect()
+
+    def forget(self, name: str) -> bool:
+        return False
+
+    def open(self, partition: int) -> None:
+        self._moments.opened()
+        task = self._tasks[partition] = WorkerPartition(self.settings, partition, self._figures, self._notices)
+        if self.active is not None:
+            self._actives[partition] = ActivePartition(self.settings, self.active, task, self._active_figures)
+
+    def close(self, partition: int) -> None:
+        del self._tasks[partition]
+        self._actives.pop(partition, None)
+        if not self._tasks:
+            self._silence.answered()
+
+    def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
+        replies: list[Send | Rejection] = []
+        if self._moments.pass_to(now, tick=not batch):
+            for task in (*self._tasks.values(), *self._actives.values()):
+                task.set_back(now)
+        for task in self._tasks.values():
+            task.begin()
+        for active in self._actives.values():
+            active.begin(now)
+        ended = self._ended
+        for received in batch:
+            try:
+                self._take(received, now)
+            except PeerError as error:
+                replies.append(Rejection(received, error))
+            self._go_on(received.partition)
+        if not batch:
+            for partition, task in self._tasks.items():
+                task.pass_time(now)
+                if partition in self._actives:
+                    self._actives[partition].pass_time(now)
+                self._go_on(partition)
+        for partition, task in self._tasks.items():
+            replies += task.take_sends()
+            if partition in self._actives:
+                replies += self._actives[partition].take_sends()
+        self._look(ended, not batch, now)
+        return replies
+
+    # ---- what others may look at
+
+    def partition(self, number: int) -> WorkerPartition:
+        """What it holds of a partition, as any party."""
+        return self._tasks[number]
+
+    def active_partition(self, number: int) -> ActivePartition:
+        """What it holds of a partition as the active party."""
+        return self._actives[number]
+
+    # ---- state
+
+    def changed_state(self) -> Iterable[StateChange]:
+        for partition, task in self._tasks.items():
+            if partition in self._actives:
+                self._actives[partition].labelled.flush()
+            for key, value in task.changed_state():
+                yield StateChange("state", partition, key, value)
+
+    def restore(self, change: StateChange) -> None:
+        if change.value is None:
+            return
+        try:
+            if self._tasks[change.partition].restore(change.key, change.value):
+                return
+            if change.partition not in self._actives:
+                raise PeerError("malformed", f"state {change.key!r} is not of this party")
+            self._actives[change.partition].restore(change.key, change.value)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise PeerError("malformed", f"the party's state: {error}") from None
+
+    def measure(self) -> Iterable[Measurement]:
+        tasks, actives = self._tasks.values(), self._actives.values()
+        yield from self._figures.measure(sum(len(task.columns) for task in tasks), sum(len(task.pending) for task in tasks))
+        if self.active is not None:
+            yield from self._active_figures.measure(
+                sum(active.forecasts.awaited for active in actives),
+                sum(len(active.labelled) for active in actives),
+                sum(active.model.kept for active in actives),
+                max((active.model.version for active in actives), default=0),
+                sum(active.model.dropped for active in actives),
+            )
+
+    # ---- what comes in
+
+    def _take(self, received: Received, now: float) -> None:
+        message, partition = received.message, received.partition
+        task = self._tasks[partition]
+        active = self._actives.get(partition)
+        if isinstance(message, Sample):
+            task.secret.remember()
+            late = task.take_sample(message.client, message.features, now)
+            if active is not None:
+                active.take_sample(message.client, late, now)
+            elif late:
+                task.tell_revision(message.client, now)
+            return
+        if isinstance(message, Label):
+            assert active is not None
+            active.take_label(message.client, message.label, now)
+            return
+        if message.fingerprint != self.settings.fingerprint:
+            raise PeerError("configuration", ANOTHER)
+        task.party_of(message.sender)
+        if isinstance(message, Incarnation):
+            task.take_incarnation(message)
+        elif isinstance(message, Round):
+            assert received.record.value is not None
+            task.take_round(message, received.record.value, now)
+        elif isinstance(message, PartialSum):
+            task.take_sum(message, now)
+        elif isinstance(message, Revision):
+            assert active is not None
+            at = time_written(received.record.timestamp, now)
+            if not active.take_revision(message, at, now):
+                self._figures.ignored["revision_again"] += 1
+
+    def _go_on(self, partition: int) -> None:
+        if (active := self._actives.get(partition)) is not None:
+            active.go_on()
+
+    @property
+    def _ended(self) -> int:
+        """Sums that were sent, or opened."""
+        counts = self._figures.counts
+        return counts["sums_sent"] + counts["sums_opened"]
+
+    def _look(self, ended: int, tick: bool, now: float) -> None:
+        """Whether somebody owes an answer for too long."""
+        owed = any(len(task.pending) for task in self._tasks.values()) or any(
+            active.rounds.busy for active in self._actives.values()
+        )
+        if self._ended > ended or not (owed or self._silence.overdue):
+            self._silence.answered()
+        if owed:
+            self._silence.asked(now)
+        if tick:
+            self._silence.look(now)
+
