@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.fdskl.contributions import features_of
+from streamfl.fdskl.feature_cache import FeatureCache
 from streamfl.fdskl.figures import ActiveFigures
 from streamfl.fdskl.forecasts import Forecasts
 from streamfl.fdskl.iteration import (
@@ -20,12 +21,12 @@ from streamfl.fdskl.iteration import (
     MOST_ENTITIES,
     BandwidthSearch,
     Learning,
-    NewtonIteration,
     SgdIteration,
 )
 from streamfl.fdskl.labelled import LabelledEntities
 from streamfl.fdskl.messages import CARRIED_BYTES, ROUND, Prediction, Revision, Round
 from streamfl.fdskl.model import Expansion, KernelModel
+from streamfl.fdskl.newton_iteration import NewtonIteration
 from streamfl.fdskl.pending_sums import Key
 from streamfl.fdskl.rounds import Question, Rounds, phases_of
 from streamfl.fdskl.worker_partition import WorkerPartition, WorkerSettings
@@ -85,6 +86,7 @@ class ActivePartition:
         self.forecasts = Forecasts(partition.parts, settings.expiry, settings.limit, figures.forgotten)
         self.labelled = LabelledEntities(partition.parts, max(learning.window, learning.block_instances))
         self.model = KernelModel(partition.parts, learning.block_features, learning.features_limit)
+        self.cache = FeatureCache(self.model.limit, learning.cache_bytes)
         self.rounds = Rounds(settings.rounds_in_flight)
         self._iteration: BandwidthSearch | NewtonIteration | SgdIteration | None = None
         # Entities that were asked for, and of which a party has new columns since.
@@ -101,6 +103,9 @@ class ActivePartition:
         if late and entity in self.labelled:
             # Its label was of what it was before.
             self.labelled.forget(entity)
+            self.cache.forget(entity)
+            if self._iteration is not None:
+                self._iteration.revised(entity)
         self._want(entity, now)
 
     def take_label(self, entity: str, label: float, now: float) -> None:
@@ -126,6 +131,7 @@ class ActivePartition:
     def revise(self, entity: str, now: float) -> None:
         """Some party has new columns of an entity: what was computed of it is of old ones."""
         self.labelled.forget_output(entity)
+        self.cache.forget(entity)
         if self._iteration is not None:
             self._iteration.revised(entity)
         found = self.forecasts.get(entity)
@@ -232,8 +238,9 @@ class ActivePartition:
             if learning.bandwidth is None:
                 return BandwidthSearch(learning, self.model, self.labelled)
             self.model.set_bandwidth(learning.bandwidth)
-        kind = NewtonIteration if learning.solver == "newton" else SgdIteration
-        return kind(learning, self.model, self.labelled, self._count_dropped)
+        if learning.solver == "sgd":
+            return SgdIteration(learning, self.model, self.labelled, self._count_dropped)
+        return NewtonIteration(learning, self.model, self.labelled, self.cache, self._count_dropped)
 
     def _count_dropped(self, count: int) -> None:
         self._figures.counts["rows_dropped"] += count

@@ -65,8 +65,18 @@ class KernelLearningSection(Section):
     """So many new labels make an iteration."""
     window: int = Field(default=20_000, ge=1, le=10_000_000)
     """With `newton`: so many labelled entities are learnt from, the latest ones."""
-    sweeps: int = Field(default=8, ge=1, le=1_000_000)
-    """With `newton`: so often a block of features is solved for before new features replace it."""
+    visits: int = Field(default=4, ge=1, le=1_000)
+    """With `newton`: so many blocks of features an iteration. While fewer than features_limit are kept they are new; then the kept
+    ones have their turn."""
+    sweeps: int | None = Field(default=None, ge=1, le=1_000_000)
+    """With `newton`: after so many turns a block gives way to new features, which forgets what a drifting stream no longer is. Left
+    out: never."""
+    cache_bytes: int = Field(default=268_435_456, ge=0)
+    """Of the active party: so many bytes of a partition's labelled entities' features are kept in memory. What is not kept is asked
+    for in each iteration."""
+    columns_share: float = Field(default=1.0, gt=0, le=1, allow_inf_nan=False)
+    """With this probability a random feature looks at a column. Below 1 the model is of sums over few columns, which many tables
+    are. A feature that looks at one column shows it to the active party, up to scale and shift."""
     regularisation: float = Field(default=1e-6, gt=0, le=1e6, allow_inf_nan=False)
     """lambda of lambda |f|^2 / 2."""
     step: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)

@@ -29,10 +29,11 @@ SUM = b"sum"
 
 @dataclass(frozen=True)
 class Kernel:
-    """name: gaussian, laplacian or matern. nu: smoothness of the last."""
+    """name: gaussian, laplacian or matern. nu: smoothness of the last. share: of the columns that a feature looks at."""
 
     name: Literal["gaussian", "laplacian", "matern"]
     nu: float
+    share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class Contributions:
     def frequencies(self, bandwidth: float) -> Frequencies:
         """The party's part of the random features of a kernel with this bandwidth."""
         if self._frequencies is None or bandwidth != self._bandwidth:
-            density = SpectralDensity(self._kernel.name, bandwidth, self._kernel.nu)
+            density = SpectralDensity(self._kernel.name, bandwidth, self._kernel.nu, self._kernel.share)
             secret = None if self._shared else self._secret
             self._frequencies = Frequencies(density, self._columns, self._seed, secret, self._parties, self._own, self._root)
             self._bandwidth = bandwidth
@@ -141,7 +142,7 @@ class Contributions:
         """Squared distances between entities 0 and 1, 2 and 3, …, for the L1 kernel their L1 distances: (pairs,)."""
         differences = rows[0::2] - rows[1::2]
         parts = np.abs(differences).sum(axis=1) if self._kernel.name == "laplacian" else np.square(differences).sum(axis=1)
-        return np.rint(np.minimum(parts, FARTHEST) * DISTANCE_STEPS).astype(np.uint64)
+        return np.asarray(np.rint(np.minimum(parts, FARTHEST) * DISTANCE_STEPS).astype(np.uint64))
 
     def _hidden(self, entities: Sequence[str], rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Rows shortened to a norm, with noise on them; as they are without ``noise``."""

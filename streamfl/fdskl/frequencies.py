@@ -42,17 +42,22 @@ class SpectralDensity:
     Source: Rahimi & Recht 2007, theorem 1.
     bandwidth: in units of the inputs.
     matern_nu: smoothness, from 1/2 to 50.
+    share: with this probability a feature looks at a column, and its frequency there is divided by sqrt(share); otherwise it is 0. The
+        kernel is then one of sums over few columns. 1: every feature looks at every column.
     """
 
     kernel: Literal["gaussian", "laplacian", "matern"]
     bandwidth: float
     matern_nu: float = 1.5
+    share: float = 1.0
 
     def __post_init__(self) -> None:
         if self.kernel not in ("gaussian", "laplacian", "matern"):
             raise ValueError(f"kernel {self.kernel!r} is not one of gaussian, laplacian, matern")
         if not (math.isfinite(self.bandwidth) and self.bandwidth > 0):
             raise ValueError(f"bandwidth {self.bandwidth!r} is not a positive number")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share {self.share!r} is not above 0 and up to 1")
         if not 0.5 <= self.matern_nu <= 50:
             raise ValueError(f"matern_nu {self.matern_nu!r} is not from 0.5 to 50")
 
@@ -89,6 +94,7 @@ class Frequencies:
         self._owners, self._scales = (_Stream(seed, None, name) for name in ("owners", "scales"))
         self._offsets = _Stream(seed, secret, "offsets")
         self._of_column = [_Stream(seed, secret, "frequencies", name) for name in columns]
+        self._chosen = [_Stream(seed, secret, "chosen", name) for name in columns]
         self._chunk = max(1, min(CHUNK, CHUNK_NUMBERS // (len(columns) + 1)))
         self._most_chunks = max(1, KEPT_NUMBERS // (self._chunk * (len(columns) + 1)))
         self._chunks: dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
@@ -117,6 +123,9 @@ class Frequencies:
             scale = gammaincinv(nu, self._scales.uniform(first, count)) / nu
             drawn /= np.sqrt(scale)[:, None]
         drawn /= self._density.bandwidth
+        if (share := self._density.share) < 1:
+            for column, stream in enumerate(self._chosen):
+                drawn[:, column] *= (stream.uniform(first, count) < share) / math.sqrt(share)
         return drawn
 
     def offsets(self, first: int, count: int) -> NDArray[np.float64]:

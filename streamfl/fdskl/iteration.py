@@ -1,11 +1,12 @@
 """One iteration of learning: what has to be asked, and what is made of the answers.
 
-``newton``: a block of features is solved for over all labelled entities that are kept (block coordinate descent). ``sgd``: FDSKL,
-Algorithm 1, for B instances and R features at a time. Nothing of an iteration is remembered before it ends.
+Nothing of an iteration is remembered before it ends. ``sgd`` is FDSKL, Algorithm 1, for B instances and R features at a time;
+``newton`` stands in :mod:`streamfl.fdskl.newton_iteration`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +20,9 @@ from streamfl.fdskl.labelled import LabelledEntities
 from streamfl.fdskl.losses import MarginLoss
 from streamfl.fdskl.messages import DISTANCES, FeatureRange
 from streamfl.fdskl.model import KernelModel
-from streamfl.fdskl.newton import solve_block
 from streamfl.fdskl.rounds import Question, phases_of
 
-__all__ = ["FEWEST_DISTANCES", "BandwidthSearch", "Iteration", "Learning", "NewtonIteration", "SgdIteration"]
+__all__ = ["FEWEST_DISTANCES", "LARGEST_ALPHA", "MOST_ENTITIES", "BandwidthSearch", "Iteration", "Learning", "SgdIteration"]
 
 # Distances between entities that the bandwidth is the median of.
 FEWEST_DISTANCES, MOST_DISTANCES = 32, 256
@@ -36,7 +36,7 @@ class Learning:
     """How is learnt.
 
     solver: newton or sgd.
-    features_limit, block_features, block_instances, window, sweeps: as the settings say.
+    features_limit, block_features, block_instances, window, visits, sweeps, cache_bytes: as the settings say.
     multiplier: of the median distance.
     bits: of a phase.
     """
@@ -50,7 +50,9 @@ class Learning:
     block_features: int
     block_instances: int
     window: int
-    sweeps: int
+    visits: int
+    sweeps: int | None
+    cache_bytes: int
     regularisation: float
     step: float
     step_rule: StepRule
@@ -81,7 +83,7 @@ class BandwidthSearch:
         self.ended = True
 
 
-class Iteration:
+class Iteration(ABC):
     """What both solvers share: entities, their labels, and features as they come in.
 
     dropped: told how many entities are left out because a party forgot their columns.
@@ -105,6 +107,24 @@ class Iteration:
     def revised(self, entity: str) -> None:
         """A party has new columns of the entity: what is computed of it here is not kept."""
         self._revised.add(entity)
+
+    def answered(self, question: Question, total: NDArray[Any], known: NDArray[np.uint8]) -> None:
+        """Take the answer to a question, and end with the last one."""
+        rows = [self._places[entity] for entity in question.entities]
+        self._take(rows, features_of(total, len(rows)), question, known)
+        self._left -= 1
+        if not self._left:
+            self._end()
+
+    @abstractmethod
+    def _take(
+        self, rows: list[int], features: NDArray[np.float64], question: Question, known: NDArray[np.uint8]
+    ) -> None:
+        """Keep the features of these rows."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """All answers are there."""
 
     def _asked(self, entities: list[str], ranges: list[FeatureRange]) -> Iterator[Question]:
         bandwidth = self._model.bandwidth
@@ -131,12 +151,10 @@ class SgdIteration(Iteration):
     def questions(self) -> Iterator[Question]:
         return self._asked(self._entities, [*self._expansion.ranges, self._model.newest])
 
-    def answered(self, question: Question, total: NDArray[Any], known: NDArray[np.uint8]) -> None:
-        rows = [self._places[entity] for entity in question.entities]
-        self._features[rows] = features_of(total, len(rows))
-        self._left -= 1
-        if not self._left:
-            self._end()
+    def _take(
+        self, rows: list[int], features: NDArray[np.float64], question: Question, known: NDArray[np.uint8]
+    ) -> None:
+        self._features[rows] = features
 
     def _end(self) -> None:
         learning, model, kept = self._learning, self._model, self._model.kept
@@ -152,95 +170,3 @@ class SgdIteration(Iteration):
         self.ended = True
 
 
-class NewtonIteration(Iteration):
-    """A block of features, solved for over all labelled entities; :func:`~streamfl.fdskl.newton.solve_block` has the equation.
-
-    While there is room the block is new. Then the kept blocks have their turn, the oldest first. A block that has had ``sweeps``
-    turns gives way to a new one. f of each entity is kept from iteration to iteration, so only the block's phases are asked for; of
-    an entity that is new, those of all features are.
-    """
-
-    def __init__(
-        self, learning: Learning, model: KernelModel, labelled: LabelledEntities, dropped: Callable[[int], None]
-    ) -> None:
-        super().__init__(learning, model, labelled, list(labelled), dropped)
-        count = len(self._entities)
-        self._outputs = labelled.outputs_of(self._entities)
-        self._known_before = labelled.known_of(self._entities)
-        self._known = np.zeros(count, np.uint8)
-        self._features = np.zeros((count, learning.block_features), np.float32)
-        self._old = np.zeros((count, learning.block_features), np.float32)
-        if not model.kept:
-            self._outputs[:] = 0.0
-        self._complete = np.isnan(self._outputs)
-        blocks = model.limit // model.block
-        turn = model.visits - blocks
-        self._replaces = model.is_full and turn // blocks % learning.sweeps == learning.sweeps - 1
-        self._is_new = not model.is_full or self._replaces
-        # While blocks are replaced the oldest is always the first.
-        self._block = model.newest if self._is_new else model.nth(turn % blocks)
-
-    def questions(self) -> Iterator[Question]:
-        model = self._model
-        fresh = [entity for entity, new in zip(self._entities, self._complete.tolist(), strict=True) if new]
-        others = [entity for entity, new in zip(self._entities, self._complete.tolist(), strict=True) if not new]
-        block = [model.oldest, self._block] if self._replaces else [self._block]
-        whole = [*self._expansion.ranges, *([self._block] if self._is_new else [])]
-        yield from self._asked(others, block)
-        yield from self._asked(fresh, whole)
-
-    def answered(self, question: Question, total: NDArray[Any], known: NDArray[np.uint8]) -> None:
-        size = self._learning.block_features
-        rows = [self._places[entity] for entity in question.entities]
-        features = features_of(total, len(rows))
-        self._known[rows] = known
-        if self._complete[rows[0]]:
-            kept = len(self._expansion.alphas)
-            self._outputs[rows] = self._expansion.evaluate(features[:, :kept])
-            begin = kept if self._is_new else self._block.first - self._expansion.first
-            self._features[rows] = features[:, begin : begin + size]
-            if self._replaces:
-                self._old[rows] = features[:, :size]
-        else:
-            self._features[rows] = features[:, -size:]
-            if self._replaces:
-                self._old[rows] = features[:, :size]
-        self._left -= 1
-        if not self._left:
-            self._end()
-
-    def _end(self) -> None:
-        learning, model = self._learning, self._model
-        # Columns that a party has forgotten meanwhile make another entity of it.
-        whole = self._complete | (self._known >= self._known_before)
-        if not whole.all():
-            self._leave_out(~whole)
-        outputs, alphas = self._outputs, model.alphas(self._block)
-        if self._replaces:
-            outputs = outputs - self._old @ model.alphas(model.oldest)
-            model.drop_oldest()
-        step = solve_block(
-            self._features[whole],
-            outputs[whole],
-            self._labels[whole],
-            alphas,
-            model.limit,
-            learning.regularisation,
-            learning.loss,
-        )
-        outputs = outputs + self._features @ step.astype(np.float32)
-        model.put(self._block, np.clip(alphas + step, -LARGEST_ALPHA, LARGEST_ALPHA))
-        model.end_visit()
-        self._labelled.use(learning.block_instances)
-        kept = [entity for entity, fits in zip(self._entities, whole.tolist(), strict=True) if fits]
-        self._labelled.put_outputs(kept, outputs[whole], self._known[whole])
-        self._labelled.forget_outputs_but(kept)
-        for entity in self._revised:
-            self._labelled.forget_output(entity)
-        self.ended = True
-
-    def _leave_out(self, forgotten: NDArray[np.bool_]) -> None:
-        for entity in np.array(self._entities, object)[forgotten].tolist():
-            if entity in self._labelled:
-                self._labelled.forget(entity)
-        self._dropped(int(forgotten.sum()))

@@ -24,7 +24,7 @@ from streamfl.fdskl.circle import number_type
 from streamfl.fdskl.keystream import keystream
 from streamfl.identity.keys import derive
 
-__all__ = ["CHECK_WORDS", "Incarnation", "checked", "mask_key", "masked", "one_time_mask", "paper_mask"]
+__all__ = ["CHECK_WORDS", "Incarnation", "checked", "life_number", "mask_key", "masked", "one_time_mask", "paper_mask"]
 
 CHECK_WORDS = 2
 """Numbers behind those of a round that are 0 before the mask: 64 bits or more, whose sum is 0 if all masks have cancelled."""
@@ -45,7 +45,7 @@ class Incarnation:
         self._private = X25519PrivateKey.from_private_bytes(derive(private, b"fdskl incarnation"))
         self.public: bytes = self._private.public_key().public_bytes_raw()
         """32 bytes that the peers are told."""
-        self.number = int.from_bytes(hashlib.blake2b(self.public, digest_size=8, person=b"fdskl life").digest()) >> 11
+        self.number = life_number(self.public)
         """53 bits of the public key, by which messages name it."""
 
     def pair_secret(self, peer_public: bytes) -> bytes:
@@ -57,6 +57,11 @@ class Incarnation:
             raise ValueError("an incarnation has no secret with itself")
         agreed = self._private.exchange(X25519PublicKey.from_public_bytes(peer_public))
         return derive(agreed, b"fdskl pair " + b"".join(sorted((self.public, peer_public))))
+
+
+def life_number(public: bytes) -> int:
+    """The number that names the incarnation with this public key: 53 bits of a digest."""
+    return int.from_bytes(hashlib.blake2b(public, digest_size=8, person=b"fdskl life").digest()) >> 11
 
 
 def mask_key(pair_secret: bytes, round_id: bytes, purpose: bytes, bits: int) -> bytes:

@@ -174,9 +174,9 @@ class KernelModel:
         self._record.version += 1
         self._changed()
 
-    def end_visit(self) -> None:
-        """A block was visited."""
-        self._record.cursor += 1
+    def end_visits(self, count: int) -> None:
+        """So many blocks were solved for."""
+        self._record.cursor += count
         self.end_iteration()
 
     def restore(self, value: bytes) -> None:

@@ -59,8 +59,11 @@ class FdsklWorker:
 
     @property
     def wake_at(self) -> float | None:
-        times = [self._silence.wake_at]
-        times += [task.wake_at for task in (*self._tasks.values(), *self._actives.values())]
+        times = [
+            self._silence.wake_at,
+            *(task.wake_at for task in self._tasks.values()),
+            *(active.wake_at for active in self._actives.values()),
+        ]
         return min((at for at in times if at is not None), default=None)
 
     @property
@@ -106,8 +109,10 @@ class FdsklWorker:
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         replies: list[Send | Rejection] = []
         if self._moments.pass_to(now, tick=not batch):
-            for task in (*self._tasks.values(), *self._actives.values()):
+            for task in self._tasks.values():
                 task.set_back(now)
+            for active in self._actives.values():
+                active.set_back(now)
         for task in self._tasks.values():
             task.begin()
         for active in self._actives.values():

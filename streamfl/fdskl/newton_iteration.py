@@ -1,0 +1,161 @@
+"""Iterations of the solver ``newton``: blocks of features, solved for over all labelled entities that are kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.fdskl.feature_cache import FeatureCache
+from streamfl.fdskl.iteration import LARGEST_ALPHA, Iteration, Learning
+from streamfl.fdskl.labelled import LabelledEntities
+from streamfl.fdskl.messages import FeatureRange
+from streamfl.fdskl.model import KernelModel
+from streamfl.fdskl.newton import solve_block
+from streamfl.fdskl.rounds import Question
+
+__all__ = ["NewtonIteration"]
+
+
+class NewtonIteration(Iteration):
+    """Some blocks of features, one after the other; :func:`~streamfl.fdskl.newton.solve_block` has the equation.
+
+    While there is room the blocks are new. Then the kept ones have their turn, the oldest first. Where ``sweeps`` is given, a block
+    that has had as many turns gives way to a new one, at most one in an iteration. f of each entity is kept from iteration to
+    iteration, and so are its features as far as the cache has room. So only new features are asked for; of an entity that is new, or
+    not in the cache, all are.
+    """
+
+    def __init__(
+        self,
+        learning: Learning,
+        model: KernelModel,
+        labelled: LabelledEntities,
+        cache: FeatureCache,
+        dropped: Callable[[int], None],
+    ) -> None:
+        super().__init__(learning, model, labelled, list(labelled), dropped)
+        self._cache = cache
+        self._outputs = labelled.outputs_of(self._entities)
+        self._known_before = labelled.known_of(self._entities)
+        self._known = self._known_before.copy()
+        self._blocks, self._replaces = self._plan()
+        # Before the first feature f is 0, and nothing needs to be asked to know it.
+        nothing = not model.kept
+        if nothing:
+            self._outputs[:] = 0.0
+        self._unknown = np.isnan(self._outputs)
+        self._cached = ~self._unknown & (cache.has(self._entities, model.newest.first) | nothing)
+        width = len(self._blocks) * learning.block_features
+        self._features = np.zeros((len(self._entities), width), np.float32)
+        self._old = np.zeros((len(self._entities), learning.block_features if self._replaces else 0), np.float32)
+
+    def _plan(self) -> tuple[list[FeatureRange], bool]:
+        """The blocks of this iteration, in order, and whether the first replaces the oldest."""
+        learning, model = self._learning, self._model
+        size, blocks = model.block, model.limit // model.block
+        if room := (model.limit - model.kept) // size:
+            count = min(room, learning.visits)
+            return [FeatureRange(model.newest.first + number * size, size) for number in range(count)], False
+        if learning.sweeps is not None and model.version % math.ceil(learning.sweeps / learning.visits) == 0:
+            others = min(learning.visits, blocks) - 1
+            return [model.newest, *(model.nth(1 + (model.visits + number) % (blocks - 1)) for number in range(others))], True
+        return [model.nth((model.visits + number) % blocks) for number in range(min(learning.visits, blocks))], False
+
+    def questions(self) -> Iterator[Question]:
+        model = self._model
+        news = [block for block in self._blocks if block.first >= model.newest.first]
+        needed = [*([model.oldest] if self._replaces else []), *self._blocks]
+        self._fill_from_cache()
+        for chosen, ranges in (
+            (self._cached, news),
+            (~self._cached & ~self._unknown, needed),
+            (self._unknown, [*self._expansion.ranges, *news]),
+        ):
+            if ranges:
+                entities = [self._entities[place] for place in np.flatnonzero(chosen).tolist()]
+                yield from self._asked(entities, ranges)
+        if not self._left:
+            self._end()
+
+    def _fill_from_cache(self) -> None:
+        rows = np.flatnonzero(self._cached)
+        if not len(rows) or not self._model.kept:
+            return
+        entities = [self._entities[place] for place in rows.tolist()]
+        for number, block in enumerate(self._blocks):
+            if block.first < self._model.newest.first:
+                self._features[rows, self._part(number)] = self._cache.get(entities, block.first, block.count)
+        if self._replaces:
+            self._old[rows] = self._cache.get(entities, self._model.oldest.first, self._model.block)
+
+    def _part(self, number: int) -> slice:
+        """Where the n-th block stands."""
+        size = self._model.block
+        return slice(number * size, (number + 1) * size)
+
+    def _take(
+        self, rows: list[int], features: NDArray[np.float64], question: Question, known: NDArray[np.uint8]
+    ) -> None:
+        self._known[rows] = known
+        small = features.astype(np.float32)
+        for number, block in enumerate(self._blocks):
+            if (columns := columns_of(question.ranges, block)) is not None:
+                self._features[rows, self._part(number)] = small[:, columns]
+        if self._replaces and (columns := columns_of(question.ranges, self._model.oldest)) is not None:
+            self._old[rows] = small[:, columns]
+        unknown, cached = self._unknown[rows[0]], self._cached[rows[0]]
+        if unknown:
+            self._known_before[rows] = known
+            self._outputs[rows] = self._expansion.evaluate(features[:, : len(self._expansion.alphas)])
+        if unknown or cached:
+            # The last ones: with the oldest block and a new one there may be more than are kept.
+            upto = question.ranges[-1].first + question.ranges[-1].count
+            kept = small[:, -self._model.limit :]
+            self._cache.put(question.entities, upto - kept.shape[1], kept)
+
+    def _end(self) -> None:
+        learning, model = self._learning, self._model
+        # Columns that a party has forgotten meanwhile make another entity of it.
+        whole = self._known >= self._known_before
+        if not whole.all():
+            self._leave_out(~whole)
+        outputs, labels = self._outputs[whole], self._labels[whole]
+        if self._replaces:
+            outputs = outputs - self._old[whole] @ model.alphas(model.oldest)
+            model.drop_oldest()
+        for number, block in enumerate(self._blocks):
+            features = self._features[whole, self._part(number)]
+            alphas = model.alphas(block)
+            step = solve_block(features, outputs, labels, alphas, model.limit, learning.regularisation, learning.loss)
+            outputs = outputs + features @ step.astype(np.float32)
+            model.put(block, np.clip(alphas + step, -LARGEST_ALPHA, LARGEST_ALPHA))
+        model.end_visits(len(self._blocks))
+        self._labelled.use(learning.block_instances)
+        kept = [entity for entity, fits in zip(self._entities, whole.tolist(), strict=True) if fits]
+        self._labelled.put_outputs(kept, outputs, self._known[whole])
+        self._labelled.forget_outputs_but(kept)
+        self._cache.keep_only(list(self._labelled))
+        for entity in self._revised:
+            self._labelled.forget_output(entity)
+            self._cache.forget(entity)
+        self.ended = True
+
+    def _leave_out(self, forgotten: NDArray[np.bool_]) -> None:
+        for place in np.flatnonzero(forgotten).tolist():
+            if self._entities[place] in self._labelled:
+                self._labelled.forget(self._entities[place])
+        self._dropped(int(forgotten.sum()))
+
+
+def columns_of(ranges: Sequence[FeatureRange], block: FeatureRange) -> slice | None:
+    """Where a block stands in answers about these ranges of features; None: nowhere."""
+    at = 0
+    for one in ranges:
+        if one.first <= block.first < one.first + one.count:
+            begin = at + block.first - one.first
+            return slice(begin, begin + block.count)
+        at += one.count
+    return None
