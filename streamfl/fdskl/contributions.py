@@ -1,7 +1,7 @@
 """What a party puts into a sum: its part of phases or distances as whole numbers, under masks.
 
-FDSKL, Algorithm 3: party p sends omega_p' x_p + b_p. Here phases are numbers on an integer circle, so that a uniform mask hides them
-entirely, and masks are agreed on by each two parties for one round and cancel in the sum.
+FDSKL, Algorithm 3: party p sends omega_p' x_p + b_p. Here phases are numbers on an integer circle, so that a uniform
+mask hides them entirely, and masks are agreed on by each two parties for one round and cancel in the sum.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ ACTIVE_COUNTS = {
     "rows_dropped": "Labelled entities left out because a party forgot their columns",
     "scored": "Labels of entities that had been predicted",
 }
+IGNORED = ("round_again", "old_incarnation", "late_sum", "sum_again", "wrong_early_sum", "revision_again")
 HEADLINES = {"samples", "rounds", "predictions", "iterations", "labels"}
 
 
@@ -39,7 +40,7 @@ class WorkerFigures:
     def __init__(self) -> None:
         self.counts = dict.fromkeys(COUNTS, 0)
         self.abandoned = dict.fromkeys(("timeout", "incarnation", "masks", "displaced"), 0)
-        self.ignored = dict.fromkeys(("round_again", "old_incarnation", "late_sum", "sum_again", "wrong_early_sum", "revision_again"), 0)
+        self.ignored = dict.fromkeys(IGNORED, 0)
         self.forgotten = dict.fromkeys(("expired", "displaced"), 0)
 
     def measure(self, entities: int, pending: int) -> Iterable[Measurement]:
@@ -84,7 +85,8 @@ class ActiveFigures:
         for reason, count in self.forgotten.items():
             text = "Entities forgotten: no label came, a label came without columns, or to make room"
             yield Measurement("forgotten_forecasts", "counter", text, count, (("reason", reason),))
-        yield Measurement("loss_sum", "counter", "Loss of all scored predictions, each made before its label was learnt from", self.loss)
+        text = "Loss of all scored predictions, each made before its label was learnt from"
+        yield Measurement("loss_sum", "counter", text, self.loss)
         if self._classifies:
             yield Measurement("right_predictions", "counter", "Scored predictions of the right label", self.right)
         else:

@@ -90,7 +90,12 @@ class Iteration(ABC):
     """
 
     def __init__(
-        self, learning: Learning, model: KernelModel, labelled: LabelledEntities, entities: list[str], dropped: Callable[[int], None]
+        self,
+        learning: Learning,
+        model: KernelModel,
+        labelled: LabelledEntities,
+        entities: list[str],
+        dropped: Callable[[int], None],
     ) -> None:
         self._learning = learning
         self._model = model

@@ -103,7 +103,8 @@ class OwnColumns:
     def restore(self, name: bytes, value: bytes) -> None:
         entity = msgspec.msgpack.decode(value, type=_Entity)
         if entity.columns:
-            check_within(decode_array(entity.columns, np.float64, (self._count,), "columns"), -LARGEST_INPUT, LARGEST_INPUT, "columns")
+            columns = decode_array(entity.columns, np.float64, (self._count,), "columns")
+            check_within(columns, -LARGEST_INPUT, LARGEST_INPUT, "columns")
         self._entities[check_name(name)] = entity
         self._in_order = False
 
@@ -176,7 +177,8 @@ class Standardisation:
     def restore(self, value: bytes) -> None:
         kept = msgspec.msgpack.decode(value, type=_Moments)
         shape = self._mean.shape
-        mean, squares = (decode_array(one, np.float64, shape, name) for one, name in ((kept.mean, "mean"), (kept.squares, "squares")))
+        mean = decode_array(kept.mean, np.float64, shape, "mean")
+        squares = decode_array(kept.squares, np.float64, shape, "squares")
         check_within(mean, -LARGEST_INPUT, LARGEST_INPUT, "mean")
         check_within(squares, 0.0, 1e300, "squares")
         self.seen, self.frozen = kept.count, kept.frozen or not self._wanted

@@ -140,7 +140,7 @@ class PendingSums:
         if tree is None or party not in tree.children[self._own]:
             raise PeerError("topology", f"{message.sender!r} is not below this party in stage {message.stage} of a sum")
         if message.contributors != self._subtrees[message.stage][party]:
-            raise PeerError("topology", f"a sum of parties {message.contributors[:16]}: {message.sender!r} has to wait for all below it")
+            raise PeerError("topology", f"a sum of parties {message.contributors[:16]}, not of {message.sender!r} and all below it")
 
     def add(self, pending: PendingSum, party: int, message: PartialSum, size: int, dtype: Any) -> bool:
         """Add a sum from below. Returns False for one that is in already. PeerError for another round's, or wrong sizes."""

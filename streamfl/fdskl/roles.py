@@ -174,7 +174,7 @@ def _active(settings: FdsklSettings) -> ActiveSettings:
 
 
 def prediction_of(loss: str, low: float, high: float) -> Callable[[float], float]:
-    """What users read of f: the probability of label 1; with the smooth hinge, f from -1 to 1 as 0 to 1; or the label's own unit."""
+    """What users read of f: the probability of label 1; with the smooth hinge, f from -1 to 1 as 0 to 1; or the label's unit."""
     if loss == "logistic":
         return lambda output: float(expit(output))
     if loss == "smooth-hinge":

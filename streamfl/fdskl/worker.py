@@ -1,7 +1,7 @@
 """FDSKL's one role: a party that adds its part to masked sums, and if it is the active one, predicts and learns from them.
 
-Gu et al. 2020. The role orders the owners of its state: :class:`~streamfl.fdskl.worker_partition.WorkerPartition` has what every party
-does, :class:`~streamfl.fdskl.active.ActivePartition` what only the active one does.
+Gu et al. 2020. The role orders the owners of its state: :class:`~streamfl.fdskl.worker_partition.WorkerPartition` has what every
+party does, :class:`~streamfl.fdskl.active.ActivePartition` what only the active one does.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from streamfl.silence import Silence
 __all__ = ["FdsklWorker"]
 
 NOBODY_ANSWERS = (
-    "rounds of sums have not come to their end for {:g} s{}. See whether every party's {} runs, and what this log says of abandoned "
-    "rounds"
+    "rounds of sums have not come to their end for {:g} s{}. See whether every party's {} runs, and what this log says of "
+    "abandoned rounds"
 )
 # Predictions of a partition that may wait; then its inputs are paused.
 MOST_AWAITED = 10_000

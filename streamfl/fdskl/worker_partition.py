@@ -1,7 +1,7 @@
 """What a party does in one partition: it answers rounds with sums, its own part and those of the parties below it.
 
-FDSKL, Algorithms 2 and 3. Rounds under way are not remembered: after a restart the party has another incarnation, and every round that
-named the old one is abandoned.
+FDSKL, Algorithms 2 and 3. Rounds under way are not remembered: after a restart the party has another incarnation, and every
+round that named the old one is abandoned.
 """
 
 from __future__ import annotations
@@ -271,7 +271,8 @@ class WorkerPartition:
         if message.sender != settings.parties[settings.root]:
             raise PeerError("not_active", f"a round of {message.sender!r}, who is not the active party")
         if len(message.incarnations) != len(settings.parties):
-            raise PeerError("malformed", f"a round with {len(message.incarnations)} incarnations of {len(settings.parties)} parties")
+            text = f"a round with {len(message.incarnations)} incarnations of {len(settings.parties)} parties"
+            raise PeerError("malformed", text)
         if message.purpose not in (PHASES, DISTANCES) or not message.entities:
             raise PeerError("malformed", f"a round of purpose {message.purpose} with {len(message.entities)} entities")
         features = sum(one.count for one in message.ranges)
