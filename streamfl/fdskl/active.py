@@ -29,7 +29,8 @@ from streamfl.fdskl.model import Expansion, KernelModel
 from streamfl.fdskl.newton_iteration import NewtonIteration
 from streamfl.fdskl.pending_sums import Key
 from streamfl.fdskl.rounds import Question, Rounds, phases_of
-from streamfl.fdskl.worker_partition import WorkerPartition, WorkerSettings
+from streamfl.fdskl.worker_partition import WorkerPartition
+from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.role import PeerError, Send
 from streamfl.wire import VERSION
 
@@ -94,7 +95,7 @@ class ActivePartition:
         self._sends: list[Send] = []
         self._now = 0.0
         self._is_going_on = False
-        partition.collector = self
+        partition.sums.collector = self
 
     # ---- what comes in
 
@@ -123,7 +124,8 @@ class ActivePartition:
 
     def take_revision(self, message: Revision, at: float, now: float) -> bool:
         """A party has new columns of an entity. Returns False for a message that came before."""
-        if not self._partition.peers.note_revision(self._partition.party_of(message.sender), message.epoch, message.sequence, at):
+        party = self._partition.sums.party_of(message.sender)
+        if not self._partition.peers.note_revision(party, message.epoch, message.sequence, at):
             return False
         self.revise(message.entity, now)
         return True
@@ -309,7 +311,7 @@ class ActivePartition:
             for name in settings.parties:
                 if name != settings.name:
                     self._sends.append(Send(f"rounds/{name}", None, content, partition.partition))
-            partition.take_round(message, content, self._now)
+            partition.sums.take_round(message, content, self._now)
         return asked
 
     # ---- state

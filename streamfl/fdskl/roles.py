@@ -17,9 +17,10 @@ from streamfl.fdskl.contributions import InputNoise, Kernel
 from streamfl.fdskl.iteration import Learning
 from streamfl.fdskl.losses import loss_named
 from streamfl.fdskl.messages import INCARNATION, PARTIAL_SUM, REVISION, ROUND
+from streamfl.fdskl.sums import OFF, SUM
 from streamfl.fdskl.topology import Aggregation, aggregation
 from streamfl.fdskl.worker import FdsklWorker
-from streamfl.fdskl.worker_partition import OFF, SUM, WorkerSettings
+from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.made_with import MadeWith, by_key
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection
 from streamfl.records.labels import LabelReader

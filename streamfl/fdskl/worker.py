@@ -14,7 +14,8 @@ import msgspec
 from streamfl.fdskl.active import ActivePartition, ActiveSettings
 from streamfl.fdskl.figures import ActiveFigures, WorkerFigures
 from streamfl.fdskl.messages import ANOTHER, Incarnation, PartialSum, Revision, Round
-from streamfl.fdskl.worker_partition import WorkerPartition, WorkerSettings
+from streamfl.fdskl.worker_partition import WorkerPartition
+from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.moments import Moments, time_written
 from streamfl.notices import Notices
 from streamfl.records.labels import Label
@@ -170,7 +171,7 @@ class FdsklWorker:
 
     def measure(self) -> Iterable[Measurement]:
         tasks, actives = self._tasks.values(), self._actives.values()
-        yield from self._figures.measure(sum(len(task.columns) for task in tasks), sum(len(task.pending) for task in tasks))
+        yield from self._figures.measure(sum(len(task.columns) for task in tasks), sum(len(task.sums.pending) for task in tasks))
         if self.active is not None:
             yield from self._active_figures.measure(
                 sum(active.forecasts.awaited for active in actives),
@@ -200,14 +201,14 @@ class FdsklWorker:
             return
         if message.fingerprint != self.settings.fingerprint:
             raise PeerError("configuration", ANOTHER)
-        task.party_of(message.sender)
+        task.sums.party_of(message.sender)
         if isinstance(message, Incarnation):
             task.take_incarnation(message)
         elif isinstance(message, Round):
             assert received.record.value is not None
-            task.take_round(message, received.record.value, now)
+            task.sums.take_round(message, received.record.value, now)
         elif isinstance(message, PartialSum):
-            task.take_sum(message, now)
+            task.sums.take_sum(message, now)
         elif isinstance(message, Revision):
             assert active is not None
             at = time_written(received.record.timestamp, now)
@@ -226,7 +227,7 @@ class FdsklWorker:
 
     def _look(self, ended: int, tick: bool, now: float) -> None:
         """Whether somebody owes an answer for too long."""
-        owed = any(len(task.pending) for task in self._tasks.values()) or any(
+        owed = any(len(task.sums.pending) for task in self._tasks.values()) or any(
             active.rounds.busy for active in self._actives.values()
         )
         if self._ended > ended or not (owed or self._silence.overdue):

@@ -129,7 +129,7 @@ class KernelFederation:
             task = role.partition(0)
             rows = task.standardisation.apply(own, np.ones(len(own), np.bool_))
             ranges = [(one.first, one.count) for one in expansion.ranges]
-            phases = phases + task.contributions.frequencies(expansion.bandwidth).partial_phases(rows, ranges)
+            phases = phases + task.sums.contributions.frequencies(expansion.bandwidth).partial_phases(rows, ranges)
         return expansion.evaluate(np.sqrt(2.0) * np.cos(phases))
 
     def close(self) -> None:

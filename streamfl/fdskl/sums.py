@@ -1,0 +1,348 @@
+"""The sums of one partition that a party has a part in: its own part goes in, and those of the parties below it.
+
+FDSKL, Algorithms 2 and 3. Rounds under way are not remembered: after a restart the party has another incarnation, and every round
+that named the old one is abandoned.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.fdskl.contributions import Contributions, numbers_of
+from streamfl.fdskl.figures import WorkerFigures
+from streamfl.fdskl.masks import checked
+from streamfl.fdskl.messages import CARRIED_BYTES, DISTANCES, PARTIAL_SUM, PHASES, PartialSum, Round, identity_of
+from streamfl.fdskl.own_columns import OwnColumns, Standardisation
+from streamfl.fdskl.peers import Peers
+from streamfl.fdskl.pending_sums import Key, PendingSum, PendingSums
+from streamfl.fdskl.secret import Secret
+from streamfl.fdskl.worker_settings import WorkerSettings
+from streamfl.notices import Notices
+from streamfl.role import PeerError, Send
+from streamfl.wire import VERSION
+
+__all__ = ["OFF", "SUM", "Collector", "Sums"]
+
+# Rounds that are under way at a party, in multiples of those that the active one lets be.
+PENDING = 4
+# The sum of phases; with mask = "paper" the masks of features that party p owns are summed in stage OFF + p.
+SUM, OFF = 1, 2
+
+
+class Collector(Protocol):
+    """Who takes what rounds come to, at the active party."""
+
+    def complete(self, key: Key, total: NDArray[Any], known: NDArray[np.uint8]) -> None:
+        """A round's sum over all parties, its masks gone. known: of how many parties' columns each entity's part is."""
+
+    def abandoned(self, key: Key) -> None:
+        """A round came to nothing."""
+
+
+class Sums:
+    """Answers rounds. Nothing of it is remembered.
+
+    settings: of the party.
+    partition: its number.
+    peers, columns, standardisation, secret: the owners of what goes into a sum.
+    sends: where messages are put that have to go out.
+    figures, notices: for the operator.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        partition: int,
+        peers: Peers,
+        columns: OwnColumns,
+        standardisation: Standardisation,
+        secret: Secret,
+        sends: list[Send],
+        figures: WorkerFigures,
+        notices: Notices,
+    ) -> None:
+        self._settings = settings
+        self._partition = partition
+        self._peers = peers
+        self._columns = columns
+        self._standardisation = standardisation
+        self._secret = secret
+        self._sends = sends
+        self._figures = figures
+        self._notices = notices
+        self.pending = PendingSums(settings.own, settings.trees, PENDING * settings.rounds_in_flight, self._given_up)
+        self.collector: Collector | None = None
+        self._contributions: Contributions | None = None
+        # The last round that was announced, of the active party's present incarnation.
+        self._last = (-1, -1)
+
+    def columns_came(self, entity: str) -> None:
+        """Rounds may have waited for an entity's own columns."""
+        for key, pending in self.pending.waiting():
+            pending.missing.discard(entity)
+            self._answer_if_possible(key, pending)
+
+    def party_began(self, party: int, number: int) -> None:
+        """A party says that a life of it has begun: what names another one comes to nothing."""
+        if party == self._settings.root:
+            self.pending.give_up_all("incarnation", but=number)
+        for key, pending in self.pending.waiting():
+            self._answer_if_possible(key, pending)
+        for key, pending in self.pending.announced():
+            assert pending.announced is not None
+            if pending.announced.incarnations[party] != number:
+                self.pending.give_up(key, "incarnation")
+
+    def take_round(self, message: Round, content: bytes, now: float) -> None:
+        """The active party asks for a sum. PeerError for what cannot be asked."""
+        settings = self._settings
+        self._check_round(message)
+        key = message.incarnations[settings.root], message.number
+        if message.incarnations[settings.own] != self._peers.incarnation.number:
+            self._figures.ignored["old_incarnation"] += 1
+            return
+        if key[0] == self._last[0] and key[1] <= self._last[1]:
+            self._figures.ignored["round_again"] += 1
+            return
+        self._last = key
+        self._figures.counts["rounds"] += 1
+        pending = self.pending.begin(key, now)
+        pending.announced = message
+        pending.identity = identity_of(content, settings.federation, self._partition)
+        pending.missing = {entity for entity in message.entities if not self._columns.knows(entity)}
+        early, pending.early = pending.early, []
+        for one in early:
+            try:
+                self._add(key, pending, one)
+            except PeerError as error:
+                self._figures.ignored["wrong_early_sum"] += 1
+                self._notices.say("wrong_early_sum", str(error))
+        self._answer_if_possible(key, pending)
+        self._go_on(key, pending)
+
+    def take_sum(self, message: PartialSum, now: float) -> None:
+        """A sum came from below. PeerError for one that cannot be of that party."""
+        party = self.party_of(message.sender)
+        self.pending.check_sender(party, message)
+        key = message.incarnation, message.number
+        pending = self.pending.get(key)
+        if pending is None:
+            if key[0] == self._last[0] and key[1] <= self._last[1]:
+                self._figures.ignored["late_sum"] += 1
+                return
+            if self._settings.own == self._settings.root:
+                # Whoever announces knows every round that there is.
+                self._figures.ignored["old_incarnation"] += 1
+                return
+            pending = self.pending.begin(key, now)
+        if pending.announced is None:
+            if any((one.sender, one.stage) == (message.sender, message.stage) for one in pending.early):
+                self._figures.ignored["sum_again"] += 1
+            else:
+                pending.early.append(message)
+            return
+        self._add(key, pending, message)
+        self._go_on(key, pending)
+
+    def pass_time(self, now: float) -> None:
+        """A tick: answer without columns that have not come, and give up what has waited too long."""
+        settings = self._settings
+        for key, pending in self.pending.waiting():
+            if pending.since + settings.reply_seconds <= now:
+                self._answer_if_possible(key, pending, whatever=True)
+        self.pending.expire(settings.round_seconds, now)
+
+    @property
+    def wake_at(self) -> float | None:
+        settings, oldest = self._settings, self.pending.oldest
+        times = [] if oldest is None else [oldest + settings.round_seconds]
+        times += [pending.since + settings.reply_seconds for _, pending in self.pending.waiting() if self._may_answer(pending)]
+        return min(times, default=None)
+
+    @property
+    def contributions(self) -> Contributions:
+        """This party's part of sums, by its secret."""
+        if self._contributions is None:
+            settings = self._settings
+            self._contributions = Contributions(
+                kernel=settings.kernel,
+                columns=settings.columns,
+                seed=settings.seed,
+                secret=self._secret.value,
+                shared=settings.shared,
+                parties=len(settings.parties),
+                own=settings.own,
+                root=settings.root,
+                mask=settings.mask,
+                bits=settings.bits,
+                noise=settings.noise,
+                place=(settings.fingerprint, self._partition),
+            )
+        return self._contributions
+
+    def party_of(self, name: str) -> int:
+        """A party's number. PeerError for a name that no other party has."""
+        if name not in self._settings.parties or name == self._settings.name:
+            raise PeerError("not_a_party", f"{name!r} is no other party of this federation")
+        return self._settings.parties.index(name)
+
+    # ----
+
+    def _check_round(self, message: Round) -> None:
+        settings = self._settings
+        if message.sender != settings.parties[settings.root]:
+            raise PeerError("not_active", f"a round of {message.sender!r}, who is not the active party")
+        if len(message.incarnations) != len(settings.parties):
+            text = f"a round with {len(message.incarnations)} incarnations of {len(settings.parties)} parties"
+            raise PeerError("malformed", text)
+        if message.purpose not in (PHASES, DISTANCES) or not message.entities:
+            raise PeerError("malformed", f"a round of purpose {message.purpose} with {len(message.entities)} entities")
+        features = sum(one.count for one in message.ranges)
+        if message.purpose == DISTANCES:
+            if features or len(message.entities) % 2:
+                raise PeerError("malformed", "a round of distances asks for features, or for an odd number of entities")
+        elif not (1e-12 <= message.bandwidth <= 1e12 and all(one.count for one in message.ranges) and message.ranges):
+            raise PeerError("malformed", f"a round of {features} features with the bandwidth {message.bandwidth:g}")
+        if features > 2 * settings.features_limit + CARRIED_BYTES or any(one.first > 2**52 for one in message.ranges):
+            raise PeerError("oversized", f"a round of {features} features")
+        count, dtype = numbers_of(message, settings.bits)
+        if count * np.dtype(dtype).itemsize > CARRIED_BYTES + 1024:
+            raise PeerError("oversized", f"a round of {count} numbers, which is more than a record holds")
+
+    def _may_answer(self, pending: PendingSum) -> bool:
+        """Whether everybody in a round is as it says."""
+        announced = pending.announced
+        return announced is not None and not pending.answered and self._peers.are_present(announced.incarnations)
+
+    def _answer_if_possible(self, key: Key, pending: PendingSum, whatever: bool = False) -> None:
+        """Put the own part in, if its columns are here; whatever: or their mean."""
+        if not self._may_answer(pending):
+            return
+        ready = self._standardisation.frozen or self._standardisation.seen >= self._settings.first_entities
+        if (pending.missing or not ready) and not whatever:
+            return
+        self._put_own_part(pending)
+        self._go_on(key, pending)
+
+    def _put_own_part(self, pending: PendingSum) -> None:
+        announced, settings = pending.announced, self._settings
+        assert announced is not None
+        rows, known = self._columns.rows(announced.entities)
+        self._standardisation.freeze()
+        standardised = self._standardisation.apply(rows, known)
+        for entity in announced.entities:
+            self._columns.ask(entity, pending.since)
+        self._figures.counts["imputed"] += int((~known).sum())
+        parts = self.contributions
+        numbers = parts.numbers(announced, pending.identity, self._peers.pair_secrets(), standardised)
+        pending.answered = True
+        pending.stage(SUM).add(numbers, known.astype(np.uint8), [settings.own])
+        for stage in self._stages(pending):
+            if stage != SUM and stage != OFF + settings.own:
+                masks = parts.own_masks(announced, stage - OFF)
+                pending.stage(stage).add(masks, np.zeros(len(announced.entities), np.uint8), [settings.own])
+
+    def _stages(self, pending: PendingSum) -> list[int]:
+        """The sums of a round: one, and with mask = "paper" one more for each owner of its features."""
+        announced = pending.announced
+        assert announced is not None
+        if self._settings.mask != "paper" or announced.purpose == DISTANCES or len(self._settings.parties) == 1:
+            return [SUM]
+        return [SUM, *(OFF + int(owner) for owner in np.unique(self.contributions.owners(announced)))]
+
+    def _size(self, pending: PendingSum, stage: int) -> tuple[int, Any]:
+        """How many numbers a sum of this stage has, and of which type."""
+        announced = pending.announced
+        assert announced is not None
+        count, dtype = numbers_of(announced, self._settings.bits)
+        if stage == SUM:
+            return count, dtype
+        return len(self.contributions.own_masks(announced, stage - OFF)), dtype
+
+    def _add(self, key: Key, pending: PendingSum, message: PartialSum) -> None:
+        if message.stage not in self._stages(pending):
+            raise PeerError("topology", f"a sum of stage {message.stage}, which the round does not have")
+        size, dtype = self._size(pending, message.stage)
+        if self.pending.add(pending, self.party_of(message.sender), message, size, dtype):
+            self._figures.counts["sums_received"] += 1
+        else:
+            self._figures.ignored["sum_again"] += 1
+
+    def _go_on(self, key: Key, pending: PendingSum) -> None:
+        """Send on what is whole; at the active party, open the sum when all of it is."""
+        if not pending.answered or self.pending.get(key) is not pending:
+            return
+        stages = [stage for stage in self._stages(pending) if stage != OFF + self._settings.own]
+        if self._settings.own == self._settings.root:
+            if all(self.pending.is_whole(pending, stage) for stage in stages):
+                self._open(key, pending, stages)
+            return
+        for stage in stages:
+            if stage not in pending.sent and self.pending.is_whole(pending, stage):
+                self._send_sum(key, pending, stage)
+        if pending.sent == set(stages):
+            self.pending.end(key)
+
+    def _send_sum(self, key: Key, pending: PendingSum, stage: int) -> None:
+        settings, sums = self._settings, pending.stage(stage)
+        assert sums.values is not None
+        assert sums.known is not None
+        parent = settings.trees[stage].parent[settings.own]
+        assert parent is not None
+        values = sums.values.astype(sums.values.dtype.newbyteorder("<"), copy=False).tobytes()
+        content = PARTIAL_SUM.encode(
+            PartialSum(
+                VERSION,
+                settings.fingerprint,
+                settings.name,
+                *key,
+                pending.identity,
+                stage,
+                sorted(sums.contributors),
+                sums.known.tobytes(),
+                values,
+            )
+        )
+        pending.sent.add(stage)
+        self._figures.counts["sums_sent"] += 1
+        self._figures.counts["sums_sent_bytes"] += len(content)
+        self._send(f"sums/{settings.parties[parent]}", content)
+
+    def _open(self, key: Key, pending: PendingSum, stages: list[int]) -> None:
+        sums = pending.stage(SUM)
+        assert sums.values is not None
+        assert sums.known is not None
+        assert pending.announced is not None
+        self.pending.end(key)
+        total = checked(sums.values)
+        if total is None:
+            self._given_up(key, pending, "masks")
+            return
+        for stage in stages:
+            if stage != SUM and (masks := pending.stage(stage).values) is not None:
+                own = self.contributions.owners(pending.announced) == stage - OFF
+                total = total.reshape(len(pending.announced.entities), -1).copy()
+                total[:, own] -= masks[: int(own.sum())]
+        self._figures.counts["sums_opened"] += 1
+        assert self.collector is not None
+        self.collector.complete(key, total.ravel(), sums.known)
+
+    def _given_up(self, key: Key, pending: PendingSum, reason: str) -> None:
+        self._figures.abandoned[reason] += 1
+        missing = sorted(set(range(len(self._settings.parties))) - pending.stage(SUM).contributors)
+        names = ", ".join(self._settings.parties[number] for number in missing[:8])
+        texts = {
+            "timeout": f"a round was not complete in {self._settings.round_seconds:g} s; no part came of {names or 'nobody'}",
+            "incarnation": "a round was given up because a party began anew",
+            "masks": "the masks of a round did not cancel: a part was damaged, or of another round. Its sum was not used",
+            "displaced": "a round was given up because too many are under way: is a party below this one away?",
+        }
+        self._notices.say(f"round_{reason}", texts[reason])
+        if self.collector is not None:
+            self.collector.abandoned(key)
+
+    def _send(self, channel: str, content: bytes) -> None:
+        self._sends.append(Send(channel, None, content, self._partition))
