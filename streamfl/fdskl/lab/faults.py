@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from streamfl.fdskl.lab.checks import check_outcome
 from streamfl.fdskl.lab.said import recorded
-from streamfl.fdskl.lab.scenario import FOR_EVER, LABELS, FdsklScenario, scenario
+from streamfl.fdskl.lab.scenario import LABELS, FdsklScenario, scenario
 from streamfl.seeding import rng_for
 from streamfl.simulation.faults.federation import Verdict, run
-from streamfl.simulation.faults.staying import GONE, Staying, of_a_process
+from streamfl.simulation.faults.staying import Staying, of_a_process
 from streamfl.simulation.faults.systems import FaultSimulation
 
 __all__ = ["FAULTS", "simulate", "simulate_liveness"]

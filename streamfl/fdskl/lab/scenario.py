@@ -39,7 +39,7 @@ class FdsklScenario:
     """A federation of masked sums under faults.
 
     dimensions: columns of each party. columns: by party and entity, all that it is ever given of it, in order. labels: by entity.
-    staying: the fault that stays, if any. absent: the party that may say no more. unreadable: partitions of its samples, or labels,
+    synchronous: every party sees everything, once, and is waited for: then each iteration is known. staying: the fault that stays, if any. absent: the party that may say no more. unreadable: partitions of its samples, or labels,
     that nobody can read. said: what roles said and used, whether it was committed or not.
     """
 
@@ -54,6 +54,7 @@ class FdsklScenario:
     labels: Mapping[str, float]
     rates: Rates
     faulty_seconds: float
+    synchronous: bool
     staying: Staying | None = None
     absent: str | None = None
     said: Said = field(default_factory=Said)
@@ -64,7 +65,7 @@ class FdsklScenario:
         faults = ", ".join(f"{name} {value:.3g}" for name, value in dataclasses.asdict(self.rates).items() if value)
         sweeps = "" if learning.sweeps is None else f", {learning.sweeps} sweeps"
         return (
-            f"masked sums, {len(self.settings.federation.parties)} parties, {self.settings.federation.active_party} is active, "
+            f"masked sums{', synchronous' if self.synchronous else ''}, {len(self.settings.federation.parties)} parties, {self.settings.federation.active_party} is active, "
             f"{aggregation.topology}, mask {aggregation.mask}, {aggregation.frequencies} frequencies, {aggregation.circle_bits} bits, "
             f"{learning.solver}, {learning.loss}, {learning.kernel}, {learning.block_instances} x {learning.block_features}, at most "
             f"{learning.features_limit}{sweeps}, {self.settings.bus.processing_guarantee}, waits {alignment.reply_seconds:.3g} s for "
@@ -161,6 +162,11 @@ class FdsklScenario:
         missing = expected - predicted
         return f"not predicted: {sorted(missing)[:3]}" if missing else ""
 
+    def readable_labels(self, bus: Bus) -> set[str]:
+        """The entities of labels that somebody can read."""
+        hidden = set() if self.staying is None else {partition for topic, partition in self.staying.places if topic == LABELS}
+        return {entity for entity in self.labels if bus.partition_of(entity.encode(), self.partitions) not in hidden}
+
     @property
     def to_be_predicted(self) -> set[str]:
         """What the active party sees, and can predict: with a party that says no more, nothing is certain."""
@@ -181,7 +187,8 @@ def scenario(seed: int) -> FdsklScenario:
 
     names = [f"p{number}" for number in range(between(2, 5))]
     active = str(draws.choice(names))
-    exactly_once = chance(0.75)
+    synchronous = chance(0.4)
+    exactly_once = synchronous or chance(0.75)
     solver, block = "newton" if chance(0.5) else "sgd", between(1, 4)
     loss = str(draws.choice(["square", "logistic", "smooth-hinge"]))
     instances = between(1, 5)
@@ -227,17 +234,22 @@ def scenario(seed: int) -> FdsklScenario:
             "rounds_in_flight": between(1, 4),
         },
         alignment={  # type: ignore[arg-type]
-            "reply_seconds": float(10 ** draws.uniform(-2.0, 0.3)),
-            "expiry_seconds": float(draws.uniform(1.0, 25.0)) if chance(0.15) else FOR_EVER,
+            "reply_seconds": FOR_EVER if synchronous else float(10 ** draws.uniform(-2.0, 0.3)),
+            "expiry_seconds": float(draws.uniform(1.0, 25.0)) if not synchronous and chance(0.2) else FOR_EVER,
             "revise": chance(0.7),
             "linger_ms": float(between(0, 50)),
             "limit": 1000,
         },
-        standardisation={"columns": chance(0.8), "first_entities": between(2, 5)},  # type: ignore[arg-type]
+        standardisation={
+            # Who waits for columns for ever cannot wait for more entities than there are.
+            "columns": not synchronous and chance(0.8),
+            "transform": "arcsinh" if chance(0.5) else "none",
+            "first_entities": between(2, 5),
+        },  # type: ignore[arg-type]
     )
     dimensions = {name: between(1, 3) for name in names}
     entities = between(70, 80) if found else between(6, 24)
-    data = _data(draws, settings, dimensions, entities, faulty_seconds)
+    data = _data(draws, settings, dimensions, entities, faulty_seconds, synchronous)
     topics = [*(f"samples-{name}" for name in names), LABELS]
     return FdsklScenario(
         seed=seed,
@@ -253,6 +265,7 @@ def scenario(seed: int) -> FdsklScenario:
         labels=data.labels,
         rates=drawn_rates(draws, seed, exactly_once),
         faulty_seconds=faulty_seconds,
+        synchronous=synchronous,
     )
 
 
@@ -267,7 +280,12 @@ class _Data:
 
 
 def _data(
-    draws: np.random.Generator, settings: FdsklSettings, dimensions: Mapping[str, int], entities: int, seconds: float
+    draws: np.random.Generator,
+    settings: FdsklSettings,
+    dimensions: Mapping[str, int],
+    entities: int,
+    seconds: float,
+    synchronous: bool,
 ) -> _Data:
     """Columns that come together or late, or never, or anew; labels, mostly later."""
     data = _Data()
@@ -276,10 +294,10 @@ def _data(
         begins = float(draws.uniform(0.0, seconds) * draws.random()) if number < entities else 0.0
         own: list[Reading] = []
         for name, dimension in dimensions.items():
-            if draws.random() < 0.1:
+            if not synchronous and draws.random() < 0.1:
                 continue
             at = begins + (float(draws.exponential(2.0)) if draws.random() < 0.2 else 0.0)
-            for _ in range(1 + int(draws.random() < 0.15)):
+            for _ in range(1 + int(not synchronous and draws.random() < 0.15)):
                 content: dict[str, Any] = {"id": entity, "x": draws.normal(size=dimension).tolist()}
                 data.columns.setdefault((name, entity), []).append(content["x"])
                 own.append(Reading(f"samples-{name}", entity, content, at, True))
