@@ -13,5 +13,6 @@ SYSTEM = System(
     kinds=("fdskl-worker",),
     roles="streamfl.fdskl.roles:ROLES",
     rank=2,
+    faults="streamfl.fdskl.lab.faults:FAULTS",
     sources={"fdskl-worker": "streamfl.simulation.sources:entity_samples"},
 )
