@@ -13,5 +13,6 @@ SYSTEM = System(
     kinds=("fdskl-worker",),
     roles="streamfl.fdskl.roles:ROLES",
     rank=2,
+    simulate="streamfl.fdskl.lab.simulate:simulate",
     sources={"fdskl-worker": "streamfl.simulation.sources:entity_samples"},
 )
