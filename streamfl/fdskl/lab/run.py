@@ -103,7 +103,7 @@ def run_kernel(
 
     columns: by party, the names of its columns.
     epochs: so many passes, each in an order of its own; all columns are there from the beginning, and labels come for one iteration
-    after the other. In a later pass an entity that the window has let go is shown again before its label. None: one pass in the
+    after the other. In a later pass an entity that the window has let go is shown again. None: one pass in the
     table's order, an entity's label coming after ``label_delay`` more entities.
     network_delay: virtual seconds of a message.
     watch: told the share that is done.
@@ -201,13 +201,14 @@ def _in_epochs(federation: KernelFederation, shown: NDArray[np.int64], count: in
     federation.run()
     for begin in range(0, len(shown), size):
         entities = shown[begin : begin + size].tolist()
-        held = federation.held
-        gone = [one for one in entities if str(one) not in held.labelled and held.forecasts.get(str(one)) is None]
+        federation.write_labels(entities)
+        federation.run()
+        # Its label came when the window had let it go, so its columns are waited for.
+        forecasts = federation.held.forecasts
+        gone = [one for one in entities if (found := forecasts.get(str(one))) is not None and found.label is not None]
         if gone:
             federation.write_samples(gone)
             federation.run()
-        federation.write_labels(entities)
-        federation.run()
         yield min(1.0, (begin + size) / len(shown))
 
 
