@@ -53,7 +53,7 @@ class KernelLearningSection(Section):
     bandwidth: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
     """The distance at which entities become unlike. Left out: the median distance between entities, from masked sums, before the
     first feature is drawn."""
-    bandwidth_multiplier: float = Field(default=1.0, gt=0, le=1e3, allow_inf_nan=False)
+    bandwidth_multiplier: float = Field(default=0.7, gt=0, le=1e3, allow_inf_nan=False)
     """Of that median."""
     solver: Literal["newton", "sgd"] = "newton"
     """`newton`: a block of features at a time is solved for over the window. `sgd`: the paper's stochastic gradient."""
@@ -61,7 +61,7 @@ class KernelLearningSection(Section):
     """So many random features are kept; then the oldest give way to new ones."""
     block_features: int = Field(default=128, ge=1, le=MOST_FEATURES)
     """So many random features an iteration."""
-    block_instances: int = Field(default=1024, ge=1, le=1_000_000)
+    block_instances: int = Field(default=256, ge=1, le=1_000_000)
     """So many new labels make an iteration."""
     window: int = Field(default=20_000, ge=1, le=10_000_000)
     """With `newton`: so many labelled entities are learnt from, the latest ones."""
@@ -77,7 +77,7 @@ class KernelLearningSection(Section):
     columns_share: float = Field(default=1.0, gt=0, le=1, allow_inf_nan=False)
     """With this probability a random feature looks at a column. Below 1 the model is of sums over few columns, which many tables
     are. A feature that looks at one column shows it to the active party, up to scale and shift."""
-    regularisation: float = Field(default=1e-6, gt=0, le=1e6, allow_inf_nan=False)
+    regularisation: float = Field(default=1e-5, gt=0, le=1e6, allow_inf_nan=False)
     """lambda of lambda |f|^2 / 2."""
     step: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
     """With `sgd`: gamma. Times the regularisation it is below 1."""
@@ -147,6 +147,8 @@ class StandardisationSection(Section):
 
     columns: bool = True
     """`false`: columns are used as they come."""
+    transform: Literal["arcsinh", "none"] = "arcsinh"
+    """Of every number before that: `arcsinh` is a logarithm of large numbers of either sign, and leaves small ones as they are."""
     first_entities: int = Field(default=256, ge=2, le=1_000_000)
     """Mean and deviation are of all entities seen before the first answer, of so many at least; then they stay. Fewer are taken
     after alignment.reply_seconds."""

@@ -140,11 +140,13 @@ class Standardisation:
     parts: where they are remembered.
     count: columns.
     wanted: False: columns are used as they come.
+    transform: arcsinh: of every number before anything else; none.
     """
 
-    def __init__(self, parts: ChangedParts, count: int, wanted: bool) -> None:
+    def __init__(self, parts: ChangedParts, count: int, wanted: bool, transform: str = "none") -> None:
         self._parts = parts
         self._wanted = wanted
+        self._transform = transform
         self.seen = 0
         self.frozen = not wanted
         self._mean, self._squares = np.zeros(count), np.zeros(count)
@@ -153,6 +155,7 @@ class Standardisation:
         """One more entity, (columns,); of no effect once frozen."""
         if self.frozen:
             return
+        columns = self._transformed(columns)
         self.seen += 1
         before = columns - self._mean
         self._mean += before / self.seen
@@ -167,12 +170,16 @@ class Standardisation:
 
     def apply(self, rows: NDArray[np.float64], known: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Rows with mean 0 and deviation 1, (n, columns); 0, the mean, for entities that are not known."""
+        rows = self._transformed(rows)
         if self._wanted:
             deviation = np.sqrt(self._squares / max(1, self.seen))
             rows = (rows - self._mean) / np.where(deviation > 0, deviation, 1.0)
         rows = np.clip(rows, -FAR_OUT, FAR_OUT)
         rows[~known] = 0.0
         return np.asarray(rows)
+
+    def _transformed(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.arcsinh(numbers) if self._transform == "arcsinh" else numbers
 
     def restore(self, value: bytes) -> None:
         kept = msgspec.msgpack.decode(value, type=_Moments)

@@ -47,7 +47,7 @@ class WorkerPartition:
         count = len(settings.columns)
         self.peers = Peers(self.parts, settings.parties, settings.own, settings.entropy)
         self.columns = OwnColumns(self.parts, count, settings.expiry, settings.limit, figures.forgotten)
-        self.standardisation = Standardisation(self.parts, count, settings.standardise)
+        self.standardisation = Standardisation(self.parts, count, settings.standardise, settings.transform)
         self.secret = Secret(self.parts, settings.secret, settings.secret_is_given)
         self._life = _Life()
         self._sends: list[Send] = []

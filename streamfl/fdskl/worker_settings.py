@@ -36,6 +36,7 @@ class WorkerSettings:
     limit: int
     features_limit: int
     standardise: bool
+    transform: str
     first_entities: int
     noise: InputNoise | None
     entropy: Callable[[], bytes]
