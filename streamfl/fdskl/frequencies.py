@@ -42,8 +42,8 @@ class SpectralDensity:
     Source: Rahimi & Recht 2007, theorem 1.
     bandwidth: in units of the inputs.
     matern_nu: smoothness, from 1/2 to 50.
-    share: with this probability a feature looks at a column, and its frequency there is divided by sqrt(share); otherwise it is 0. The
-        kernel is then one of sums over few columns. 1: every feature looks at every column.
+    share: with this probability a feature looks at a column, and its frequency there is divided by sqrt(share); otherwise it is 0.
+        The kernel is then one of sums over few columns. 1: every feature looks at every column.
     """
 
     kernel: Literal["gaussian", "laplacian", "matern"]
