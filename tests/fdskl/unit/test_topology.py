@@ -82,8 +82,8 @@ def test_the_two_trees_are_totally_different() -> None:
 
 
 def test_where_no_tree_or_ring_is_totally_different_is_what_is_said() -> None:
-    """Protects the docstring: with three parties, each T1 has a pair, which is all of T2 where the third owns the feature and one of
-    the pair is the root; with two there is nothing to compare; and rings are alike where the owner is the last of T1.
+    """Protects the docstring: with three parties, each T1 has a pair, which is all of T2 where the third owns the feature and one
+    of the pair is the root; with two there is nothing to compare; and rings are alike where the owner is the last of T1.
     """
     for pair, third in (((0, 1), 2), ((0, 2), 1), ((1, 2), 0)):
         root, other = pair
