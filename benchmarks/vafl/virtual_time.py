@@ -20,8 +20,9 @@ from itertools import product
 from pathlib import Path
 
 from benchmarks.vafl.accuracy import NETWORK, PARTIES, read, settings
+from streamfl.simulation.vertical import epoch_orders
 from streamfl.vafl.lab.federation import Delay, VerticalFederation
-from streamfl.vafl.lab.run import adapted, epoch_orders
+from streamfl.vafl.lab.run import adapted
 
 TARGET = 0.97
 LOOKS_A_PASS = 100
@@ -92,7 +93,7 @@ def seconds_to_target(delays: str, rule: str, seed: int, target: float) -> tuple
         federation.write_labels(range(table.learnt))
         # The fastest party's share of all embeddings is the largest.
         fastest = math.ceil(MOST_PASSES * len(inputs) / sum(min(DELAYS[delays]) / delay for delay in DELAYS[delays]))
-        order = epoch_orders(chosen, table.learnt, fastest).ravel().tolist()
+        order = epoch_orders(chosen.federation.seed, table.learnt, fastest).ravel().tolist()
 
         def there() -> bool:
             nonlocal first, lasting

@@ -13,6 +13,7 @@ SYSTEM = System(
     kinds=("fdskl-worker",),
     roles="streamfl.fdskl.roles:ROLES",
     rank=2,
-    faults="streamfl.fdskl.lab.faults:FAULTS",
+    simulate="streamfl.fdskl.lab.simulate:simulate",
     sources={"fdskl-worker": "streamfl.simulation.sources:entity_samples"},
+    faults="streamfl.fdskl.lab.faults:FAULTS",
 )

@@ -95,7 +95,10 @@ class Peers:
         return peer is not None and any(life.number == number for life in peer.lives)
 
     def hear(self, party: int, message: Incarnation) -> bool:
-        """A party says that a life of it has begun. Returns whether another was its latest. PeerError for a key of another number."""
+        """A party says that a life of it has begun. Returns whether another was its latest.
+
+        PeerError for a key of another number.
+        """
         if len(message.public) != PUBLIC_BYTES or life_number(message.public) != message.number:
             raise PeerError("malformed", f"incarnation {message.number} of {message.sender!r} has a key of another number")
         known = self._peers.get(party)

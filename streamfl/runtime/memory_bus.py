@@ -364,6 +364,10 @@ class _Log:
         start = bisect_left(self._records, offset, key=lambda record: record.offset)
         return self._records[start : None if limit is None else start + limit]
 
+    def drop(self, offset: int) -> None:
+        """Forget what stands before an offset."""
+        del self._records[: bisect_left(self._records, offset, key=lambda record: record.offset)]
+
     def edges(self, count: int) -> list[Record]:
         return self._records if len(self._records) <= 2 * count else self._records[:count] + self._records[-count:]
 

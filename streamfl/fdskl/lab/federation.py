@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -10,22 +11,26 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.fdskl.active import ActivePartition
 from streamfl.fdskl.config import WORKER, FdsklSettings
+from streamfl.fdskl.contributions import InputNoise
 from streamfl.fdskl.messages import Prediction
 from streamfl.fdskl.worker import FdsklWorker
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
-from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection
+from streamfl.simulation.network import NetworkBus, Traffic
 
-__all__ = ["KernelFederation"]
+__all__ = ["BETWEEN", "KernelFederation"]
 
 LABELS = "labels"
-# Records that a worker takes at once.
-POLL = 10_000
+# What parties say to one another.
+BETWEEN = ("incarnations", "rounds", "sums", "revisions")
+# Numbers that are computed at once where a model is evaluated.
+EVALUATED = 2**22
 
 
 class KernelFederation:
@@ -37,6 +42,7 @@ class KernelFederation:
     labels: (entities,).
     label_range: of the labels.
     delay: virtual seconds from a worker's turn to the next.
+    network_delay: virtual seconds from one party to another.
     """
 
     def __init__(
@@ -47,18 +53,23 @@ class KernelFederation:
         labels: NDArray[np.float64],
         label_range: tuple[float, float] = (0.0, 1.0),
         delay: float = 0.001,
+        network_delay: float = 0.0,
     ) -> None:
         settings = settings.without_keys()
         self.settings = settings
         self.inputs = inputs
         self.labels = labels
         self.now = self.begin = 1_000.0
+        self._moved = self.now
         self._delay = delay
         self._columns = columns
-        self.bus = MemoryBus(clock=lambda: self.now)
+        self.bus = NetworkBus(clock=lambda: self.now, delay=network_delay)
         self._encode = msgspec.msgpack.Encoder().encode
         section = EntityLabelsSection(topic=LABELS, format="msgpack", label="y", label_range=label_range)
         federation = settings.federation
+        self.bus.between = {f"{federation.name}.{name}.{kind}" for name in federation.parties for kind in BETWEEN}
+        # A secret is made up here, so none is read.
+        aggregation = settings.aggregation.model_copy(update={"secret_file": None})
         self.workers: dict[str, Worker] = {}
         for name, names in zip(federation.parties, columns, strict=True):
             update = {
@@ -66,6 +77,7 @@ class KernelFederation:
                 "party": PartySection(name=name),
                 "samples": EntitySamplesSection(topic=f"samples-{name}", format="msgpack", features=list(names)),
                 "labels": section if name == federation.active_party else None,
+                "aggregation": aggregation,
             }
             self.workers[name] = self._start(settings.model_copy(update=update), name)
 
@@ -78,9 +90,14 @@ class KernelFederation:
         return self.roles[self.settings.federation.active_party]
 
     @property
+    def held(self) -> ActivePartition:
+        """What the active party holds of the one partition."""
+        return self.active.active_partition(0)
+
+    @property
     def seconds(self) -> float:
-        """Virtual seconds since the beginning."""
-        return self.now - self.begin
+        """Virtual seconds from the beginning until something moved last."""
+        return self._moved - self.begin
 
     def write_samples(self, entities: Sequence[int]) -> None:
         """Let every party have its columns of these entities."""
@@ -105,32 +122,56 @@ class KernelFederation:
             for worker in self.workers.values():
                 while worker.step(0.0):
                     moved = True
-            self.now += self._delay
             if moved:
+                self._moved = self.now
+                self.now += self._delay
                 continue
-            wake = min((at for role in self.roles.values() if (at := role.wake_at) is not None), default=None)
-            if not any(role.waiting for role in self.roles.values()) or wake is None:
+            arrival = self.bus.next_arrival(self.now)
+            wake = min((at for role in self.roles.values() if (at := role.wake_at) is not None), default=math.inf)
+            if not any(role.waiting for role in self.roles.values()):
+                wake = math.inf
+            if min(arrival, wake) == math.inf:
                 return
-            self.now = max(self.now, wake)
+            self.now = max(self.now + self._delay, min(arrival, wake))
 
     def predictions(self) -> list[Prediction]:
         """All that were published, in order."""
         topic = f"{self.settings.federation.name}.predictions"
         return [msgspec.json.decode(record.value or b"", type=Prediction) for record in self.bus.read(topic)]
 
-    def evaluate(self, inputs: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-        """f of other entities by the present model, computed with every party's own frequencies: (n,)."""
-        active = self.active.active_partition(0)
-        expansion = active.model.snapshot()
+    def traffic(self, kind: str) -> Traffic:
+        """What parties said to one another of this kind, one of ``BETWEEN``."""
+        counts = [count for topic, count in self.bus.traffic.items() if topic.endswith(f".{kind}")]
+        return Traffic(sum(one.messages for one in counts), sum(one.bytes for one in counts))
+
+    def figure(self, party: str, name: str) -> float:
+        """A measurement of a party's, over all of its labels."""
+        return sum(one.value for one in self.workers[party].measure() if one.name == name)
+
+    def standardised(self, inputs: Sequence[NDArray[np.float64]], absent: str | None = None) -> list[NDArray[np.float64]]:
+        """By party, other entities' columns as its features see them, (n, columns); the mean of those of an absent party."""
+        rows = []
+        for (name, role), own in zip(self.roles.items(), inputs, strict=True):
+            known = np.full(len(own), name != absent)
+            rows.append(role.partition(0).standardisation.apply(own, known))
+        return rows
+
+    def evaluate(self, inputs: Sequence[NDArray[np.float64]], absent: str | None = None) -> NDArray[np.float64]:
+        """f of other entities by the present model, computed with every party's own frequencies and without noise: (n,).
+
+        absent: a party that knows none of them.
+        """
+        expansion, count = self.held.model.snapshot(), len(inputs[0])
+        outputs = np.zeros(count)
         if not len(expansion.alphas):
-            return np.zeros(len(inputs[0]))
-        phases: Any = 0.0
-        for role, own in zip(self.roles.values(), inputs, strict=True):
-            task = role.partition(0)
-            rows = task.standardisation.apply(own, np.ones(len(own), np.bool_))
-            ranges = [(one.first, one.count) for one in expansion.ranges]
-            phases = phases + task.sums.contributions.frequencies(expansion.bandwidth).partial_phases(rows, ranges)
-        return expansion.evaluate(np.sqrt(2.0) * np.cos(phases))
+            return outputs
+        ranges = [(one.first, one.count) for one in expansion.ranges]
+        rows = self.standardised(inputs, absent)
+        drawn = [role.partition(0).sums.contributions.frequencies(expansion.bandwidth) for role in self.roles.values()]
+        for part in _parts(count, max(1, EVALUATED // len(expansion.alphas))):
+            phases: Any = sum(one.partial_phases(own[part], ranges) for one, own in zip(drawn, rows, strict=True))
+            outputs[part] = expansion.evaluate(np.sqrt(2.0) * np.cos(phases))
+        return outputs
 
     def close(self) -> None:
         for worker in self.workers.values():
@@ -146,7 +187,14 @@ class KernelFederation:
         # Others are to compute the same figures.
         draws = rng_for(settings.federation.seed, "fdskl", "simulation", name)
         own = replace(role.settings, secret=draws.bytes(32), entropy=lambda: draws.bytes(32))
+        privacy = settings.privacy
+        if privacy.input_norm is not None and privacy.input_noise is not None:
+            own = replace(own, noise=InputNoise(privacy.input_norm, privacy.input_noise, draws.bytes(32).hex()))
         role.settings = own
         worker.step(0.0)
         worker.step(0.0)
         return worker
+
+
+def _parts(count: int, size: int) -> Iterator[slice]:
+    return (slice(begin, begin + size) for begin in range(0, count, size))

@@ -15,8 +15,9 @@ from streamfl.simulation.laboratory import Report
 from streamfl.simulation.parties import Delay
 from streamfl.simulation.pictures import picture_over_time
 from streamfl.simulation.tables import numbers, read_data
+from streamfl.simulation.vertical import VerticalTable
 from streamfl.vafl.config import COORDINATOR, VaflFederation, VaflSettings, VerticalLearningSection
-from streamfl.vafl.lab.run import VerticalOutcome, VerticalTable
+from streamfl.vafl.lab.run import VerticalOutcome
 from streamfl.vafl.lab.simulate import run_with_bar
 
 __all__ = ["demo"]

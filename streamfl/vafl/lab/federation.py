@@ -23,28 +23,18 @@ from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection
 from streamfl.simulation.parties import Delay
+from streamfl.simulation.vertical import VerticalFigures
 from streamfl.vafl.config import COORDINATOR, PARTY, VaflSettings
 from streamfl.vafl.coordinator import VaflCoordinator
 from streamfl.vafl.party import VaflParty
 from streamfl.wire import record_size
 
-__all__ = ["VerticalFederation", "VerticalFigures"]
+__all__ = ["VerticalFederation"]
 
 LABELS = "labels"
 # Of a party's samples that lie unread, in multiples of what it takes at once.
 AHEAD = 4
 _LARGEST_BATCH = 4000
-
-
-@dataclass(frozen=True)
-class VerticalFigures:
-    """How a federation stands. ``seconds``: virtual. ``accuracy`` of classes, ``mse`` of numbers, ``auc`` of two classes."""
-
-    seconds: float
-    accuracy: float | None
-    mse: float | None
-    auc: float | None
-    loss: float
 
 
 class _Network(MemoryBus):

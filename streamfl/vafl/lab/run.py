@@ -16,14 +16,14 @@ from streamfl.learning.accuracy import area_under_curve
 from streamfl.records.samples import DataError
 from streamfl.role import ConfigurationError
 from streamfl.runtime.worker import Worker
-from streamfl.seeding import rng_for
 from streamfl.simulation.parties import Delay
+from streamfl.simulation.vertical import VerticalFigures, VerticalTable, epoch_orders
 from streamfl.vafl.config import VaflSettings
-from streamfl.vafl.lab.federation import VerticalFederation, VerticalFigures
+from streamfl.vafl.lab.federation import VerticalFederation
 from streamfl.vafl.messages import EMBEDDING, REPLY, Prediction
 from streamfl.wire import decode_array
 
-__all__ = ["LOOKS", "VerticalOutcome", "VerticalTable", "adapted", "epoch_orders", "run_vertical"]
+__all__ = ["LOOKS", "VerticalOutcome", "adapted", "run_vertical"]
 
 # So many times the test set is looked at during a run.
 LOOKS = 20
@@ -31,25 +31,6 @@ LOOKS = 20
 MOST_SHOWN = 50_000_000
 # Virtual time in which nothing that is replayed expires.
 FOR_EVER = 1e12
-
-
-@dataclass(frozen=True)
-class VerticalTable:
-    """What the parties know, in the order of federation.parties: (entities, own features) each. labels: (entities,), as the loss
-    has them. The last ``test`` entities are not learnt from.
-    """
-
-    inputs: Sequence[NDArray[np.float64]]
-    labels: NDArray[np.float64]
-    test: int
-
-    @property
-    def learnt(self) -> int:
-        """How many entities are learnt from, the first ones."""
-        return len(self.labels) - self.test
-
-    def part(self, rows: slice) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
-        return [own[rows] for own in self.inputs], self.labels[rows]
 
 
 @dataclass(frozen=True)
@@ -158,7 +139,7 @@ def run_vertical(
     )
     with closing(federation):
         initial = federation.parameters if trace else {}
-        orders = epoch_orders(settings, count, epochs)
+        orders = epoch_orders(settings.federation.seed, count, epochs)
         history = [federation.evaluate(test_inputs, test_labels)]
         known = 0 if epochs is None else count
         federation.write_labels(range(known))
@@ -244,14 +225,6 @@ def adapted(settings: VaflSettings, entities: int, epochs: int | None, label_del
     learning = learning.model_copy(update={"in_flight": learning.in_flight or learning.batch_size})
     kept = {"keep": True, "limit": max(alignment.limit, entities), "expiry_seconds": FOR_EVER}
     return settings.model_copy(update={"learning": learning, "alignment": alignment.model_copy(update=kept)})
-
-
-def epoch_orders(settings: VaflSettings, entities: int, epochs: int | None) -> NDArray[np.int64]:
-    """(passes, entities)."""
-    if epochs is None:
-        return np.arange(entities)[np.newaxis]
-    seed = settings.federation.seed
-    return np.array([rng_for(seed, "simulate", "epoch", epoch).permutation(entities) for epoch in range(epochs)])
 
 
 def _forgotten(head: Worker) -> dict[str, int]:

@@ -21,7 +21,6 @@ from streamfl.settings import load_settings
 from streamfl.simulation.laboratory import Asked, Report
 from streamfl.simulation.parties import (
     LONGEST_DELAY,
-    TEST_FRACTION,
     Delay,
     DelayDistribution,
     DelayDistributionOption,
@@ -33,16 +32,14 @@ from streamfl.simulation.parties import (
     SplitOption,
     TestFractionOption,
     delays_of,
-    split_columns,
 )
-from streamfl.simulation.tables import input_names, numbers, read_data, unread_columns
+from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table
 from streamfl.vafl.config import COORDINATOR, VaflSettings
-from streamfl.vafl.lab.run import VerticalOutcome, VerticalTable, run_vertical
+from streamfl.vafl.lab.run import VerticalOutcome, run_vertical
 from streamfl.vafl.models import output_loss
 
 __all__ = ["run_with_bar", "simulate", "vertical_rows"]
 
-FEWEST_SHARES = 2
 CoordinatorDelayOption = Annotated[
     float | None, typer.Option(help="Virtual seconds that the coordinator takes for one upload of a party; left out: 0.")
 ]
@@ -63,15 +60,7 @@ def simulate(
     """Run coordinator and parties on the memory bus, and say how well and at what cost they learnt."""
     settings = _read(asked.config, asked.label, asked.seed)
     names = settings.federation.parties
-    if split is None:
-        raise ConfigurationError(f"--split is missing: say which columns each of {', '.join(names)} has, such as {names[0]}=0:5")
-    if online and epochs is not None:
-        raise ConfigurationError("--epochs has no meaning with --online, which is one pass in the order of the file")
-    if not online and label_delay is not None:
-        raise ConfigurationError("--label-delay has no meaning without --online: in epochs all labels are there from the beginning")
-    fraction = TEST_FRACTION if test_fraction is None else test_fraction
-    if not 0 < fraction < 1:
-        raise ConfigurationError(f"--test-fraction {fraction:g}: a number between 0 and 1 is expected")
+    split, fraction = checked_options(names, split, epochs, online, label_delay, test_fraction)
     own_delays = delays_of(delays, delay_distribution or DelayDistribution.CONSTANT, names)
     for option, value in (("--network-delay", network_delay), ("--coordinator-delay", coordinator_delay)):
         if value is not None and not 0 <= value <= LONGEST_DELAY:
@@ -203,40 +192,19 @@ def _table(
     settings: VaflSettings, location: str, label: str, split: str, fraction: float
 ) -> tuple[VerticalTable, _Scales, int]:
     """The table as the parties have it; DataError if it cannot be learnt from."""
-    table = read_data(location)
-    offered = input_names(table, None, (label,), location)
-    own = split_columns(split, settings.federation.parties, offered, list(table.columns), label)
-    unread_columns(table, offered, (label,))
-    used = list(dict.fromkeys(name for names in own for name in names))
-    if label not in table.columns:
-        raise DataError(f"{location}: no column {label} (there are: {', '.join(table.columns)})")
-    inputs, labels = numbers(table, used, location), numbers(table, [label], location)[:, 0]
-    present = np.isfinite(inputs).all(axis=1) & np.isfinite(labels)
-    inputs, labels = inputs[present], labels[present]
-    test = math.ceil(fraction * len(labels))
-    learnt = len(labels) - test
-    if learnt < FEWEST_SHARES:
-        raise DataError(f"{location}: {len(labels)} usable rows leave {learnt} to learn from, {test} to measure on")
-    label_range = (0.0, 1.0)
-    if settings.learning.loss == "square":
-        label_range = float(labels[:learnt].min()), float(labels[:learnt].max())
-        if label_range[0] == label_range[1]:
-            raise DataError(f"{location}: the label {label} is {label_range[0]:g} in every row: there is nothing to learn")
-        labels = (labels - label_range[0]) / (label_range[1] - label_range[0])
+    dealt = deal_table(location, label, split, settings.federation.parties, fraction, settings.learning.loss == "square")
+    table = dealt.table
     loss = output_loss(settings)
-    for value in np.unique(labels):
+    for value in np.unique(table.labels):
         if not loss.accepts(float(value)):
             expected = f"one of 0 .. {max(loss.outputs, 2) - 1}"
             raise DataError(
                 f"{location}: the label {label} is {value:g} somewhere, {expected} is expected with "
                 f'learning.loss = "{settings.learning.loss}"'
             )
-    columns, norms = [], []
-    for names in own:
-        part = inputs[:, [used.index(name) for name in names]]
-        norms.append(_norm(part[:learnt]))
-        columns.append(part / norms[-1])
-    return VerticalTable(columns, labels, test), _Scales(norms, label_range), int((~present).sum())
+    norms = [_norm(part[: table.learnt]) for part in table.inputs]
+    columns = [part / norm for part, norm in zip(table.inputs, norms, strict=True)]
+    return VerticalTable(columns, table.labels, table.test), _Scales(norms, dealt.label_range), dealt.dropped
 
 
 def _norm(inputs: NDArray[np.float64]) -> float:

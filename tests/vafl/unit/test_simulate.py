@@ -13,9 +13,10 @@ from command_line import run_command
 from numpy.typing import NDArray
 
 from streamfl.records.samples import DataError
+from streamfl.simulation.vertical import VerticalTable
 from streamfl.vafl.config import VaflSettings
 from streamfl.vafl.lab.federation import Delay, VerticalFederation
-from streamfl.vafl.lab.run import VerticalTable, run_vertical
+from streamfl.vafl.lab.run import run_vertical
 
 CONFIG = """
 [federation]

@@ -1,0 +1,267 @@
+"""A federation on a table, in epochs or in one pass: what it came to, and what others need to compute it again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.fdskl.config import FdsklSettings
+from streamfl.fdskl.lab.federation import BETWEEN, KernelFederation
+from streamfl.fdskl.lab.trace import trace_of
+from streamfl.fdskl.losses import loss_named
+from streamfl.fdskl.topology import hops
+from streamfl.learning.accuracy import area_under_curve
+from streamfl.records.samples import DataError
+from streamfl.simulation.vertical import VerticalFigures, VerticalTable, epoch_orders
+
+__all__ = ["LOOKS", "KernelOutcome", "figures_of", "run_kernel", "shown_order"]
+
+# So many times the test set is looked at during a run.
+LOOKS = 20
+# Virtual time in which nothing that is replayed expires.
+FOR_EVER = 1e12
+
+
+@dataclass(frozen=True)
+class KernelOutcome:
+    """How a federation ended.
+
+    final: on the test entities. absent: as final, when the party of this name knows none of them. progressive: of the last
+    prediction of each entity that came before it was learnt from, None in epochs. history: on the test entities, over virtual time.
+    iterations: of learning. features, features_dropped: that are kept, and that gave way. traffic: by kind, messages between
+    parties and their bytes. abandoned: rounds given up, by reason. forgotten: of the active party, by reason. parties: by name.
+    bandwidth: of the kernel, None before it is known. trace: arrays by name, if they were asked for.
+    """
+
+    settings: FdsklSettings
+    entities: int
+    test_entities: int
+    seconds: float
+    final: VerticalFigures
+    absent: dict[str, VerticalFigures]
+    progressive: VerticalFigures | None
+    history: list[VerticalFigures]
+    iterations: int
+    features: int
+    features_dropped: int
+    rounds: int
+    traffic: dict[str, dict[str, int]]
+    abandoned: dict[str, int]
+    forgotten: dict[str, int]
+    rows_dropped: int
+    parties: dict[str, dict[str, int]]
+    bandwidth: float | None
+    trace: dict[str, NDArray[Any]]
+
+    def summary(self) -> dict[str, Any]:
+        """Everything but arrays, ready for JSON. messages, bytes: between parties. hops: of one sum."""
+        federation, aggregation = self.settings.federation, self.settings.aggregation
+        return {
+            "entities": self.entities,
+            "test_entities": self.test_entities,
+            **_measures(self.final),
+            "absent": {name: _measures(figures) for name, figures in self.absent.items()},
+            "progressive": None if self.progressive is None else _measures(self.progressive),
+            "virtual_seconds": self.seconds,
+            "active": federation.active_party,
+            "iterations": self.iterations,
+            "features": self.features,
+            "features_dropped": self.features_dropped,
+            "bandwidth": self.bandwidth,
+            "rounds": self.rounds,
+            "messages": sum(one["messages"] for one in self.traffic.values()),
+            "bytes": sum(one["bytes"] for one in self.traffic.values()),
+            "traffic": self.traffic,
+            "hops": hops(aggregation.topology, len(federation.parties)),
+            "abandoned": sum(self.abandoned.values()),
+            "abandoned_rounds": self.abandoned,
+            "forgotten_entities": self.forgotten,
+            "rows_dropped": self.rows_dropped,
+            "parties": self.parties,
+            "history": [asdict(one) for one in self.history],
+        }
+
+
+def run_kernel(
+    settings: FdsklSettings,
+    table: VerticalTable,
+    columns: Sequence[Sequence[str]],
+    *,
+    epochs: int | None = 1,
+    label_delay: int = 0,
+    network_delay: float = 0.0,
+    trace: bool = False,
+    watch: Callable[[float], None] = lambda share: None,
+) -> KernelOutcome:
+    """Let the federation learn from the table's first entities.
+
+    columns: by party, the names of its columns.
+    epochs: so many passes, each in an order of its own; all columns are there from the beginning, and labels come for one iteration
+    after the other. In a later pass an entity that the window has let go is shown again. None: one pass in the
+    table's order, an entity's label coming after ``label_delay`` more entities.
+    network_delay: virtual seconds of a message.
+    watch: told the share that is done.
+    DataError if the federation diverged.
+    """
+    count = table.learnt
+    settings = _adapted(settings, count, epochs)
+    inputs, labels = table.part(slice(count))
+    test_inputs, test_labels = table.part(slice(count, None))
+    loss = settings.learning.loss
+    federation = KernelFederation(settings, inputs, columns, labels, network_delay=network_delay)
+
+    def look(absent: str | None = None) -> VerticalFigures:
+        return figures_of(federation.evaluate(test_inputs, absent), test_labels, loss, federation.seconds)
+
+    with closing(federation):
+        federation.run()
+        history = [look()]
+        size = settings.learning.block_instances
+        if epochs is None:
+            shown = np.arange(count)
+            steps = _one_pass(federation, count, size, label_delay)
+        else:
+            shown = shown_order(epoch_orders(settings.federation.seed, count, epochs), size)
+            steps = _in_epochs(federation, shown, count, size)
+        for share in steps:
+            if share * LOOKS >= len(history):
+                history.append(look())
+            watch(share)
+        final = look()
+        if not math.isfinite(final.loss):
+            raise DataError(
+                "the federation diverged: its loss is no finite number; choose a smaller learning.step or a larger "
+                "learning.regularisation"
+            )
+        history.append(final)
+        names, active = settings.federation.parties, settings.federation.active_party
+        model = federation.held.model
+        iterations = int(federation.figure(active, "iterations"))
+        return KernelOutcome(
+            settings=settings,
+            entities=count,
+            test_entities=table.test,
+            seconds=federation.seconds,
+            final=final,
+            absent={name: look(name) for name in names} if len(names) > 1 else {},
+            progressive=_progressive(federation, labels, loss) if epochs is None else None,
+            history=history,
+            iterations=iterations,
+            features=model.kept,
+            features_dropped=model.dropped,
+            rounds=int(federation.figure(active, "rounds_announced")),
+            traffic={kind: asdict(federation.traffic(kind)) for kind in BETWEEN},
+            abandoned=_by_reason(federation, active, "abandoned_rounds"),
+            forgotten=_by_reason(federation, active, "forgotten_forecasts"),
+            rows_dropped=int(federation.figure(active, "rows_dropped")),
+            parties={name: _party_figures(federation, name) for name in names},
+            bandwidth=model.bandwidth,
+            trace=trace_of(federation, table, shown, iterations) if trace else {},
+        )
+
+
+def figures_of(outputs: NDArray[np.float64], labels: NDArray[np.float64], loss: str, seconds: float = 0.0) -> VerticalFigures:
+    """Of f at entities with these labels: 0 and 1 of classes, or numbers."""
+    if not len(outputs):
+        return VerticalFigures(seconds, None, None, None, math.nan)
+    if loss == "square":
+        mse = float(np.square(outputs - labels).mean())
+        return VerticalFigures(seconds, None, mse, None, mse)
+    right = float(((outputs >= 0) == (labels > 0.5)).mean())
+    area = area_under_curve(outputs, labels)
+    value = float(np.mean(loss_named(loss).value(outputs, 2 * labels - 1)))
+    return VerticalFigures(seconds, right, None, None if math.isnan(area) else area, value)
+
+
+def shown_order(orders: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """All passes one after the other, so that no ``size`` labels of an iteration are twice of the same entity.
+
+    orders: (passes, entities). Where a pass ends within an iteration, entities of it that the next pass would bring into the same
+    iteration come later in that pass.
+    """
+    count = orders.shape[1]
+    shown = orders[:1].ravel()
+    for order in orders[1:]:
+        left = len(shown) % size
+        rest = shown[len(shown) - left :]
+        again = np.isin(order, rest)
+        first = order[~again][: min(size - left, count) if left else 0]
+        shown = np.concatenate([shown, first, order[~np.isin(order, first)]])
+    return shown
+
+
+def _in_epochs(federation: KernelFederation, shown: NDArray[np.int64], count: int, size: int) -> Iterator[float]:
+    federation.write_samples(range(count))
+    federation.run()
+    for begin in range(0, len(shown), size):
+        entities = shown[begin : begin + size].tolist()
+        federation.write_labels(entities)
+        federation.run()
+        # Its label came when the window had let it go, so its columns are waited for.
+        forecasts = federation.held.forecasts
+        gone = [one for one in entities if (found := forecasts.get(str(one))) is not None and found.label is not None]
+        if gone:
+            federation.write_samples(gone)
+            federation.run()
+        yield min(1.0, (begin + size) / len(shown))
+
+
+def _one_pass(federation: KernelFederation, count: int, size: int, label_delay: int) -> Iterator[float]:
+    """Entities up to the one whose coming brings the last label of an iteration; so each is predicted as if all came one by one."""
+    shown = known = 0
+    while known < count:
+        coming = min(count, shown + (size if shown else label_delay % size or size))
+        if coming > shown:
+            federation.write_samples(range(shown, coming))
+            federation.run()
+        due = max(known, coming - label_delay) if coming > shown else min(count, known + size)
+        shown = coming
+        if due > known:
+            federation.write_labels(range(known, due))
+            federation.run()
+            known = due
+        yield known / count
+
+
+def _adapted(settings: FdsklSettings, entities: int, epochs: int | None) -> FdsklSettings:
+    """In epochs nothing that is replayed expires, and an iteration has no more labels than there are."""
+    if epochs is None:
+        return settings
+    learning, alignment = settings.learning, settings.alignment
+    size = min(learning.block_instances, entities)
+    # An sgd iteration looks at its own labels only: with a longer window nothing has to be shown twice.
+    window = max(learning.window, entities) if learning.solver == "sgd" else learning.window
+    kept = {"limit": max(alignment.limit, entities), "expiry_seconds": FOR_EVER}
+    return settings.model_copy(
+        update={
+            "learning": learning.model_copy(update={"block_instances": size, "window": window}),
+            "alignment": alignment.model_copy(update=kept),
+        }
+    )
+
+
+def _measures(figures: VerticalFigures) -> dict[str, float | None]:
+    return {name: value for name, value in asdict(figures).items() if name != "seconds"}
+
+
+def _by_reason(federation: KernelFederation, party: str, figure: str) -> dict[str, int]:
+    measured = federation.workers[party].measure()
+    return {dict(one.labels)["reason"]: int(one.value) for one in measured if one.name == figure}
+
+
+def _party_figures(federation: KernelFederation, name: str) -> dict[str, int]:
+    figures = ("samples", "rounds", "sums_sent", "sums_sent_bytes", "revisions_sent", "imputed")
+    return {figure: int(federation.figure(name, figure)) for figure in figures}
+
+
+def _progressive(federation: KernelFederation, labels: NDArray[np.float64], loss: str) -> VerticalFigures:
+    """Of each entity's last prediction; entities that got none are left out."""
+    last = {int(one.entity): one.score for one in federation.predictions()}
+    own = labels[list(last)] if last else labels[:0]
+    return figures_of(np.array(list(last.values()), np.float64), own, loss, federation.seconds)

@@ -1,0 +1,188 @@
+"""``streamfl simulate`` of one table whose columns are dealt to parties that learn a kernel model of it by masked sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from pydantic import model_validator
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from streamfl.console import say
+from streamfl.fdskl.config import WORKER, FdsklSettings
+from streamfl.fdskl.lab.run import KernelOutcome, run_kernel
+from streamfl.records.samples import DataError
+from streamfl.role import ConfigurationError
+from streamfl.settings import load_settings
+from streamfl.simulation.laboratory import Asked, Report
+from streamfl.simulation.parties import (
+    LONGEST_DELAY,
+    EpochsOption,
+    LabelDelayOption,
+    NetworkDelayOption,
+    OnlineOption,
+    SplitOption,
+    TestFractionOption,
+)
+from streamfl.simulation.vertical import DealtTable, VerticalTable, checked_options, deal_table
+
+__all__ = ["kernel_rows", "run_with_bar", "simulate"]
+
+ActiveOption = Annotated[str | None, typer.Option(help="The party that knows the labels; left out: federation.active.")]
+
+
+class _Members(FdsklSettings):
+    """A file of any member, or of none: who the others are has to be known before the active one can be thought of."""
+
+    @model_validator(mode="after")
+    def _is_a_whole_member(self) -> _Members:
+        return self
+
+
+def simulate(
+    asked: Asked,
+    split: SplitOption = None,
+    active: ActiveOption = None,
+    network_delay: NetworkDelayOption = None,
+    epochs: EpochsOption = None,
+    online: OnlineOption = False,
+    label_delay: LabelDelayOption = None,
+    test_fraction: TestFractionOption = None,
+) -> Report:
+    """Run all parties on the memory bus, and say how well and at what cost they learnt."""
+    settings = _read(asked.config, asked.label, active, asked.seed)
+    names = settings.federation.parties
+    split, fraction = checked_options(names, split, epochs, online, label_delay, test_fraction)
+    if network_delay is not None and not 0 <= network_delay <= LONGEST_DELAY:
+        raise ConfigurationError(f"--network-delay {network_delay:g}: a number of seconds, 0 to {LONGEST_DELAY:,}, is expected")
+    square = settings.learning.loss == "square"
+    dealt = deal_table(asked.data, asked.label, split, names, fraction, square)
+    dealt = _as_classes(dealt, asked, settings)
+    if dealt.dropped:
+        say(f"{dealt.dropped} rows have no number in some column and are left out")
+    passes = None if online else epochs or 1
+    outcome = run_with_bar(
+        settings, dealt.table, dealt.columns, passes, label_delay or 0, network_delay or 0.0, asked.trace
+    )
+    _tell(outcome)
+    low, high = dealt.label_range
+    mse = outcome.final.mse
+    figures = {
+        **outcome.summary(),
+        "mse_original_units": None if mse is None else mse * (high - low) ** 2,
+        "label_range": dealt.label_range,
+        "epochs": passes,
+        "label_delay": label_delay or 0,
+        "dropped_rows": dealt.dropped,
+    }
+    return Report(f"Kernel federation on {asked.data}", kernel_rows(outcome), figures, arrays=outcome.trace)
+
+
+def run_with_bar(
+    settings: FdsklSettings,
+    table: VerticalTable,
+    columns: Sequence[Sequence[str]],
+    epochs: int | None,
+    label_delay: int = 0,
+    network_delay: float = 0.0,
+    trace: bool = False,
+) -> KernelOutcome:
+    """Run the federation, with a bar on stderr."""
+    shown = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"), TimeRemainingColumn())
+    with Progress(*shown, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("labels", total=1.0)
+        return run_kernel(
+            settings,
+            table,
+            columns,
+            epochs=epochs,
+            label_delay=label_delay,
+            network_delay=network_delay,
+            trace=trace,
+            watch=lambda share: bar.update(task, completed=share),
+        )
+
+
+def kernel_rows(outcome: KernelOutcome) -> list[tuple[str, str]]:
+    """What was measured and its value, ready to print."""
+    summary = outcome.summary()
+    rows = [("Entities", f"{outcome.entities:,} of {len(outcome.parties)} parties, {outcome.test_entities:,} more to measure on")]
+    for title, figures in (
+        ("test entities", summary),
+        ("before each label", summary["progressive"]),
+        *((f"test entities, {name} absent", figures) for name, figures in summary["absent"].items()),
+    ):
+        for text, name in (("Accuracy", "accuracy"), ("AUC", "auc"), ("MSE", "mse")):
+            if figures is not None and figures[name] is not None:
+                rows.append((f"{text}, {title}", f"{figures[name]:.4f}"))
+    bandwidth = "not known yet" if outcome.bandwidth is None else f"{outcome.bandwidth:.4g}"
+    rows += [
+        ("Iterations", f"{outcome.iterations:,}"),
+        ("Random features", f"{outcome.features:,} kept, {outcome.features_dropped:,} dropped, bandwidth {bandwidth}"),
+        ("Virtual time", f"{outcome.seconds:,.1f} s"),
+        ("Rounds", f"{outcome.rounds:,} of {summary['hops']} hops, {summary['abandoned']:,} abandoned"),
+        ("Messages between parties", f"{summary['messages']:,}, {summary['bytes']:,} bytes"),
+        ("Entities forgotten", _counts(outcome.forgotten)),
+    ]
+    return rows
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{reason} {count:,}" for reason, count in counts.items() if count) or "0"
+
+
+def _tell(outcome: KernelOutcome) -> None:
+    """What a user would wonder about."""
+    settings, forgotten = outcome.settings, outcome.forgotten
+    if not outcome.iterations:
+        learning = settings.learning
+        say(
+            f"nothing was learnt: {outcome.entities:,} labels came, and an iteration takes learning.block_instances = "
+            f"{learning.block_instances:,}, the first one at least 64 where learning.bandwidth is left out"
+        )
+    if forgotten["displaced"]:
+        say(
+            f"{forgotten['displaced']:,} entities gave way to others before they were learnt from: raise alignment.limit = "
+            f"{settings.alignment.limit} to more entities than wait for their label at a time"
+        )
+
+
+def _read(config: Path, label: str, active: str | None, seed: int | None) -> FdsklSettings:
+    """The settings of ``config``, whichever member's they are, checked as the active party's."""
+    own: dict[str, Any] = {} if seed is None else {"seed": seed}
+    if active is not None:
+        own["active"] = active
+    members = load_settings(config, _Members, {"federation": own, "bus": {"url": "memory://"}})
+    # What a member needs for itself comes from the data here; what all share is checked as it is for ``run``.
+    sections: dict[str, Any] = {
+        "federation": own,
+        "bus": {"url": "memory://"},
+        "role": {"kind": WORKER},
+        "party": {"name": members.federation.active_party},
+        "samples": {"topic": "samples", "features": "columns", "dimension": 1},
+        "labels": {"topic": "labels", "label": label, "label_range": (0.0, 1.0)},
+    }
+    return load_settings(config, FdsklSettings, sections)
+
+
+def _as_classes(dealt: DealtTable, asked: Asked, settings: FdsklSettings) -> DealtTable:
+    """Labels of classes as 0 and 1; many tables write them -1 and 1."""
+    if settings.learning.loss == "square":
+        return dealt
+    table = dealt.table
+    values = np.unique(table.labels).tolist()
+    if values == [-1.0, 1.0]:
+        say("labels are -1 and 1 here; `streamfl run` takes 0 and 1")
+        return replace(dealt, table=replace(table, labels=(table.labels + 1) / 2))
+    wrong = [value for value in values if value not in (0.0, 1.0)]
+    if wrong:
+        raise DataError(
+            f"{asked.data}: the label {asked.label} is {wrong[0]:g} somewhere, 0 or 1 is expected with "
+            f'learning.loss = "{settings.learning.loss}"'
+        )
+    return dealt

@@ -1,0 +1,57 @@
+"""What others need to compute a run again, without this code: columns, labels, draws, who was learnt from when, and the outcome."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.fdskl.lab.federation import KernelFederation
+from streamfl.simulation.vertical import VerticalTable
+
+__all__ = ["trace_of"]
+
+
+def trace_of(
+    federation: KernelFederation, table: VerticalTable, shown: NDArray[np.int64], iterations: int
+) -> dict[str, NDArray[Any]]:
+    """Arrays by name. Features are all that were drawn, kept or dropped; i counts them.
+
+    inputs/PARTY: its columns of all entities, standardised, (entities, columns).
+    frequencies/PARTY: omega_i on its columns, (features, columns).
+    phases, owners: b_i, and the number of the party that drew it, (features,).
+    labels: as the loss has them, -1 and 1 of classes, (entities,).
+    instances: with ``sgd``, the entities of each iteration, (T, B).
+    kept: first feature that is kept, and the one after the last, (2,). alphas: of those.
+    scale: the common factor that is in ``alphas``. bandwidth: of the kernel. entities: those from this one on are the test rows.
+    predictions: f of the test rows, (test,).
+    """
+    settings, model = federation.settings, federation.held.model
+    learning = settings.learning
+    expansion = model.snapshot()
+    first, last = expansion.first, expansion.first + len(expansion.alphas)
+    rows = federation.standardised(table.inputs)
+    arrays: dict[str, NDArray[Any]] = {
+        "labels": table.labels if learning.loss == "square" else 2 * table.labels - 1,
+        "entities": np.array(table.learnt),
+        "kept": np.array([first, last]),
+        "alphas": expansion.alphas,
+        "scale": np.array(model.scale),
+        "bandwidth": np.array(expansion.bandwidth),
+        "predictions": federation.evaluate(table.part(slice(table.learnt, None))[0]),
+    }
+    phases = np.zeros(last)
+    for (name, role), own in zip(federation.roles.items(), rows, strict=True):
+        arrays[f"inputs/{name}"] = own
+        if not last:
+            continue
+        drawn = role.partition(0).sums.contributions.frequencies(expansion.bandwidth)
+        arrays[f"frequencies/{name}"] = drawn.frequencies(0, last)
+        arrays["owners"] = drawn.owners(0, last)
+        phases += drawn.offsets(0, last)
+    arrays["phases"] = phases
+    if learning.solver == "sgd":
+        size = learning.block_instances
+        arrays["instances"] = shown[: iterations * size].reshape(iterations, size)
+    return arrays

@@ -1,0 +1,93 @@
+"""A bus in memory whose messages between members take time, are counted, and are gone once they were read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from streamfl.role import Record
+from streamfl.runtime.bus import Outgoing, Step, TopicPartition
+from streamfl.runtime.memory_bus import MemoryBus, MemorySession
+from streamfl.wire import encoded_size
+
+__all__ = ["NetworkBus", "Traffic"]
+
+
+@dataclass
+class Traffic:
+    """What was written to a topic. bytes: with keys, headers and framing."""
+
+    messages: int = 0
+    bytes: int = 0
+
+
+class NetworkBus(MemoryBus):
+    """A memory bus; the topics in ``between`` are of a network.
+
+    Their records can be read ``delay`` seconds after they were written, and are forgotten when their reader has committed: each has
+    one reader, and a long run would fill memory with them.
+
+    clock: virtual seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float], delay: float = 0.0) -> None:
+        super().__init__(clock=clock)
+        self.delay = delay
+        self.between: set[str] = set()
+        self.traffic: dict[str, Traffic] = {}
+        # When the oldest record that nobody could read yet can be read; an estimate from below.
+        self._next = math.inf
+
+    @property
+    def session_type(self) -> type[MemorySession]:
+        return _NetworkSession
+
+    def next_arrival(self, now: float) -> float:
+        """When the next record that is on its way arrives; inf: none is."""
+        return self._next if self._next > now else math.inf
+
+    def _append(self, records: Sequence[Outgoing]) -> None:
+        super()._append(records)
+        for record in records:
+            if record.topic in self.between:
+                counted = self.traffic.setdefault(record.topic, Traffic())
+                counted.messages += 1
+                counted.bytes += encoded_size(record.key, record.value, record.headers)
+
+    def arrived(self, place: TopicPartition, position: int, limit: int) -> list[Record]:
+        """The records from a position on that can be read now."""
+        records = self._log(*place).since(position, limit)
+        if not self.delay or place[0] not in self.between:
+            return records
+        now = self.clock()
+        there = [record for record in records if record.timestamp + self.delay <= now]
+        if len(there) < len(records):
+            self._next = min(self._next if self._next > now else math.inf, records[len(there)].timestamp + self.delay)
+        return there
+
+    def read_until(self, place: TopicPartition, offset: int) -> None:
+        """The reader of a place has committed: what stands before is not needed any more."""
+        if place[0] in self.between:
+            self._log(*place).drop(offset)
+
+
+class _NetworkSession(MemorySession):
+    def _take_records(self, taken: list[Record], max_records: int) -> None:
+        bus = self._bus
+        assert isinstance(bus, NetworkBus)
+        places = [place for place in self._positions if place not in self._paused]
+        # As in memory: another one goes first each time.
+        self._turn += 1
+        start = self._turn % len(places) if places else 0
+        for place in places[start:] + places[:start]:
+            records = bus.arrived(place, self._positions[place], max_records - len(taken))
+            if records:
+                self._positions[place] = records[-1].offset + 1
+                taken += records
+
+    def _apply(self, step: Step) -> None:
+        super()._apply(step)
+        assert isinstance(self._bus, NetworkBus)
+        for place, offset in step.positions.items():
+            self._bus.read_until(place, offset)

@@ -1,0 +1,126 @@
+"""A table whose columns are dealt to parties: how it is read, what of it is learnt from, and in which order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.records.samples import DataError
+from streamfl.role import ConfigurationError
+from streamfl.seeding import rng_for
+from streamfl.simulation.parties import TEST_FRACTION, split_columns
+from streamfl.simulation.tables import input_names, numbers, read_data, unread_columns
+
+__all__ = ["DealtTable", "VerticalFigures", "VerticalTable", "checked_options", "deal_table", "epoch_orders"]
+
+FEWEST_ROWS = 2
+
+
+@dataclass(frozen=True)
+class VerticalFigures:
+    """How a federation stands. ``seconds``: virtual. ``accuracy`` of classes, ``mse`` of numbers, ``auc`` of two classes."""
+
+    seconds: float
+    accuracy: float | None
+    mse: float | None
+    auc: float | None
+    loss: float
+
+
+@dataclass(frozen=True)
+class VerticalTable:
+    """What the parties know, in the order of federation.parties: (entities, own features) each. labels: (entities,), as the loss
+    has them. The last ``test`` entities are not learnt from.
+    """
+
+    inputs: Sequence[NDArray[np.float64]]
+    labels: NDArray[np.float64]
+    test: int
+
+    @property
+    def learnt(self) -> int:
+        """How many entities are learnt from, the first ones."""
+        return len(self.labels) - self.test
+
+    def part(self, rows: slice) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
+        return [own[rows] for own in self.inputs], self.labels[rows]
+
+
+@dataclass(frozen=True)
+class DealtTable:
+    """A file's rows that have a number in every column.
+
+    table: the numbers as they are there, labels of numbers from 0 to 1 by ``label_range``.
+    columns: by party, the names of its columns.
+    label_range: what became 0 and 1.
+    dropped: rows that were left out.
+    """
+
+    table: VerticalTable
+    columns: list[list[str]]
+    label_range: tuple[float, float]
+    dropped: int
+
+
+def checked_options(
+    parties: Sequence[str],
+    split: str | None,
+    epochs: int | None,
+    online: bool,
+    label_delay: int | None,
+    test_fraction: float | None,
+) -> tuple[str, float]:
+    """What ``--split`` says, and the share to measure on; ConfigurationError if these options do not go together."""
+    if split is None:
+        raise ConfigurationError(
+            f"--split is missing: say which columns each of {', '.join(parties)} has, such as {parties[0]}=0:5"
+        )
+    if online and epochs is not None:
+        raise ConfigurationError("--epochs has no meaning with --online, which is one pass in the order of the file")
+    if not online and label_delay is not None:
+        raise ConfigurationError("--label-delay has no meaning without --online: in epochs all labels are there from the beginning")
+    fraction = TEST_FRACTION if test_fraction is None else test_fraction
+    if not 0 < fraction < 1:
+        raise ConfigurationError(f"--test-fraction {fraction:g}: a number between 0 and 1 is expected")
+    return split, fraction
+
+
+def deal_table(location: str, label: str, split: str, parties: Sequence[str], fraction: float, square: bool) -> DealtTable:
+    """The table as the parties have it; DataError if it cannot be learnt from.
+
+    fraction: of the rows, the last ones, to measure on.
+    square: whether labels are numbers, which are brought to 0 .. 1 by those that are learnt from.
+    """
+    table = read_data(location)
+    offered = input_names(table, None, (label,), location)
+    own = split_columns(split, parties, offered, list(table.columns), label)
+    unread_columns(table, offered, (label,))
+    used = list(dict.fromkeys(name for names in own for name in names))
+    if label not in table.columns:
+        raise DataError(f"{location}: no column {label} (there are: {', '.join(table.columns)})")
+    inputs, labels = numbers(table, used, location), numbers(table, [label], location)[:, 0]
+    present = np.isfinite(inputs).all(axis=1) & np.isfinite(labels)
+    inputs, labels = inputs[present], labels[present]
+    test = math.ceil(fraction * len(labels))
+    learnt = len(labels) - test
+    if learnt < FEWEST_ROWS:
+        raise DataError(f"{location}: {len(labels)} usable rows leave {learnt} to learn from, {test} to measure on")
+    label_range = (0.0, 1.0)
+    if square:
+        label_range = float(labels[:learnt].min()), float(labels[:learnt].max())
+        if label_range[0] == label_range[1]:
+            raise DataError(f"{location}: the label {label} is {label_range[0]:g} in every row: there is nothing to learn")
+        labels = (labels - label_range[0]) / (label_range[1] - label_range[0])
+    parts = [inputs[:, [used.index(name) for name in names]] for names in own]
+    return DealtTable(VerticalTable(parts, labels, test), own, label_range, int((~present).sum()))
+
+
+def epoch_orders(seed: int, entities: int, epochs: int | None) -> NDArray[np.int64]:
+    """Which entity is shown when, (passes, entities): in each pass in an order of its own; None: once, in the table's order."""
+    if epochs is None:
+        return np.arange(entities)[np.newaxis]
+    return np.array([rng_for(seed, "simulate", "epoch", epoch).permutation(entities) for epoch in range(epochs)])
