@@ -14,5 +14,5 @@ SYSTEM = System(
     roles="streamfl.fdskl.roles:ROLES",
     rank=2,
     simulate="streamfl.fdskl.lab.simulate:simulate",
-    sources={"fdskl-worker": "streamfl.simulation.sources:entity_samples"},
+    sources={"fdskl-worker": "streamfl.simulation.sources:entity_samples_and_labels"},
 )
