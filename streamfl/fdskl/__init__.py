@@ -14,5 +14,7 @@ SYSTEM = System(
     roles="streamfl.fdskl.roles:ROLES",
     rank=2,
     simulate="streamfl.fdskl.lab.simulate:simulate",
+    demo="streamfl.fdskl.lab.demo:demo",
+    dashboard="streamfl.fdskl.lab.dashboard:DASHBOARD",
     sources={"fdskl-worker": "streamfl.simulation.sources:entity_samples_and_labels"},
 )
