@@ -17,4 +17,5 @@ SYSTEM = System(
     demo="streamfl.fdskl.lab.demo:demo",
     dashboard="streamfl.fdskl.lab.dashboard:DASHBOARD",
     sources={"fdskl-worker": "streamfl.simulation.sources:entity_samples_and_labels"},
+    faults="streamfl.fdskl.lab.faults:FAULTS",
 )

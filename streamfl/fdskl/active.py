@@ -146,6 +146,7 @@ class ActivePartition:
         if since is not None and since + self._active.linger <= now:
             self._gather(full_only=False)
         self.forecasts.expire(now)
+        self._again = {entity for entity in self._again if self.forecasts.get(entity) is not None}
 
     def set_back(self, now: float) -> None:
         """The clock was ahead."""

@@ -19,6 +19,8 @@ FRACTION_BITS = {32: 32, 64: 53}
 
 # Numbers of a pass: what is between the steps stays in the processor's caches.
 BLOCK = 16_384
+# A float64 of 1.5 * 2^52 has steps of 1. So what is added to it is rounded, to even in the middle, and is its last 51 bits.
+ROUNDING, MOST_ROUNDED = 1.5 * 2.0**52, 2.0**51
 
 
 def number_type(bits: int) -> np.dtype[Any]:
@@ -31,25 +33,32 @@ def number_type(bits: int) -> np.dtype[Any]:
 def to_circle(phases: NDArray[np.float64], bits: int) -> NDArray[Any]:
     """round(2^f fraction(phase / 2 pi)) 2^(bits - f) modulo 2^bits, f = 32 or 53: the phases' shape, uint32 or uint64.
 
-    A phase is moved by pi 2^-32 at most, so that sqrt(2) cos of a sum of q of them is off by at most sqrt(2) q pi 2^-32.
+    A phase is moved by pi 2^-32 at most, so that sqrt(2) cos of a sum of q of them is off by at most sqrt(2) q pi 2^-32. It is
+    also moved by 2^-52 of its size, as float64 numbers are.
 
-    phases: radians, of any size; ValueError where one is not finite.
+    phases: radians; ValueError where one is not finite.
     bits: 32 or 64.
     """
     dtype = number_type(bits)
     phases = np.ascontiguousarray(phases, dtype=np.float64)
     numbers = np.empty(phases.shape, dtype)
     flat, result = phases.reshape(-1), numbers.reshape(-1)
-    scale, shift = 2.0 ** FRACTION_BITS[bits], dtype.type(bits - FRACTION_BITS[bits])
+    steps = np.empty(min(BLOCK, len(flat)))
     for start in range(0, len(flat), BLOCK):
-        turns = flat[start : start + BLOCK] * (0.5 / math.pi)
-        if not np.isfinite(turns).all():
-            raise ValueError("a phase is not finite")
-        turns -= np.floor(turns)
-        turns *= scale
-        # The last half step before a whole turn is rounded up to one, which is 0: the cast drops it.
-        whole = np.rint(turns, out=turns).astype(np.int64)
-        result[start : start + BLOCK] = whole if bits == 32 else whole.view(np.uint64) << shift
+        part = flat[start : start + BLOCK]
+        with np.errstate(over="ignore"):
+            step = np.multiply(part, 2.0**32 / (2 * math.pi), out=steps[: len(part)])
+        if not (step.max() < MOST_ROUNDED and step.min() > -MOST_ROUNDED):
+            _drop_turns(step)
+        if bits == 32:
+            step += ROUNDING
+            result[start : start + BLOCK] = step.view(np.uint64)
+        else:
+            step *= 2.0**-32
+            step -= np.floor(step)
+            step *= 2.0**53
+            # The last half step before a whole turn is rounded up to one, which is 0: the shift drops it.
+            result[start : start + BLOCK] = np.rint(step, out=step).astype(np.int64).view(np.uint64) << np.uint64(11)
     return numbers
 
 
@@ -63,3 +72,11 @@ def from_circle(numbers: NDArray[Any]) -> NDArray[np.float64]:
     if bits == 64:
         numbers = numbers >> np.uint64(bits - FRACTION_BITS[bits])
     return np.asarray(numbers * (2 * math.pi * 2.0 ** -FRACTION_BITS[bits]), dtype=np.float64)
+
+
+def _drop_turns(steps: NDArray[np.float64]) -> None:
+    """From phases as 2^-32 turns, without the whole turns of those that have too many; ValueError where one is not finite."""
+    if not np.isfinite(steps).all():
+        raise ValueError("a phase is not finite")
+    far = np.abs(steps) >= MOST_ROUNDED
+    steps[far] = np.fmod(steps[far], 2.0**32)

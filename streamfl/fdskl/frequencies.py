@@ -25,7 +25,7 @@ from streamfl.seeding import philox_key
 __all__ = ["Frequencies", "SpectralDensity"]
 
 # Features that are drawn together, fewer of many columns.
-CHUNK, CHUNK_NUMBERS = 256, 2**20
+CHUNK, CHUNK_NUMBERS = 1024, 2**20
 # Numbers that are kept once drawn: 64 MB. What does not fit is drawn again.
 KEPT_NUMBERS = 2**23
 
@@ -42,8 +42,8 @@ class SpectralDensity:
     Source: Rahimi & Recht 2007, theorem 1.
     bandwidth: in units of the inputs.
     matern_nu: smoothness, from 1/2 to 50.
-    share: with this probability a feature looks at a column, and its frequency there is divided by sqrt(share); otherwise it is 0. The
-        kernel is then one of sums over few columns. 1: every feature looks at every column.
+    share: with this probability a feature looks at a column, and its frequency there is divided by sqrt(share); otherwise it is 0.
+        The kernel is then one of sums over few columns. 1: every feature looks at every column.
     """
 
     kernel: Literal["gaussian", "laplacian", "matern"]
@@ -97,7 +97,7 @@ class Frequencies:
         self._chosen = [_Stream(seed, secret, "chosen", name) for name in columns]
         self._chunk = max(1, min(CHUNK, CHUNK_NUMBERS // (len(columns) + 1)))
         self._most_chunks = max(1, KEPT_NUMBERS // (self._chunk * (len(columns) + 1)))
-        self._chunks: dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
+        self._chunks: dict[int, NDArray[np.float64]] = {}
 
     @property
     def fingerprint(self) -> str:
@@ -151,28 +151,27 @@ class Frequencies:
         inputs = np.asarray(inputs, np.float64)
         if inputs.ndim != 2 or inputs.shape[1] != len(self._columns):
             raise ValueError(f"inputs of shape {inputs.shape} have not {len(self._columns)} columns")
+        # With a one behind the inputs, the product adds the offsets at no cost.
+        inputs = np.hstack([inputs, np.ones((len(inputs), 1))])
         result = np.empty((len(inputs), sum(count for _, count in ranges)))
         at = 0
         for first, count in ranges:
-            for frequencies, offsets in self._drawn(first, count):
-                part = result[:, at : at + len(offsets)]
-                np.matmul(inputs, frequencies.T, out=part)
-                part += offsets
-                at += len(offsets)
+            for drawn in self._drawn(first, count):
+                np.matmul(inputs, drawn.T, out=result[:, at : at + len(drawn)])
+                at += len(drawn)
         return result
 
-    def _drawn(self, first: int, count: int) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-        """Frequencies and offsets of the range, chunk after chunk; what was drawn before is not drawn again while it is kept."""
+    def _drawn(self, first: int, count: int) -> Iterator[NDArray[np.float64]]:
+        """Frequencies of the range, offsets in the last column, chunk after chunk: drawn once, while they are kept."""
         end = first + count
         for number in range(first // self._chunk, -(-end // self._chunk)):
             start = number * self._chunk
             if number not in self._chunks:
                 while len(self._chunks) >= self._most_chunks:
                     del self._chunks[next(iter(self._chunks))]
-                self._chunks[number] = self.frequencies(start, self._chunk), self.offsets(start, self._chunk)
-            frequencies, offsets = self._chunks[number]
-            part = slice(max(first - start, 0), end - start)
-            yield frequencies[part], offsets[part]
+                drawn = self.frequencies(start, self._chunk), self.offsets(start, self._chunk)
+                self._chunks[number] = np.hstack([drawn[0], drawn[1][:, None]])
+            yield self._chunks[number][max(first - start, 0) : end - start]
 
 
 class _Stream:

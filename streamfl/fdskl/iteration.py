@@ -154,7 +154,10 @@ class SgdIteration(Iteration):
         self._features = np.zeros((len(self._entities), kept + learning.block_features))
 
     def questions(self) -> Iterator[Question]:
-        return self._asked(self._entities, [*self._expansion.ranges, self._model.newest])
+        yield from self._asked(self._entities, [*self._expansion.ranges, self._model.newest])
+        if not self._left:
+            # All entities were forgotten meanwhile.
+            self._end()
 
     def _take(
         self, rows: list[int], features: NDArray[np.float64], question: Question, known: NDArray[np.uint8]

@@ -21,13 +21,16 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from numpy.typing import NDArray
 
 from streamfl.fdskl.circle import number_type
-from streamfl.fdskl.keystream import keystream
+from streamfl.fdskl.keystream import Keystream, keystream
 from streamfl.identity.keys import derive
 
 __all__ = ["CHECK_WORDS", "Incarnation", "checked", "life_number", "mask_key", "masked", "one_time_mask", "paper_mask"]
 
 CHECK_WORDS = 2
 """Numbers behind those of a round that are 0 before the mask: 64 bits or more, whose sum is 0 if all masks have cancelled."""
+
+# Of a part of a message that all its keystreams are added to while it stays in the processor's caches.
+BLOCK_BYTES = 131_072
 
 
 class Incarnation:
@@ -90,12 +93,8 @@ def one_time_mask(
     count: how many numbers.
     bits: 32 or 64.
     """
-    if own in pair_secrets:
-        raise ValueError("a party is not its own peer")
     total = np.zeros(count, number_type(bits))
-    for peer, secret in pair_secrets.items():
-        numbers = keystream(mask_key(secret, round_id, purpose, bits), count, bits)
-        (np.add if own < peer else np.subtract)(total, numbers, out=total)
+    _add_mask(total, pair_secrets, own, round_id, purpose)
     return total
 
 
@@ -106,9 +105,9 @@ def masked(
 
     numbers: (n,) uint32 or uint64. The others are as for :func:`one_time_mask`.
     """
-    count = len(numbers)
-    result = one_time_mask(pair_secrets, own, round_id, purpose, count + CHECK_WORDS, 8 * numbers.dtype.itemsize)
-    result[:count] += numbers
+    result = np.zeros(len(numbers) + CHECK_WORDS, numbers.dtype)
+    result[: len(numbers)] = numbers
+    _add_mask(result, pair_secrets, own, round_id, purpose)
     return result
 
 
@@ -131,3 +130,20 @@ def paper_mask(secret: bytes, first: int, count: int) -> NDArray[np.float64]:
     """
     numbers = keystream(derive(secret, b"fdskl paper masks"), count, 64, first)
     return np.asarray((numbers >> np.uint64(11)) * (2 * math.pi * 2.0**-53), dtype=np.float64)
+
+
+def _add_mask(total: NDArray[Any], pair_secrets: Mapping[int, bytes], own: int, round_id: bytes, purpose: bytes) -> None:
+    if own in pair_secrets:
+        raise ValueError("a party is not its own peer")
+    bits = 8 * total.dtype.itemsize
+    streams = [
+        (np.add if own < peer else np.subtract, Keystream(mask_key(secret, round_id, purpose, bits), bits))
+        for peer, secret in pair_secrets.items()
+    ]
+    drawn = np.empty(min(len(total), BLOCK_BYTES // total.dtype.itemsize), total.dtype)
+    for start in range(0, len(total), max(1, len(drawn))):
+        part = total[start : start + len(drawn)]
+        numbers = drawn[: len(part)]
+        for combine, stream in streams:
+            stream.fill(numbers)
+            combine(part, numbers, out=part)

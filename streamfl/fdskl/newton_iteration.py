@@ -24,8 +24,8 @@ class NewtonIteration(Iteration):
 
     While there is room the blocks are new. Then the kept ones have their turn, the oldest first. Where ``sweeps`` is given, a block
     that has had as many turns gives way to a new one, at most one in an iteration. f of each entity is kept from iteration to
-    iteration, and so are its features as far as the cache has room. So only new features are asked for; of an entity that is new, or
-    not in the cache, all are.
+    iteration, and so are its features as far as the cache has room. So only new features are asked for; of an entity that is new,
+    or not in the cache, all are.
     """
 
     def __init__(

@@ -18,13 +18,22 @@ __all__ = ["PUBLIC_BYTES", "Peers"]
 
 PUBLIC_BYTES = 32
 KEY = b"peer/"
+# Lives of a party that are remembered. Its messages may be written twice, or by a process that has lost the partition, so the last
+# that was heard of need not be the present one.
+MOST_LIVES = 8
 
 
-class _Peer(msgspec.Struct, array_like=True):
-    """number, public: of its latest incarnation. revisions: whose numbers were heard."""
+class _Life(msgspec.Struct, array_like=True):
+    """number, public: of an incarnation."""
 
     number: Count
     public: bytes
+
+
+class _Peer(msgspec.Struct, array_like=True):
+    """lives: the one that was heard of last at the end. revisions: whose numbers were heard."""
+
+    lives: list[_Life] = []
     revisions: list[Run] = []
 
 
@@ -44,7 +53,8 @@ class Peers:
         self._names = names
         self._own = own
         self._peers: dict[int, _Peer] = {}
-        self._secrets: dict[int, bytes] = {}
+        # By party and incarnation.
+        self._secrets: dict[tuple[int, int], bytes] = {}
         self.incarnation = OwnIncarnation(entropy())
         self.told: int | None = None
 
@@ -65,34 +75,58 @@ class Peers:
 
     def number_of(self, party: int) -> int:
         """The latest incarnation of a party; KeyError if it was never heard of."""
-        return self.incarnation.number if party == self._own else self._peers[party].number
+        return self.incarnation.number if party == self._own else self._peers[party].lives[-1].number
 
-    def are_present(self, numbers: Sequence[int]) -> bool:
-        """Whether these are the incarnations of all parties, as far as is known."""
-        return self.complete and list(numbers) == self.numbers
+    def know(self, numbers: Sequence[int]) -> bool:
+        """Whether these are incarnations of all parties, this one's present one among them.
+
+        Which of another's is the present one it knows itself, and answers to no other.
+        """
+        return self.complete and all(
+            number == self.incarnation.number
+            if party == self._own
+            else any(life.number == number for life in self._peers[party].lives)
+            for party, number in enumerate(numbers)
+        )
+
+    def knows(self, party: int, number: int) -> bool:
+        """Whether this incarnation of another party was heard of."""
+        peer = self._peers.get(party)
+        return peer is not None and any(life.number == number for life in peer.lives)
 
     def hear(self, party: int, message: Incarnation) -> bool:
-        """A party says that a life of it has begun. Returns whether that is new. PeerError for a key that fits no number."""
+        """A party says that a life of it has begun. Returns whether another was its latest.
+
+        PeerError for a key of another number.
+        """
         if len(message.public) != PUBLIC_BYTES or life_number(message.public) != message.number:
             raise PeerError("malformed", f"incarnation {message.number} of {message.sender!r} has a key of another number")
         known = self._peers.get(party)
-        if known is not None and known.number == message.number:
+        if known is not None and known.lives[-1].number == message.number:
             return False
         try:
             secret = self.incarnation.pair_secret(message.public)
         except ValueError as error:
             raise PeerError("malformed", f"incarnation {message.number} of {message.sender!r}: {error}") from None
-        self._secrets[party] = secret
-        self._peers[party] = peer = _Peer(message.number, message.public, [] if known is None else known.revisions)
+        self._secrets[party, message.number] = secret
+        peer = self._peers.setdefault(party, _Peer())
+        peer.lives = [life for life in peer.lives if life.number != message.number]
+        peer.lives.append(_Life(message.number, message.public))
+        for gone in peer.lives[:-MOST_LIVES]:
+            self._secrets.pop((party, gone.number), None)
+        peer.lives = peer.lives[-MOST_LIVES:]
         self._parts.remember(KEY + b"%d" % party, peer)
         return True
 
-    def pair_secrets(self) -> Mapping[int, bytes]:
-        """By party, what only this party's present life and its can compute."""
-        for party, peer in self._peers.items():
-            if party not in self._secrets:
-                self._secrets[party] = self.incarnation.pair_secret(peer.public)
-        return self._secrets
+    def pair_secrets(self, numbers: Sequence[int]) -> Mapping[int, bytes]:
+        """By party, what only this party's present life and that incarnation of it can compute; of ones that it knows."""
+        return {party: self._pair_secret(party, number) for party, number in enumerate(numbers) if party != self._own}
+
+    def _pair_secret(self, party: int, number: int) -> bytes:
+        if (party, number) not in self._secrets:
+            (life,) = (life for life in self._peers[party].lives if life.number == number)
+            self._secrets[party, number] = self.incarnation.pair_secret(life.public)
+        return self._secrets[party, number]
 
     def note_revision(self, party: int, epoch: int, sequence: int, at: float) -> bool:
         """Whether a revision with these numbers is new. PeerError for numbers that no party can have come to."""
@@ -105,20 +139,24 @@ class Peers:
         return True
 
     def tell(self) -> bool:
-        """Whether the others have still to be told of this life; then they are."""
+        """Whether the others have still to be told of this life, or once more; then they are."""
         if self.told == self.incarnation.number:
             return False
         self.told = self.incarnation.number
         self._parts.remember(b"told", msgspec.msgpack.encode(self.told))
         return True
 
+    def is_mistaken(self) -> None:
+        """Somebody takes another life for the present one: all are told again."""
+        self.told = None
+
     def restore(self, name: bytes, value: bytes) -> None:
         party = int(name)
         if not 0 <= party < len(self._names) or party == self._own:
             raise PeerError("malformed", f"peer {party} is remembered, there are {len(self._names)} parties, from 0")
         peer = msgspec.msgpack.decode(value, type=_Peer)
-        if len(peer.public) != PUBLIC_BYTES:
-            raise PeerError("malformed", f"peer {party} is remembered with a key of {len(peer.public)} bytes")
+        if not peer.lives or any(len(life.public) != PUBLIC_BYTES for life in peer.lives):
+            raise PeerError("malformed", f"peer {party} is remembered without a key, or with one that is none")
         self._peers[party] = peer
 
     def restore_told(self, value: bytes) -> None:

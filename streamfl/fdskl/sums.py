@@ -28,6 +28,8 @@ __all__ = ["OFF", "SUM", "Collector", "Sums"]
 
 # Rounds that are under way at a party, in multiples of those that the active one lets be.
 PENDING = 4
+# Of the active party, whose rounds are known from one another. It is far more than are ever heard of again.
+MOST_LIVES = 4096
 # The sum of phases; with mask = "paper" the masks of features that party p owns are summed in stage OFF + p.
 SUM, OFF = 1, 2
 
@@ -76,8 +78,8 @@ class Sums:
         self.pending = PendingSums(settings.own, settings.trees, PENDING * settings.rounds_in_flight, self._given_up)
         self.collector: Collector | None = None
         self._contributions: Contributions | None = None
-        # The last round that was announced, of the active party's present incarnation.
-        self._last = (-1, -1)
+        # By the active party's incarnation, the last round that it announced: none is answered twice, however often it comes.
+        self._last: dict[int, int] = {}
 
     def columns_came(self, entity: str) -> None:
         """Rounds may have waited for an entity's own columns."""
@@ -86,7 +88,7 @@ class Sums:
             self._answer_if_possible(key, pending)
 
     def party_began(self, party: int, number: int) -> None:
-        """A party says that a life of it has begun: what names another one comes to nothing."""
+        """A party says that a life of it has begun that is not the one it had: what names another one comes to nothing."""
         if party == self._settings.root:
             self.pending.give_up_all("incarnation", but=number)
         for key, pending in self.pending.waiting():
@@ -103,11 +105,14 @@ class Sums:
         key = message.incarnations[settings.root], message.number
         if message.incarnations[settings.own] != self._peers.incarnation.number:
             self._figures.ignored["old_incarnation"] += 1
+            self._peers.is_mistaken()
             return
-        if key[0] == self._last[0] and key[1] <= self._last[1]:
+        if self._is_over(key):
             self._figures.ignored["round_again"] += 1
             return
-        self._last = key
+        self._last[key[0]] = key[1]
+        if len(self._last) > MOST_LIVES:
+            del self._last[next(iter(self._last))]
         self._figures.counts["rounds"] += 1
         pending = self.pending.begin(key, now)
         pending.announced = message
@@ -130,7 +135,7 @@ class Sums:
         key = message.incarnation, message.number
         pending = self.pending.get(key)
         if pending is None:
-            if key[0] == self._last[0] and key[1] <= self._last[1]:
+            if self._is_over(key):
                 self._figures.ignored["late_sum"] += 1
                 return
             if self._settings.own == self._settings.root:
@@ -183,6 +188,10 @@ class Sums:
             )
         return self._contributions
 
+    def _is_over(self, key: Key) -> bool:
+        """Whether this round, or one after it, was announced."""
+        return key[1] <= self._last.get(key[0], -1)
+
     def party_of(self, name: str) -> int:
         """A party's number. PeerError for a name that no other party has."""
         if name not in self._settings.parties or name == self._settings.name:
@@ -215,7 +224,7 @@ class Sums:
     def _may_answer(self, pending: PendingSum) -> bool:
         """Whether everybody in a round is as it says."""
         announced = pending.announced
-        return announced is not None and not pending.answered and self._peers.are_present(announced.incarnations)
+        return announced is not None and not pending.answered and self._peers.know(announced.incarnations)
 
     def _answer_if_possible(self, key: Key, pending: PendingSum, whatever: bool = False) -> None:
         """Put the own part in, if its columns are here; whatever: or their mean."""
@@ -237,7 +246,7 @@ class Sums:
             self._columns.ask(entity, pending.since)
         self._figures.counts["imputed"] += int((~known).sum())
         parts = self.contributions
-        numbers = parts.numbers(announced, pending.identity, self._peers.pair_secrets(), standardised)
+        numbers = parts.numbers(announced, pending.identity, self._peers.pair_secrets(announced.incarnations), standardised)
         pending.answered = True
         pending.stage(SUM).add(numbers, known.astype(np.uint8), [settings.own])
         for stage in self._stages(pending):

@@ -132,6 +132,8 @@ class FdsklWorker:
                     self._actives[partition].pass_time(now)
                 self._go_on(partition)
         for partition, task in self._tasks.items():
+            # Once more, where somebody took another life for the present one.
+            task.begin()
             replies += task.take_sends()
             if partition in self._actives:
                 replies += self._actives[partition].take_sends()

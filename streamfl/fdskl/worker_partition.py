@@ -100,7 +100,9 @@ class WorkerPartition:
     def take_incarnation(self, message: Incarnation) -> None:
         """A party says that a life of it has begun: what names another one comes to nothing."""
         party = self.sums.party_of(message.sender)
-        if self.peers.hear(party, message):
+        known = self.peers.knows(party, message.number)
+        # A life that was heard of before is the present one for whoever announces rounds; for others it is as good as any.
+        if self.peers.hear(party, message) and (not known or self._settings.own == self._settings.root):
             self.sums.party_began(party, message.number)
 
     def pass_time(self, now: float) -> None:

@@ -46,7 +46,7 @@ def test_a_failing_seed_says_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch
 def test_a_tick_that_is_withheld_for_ever_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects the worth of faults that stay: what waits for ever for what never comes fails within 200 seeds."""
     withholds_ticks_for_ever(monkeypatch)
-    check_caught("worker: a tick is withheld for ever", simulate_liveness, 34)
+    check_caught("worker: a tick is withheld for ever", simulate_liveness, 6)
     # Where everybody comes back in the end it does no harm that shows.
     assert [seed for seed in range(5) if simulate(seed).failure] == []
 

@@ -30,8 +30,8 @@ def rank(rows: list[list[int]]) -> int:
 
 
 def combinations(worker: int, first: Aggregation, second: Aggregation | None, mask: str, root_knows: int | None) -> int:
-    """In exact numbers: rows of all a worker hears and of its own secrets, over parts o and masks b; the rank of all less that of the
-    masks, less its own part. root_knows: the owner, whose b is in the answer.
+    """In exact numbers: rows of all a worker hears and of its own secrets, over parts o and masks b; the rank of all less that of
+    the masks, less its own part. root_knows: the owner, whose b is in the answer.
     """
     parties = len(first.parent)
     pairs = list(itertools.combinations(range(parties), 2))

@@ -26,7 +26,7 @@ def drawn(kernel: Any = "gaussian", secret: bytes | None = None, columns: Sequen
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("secret", [None, SECRETS[1]])
+@pytest.mark.parametrize("secret", [None, SECRETS[1]], ids=["shared", "private"])
 def test_any_range_alone_is_what_it_is_within_a_larger_one(kernel: str, secret: bytes | None) -> None:
     """Protects the model after a restore: feature i is the same function whichever range it is drawn in, and after whichever."""
     one = drawn(kernel, secret, parties=4, own=2, active=1)
@@ -142,7 +142,7 @@ def test_phases_are_the_product_and_the_offsets_whatever_was_drawn_before() -> N
         for first, count in ranges:
             expected = inputs @ fresh.frequencies(first, count).T + fresh.offsets(first, count)
             np.testing.assert_allclose(one.partial_phases(inputs, [(first, count)]), expected, rtol=0, atol=1e-9)
-        assert sum(frequencies.size for frequencies, _ in one._chunks.values()) <= 2**23
+        assert sum(chunk.size for chunk in one._chunks.values()) <= 2**23
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:

@@ -18,7 +18,7 @@ from scipy.stats import kstest, uniform
 
 from streamfl.fdskl import masks
 from streamfl.fdskl.circle import number_type, to_circle
-from streamfl.fdskl.keystream import keystream
+from streamfl.fdskl.keystream import Keystream, keystream
 from streamfl.fdskl.masks import CHECK_WORDS, Incarnation, checked, mask_key, masked, one_time_mask, paper_mask
 from streamfl.fdskl.topology import Aggregation, aggregation
 
@@ -113,11 +113,12 @@ def test_no_keystream_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     used: list[tuple[bytes, int]] = []
 
-    def recorded(key: bytes, count: int, bits: int, first: int = 0) -> NDArray[Any]:
-        used.append((key, first))
-        return keystream(key, count, bits, first)
+    class Recorded(Keystream):
+        def __init__(self, key: bytes, bits: int, first: int = 0) -> None:
+            used.append((key, first))
+            super().__init__(key, bits, first)
 
-    monkeypatch.setattr(masks, "keystream", recorded)
+    monkeypatch.setattr(masks, "Keystream", Recorded)
     for life in range(2):
         secrets = agreed(incarnations(4, life))
         for round_id, purpose in itertools.product((b"", b"r", b"ro", b"2"), (b"phases", b"ophases", b"", b"f")):

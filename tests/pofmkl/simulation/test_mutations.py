@@ -311,9 +311,10 @@ MUTATIONS: dict[str, Mutation] = {
 TRIED_FIRST = {
     "worker: takes back what is damaged": 8,
     "connector: no new epoch after an unanswered EndTxn": 34,
-    "client: bucket refilled at a restart": 60,
+    "client: bucket refilled at a restart": 21,
     "client: labelled pairs wait without bound": 26,
-    "client: uses half a version": 409,
+    "client: waiting room without bound": 15,
+    "client: uses half a version": 134,
     "server: round not restored": 24,
     "server: adds up in order of arrival": 17,
 }

@@ -217,10 +217,15 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 }
 # As test_mutations has it.
 TRIED_FIRST = {
-    "coordinator: learns from whatever is old": 23,
-    "coordinator: learns from what is a step too old": 77,
-    "coordinator: gives up too early": 128,
-    "coordinator: gives up who answered too": 23,
+    "party: waiting samples not restored": 15,
+    "party: optimiser's state not restored": 8,
+    "party: forgets too early": 21,
+    "coordinator: parameters not restored": 15,
+    "coordinator: counters not restored": 18,
+    "coordinator: takes an embedding twice": 22,
+    "coordinator: leaves late parties waiting": 37,
+    "coordinator: gives up too early": 41,
+    "coordinator: forgets by the first message": 23,
 }
 
 

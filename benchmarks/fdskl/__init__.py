@@ -1,0 +1,1 @@
+"""FDSKL: attacks on its privacy."""

@@ -1,0 +1,244 @@
+"""``python -m benchmarks.fdskl.attacks``: what members find out about each other's columns, by trying.
+
+Three parties have ten columns each of the same patients; the active one has the labels too. Each attacker has what it is sent and
+what
+all members know: the configuration, with the seed. What a protection costs is measured as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from scipy.spatial.distance import pdist
+from sklearn.datasets import load_breast_cancer
+
+from benchmarks.fdskl.recovery import explained, from_known_rows, solved_differences, solved_from_the_first, up_to_an_affine_map
+from streamfl.fdskl.circle import from_circle, to_circle
+from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
+from streamfl.fdskl.masks import Incarnation, masked, paper_mask
+from streamfl.privacy.keyed_noise import noisy
+
+__all__ = ["ATTACKS", "Attack", "Federation", "main", "protected_columns", "table"]
+
+SEED, FEATURES = 3, 1024
+# Columns of the active party and of two others.
+SPLIT = ((0, 10), (10, 20), (20, 30))
+NORM, NOISES = 3.0, (0.75, 1.5, 3.0, 6.0)
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What was found: the figure without the protection and with it. guess: the figure of who knows nothing."""
+
+    name: str
+    attacker: str
+    figure: str
+    plain: float
+    protection: str
+    protected: float
+    guess: float
+
+
+class Federation:
+    """What parties send of a table, by the functions that they run.
+
+    inputs: (instances, columns).
+    split: first and last column of each party, the active one first.
+    bandwidth: of a Gaussian kernel.
+    private: whether each party draws frequencies by a secret of its own.
+    """
+
+    def __init__(self, inputs: Floats, split: Sequence[tuple[int, int]], bandwidth: float, private: bool) -> None:
+        self.inputs, self.split, self.bandwidth = inputs, tuple(split), bandwidth
+        self.parties = [self._frequencies(own, self._secret(own) if private else None) for own in range(len(split))]
+
+    def sent(self, own: int, features: int, mask: str) -> NDArray[np.uint32]:
+        """What a party that nobody sends to has sent of every instance, one round each: (instances, features) on the circle."""
+        first, last = self.split[own]
+        phases = self.parties[own].partial_phases(self.inputs[:, first:last], [(0, features)])
+        if mask == "paper":
+            return np.asarray(to_circle(phases + paper_mask(self._secret(own), 0, features), 32))
+        lives = [Incarnation(self._secret(number)) for number in range(len(self.split))]
+        secrets = {peer: lives[own].pair_secret(life.public) for peer, life in enumerate(lives) if peer != own}
+        rows = [masked(row, secrets, own, b"round %d" % n, b"phases")[:features] for n, row in enumerate(to_circle(phases, 32))]
+        return np.array(rows)
+
+    def told(self, features: int) -> NDArray[np.uint32]:
+        """What the active party knows of every instance after a round, less its own part: (instances, features) on the circle."""
+        total = np.zeros((len(self.inputs), features), np.uint32)
+        for party, (first, last) in list(zip(self.parties, self.split, strict=True))[1:]:
+            total += to_circle(party.partial_phases(self.inputs[:, first:last], [(0, features)]), 32)
+        return total
+
+    def known_frequencies(self, own: int, features: int) -> Floats:
+        """What everybody could draw from the configuration alone."""
+        return self._frequencies(own, None).frequencies(0, features)
+
+    def _frequencies(self, own: int, secret: bytes | None) -> Frequencies:
+        names = [f"column {number}" for number in range(*self.split[own])]
+        return Frequencies(SpectralDensity("gaussian", self.bandwidth), names, SEED, secret, len(self.split), own, 0)
+
+    @staticmethod
+    def _secret(own: int) -> bytes:
+        return bytes([own + 1]) * 32
+
+
+def protected_columns(inputs: Floats, split: Sequence[tuple[int, int]], norm: float, noise: float) -> Floats:
+    """What each party projects instead of its columns: x_p shortened to the norm, and noise once: (instances, columns)."""
+    result = inputs.copy()
+    for own, (first, last) in enumerate(split):
+        for number, row in enumerate(inputs[:, first:last]):
+            short = row * min(1.0, norm / max(float(np.linalg.norm(row)), 1e-300))
+            result[number, first:last] = noisy(short, noise, norm, f"secret of {own}", "federation", number)
+    return result
+
+
+@cache
+def table() -> tuple[Floats, Floats, float]:
+    """Columns with mean 0 and deviation 1, labels -1 and 1, in one random order, and the median distance of two instances."""
+    data = load_breast_cancer()
+    order = np.random.default_rng(0).permutation(len(data.target))
+    inputs = data.data[order]
+    inputs = (inputs - inputs.mean(axis=0)) / inputs.std(axis=0)
+    return inputs, 2.0 * data.target[order] - 1, float(np.median(pdist(inputs)))
+
+
+def two_messages_of_a_leaf() -> Iterator[Attack]:
+    """Whom a leaf sends to subtracts two of its messages: under the paper's masks that is omega (x_a - x_c), of known omega."""
+    inputs, _, median = table()
+    federation = Federation(inputs, SPLIT, median, private=False)
+    first, last = SPLIT[2]
+    truth = inputs[1:, first:last] - inputs[:-1, first:last]
+
+    def found(mask: str) -> float:
+        sent = federation.sent(2, 128, mask)
+        differences = solved_differences(sent[1:], sent[:-1], federation.known_frequencies(2, 128))
+        return float(np.median(explained(differences, truth)))
+
+    figure = "share of the differences' variance"
+    yield Attack("two messages of a leaf", "a peer in the tree", figure, found("paper"), "mask = one-time", found("one-time"), 0.0)
+
+
+def two_answers() -> Iterator[Attack]:
+    """The active party subtracts two answers, and solves for the differences of others' columns by the frequencies of the seed."""
+    inputs, _, median = table()
+    truth = inputs[:, SPLIT[1][0] :] - inputs[0, SPLIT[1][0] :]
+
+    def found(private: bool) -> float:
+        federation = Federation(inputs, SPLIT, median, private)
+        known = np.hstack([federation.known_frequencies(own, FEATURES) for own in (1, 2)])
+        return float(np.median(explained(solved_from_the_first(from_circle(federation.told(FEATURES)), known), truth)))
+
+    figure = "share of the differences' variance"
+    yield Attack("two answers", "the active party", figure, found(False), "frequencies = private", found(True), 0.0)
+
+
+def affine_map() -> Iterator[Attack]:
+    """The active party knows no frequencies: kernel, distances, places, phases without turns, singular values. Then it is told five
+    rows for each hidden column.
+    """
+    inputs = table()[0]
+    hidden = inputs[:, SPLIT[1][0] :]
+    columns = hidden.shape[1]
+    known = 5 * columns
+
+    def found(private: bool, seen: Floats) -> tuple[float, float]:
+        bandwidth = float(np.median(pdist(seen)))
+        told = Federation(seen, SPLIT, bandwidth, private).told(FEATURES)
+        places = up_to_an_affine_map(from_circle(told), bandwidth, columns)
+        best, rest = from_known_rows(places, hidden, len(hidden)), from_known_rows(places, hidden, known)[known:]
+        return float(np.median(explained(best, hidden))), float(np.median(explained(rest, hidden[known:])))
+
+    shared = found(False, inputs)
+    private = found(True, inputs)
+    figures = ("median R^2 of a column on what was found", f"median R^2 of the other rows, {known} known")
+    for figure, one, two in zip(figures, shared, private, strict=True):
+        yield Attack("columns up to an affine map", "the active party", figure, one, "frequencies = private", two, 0.0)
+    for noise in NOISES:
+        seen = found(True, protected_columns(inputs, SPLIT, NORM, noise))
+        for figure, one, two in zip(figures, private, seen, strict=True):
+            yield Attack("columns up to an affine map", "the active party", figure, one, _noise(noise), two, 0.0)
+
+
+def price_of_noise() -> Iterator[Attack]:
+    """No attack: the error of ridge regression on the features, of the last third of the table, with and without the noise.
+
+    Bandwidth and ridge are those with the least error on the second third, having learnt from the first.
+    """
+    inputs, labels, _ = table()
+    thirds = np.array_split(np.arange(len(labels)), 3)
+    first = SPLIT[0][1]
+
+    def error(seen: Floats) -> float:
+        # The active party's own columns need no noise.
+        both = np.hstack([inputs[:, :first], seen[:, first:]])
+        median = np.median(pdist(both))
+        found = []
+        for scale in (0.5, 1.0, 2.0, 4.0, 8.0):
+            federation = Federation(both, SPLIT, float(scale * median), private=True)
+            own = to_circle(federation.parties[0].partial_phases(inputs[:, :first], [(0, FEATURES)]), 32)
+            features = np.cos(from_circle(federation.told(FEATURES) + own)) * np.sqrt(2 / FEATURES)
+            for ridge in (0.01, 0.1, 1.0, 10.0):
+                errors = [
+                    _ridge_error(features, labels, train, test, ridge)
+                    for train, test in ((thirds[0], thirds[1]), (np.concatenate(thirds[:2]), thirds[2]))
+                ]
+                found.append(errors)
+        return min(found)[1]
+
+    plain = error(inputs)
+    guess = float(np.mean(labels[thirds[2]] != 1))
+    for noise in NOISES:
+        noised = error(protected_columns(inputs, SPLIT, NORM, noise))
+        yield Attack("the price of noise", "nobody", "error of the predictions", plain, _noise(noise), noised, guess)
+
+
+def _noise(noise: float) -> str:
+    return f"norm {NORM:g}, noise {noise:g}: mu {2 * NORM / noise:g}"
+
+
+def _ridge_error(features: Floats, labels: Floats, train: NDArray[np.int64], test: NDArray[np.int64], ridge: float) -> float:
+    inner = features[train]
+    middle = labels[train].mean()
+    solved = np.linalg.solve(inner @ inner.T + ridge * np.eye(len(train)), labels[train] - middle)
+    return float(np.mean(np.sign(features[test] @ inner.T @ solved + middle) != labels[test]))
+
+
+ATTACKS: dict[str, Callable[[], Iterator[Attack]]] = {
+    function.__name__: function for function in (two_messages_of_a_leaf, two_answers, affine_map, price_of_noise)
+}
+
+
+def main() -> None:
+    """Run them all, or those that are named; a table, or JSON."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fdskl.attacks", description="Attack a federation's columns.")
+    parser.add_argument("--format", choices=("table", "json"), default="table")
+    parser.add_argument("--only", choices=tuple(ATTACKS), action="append", help="run this one; may be given several times")
+    arguments = parser.parse_args()
+    found: list[Attack] = []
+    for name in arguments.only or ATTACKS:
+        print(f"{name} …", file=sys.stderr, flush=True)
+        found += ATTACKS[name]()
+    if arguments.format == "json":
+        print(json.dumps([asdict(one) for one in found], indent=2))
+        return
+    rows = Table("attack", "by", "figure", "without", "protection", "with it", "a guess")
+    for one in found:
+        numbers = [f"{number:.3f}" for number in (one.plain, one.protected, one.guess)]
+        rows.add_row(one.name, one.attacker, one.figure, numbers[0], escape(one.protection), *numbers[1:])
+    Console(width=170).print(rows)
+
+
+if __name__ == "__main__":
+    main()

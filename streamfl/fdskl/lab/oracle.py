@@ -1,0 +1,133 @@
+"""What only somebody with all secrets can compute: every party's part of every feature, and the model at each of its versions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, product
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
+from streamfl.fdskl.lab.scenario import FdsklScenario
+from streamfl.runtime.bus import Bus
+from streamfl.simulation.faults.said import latest
+
+__all__ = ["Model", "Oracle", "models_of"]
+
+# Of a phase, in radians: of the same sums in another order, where frequencies are as large as a Laplacian kernel's.
+ROUNDING = 1e-7
+
+Columns = Sequence[float] | None
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is remembered of a model: version, kept features from ``first`` on, coefficients (kept,)."""
+
+    version: int
+    first: int
+    cursor: int
+    bandwidth: float
+    dropped: int
+    alphas: NDArray[np.float64]
+
+    @property
+    def next(self) -> int:
+        return self.first + len(self.alphas)
+
+
+def models_of(bus: Bus, chosen: FdsklScenario) -> dict[int, dict[int, Model]]:
+    """By partition and version, the models that the active party remembered. Versions of one commit are the last of them."""
+    found: dict[int, dict[int, Model]] = {partition: {} for partition in range(chosen.partitions)}
+    alphas: dict[int, dict[int, NDArray[np.float64]]] = {partition: {} for partition in range(chosen.partitions)}
+    records = sorted(bus.read(f"{chosen.name}.{chosen.active}.state"), key=lambda one: (one.partition, one.offset))
+    for (partition, _), group in groupby(records, key=lambda one: (one.partition, one.timestamp)):
+        content = None
+        for record in group:
+            kind, _, name = (record.key or b"").partition(b"/")
+            if kind == b"alphas":
+                if record.value is None:
+                    alphas[partition].pop(int(name), None)
+                else:
+                    alphas[partition][int(name)] = np.frombuffer(record.value)
+            elif record.key == b"model":
+                content = record.value
+        if content is not None:
+            version, first, _, scale, cursor, bandwidth, dropped = msgspec.msgpack.decode(content)
+            own = [alphas[partition][number] * scale for number in sorted(alphas[partition])]
+            together = np.concatenate(own) if own else np.zeros(0)
+            found[partition][version] = Model(version, first, cursor, bandwidth, dropped, together)
+    return found
+
+
+class Oracle:
+    """Has the secrets and the standardisation of all parties, from what they remember."""
+
+    def __init__(self, bus: Bus, chosen: FdsklScenario) -> None:
+        self._chosen = chosen
+        self._remembered = {party: latest(bus, f"{chosen.name}.{party}.state") for party in chosen.parties}
+        self._drawn: dict[tuple[int, str, float], Frequencies] = {}
+
+    def features(
+        self, partition: int, entity: str, model: Model, first: int, count: int
+    ) -> Iterator[tuple[tuple[bool, ...], bool, NDArray[np.float64]]]:
+        """phi_i(x) = sqrt(2) cos(omega_i' x + b_i) for features from ``first`` on, (count,), of whatever the parties can have had of x.
+
+        With them: which parties had columns, and whether these are all the latest.
+        """
+        parts: list[list[tuple[bool, bool, NDArray[np.float64]]]] = []
+        for party in self._chosen.parties:
+            given: Sequence[Columns] = [None, *self._chosen.columns.get((party, entity), [])]
+            if self._chosen.synchronous:
+                given = given[-1:]
+            last = len(given) - 1
+            parts.append(
+                [
+                    (columns is not None, number == last, self._phases(partition, party, columns, model.bandwidth, first, count))
+                    for number, columns in enumerate(given)
+                ]
+            )
+        for choice in product(*parts):
+            total = np.sum([phases for _, _, phases in choice], axis=0)
+            yield tuple(known for known, _, _ in choice), all(last for _, last, _ in choice), math.sqrt(2) * np.cos(total)
+
+    def tolerance(self, model: Model) -> float:
+        """|df| <= sqrt(2) q pi 2^-32 sum |alpha|, and rounding."""
+        of_circle = len(self._chosen.parties) * math.pi * 2.0 ** -(32 if self._chosen.settings.aggregation.circle_bits == 32 else 52)
+        return float(math.sqrt(2) * (of_circle + ROUNDING) * np.abs(model.alphas).sum() + 1e-9)
+
+    def _phases(self, partition: int, party: str, columns: Columns, bandwidth: float, first: int, count: int) -> NDArray[np.float64]:
+        place = partition, party, bandwidth
+        if place not in self._drawn:
+            self._drawn[place] = self._frequencies(partition, party, bandwidth)
+        rows = np.zeros((1, self._chosen.dimensions[party])) if columns is None else self._standardised(partition, party, columns)
+        return np.asarray(self._drawn[place].partial_phases(rows, [(first, count)])[0])
+
+    def _frequencies(self, partition: int, party: str, bandwidth: float) -> Frequencies:
+        settings, parties = self._chosen.settings, list(self._chosen.parties)
+        learning = settings.learning
+        density = SpectralDensity(learning.kernel, bandwidth, learning.matern_nu, learning.columns_share)
+        names = [f"{party}/x/{number}" for number in range(self._chosen.dimensions[party])]
+        secret = msgspec.msgpack.decode(self._remembered[party][partition, b"secret"])[0]
+        shared = settings.aggregation.frequencies == "shared"
+        root = settings.federation.root
+        return Frequencies(
+            density, names, settings.federation.seed, None if shared else secret, len(parties), parties.index(party), root
+        )
+
+    def _standardised(self, partition: int, party: str, columns: Sequence[float]) -> NDArray[np.float64]:
+        wanted = self._chosen.settings.standardisation
+        row = np.array([columns], np.float64)
+        if wanted.transform == "arcsinh":
+            row = np.arcsinh(row)
+        if not wanted.columns:
+            return row
+        content: Any = msgspec.msgpack.decode(self._remembered[party][partition, b"columns"])
+        count, mean, squares = content[0], np.frombuffer(content[1]), np.frombuffer(content[2])
+        deviation = np.sqrt(squares / max(1, count))
+        return np.asarray((row - mean) / np.where(deviation > 0, deviation, 1.0))
