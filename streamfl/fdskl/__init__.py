@@ -14,6 +14,8 @@ SYSTEM = System(
     roles="streamfl.fdskl.roles:ROLES",
     rank=2,
     simulate="streamfl.fdskl.lab.simulate:simulate",
-    sources={"fdskl-worker": "streamfl.simulation.sources:entity_samples"},
+    demo="streamfl.fdskl.lab.demo:demo",
+    dashboard="streamfl.fdskl.lab.dashboard:DASHBOARD",
+    sources={"fdskl-worker": "streamfl.simulation.sources:entity_samples_and_labels"},
     faults="streamfl.fdskl.lab.faults:FAULTS",
 )

@@ -29,11 +29,15 @@ class NetworkBus(MemoryBus):
     one reader, and a long run would fill memory with them.
 
     clock: virtual seconds.
+    overheard: told each message of the network, by whoever wants to show what is said there.
     """
 
-    def __init__(self, clock: Callable[[], float], delay: float = 0.0) -> None:
+    def __init__(
+        self, clock: Callable[[], float], delay: float = 0.0, overheard: Callable[[Outgoing], None] | None = None
+    ) -> None:
         super().__init__(clock=clock)
         self.delay = delay
+        self._overheard = overheard
         self.between: set[str] = set()
         self.traffic: dict[str, Traffic] = {}
         # When the oldest record that nobody could read yet can be read; an estimate from below.
@@ -54,6 +58,8 @@ class NetworkBus(MemoryBus):
                 counted = self.traffic.setdefault(record.topic, Traffic())
                 counted.messages += 1
                 counted.bytes += encoded_size(record.key, record.value, record.headers)
+                if self._overheard is not None:
+                    self._overheard(record)
 
     def arrived(self, place: TopicPartition, position: int, limit: int) -> list[Record]:
         """The records from a position on that can be read now."""

@@ -17,7 +17,7 @@ from streamfl.records.labels import LabelsSection
 from streamfl.records.samples import DataError, SamplesSection
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing
-from streamfl.simulation.laboratory import Replayed
+from streamfl.simulation.laboratory import Replayed, Rows
 from streamfl.simulation.parties import SplitOption, split_columns
 from streamfl.simulation.tables import DataTable, client_names, input_names, numbers, read_data
 
@@ -30,6 +30,7 @@ __all__ = [
     "SampleRows",
     "entity_labels",
     "entity_samples",
+    "entity_samples_and_labels",
 ]
 
 DEFAULT_LABEL = "y"
@@ -82,8 +83,32 @@ def entity_labels(asked: Replayed, label: LabelColumnOption = None, entity_colum
     section, location = cast(VerticalSettings, asked.settings).labels, asked.data
     assert section is not None
     table = read_data(location)
-    column = label or (section.label if section.label in table.columns else DEFAULT_LABEL)
+    column = _label_column(section, table, label)
     return EntityRows(section, [section.label], numbers(table, [column], location), table, location, entity_column)
+
+
+def entity_samples_and_labels(
+    asked: Replayed,
+    label: LabelColumnOption = None,
+    split: SplitOption = None,
+    entity_column: EntityColumnOption = None,
+    label_delay: LateByOption = None,
+) -> Rows:
+    """A party's own columns and, where it is the one that knows the labels, these too."""
+    section = cast(VerticalSettings, asked.settings).labels
+    if section is None:
+        if label_delay is not None:
+            raise ConfigurationError("--label-delay has no meaning here: this party has no [labels]")
+        return entity_samples(asked, label, split, entity_column)
+    labels = entity_labels(asked, label, entity_column)
+    # No party is shown the label, so ranges of columns are counted without it.
+    column = None if split is None else _label_column(section, read_data(asked.data), label)
+    samples = entity_samples(asked, column, split, entity_column)
+    return EntityRowsWithLabels(samples, labels, label_delay or 0)
+
+
+def _label_column(section: EntityLabelsSection, table: DataTable, label: str | None) -> str:
+    return label or (section.label if section.label in table.columns else DEFAULT_LABEL)
 
 
 class EntityRows:
@@ -101,6 +126,7 @@ class EntityRows:
         self._section = section
         self._fields = fields
         self._values = values
+        self._encode = format_named(section.format).encode
         self.topics = [section.topic]
         if entity_column is None and section.entity in table.columns:
             entity_column = section.entity
@@ -114,14 +140,39 @@ class EntityRows:
             raise DataError(f"{location}: no row has a number in every column and an entity")
 
     def records(self, total: int) -> Iterator[list[Outgoing]]:
+        return ([self.record(row)] for row in self.usable[:total].tolist())
+
+    def record(self, row: int) -> Outgoing:
+        """What is known of one usable row."""
         section, fields = self._section, self._fields
-        encode = format_named(section.format).encode
-        for row in self.usable[:total].tolist():
-            values, entity = self._values[row].tolist(), str(self._entities[row])
-            content: dict[str, Any] = {fields: values} if isinstance(fields, str) else dict(zip(fields, values, strict=True))
-            if section.entity is not None:
-                content[section.entity] = entity
-            yield [Outgoing(section.topic, entity.encode(), encode(content))]
+        values, entity = self._values[row].tolist(), str(self._entities[row])
+        content: dict[str, Any] = {fields: values} if isinstance(fields, str) else dict(zip(fields, values, strict=True))
+        if section.entity is not None:
+            content[section.entity] = entity
+        return Outgoing(section.topic, entity.encode(), self._encode(content))
+
+
+class EntityRowsWithLabels:
+    """Of a party that knows the labels: its own columns of each row's entity, and its label so many rows later, or at the end.
+
+    A row without a label is shown all the same.
+    """
+
+    def __init__(self, samples: EntityRows, labels: EntityRows, label_delay: int) -> None:
+        self._samples, self._labels, self._delay = samples, labels, label_delay
+        self.topics = [*samples.topics, *labels.topics]
+        self.usable, self.dropped = samples.usable, samples.dropped
+
+    def records(self, total: int) -> Iterator[list[Outgoing]]:
+        known = set(self._labels.usable.tolist())
+        late: deque[int] = deque()
+        for number, row in enumerate(self.usable[:total].tolist()):
+            records = [self._samples.record(row)]
+            late.append(row)
+            while late and (len(late) > self._delay or number == total - 1):
+                if (due := late.popleft()) in known:
+                    records.append(self._labels.record(due))
+            yield records
 
 
 class SampleRows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -43,6 +43,7 @@ class KernelFederation:
     label_range: of the labels.
     delay: virtual seconds from a worker's turn to the next.
     network_delay: virtual seconds from one party to another.
+    overheard: told each message between parties.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class KernelFederation:
         label_range: tuple[float, float] = (0.0, 1.0),
         delay: float = 0.001,
         network_delay: float = 0.0,
+        overheard: Callable[[Outgoing], None] | None = None,
     ) -> None:
         settings = settings.without_keys()
         self.settings = settings
@@ -63,7 +65,7 @@ class KernelFederation:
         self._moved = self.now
         self._delay = delay
         self._columns = columns
-        self.bus = NetworkBus(clock=lambda: self.now, delay=network_delay)
+        self.bus = NetworkBus(clock=lambda: self.now, delay=network_delay, overheard=overheard)
         self._encode = msgspec.msgpack.Encoder().encode
         section = EntityLabelsSection(topic=LABELS, format="msgpack", label="y", label_range=label_range)
         federation = settings.federation

@@ -18,6 +18,7 @@ from streamfl.fdskl.losses import loss_named
 from streamfl.fdskl.topology import hops
 from streamfl.learning.accuracy import area_under_curve
 from streamfl.records.samples import DataError
+from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.vertical import VerticalFigures, VerticalTable, epoch_orders
 
 __all__ = ["LOOKS", "KernelOutcome", "figures_of", "run_kernel", "shown_order"]
@@ -97,6 +98,7 @@ def run_kernel(
     label_delay: int = 0,
     network_delay: float = 0.0,
     trace: bool = False,
+    overheard: Callable[[Outgoing], None] | None = None,
     watch: Callable[[float], None] = lambda share: None,
 ) -> KernelOutcome:
     """Let the federation learn from the table's first entities.
@@ -106,6 +108,7 @@ def run_kernel(
     after the other. In a later pass an entity that the window has let go is shown again. None: one pass in the
     table's order, an entity's label coming after ``label_delay`` more entities.
     network_delay: virtual seconds of a message.
+    overheard: told each message between parties.
     watch: told the share that is done.
     DataError if the federation diverged.
     """
@@ -114,7 +117,7 @@ def run_kernel(
     inputs, labels = table.part(slice(count))
     test_inputs, test_labels = table.part(slice(count, None))
     loss = settings.learning.loss
-    federation = KernelFederation(settings, inputs, columns, labels, network_delay=network_delay)
+    federation = KernelFederation(settings, inputs, columns, labels, network_delay=network_delay, overheard=overheard)
 
     def look(absent: str | None = None) -> VerticalFigures:
         return figures_of(federation.evaluate(test_inputs, absent), test_labels, loss, federation.seconds)

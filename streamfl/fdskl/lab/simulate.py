@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +18,7 @@ from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.lab.run import KernelOutcome, run_kernel
 from streamfl.records.samples import DataError
 from streamfl.role import ConfigurationError
+from streamfl.runtime.bus import Outgoing
 from streamfl.settings import load_settings
 from streamfl.simulation.laboratory import Asked, Report
 from streamfl.simulation.parties import (
@@ -91,6 +92,7 @@ def run_with_bar(
     label_delay: int = 0,
     network_delay: float = 0.0,
     trace: bool = False,
+    overheard: Callable[[Outgoing], None] | None = None,
 ) -> KernelOutcome:
     """Run the federation, with a bar on stderr."""
     shown = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"), TimeRemainingColumn())
@@ -104,6 +106,7 @@ def run_with_bar(
             label_delay=label_delay,
             network_delay=network_delay,
             trace=trace,
+            overheard=overheard,
             watch=lambda share: bar.update(task, completed=share),
         )
 

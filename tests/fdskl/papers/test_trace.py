@@ -29,6 +29,8 @@ bandwidth = 1.5
 [aggregation]
 topology = "{topology}"
 circle_bits = 64
+[standardisation]
+transform = "none"
 """
 ROWS, TEST, PARTIES = 120, 24, ("bank", "shop", "post")
 

@@ -26,6 +26,7 @@ block_instances = 32
 block_features = 8
 features_limit = 64
 bandwidth = 2.0
+regularisation = 1e-6
 {more}
 """
 ROWS, TEST = 160, 32

@@ -1,0 +1,162 @@
+"""What to watch of kernel federations: loss, who is behind, rounds that came to nothing, what is forgotten, what is broken."""
+
+from streamfl.dashboard import Dashboard, Panel, Query, rate, series
+
+__all__ = ["DASHBOARD"]
+
+
+def of_workers(query: str) -> str:
+    """Without other roles, which have a metric of the same name: this role alone counts sums that it sent."""
+    return f"{query} and on (job, instance) {series('sums_sent_total')}"
+
+
+def of_active(query: str) -> str:
+    """Without other roles, which have a metric of the same name: the active party alone announces rounds."""
+    return f"{query} and on (job, instance) {series('rounds_announced_total')}"
+
+
+DASHBOARD = Dashboard(
+    name="kernels",
+    uid="streamfl-kernels",
+    title="streamfl: kernel federation",
+    jobs_with="sums_sent_total",
+    rows=(
+        (
+            Panel(
+                "Loss before the label",
+                "Mean loss of the predictions that were there when the label came, over the last minutes. It should fall; where it "
+                "rises, the stream has changed faster than learning.window and learning.sweeps forget.",
+                "short",
+                (Query(f"sum({of_active(rate('loss_sum_total'))}) / sum({rate('scored_total')})", "all partitions"),),
+                minimum=None,
+            ),
+            Panel(
+                "Accuracy before the label",
+                "Share of those predictions that were right. Empty with the square loss.",
+                "percentunit",
+                (Query(f"sum({rate('right_predictions_total')}) / sum({rate('scored_total')})", "all partitions"),),
+                maximum=1,
+            ),
+            Panel(
+                "Predictions a second",
+                "Predictions made, labels that came, and labels of entities that had been predicted.",
+                "ops",
+                (
+                    Query(f"sum({of_active(rate('predictions_total'))})", "predictions"),
+                    Query(f"sum({of_active(rate('labels_total'))})", "labels"),
+                    Query(f"sum({rate('scored_total')})", "scored"),
+                ),
+            ),
+        ),
+        (
+            Panel(
+                "Rounds a second by party",
+                "Rounds that the active party announced, and those that each party had a part in. A party that is away is missing or "
+                "at 0, and nobody learns or predicts without it.",
+                "ops",
+                (
+                    Query(f"sum({rate('rounds_announced_total')})", "announced"),
+                    Query(f"sum by (job, instance) ({of_workers(rate('rounds_total'))})", "part in, {{job}} {{instance}}"),
+                ),
+            ),
+            Panel(
+                "Abandoned rounds",
+                "Rounds given up, and asked again as new ones: too slow (timeout), a party began anew (incarnation), masks that did "
+                "not cancel (masks), or too many at once (displaced). masks means that a message was changed on its way, or that "
+                "members differ in their configuration.",
+                "ops",
+                (Query(f"sum by (job, instance, reason) ({rate('abandoned_rounds_total')})", "{{job}} {{instance}} {{reason}}"),),
+            ),
+            Panel(
+                "Bytes of sums a second",
+                "Bytes of masked sums that each party sends.",
+                "Bps",
+                (Query(f"sum by (job, instance) ({rate('sums_sent_bytes_total')})", "{{job}} {{instance}}"),),
+            ),
+        ),
+        (
+            Panel(
+                "Iterations a second",
+                "Iterations of learning at the active party.",
+                "ops",
+                (Query(f"sum({of_active(rate('iterations_total'))})", "all partitions"),),
+            ),
+            Panel(
+                "Random features",
+                "Features that are kept, and those that gave way to newer ones since the model began.",
+                "short",
+                (
+                    Query(f"max({of_active(series('features'))})", "kept"),
+                    Query(f"max({series('features_dropped')})", "dropped"),
+                ),
+            ),
+            Panel(
+                "Labelled entities",
+                "Entities that are learnt from, and those left out because a party forgot their columns: raise its "
+                "alignment.expiry_seconds.",
+                "short",
+                (
+                    Query(f"sum({series('labelled_entities')})", "learnt from"),
+                    Query(f"sum({rate('rows_dropped_total')})", "left out a second"),
+                ),
+            ),
+        ),
+        (
+            Panel(
+                "Waiting",
+                "Predictions that have to be made, and rounds under way at each party. Both should return to zero.",
+                "short",
+                (
+                    Query(f"sum({series('awaited_predictions')})", "predictions"),
+                    Query(f"sum by (job, instance) ({series('pending_rounds')})", "rounds, {{job}} {{instance}}"),
+                ),
+            ),
+            Panel(
+                "Columns that were not there",
+                "Entities that a party was asked for and does not know: their mean stood in. And entities of which new columns came "
+                "after they had been asked for.",
+                "ops",
+                (
+                    Query(f"sum by (job, instance) ({rate('imputed_total')})", "mean stood in, {{job}} {{instance}}"),
+                    Query(f"sum by (job, instance) ({rate('revisions_sent_total')})", "came later, {{job}} {{instance}}"),
+                ),
+            ),
+            Panel(
+                "Entities forgotten",
+                "Columns that a party forgot, and at the active party entities without a label, labels without columns, and what "
+                "gave way to others.",
+                "ops",
+                (
+                    Query(
+                        f"sum by (job, instance, reason) ({of_workers(rate('forgotten_entities_total'))})",
+                        "columns, {{job}} {{instance}} {{reason}}",
+                    ),
+                    Query(f"sum by (reason) ({rate('forgotten_forecasts_total')})", "predictions, {{reason}}"),
+                ),
+            ),
+        ),
+        (
+            Panel(
+                "Dead letters",
+                "Records that were refused and went to the dead-letter topics, by reason. It should be empty.",
+                "ops",
+                (Query(f"sum by (job, instance, reason) ({rate('dead_letters_total')})", "{{job}} {{instance}} {{reason}}"),),
+            ),
+            Panel(
+                "Consumer lag",
+                "Records not read yet, by topic and partition. It should return to zero.",
+                "short",
+                (Query(f"sum by (topic, partition) ({series('consumer_lag_records')})", "{{topic}} {{partition}}"),),
+            ),
+            Panel(
+                "Workers up",
+                "1 while Prometheus reaches a worker, and the commits a second of each, which show that it goes round.",
+                "short",
+                (
+                    Query('min by (job, instance) (up{job=~"$job"})', "up, {{job}} {{instance}}"),
+                    Query(f"sum by (job, instance) ({rate('commits_total')})", "commits a second, {{job}} {{instance}}"),
+                ),
+            ),
+        ),
+    ),
+)
