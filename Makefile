@@ -43,8 +43,8 @@ integration: $(INSTALLED) ## run only the tests on a real Kafka broker
 bench: $(INSTALLED) ## measure speed as ratios within one run; prints a table and writes benchmark.json
 	$(BIN)/python -m benchmarks
 
-attack: $(INSTALLED) ## attack a vertical federation without and with its protections; prints what was found out
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.vafl.attacks
+attack: $(INSTALLED) ## attack federations without and with their protections; prints what was found out; SYSTEM=name: of one system
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.attacks $(if $(SYSTEM),--system $(SYSTEM))
 
 accuracy: $(INSTALLED) ## measure the error of every method that is not in docs/accuracy.json; needs STREAMFL_DATA
 	$(BIN)/python -m benchmarks.accuracy
