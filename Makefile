@@ -7,7 +7,6 @@ SEED ?= 0
 SEEDS ?= 1
 MINUTES ?= 10
 SCHEME ?= kafka
-STALENESS ?= lockstep
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast check integration bench attack accuracy fuzz simulate reference soak clean
@@ -58,8 +57,8 @@ simulate: $(INSTALLED) ## run a federation under faults by SEED (0), or so many 
 reference: $(INSTALLED) ## write docs/reference and dashboards from the code
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m streamfl.reference
 
-soak: $(INSTALLED) ## kill and stop a federation's processes and brokers for MINUTES (10) by a SEED (0); SCHEME, STALENESS; writes soak.json
-	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(MINUTES) --seed $(SEED) --scheme $(SCHEME) --staleness $(STALENESS)
+soak: $(INSTALLED) ## kill and stop a federation's processes and brokers for MINUTES (10) by a SEED (0); SYSTEM, SCHEME, MODE; writes soak.json
+	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(MINUTES) --seed $(SEED) --scheme $(SCHEME) $(if $(SYSTEM),--system $(SYSTEM)) $(if $(MODE),--mode $(MODE))
 
 clean: ## remove everything that these targets made
 	rm -rf $(VENV) .broker build dist *.egg-info connectors/*.egg-info

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from itertools import pairwise
@@ -12,7 +14,6 @@ from numpy.typing import NDArray
 
 from streamfl.learning.optimisers import optimiser_named
 from streamfl.runtime.bus import Bus
-from streamfl.simulation.faults.cluster import FaultyBus
 from streamfl.simulation.faults.said import Sent, latest, require, sent
 from streamfl.vafl.config import COORDINATOR
 from streamfl.vafl.lab.scenario import CLOCK, FOR_EVER, LABELS, ROUNDING, VaflScenario, decode_prediction
@@ -24,7 +25,7 @@ from streamfl.vafl.shown_entities import ShownEntity, decode_shown
 __all__ = ["check_alike", "check_outcome"]
 
 
-def check_outcome(bus: FaultyBus, chosen: VaflScenario) -> None:
+def check_outcome(bus: Bus, chosen: VaflScenario) -> None:
     """Counts, order, who was answered, and a replay of every party's model from what it was told."""
     name = chosen.settings.federation.name
     for member in chosen.members:
@@ -116,15 +117,28 @@ def check_staleness(chosen: VaflScenario, party: str, embeddings: list[Sent], re
     bound = chosen.settings.learning.max_staleness
     versions = {(place, one.epoch, one.sequence): one.parameters_version for place, _, one in embeddings}
     newest: dict[int, tuple[int, int]] = {}
+    written = _newest_by_time(embeddings)
     for partition, at, reply in replies:
         made = reply.epoch, versions[partition, reply.epoch, reply.sequence]
         known = newest[partition] = max(made, newest.get(partition, made))
         what = f"{party}: {reply.entity}, shown as {reply.sequence}, of version {made[1]}"
         if not reply.gradient:
-            written = ((one.epoch, one.parameters_version) for place, when, one in embeddings if place == partition and when <= at)
-            require(bound is not None and _too_old(made, max(written), bound), f"{what}, is asked for anew without a reason")
+            times, newest_then = written.get(partition, ([], []))
+            count = bisect_right(times, at)
+            asked = bound is not None and count > 0 and _too_old(made, newest_then[count - 1], bound)
+            require(asked, f"{what}, is asked for anew without a reason")
         elif bound is not None:
             require(not _too_old(made, known, bound), f"{what}, has a gradient after one of version {known[1]}")
+
+
+def _newest_by_time(embeddings: list[Sent]) -> dict[int, tuple[list[float], list[tuple[int, int]]]]:
+    """By partition, times in order, and the newest epoch and version of all that were written until then."""
+    found: dict[int, tuple[list[float], list[tuple[int, int]]]] = {}
+    for place, at, one in sorted(embeddings, key=lambda one: one.at):
+        times, newest = found.setdefault(place, ([], []))
+        times.append(at)
+        newest.append(max([(one.epoch, one.parameters_version), *newest[-1:]]))
+    return found
 
 
 def _too_old(made: tuple[int, int], known: tuple[int, int], bound: int) -> bool:
@@ -155,10 +169,14 @@ def check_quorum(
     for _, at, reply in (one for party in parties for one in replies[party]):
         if reply.gradient:
             first[reply.entity] = min(at, first.get(reply.entity, at))
+    shown: dict[str, set[str]] = defaultdict(set)
+    for party in parties:
+        for _, when, one in embeddings[party]:
+            if when <= first.get(one.entity, -math.inf):
+                shown[one.entity].add(party)
     for entity, at in first.items():
-        shown = {party for party in parties for _, when, one in embeddings[party] if one.entity == entity and when <= at}
-        enough = len(shown) >= needed or at + CLOCK >= in_vain
-        require(enough, f"{entity} is learnt from when {len(shown)} have shown it, {needed} are a quorum")
+        enough = len(shown[entity]) >= needed or at + CLOCK >= in_vain
+        require(enough, f"{entity} is learnt from when {len(shown[entity])} have shown it, {needed} are a quorum")
 
 
 def check_coordinator(
@@ -308,8 +326,10 @@ def check_alike(bus: Bus, calm: Bus, chosen: VaflScenario) -> None:
     name = chosen.settings.federation.name
     for member in chosen.members:
         topic = f"{name}.{COORDINATOR if member == 'coordinator' else member}.state"
-        found, expected = (latest(one, topic).get((0, b"array/parameters/0")) for one in (bus, calm))
-        require((found is None) == (expected is None), f"{member}: only one of two runs learnt anything")
-        if found is not None and expected is not None:
-            apart = float(np.abs(np.frombuffer(found) - np.frombuffer(expected)).max(initial=0.0))
-            require(apart <= ROUNDING, f"{member}: the model is {apart:g} from that of a run without faults")
+        states = [latest(one, topic) for one in (bus, calm)]
+        for partition in range(chosen.partitions):
+            found, expected = (state.get((partition, b"array/parameters/0")) for state in states)
+            require((found is None) == (expected is None), f"{member}: only one of two runs learnt anything")
+            if found is not None and expected is not None:
+                apart = float(np.abs(np.frombuffer(found) - np.frombuffer(expected)).max(initial=0.0))
+                require(apart <= ROUNDING, f"{member}: the model is {apart:g} from that of a run without faults")
