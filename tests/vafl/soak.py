@@ -214,24 +214,29 @@ def check_predictions(verdict: Verdict, left: Left, chosen: VaflScenario) -> Non
 
 def check_labels(verdict: Verdict, left: Left, chosen: VaflScenario) -> None:
     """What the coordinator remembers counts each learning from an entity once, and of each entity the first label."""
-    learnt, remembered = 0, {}
-    for (_, key), value in left.latest(f"{FEDERATION}.{COORDINATOR}.state").items():
+    learnt = Counter[int]()
+    remembered = {}
+    for (partition, key), value in left.latest(f"{FEDERATION}.{COORDINATOR}.state").items():
         if key == KEY:
             counters = msgspec.msgpack.decode(value, type=Counters)
-            learnt += counters.steps * BATCH + counters.gathered
+            learnt[partition] = counters.steps * BATCH + counters.gathered
         elif key.startswith(b"entity/"):
             remembered[key.removeprefix(b"entity/").decode()] = decode_entity(value).label
     labelled = {name: label for name, label in remembered.items() if label is not None}
     other = {name for name in labelled.keys() | chosen.labels.keys() if labelled.get(name) != chosen.labels.get(name)}
     verdict.require(not other, f"{len(other)} labels are not the first that came: {sorted(other)[:3]}")
-    told = [REPLY.decode(record.value) for party in PARTIES for record in left.of(f"{party}.gradients")]
-    answered = Counter(reply.entity for reply in told if reply.gradient)
-    gradients, least = answered.total(), len(answered)
-    # Parties that come together are answered together: in lockstep all, without it some.
-    most = least if chosen.synchronous else gradients
-    verdict.require(least <= learnt <= most, f"{learnt} times learnt, of {least} entities with {gradients} gradients")
-    counts = {"labels": len(left.topics[LABELS]), "entities_learnt": least, "times_learnt": learnt}
-    verdict.counts |= {**counts, "gradients": gradients, "requests": len(told) - gradients}
+    told = [(one.partition, REPLY.decode(one.value)) for party in PARTIES for one in left.of(f"{party}.gradients")]
+    gradients = Counter(partition for partition, reply in told if reply.gradient)
+    answered = {(partition, reply.entity) for partition, reply in told if reply.gradient}
+    entities = Counter(partition for partition, _ in answered)
+    for partition in range(PARTITIONS):
+        # Parties that come together are answered together: in lockstep all, without it some.
+        most = entities[partition] if chosen.synchronous else gradients[partition]
+        text = f"of {entities[partition]} entities with {gradients[partition]} gradients"
+        sound = entities[partition] <= learnt[partition] <= most
+        verdict.require(sound, f"partition {partition}: {learnt[partition]} times learnt, {text}")
+    counts = {"labels": len(left.topics[LABELS]), "entities_learnt": len(answered), "times_learnt": learnt.total()}
+    verdict.counts |= {**counts, "gradients": gradients.total(), "requests": len(told) - gradients.total()}
 
 
 def check_like_calm(verdict: Verdict, left: Left, chosen: VaflScenario) -> None:

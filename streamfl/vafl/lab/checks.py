@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.learning.optimisers import optimiser_named
-from streamfl.runtime.bus import Bus
-from streamfl.simulation.faults.said import Sent, latest, require, sent
+from streamfl.simulation.faults.said import Sent, Topics, latest, require, sent
 from streamfl.vafl.config import COORDINATOR
 from streamfl.vafl.lab.scenario import CLOCK, FOR_EVER, LABELS, ROUNDING, VaflScenario, decode_prediction
 from streamfl.vafl.messages import EMBEDDING, REPLY
@@ -25,7 +24,7 @@ from streamfl.vafl.shown_entities import ShownEntity, decode_shown
 __all__ = ["check_alike", "check_outcome"]
 
 
-def check_outcome(bus: Bus, chosen: VaflScenario) -> None:
+def check_outcome(bus: Topics, chosen: VaflScenario) -> None:
     """Counts, order, who was answered, and a replay of every party's model from what it was told."""
     name = chosen.settings.federation.name
     for member in chosen.members:
@@ -49,7 +48,7 @@ def check_outcome(bus: Bus, chosen: VaflScenario) -> None:
         check_sums(bus, chosen)
 
 
-def check_predictions(bus: Bus, chosen: VaflScenario) -> None:
+def check_predictions(bus: Topics, chosen: VaflScenario) -> None:
     """Each entity that met its quorum, and no other, has its predictions in order, each of more parties than the one before.
 
     An entity that was forgotten begins anew, and may come to none.
@@ -159,7 +158,7 @@ def check_requests(chosen: VaflScenario, party: str, replies: list[Sent]) -> Non
 
 
 def check_quorum(
-    bus: Bus, chosen: VaflScenario, embeddings: Mapping[str, list[Sent]], replies: Mapping[str, list[Sent]]
+    bus: Topics, chosen: VaflScenario, embeddings: Mapping[str, list[Sent]], replies: Mapping[str, list[Sent]]
 ) -> None:
     """No entity is learnt from before its quorum of parties has shown it, until that was once waited for in vain."""
     learning, parties = chosen.settings.learning, chosen.settings.federation.parties
@@ -180,7 +179,7 @@ def check_quorum(
 
 
 def check_coordinator(
-    bus: Bus, chosen: VaflScenario, embeddings: Mapping[str, list[Sent]], replies: Mapping[str, list[Sent]]
+    bus: Topics, chosen: VaflScenario, embeddings: Mapping[str, list[Sent]], replies: Mapping[str, list[Sent]]
 ) -> None:
     """What the coordinator remembers of an entity is not ready to be learnt from, and is forgotten, or a party given up, no earlier
     than it may be. Who was not answered, though everybody was there, was forgotten.
@@ -233,7 +232,7 @@ def check_coordinator(
     require(not lost, f"neither answered nor forgotten: {sorted(lost)[:3]}")
 
 
-def check_model(bus: Bus, chosen: VaflScenario, party: str, embeddings: list[Sent], replies: list[Sent]) -> None:
+def check_model(bus: Topics, chosen: VaflScenario, party: str, embeddings: list[Sent], replies: list[Sent]) -> None:
     """A party's parameters are what its gradients, in their order, make of its features, and each embedding is of its version."""
     settings = chosen.settings
     function, learning = embedding_function(settings, 2), settings.learning
@@ -280,7 +279,7 @@ def check_model(bus: Bus, chosen: VaflScenario, party: str, embeddings: list[Sen
             require(apart <= ROUNDING, f"{party}, partition {partition}: the model is {apart:g} from what its gradients make")
 
 
-def _forgotten(bus: Bus, chosen: VaflScenario, party: str, replies: list[Sent]) -> tuple[set[tuple[int, int]], set[int]]:
+def _forgotten(bus: Topics, chosen: VaflScenario, party: str, replies: list[Sent]) -> tuple[set[tuple[int, int]], set[int]]:
     """Partition and sequence number of what the party had forgotten when its gradient came, and the partitions of which that cannot
     be told: the gradient was there when it was time to forget.
     """
@@ -308,7 +307,7 @@ def _forgotten(bus: Bus, chosen: VaflScenario, party: str, replies: list[Sent]) 
     return forgotten, unclear
 
 
-def check_sums(bus: Bus, chosen: VaflScenario) -> None:
+def check_sums(bus: Topics, chosen: VaflScenario) -> None:
     """Under a sum all parties of one answer get the same gradient; where nobody comes later, all of an entity's are one answer."""
     if chosen.settings.learning.wait_for != len(chosen.settings.federation.parties):
         return
@@ -321,7 +320,7 @@ def check_sums(bus: Bus, chosen: VaflScenario) -> None:
         require(len(values) == 1, f"{entity}: parties got {len(values)} different gradients of one sum")
 
 
-def check_alike(bus: Bus, calm: Bus, chosen: VaflScenario) -> None:
+def check_alike(bus: Topics, calm: Topics, chosen: VaflScenario) -> None:
     """Synchronous: every member's parameters are, but for rounding, those of a run without faults."""
     name = chosen.settings.federation.name
     for member in chosen.members:
