@@ -214,4 +214,4 @@ def _close(found: Any, expected: Any) -> bool:
     return computed and bool(np.allclose(*numbers, rtol=TOLERANCE, atol=TOLERANCE))
 
 
-SOAK = SoakedSystem(("lockstep", "async"), members, records, predicted, check)
+SOAK = SoakedSystem(("lockstep", "async"), members, records, predicted, check, turn=CLIENTS)

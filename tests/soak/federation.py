@@ -25,6 +25,8 @@ from kafka.errors import KafkaError
 from soak.configuration import all_topics, load_members, write_configuration
 from soak.subject import FEDERATION, PARTITIONS, Plan, SoakedSystem
 
+from streamfl.runtime.bus import Outgoing
+
 MOST_SECONDS_AHEAD = 30.0
 # Longer than any commit interval, and than an answer to an answer takes.
 QUIET_SECONDS, MOST_RESTLESS_SECONDS = 5.0, 120.0
@@ -179,13 +181,17 @@ class Load:
     def _run(self) -> None:
         begin = time.monotonic()
         while not self._stop.wait(max(0.0, begin + self.written / self.plan.rate - time.monotonic())):
-            for record in self.system.records(self.plan, self.written):
-                future = self._producer.send(record.topic, key=record.key, value=record.value)
-                future.add_callback(lambda answer: self.acknowledged.append((answer.topic, answer.partition, answer.offset)))
-                future.add_errback(lambda error: self.failures.append(repr(error)))
-            self.written += 1
+            for _ in range(self.system.turn):
+                for record in self.system.records(self.plan, self.written):
+                    self._send(record)
+                self.written += 1
             while self.written - len(self.seen.samples) > self.plan.rate * MOST_SECONDS_AHEAD and not self._stop.wait(0.1):
                 begin += 0.1
+
+    def _send(self, record: Outgoing) -> None:
+        future = self._producer.send(record.topic, key=record.key, value=record.value)
+        future.add_callback(lambda answer: self.acknowledged.append((answer.topic, answer.partition, answer.offset)))
+        future.add_errback(lambda error: self.failures.append(repr(error)))
 
     def end(self) -> None:
         """Write no more, and wait for what is on its way."""

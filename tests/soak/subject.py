@@ -107,6 +107,7 @@ class SoakedSystem:
     records: what is written of a sample of the load, by the plan and the sample's number. It is the same every time.
     predicted: which sample a prediction is of, by the prediction's content. Every sample has to have one.
     check: adds to the verdict what does not hold, and counts. Positions and dead letters are looked at besides.
+    turn: the load ends after a multiple of so many samples, as where a round waits for all clients.
     """
 
     modes: tuple[str, ...]
@@ -114,6 +115,7 @@ class SoakedSystem:
     records: Callable[[Plan, int], Sequence[Outgoing]]
     predicted: Callable[[Mapping[str, Any]], str]
     check: Callable[[Verdict, Left], None]
+    turn: int = 1
 
 
 def soaked_systems() -> tuple[str, ...]:
