@@ -121,8 +121,12 @@ def _by_kind(faults: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 def _bad_exits(federation: Federation, codes: list[int]) -> list[str]:
     # Killed by us; the cluster away at the start. Anything else is a worker that gave up.
     unexpected = {code: count for code, count in federation.exits.items() if code not in (-signal.SIGKILL, 3)}
-    said = federation.log.read_text(errors="replace")[-3000:] if unexpected or any(codes) else ""
-    return [f"processes ended with {unexpected}, at the end {codes}: {said}"] if said else []
+    if not unexpected and not any(codes):
+        return []
+    said = federation.log.read_text(errors="replace")
+    # What a library says before it aborts, or a traceback, is no line of the log.
+    other = "".join(line for line in said.splitlines(keepends=True) if not line[:1].isdigit())
+    return [f"processes ended with {unexpected}, at the end {codes}: {other[-4000:]}{said[-2000:]}"]
 
 
 def _exit(code: int) -> str:

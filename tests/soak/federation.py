@@ -30,6 +30,7 @@ from streamfl.runtime.bus import Outgoing
 MOST_SECONDS_AHEAD = 30.0
 # Longer than any commit interval, and than an answer to an answer takes.
 QUIET_SECONDS, MOST_RESTLESS_SECONDS = 5.0, 120.0
+ATTEMPTS = 5
 ENVIRONMENT = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -92,8 +93,7 @@ class Federation:
 
     def __enter__(self) -> Federation:
         for path in self.files.values():
-            command = [*_command("topics", path), "--create-inputs", "--partitions", str(PARTITIONS)]
-            subprocess.run(command, env=ENVIRONMENT, check=True, timeout=120, capture_output=True)
+            _make_topics(path)
         self.workers = [
             WorkerProcess(f"{name}-{number}", _command("run", self.files[name]), self.log)
             for name, member in self.system.members(self.plan).items()
@@ -253,6 +253,17 @@ class Seen:
         self._stop.set()
         self._thread.join()
         self._consumer.close(timeout_ms=3_000)
+
+
+def _make_topics(path: Path) -> None:
+    """RuntimeError with what the command said if it does not succeed. Several brokers may not all know yet what one has made."""
+    command = [*_command("topics", path), "--create-inputs", "--partitions", str(PARTITIONS)]
+    for _ in range(ATTEMPTS):
+        ended = subprocess.run(command, env=ENVIRONMENT, timeout=120, capture_output=True, text=True)
+        if ended.returncode == 0:
+            return
+        time.sleep(2)
+    raise RuntimeError(f"{path.name}: streamfl topics ended with {ended.returncode}: {ended.stdout[-1000:]}{ended.stderr[-1000:]}")
 
 
 def _command(command: str, path: Path) -> list[str]:
