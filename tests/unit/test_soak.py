@@ -102,9 +102,10 @@ def test_the_verdict_finds_a_doubled_prediction(soaked: tuple[SoakedSystem, Left
 
 
 def messages(left: Left) -> list[str]:
-    """The topics by which members speak to one another."""
+    """The topics by which members speak to one another; without those in which nobody had to say anything."""
     users = {name for name, spec in all_topics(left.settings).items() if spec.users}
-    return sorted({one.topic for settings in left.settings.values() for one in build_channels(settings).inputs.values()} - users)
+    topics = {one.topic for settings in left.settings.values() for one in build_channels(settings).inputs.values()} - users
+    return sorted(topic for topic in topics if left.topics[topic])
 
 
 def test_the_verdict_finds_a_lost_and_a_doubled_message(soaked: tuple[SoakedSystem, Left]) -> None:
