@@ -22,6 +22,7 @@ __all__ = ["Learnt", "Party", "learn", "median_distance", "standardised"]
 Floats = NDArray[np.float64]
 # Distances between entities that the bandwidth is the median of; rows of which features are computed at a time.
 MOST_DISTANCES, CHUNK = 256, 4096
+HEAVY_TAILS = 6.0
 
 
 @dataclass(frozen=True)
@@ -64,18 +65,29 @@ class Learnt:
         return found
 
 
-def standardised(inputs: Floats, first: int, signed_log: bool = True) -> Floats:
+def standardised(inputs: Floats, first: int, logarithm: bool = True) -> Floats:
     """Columns with mean 0 and deviation 1 over the first entities, (n, columns); a missing number becomes the mean.
 
-    first: so many entities. signed_log: arcsinh of each number comes before.
+    first: so many entities. logarithm: arcsinh comes before, of columns with heavy tails: whose fourth standardised moment over the
+    first entities is above 6, where a normal distribution has 3. Columns that are evenly spread lose by it.
     """
-    rows = np.arcsinh(inputs) if signed_log else np.asarray(inputs, dtype=np.float64)
-    seen = np.isfinite(rows[:first])
-    counts = np.maximum(1, seen.sum(axis=0))
-    mean = np.where(seen, rows[:first], 0.0).sum(axis=0) / counts
-    deviation = np.sqrt(np.where(seen, np.square(rows[:first] - mean), 0.0).sum(axis=0) / counts)
-    rows = (rows - mean) / np.where(deviation > 0, deviation, 1.0)
+    rows = np.asarray(inputs, dtype=np.float64)
+    if logarithm:
+        mean, deviation = _moments(rows[:first])
+        tails = np.nan_to_num(((rows[:first] - mean) / deviation) ** 4).mean(axis=0)
+        rows = np.where(tails > HEAVY_TAILS, np.arcsinh(rows), rows)
+    mean, deviation = _moments(rows[:first])
+    rows = (rows - mean) / deviation
     return np.asarray(np.where(np.isfinite(rows), rows, 0.0))
+
+
+def _moments(rows: Floats) -> tuple[Floats, Floats]:
+    """Mean and deviation of each column, of the numbers that there are; deviation 1 of a constant column."""
+    seen = np.isfinite(rows)
+    counts = np.maximum(1, seen.sum(axis=0))
+    mean = np.where(seen, rows, 0.0).sum(axis=0) / counts
+    deviation = np.sqrt(np.where(seen, np.square(rows - mean), 0.0).sum(axis=0) / counts)
+    return mean, np.where(deviation > 0, deviation, 1.0)
 
 
 def median_distance(inputs: Sequence[Floats], entities: Sequence[int], laplacian: bool = False) -> float:

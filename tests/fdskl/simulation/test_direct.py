@@ -86,10 +86,19 @@ def test_arrays_learn_what_a_federation_learns(learning: dict[str, Any], epochs:
 def test_columns_are_standardised_by_the_first_entities_alone() -> None:
     """Protects figures from what a stream could not have known, and from columns without numbers."""
     rows = np.array([[1.0, np.nan, 5.0], [3.0, np.nan, 5.0], [1e6, 2.0, 7.0]])
-    found = standardised(rows, 2, signed_log=False)
+    found = standardised(rows, 2, logarithm=False)
     np.testing.assert_allclose(found[:2], [[-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
     np.testing.assert_allclose(found[2], [999998.0, 2.0, 2.0])
-    assert standardised(rows, 2)[2, 0] < 40
+
+
+def test_only_columns_with_heavy_tails_are_taken_the_logarithm_of() -> None:
+    """Protects evenly spread columns, which lose by it, and heavy ones, whose few large numbers hide all others without it."""
+    random = np.random.default_rng(0)
+    rows = np.stack([random.uniform(0, 24, 2000), np.exp(3 * random.normal(size=2000)), random.random(2000) < 0.01], axis=1)
+    found, plain = standardised(rows, 1000), standardised(rows, 1000, logarithm=False)
+    np.testing.assert_allclose(found[:, [0, 2]], plain[:, [0, 2]], atol=1e-12)
+    assert plain[:, 1].max() > 20
+    assert found[:, 1].max() < 5
 
 
 def test_median_distance_leaves_out_equal_entities() -> None:
