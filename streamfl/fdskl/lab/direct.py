@@ -22,7 +22,7 @@ __all__ = ["Learnt", "Party", "learn", "median_distance", "standardised"]
 Floats = NDArray[np.float64]
 # Distances between entities that the bandwidth is the median of; rows of which features are computed at a time.
 MOST_DISTANCES, CHUNK = 256, 4096
-HEAVY_TAILS = 6.0
+HEAVY_TAILS, LEAST_FLAG = 6.0, 0.2
 
 
 @dataclass(frozen=True)
@@ -65,18 +65,24 @@ class Learnt:
         return found
 
 
-def standardised(inputs: Floats, first: int, logarithm: bool = True) -> Floats:
+def standardised(inputs: Floats, first: int, robust: bool = True) -> Floats:
     """Columns with mean 0 and deviation 1 over the first entities, (n, columns); a missing number becomes the mean.
 
-    first: so many entities. logarithm: arcsinh comes before, of columns with heavy tails: whose fourth standardised moment over the
-    first entities is above 6, where a normal distribution has 3. Columns that are evenly spread lose by it.
+    first: so many entities. robust: arcsinh comes before, of columns with heavy tails: whose fourth standardised moment over the
+    first entities is above 6, where a normal distribution has 3. Columns that are evenly spread lose by it. A column of two values is
+    divided by a fifth of their distance at least, or rare flags would make an entity unlike all others.
     """
     rows = np.asarray(inputs, dtype=np.float64)
-    if logarithm:
+    if robust:
         mean, deviation = _moments(rows[:first])
         tails = np.nan_to_num(((rows[:first] - mean) / deviation) ** 4).mean(axis=0)
         rows = np.where(tails > HEAVY_TAILS, np.arcsinh(rows), rows)
     mean, deviation = _moments(rows[:first])
+    if robust:
+        # Of two values, and of nothing else, kurtosis is 1 + skewness^2 (Pearson 1916), and their distance is this many deviations.
+        third, fourth = (np.nan_to_num(((rows[:first] - mean) / deviation) ** power).mean(axis=0) for power in (3, 4))
+        flags = fourth - third**2 - 1 < 1e-6 * fourth
+        deviation = np.where(flags, deviation * np.maximum(1.0, LEAST_FLAG * np.sqrt(4 + third**2)), deviation)
     rows = (rows - mean) / deviation
     return np.asarray(np.where(np.isfinite(rows), rows, 0.0))
 
