@@ -66,7 +66,8 @@ class Peers:
         self._entropy = entropy
         self.incarnation = OwnIncarnation(entropy())
         self._told = _Told()
-        self._is_mistaken = False
+        # Since when somebody takes another life for the present one.
+        self.mistaken_since: float | None = None
 
     @property
     def complete(self) -> bool:
@@ -163,19 +164,20 @@ class Peers:
 
     @property
     def are_told(self) -> bool:
-        """Whether the others were told of this life, and take no other for it."""
-        return self._told.number == self.incarnation.number and not self._is_mistaken
+        """Whether the others were told of this life."""
+        return self._told.number == self.incarnation.number
 
     def tell(self) -> int:
         """Somebody is told of this life. Returns for how many times it is."""
         before = self._told.telling if self._told.number == self.incarnation.number else 0
-        self._told, self._is_mistaken = _Told(self.incarnation.number, before + 1), False
+        self._told = _Told(self.incarnation.number, before + 1)
         self._parts.remember(b"told", self._told)
         return self._told.telling
 
-    def is_mistaken(self) -> None:
-        """Somebody takes another life for the present one: all are told again."""
-        self._is_mistaken = True
+    def is_mistaken(self, now: float) -> None:
+        """Somebody takes another life for the present one: at the next tick all are told again."""
+        if self.mistaken_since is None:
+            self.mistaken_since = now
 
     def begin_anew(self) -> None:
         """Take another life, for it is not known any more what this one has answered."""

@@ -118,7 +118,7 @@ class Sums:
         key = message.incarnations[settings.root], message.number
         if message.incarnations[settings.own] != self._peers.incarnation.number:
             self._figures.ignored["old_incarnation"] += 1
-            self._peers.is_mistaken()
+            self._peers.is_mistaken(now)
             return
         if self._heard.is_crowded(key):
             # What it has answered of the oldest could be asked again, and a mask be used twice.

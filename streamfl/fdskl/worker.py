@@ -132,7 +132,7 @@ class FdsklWorker:
                     self._actives[partition].pass_time(now)
                 self._go_on(partition)
         for partition, task in self._tasks.items():
-            # Once more, where somebody took another life for the present one.
+            # Of one that began among these messages.
             task.tell_of_this_life()
             replies += task.take_sends()
             if partition in self._actives:

@@ -73,11 +73,9 @@ class WorkerPartition:
         self.tell_of_this_life()
 
     def tell_of_this_life(self) -> None:
-        """Tell the others of it, unless they were; once more where somebody took another one for it."""
+        """Tell the others of it, unless they were."""
         if not self.peers.are_told:
-            for party in range(len(self._settings.parties)):
-                if party != self._settings.own:
-                    self._tell(party)
+            self._tell_all()
 
     def take_sample(self, entity: str, features: tuple[float, ...], now: float) -> bool:
         """An entity's own columns came. Returns whether others had to do with older ones, or without."""
@@ -120,23 +118,35 @@ class WorkerPartition:
 
     def pass_time(self, now: float) -> None:
         """A tick."""
+        if self.peers.mistaken_since is not None:
+            # However often it was mistaken since the last.
+            self.peers.mistaken_since = None
+            self._tell_all()
         self.sums.pass_time(now)
         self.columns.expire(now)
 
     def set_back(self, now: float) -> None:
         """The clock was ahead."""
+        if self.peers.mistaken_since is not None:
+            self.peers.mistaken_since = min(self.peers.mistaken_since, now)
         self.columns.set_back(now)
         self.sums.pending.set_back(now)
 
     @property
     def wake_at(self) -> float | None:
-        return min((at for at in (self.columns.wake_at, self.sums.wake_at) if at is not None), default=None)
+        times = (self.columns.wake_at, self.sums.wake_at, self.peers.mistaken_since)
+        return min((at for at in times if at is not None), default=None)
 
     def take_sends(self) -> list[Send]:
         """What has to go out."""
         sends = self._sends[:]
         self._sends.clear()
         return sends
+
+    def _tell_all(self) -> None:
+        for party in range(len(self._settings.parties)):
+            if party != self._settings.own:
+                self._tell(party)
 
     def _tell(self, party: int) -> None:
         settings, peers, incarnation = self._settings, self.peers, self.peers.incarnation
