@@ -10,12 +10,14 @@ from streamfl.fdskl.messages import CARRIED_BYTES
 from streamfl.records.entities import VerticalMembers, VerticalSettings
 from streamfl.settings import Section
 
-__all__ = ["WORKER", "FdsklSettings"]
+__all__ = ["FEWEST_ENTITIES", "WORKER", "FdsklSettings"]
 
 WORKER = "fdskl-worker"
 # Of noise, in multiples of the norm: less hides nothing, more leaves nothing.
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e5
 MOST_FEATURES = 65_536
+# The bandwidth is the median of the distances between so many entities, two by two, or more.
+FEWEST_ENTITIES = 64
 
 
 class FdsklFederation(VerticalMembers):
@@ -120,7 +122,7 @@ class AggregationSection(Section):
     circle_bits: Literal[32, 64] = 32
     """Bits of a number in a partial sum. 32: a phase is exact to 4e-9."""
     round_seconds: float = Field(default=30.0, gt=0, le=1e6, allow_inf_nan=False)
-    """A round that is not complete after so many seconds is abandoned and begun anew."""
+    """A round that is not complete after so many seconds is abandoned and begun anew. More than alignment.reply_seconds."""
     rounds_in_flight: int = Field(default=16, ge=1, le=1_000)
     """So many rounds of a partition are on their way at most; each is a record of every party."""
 
@@ -221,6 +223,16 @@ class FdsklSettings(VerticalSettings):
             raise ValueError(
                 f"alignment.limit = {self.alignment.limit}: at least learning.window = {learning.window} is expected, for entities "
                 "of the window are asked for again"
+            )
+        if aggregation.round_seconds <= self.alignment.reply_seconds:
+            raise ValueError(
+                f"aggregation.round_seconds = {aggregation.round_seconds:g}: more than alignment.reply_seconds = "
+                f"{self.alignment.reply_seconds:g} is expected, or a round is given up while a party waits for its columns"
+            )
+        if learning.bandwidth is None and max(learning.window, learning.block_instances) < FEWEST_ENTITIES:
+            raise ValueError(
+                f"learning.window = {learning.window}: at least {FEWEST_ENTITIES} is expected, for the bandwidth is found from their "
+                "distances, or set learning.bandwidth"
             )
         if self.privacy.input_noise is not None and aggregation.secret_file is None:
             raise ValueError("aggregation.secret_file is missing: noise that others can compute protects nothing")

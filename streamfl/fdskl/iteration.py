@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.fdskl.config import FEWEST_ENTITIES
 from streamfl.fdskl.contributions import features_of, opened_distances
 from streamfl.fdskl.doubly_stochastic import StepRule, decay, step_alphas, step_size
 from streamfl.fdskl.labelled import LabelledEntities
@@ -25,7 +26,7 @@ from streamfl.fdskl.rounds import Question, phases_of
 __all__ = ["FEWEST_DISTANCES", "LARGEST_ALPHA", "MOST_ENTITIES", "BandwidthSearch", "Iteration", "Learning", "SgdIteration"]
 
 # Distances between entities that the bandwidth is the median of.
-FEWEST_DISTANCES, MOST_DISTANCES = 32, 256
+FEWEST_DISTANCES, MOST_DISTANCES = FEWEST_ENTITIES // 2, 256
 # Entities of a round at most: its memory, at every party, is bounded by this too.
 MOST_ENTITIES = 4096
 LARGEST_ALPHA = 1e100

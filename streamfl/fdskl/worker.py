@@ -190,7 +190,6 @@ class FdsklWorker:
         task = self._tasks[partition]
         active = self._actives.get(partition)
         if isinstance(message, Sample):
-            task.secret.remember()
             late = task.take_sample(message.client, message.features, now)
             if active is not None:
                 active.take_sample(message.client, late, now)

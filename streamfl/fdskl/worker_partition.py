@@ -68,6 +68,8 @@ class WorkerPartition:
     def begin(self) -> None:
         """Tell the others of this life, unless they were."""
         settings, peers = self._settings, self.peers
+        # In one commit with what others have to know before they ask: no answer is of a secret that is not remembered.
+        self.secret.remember()
         if len(settings.parties) > 1 and peers.tell():
             incarnation = peers.incarnation
             content = INCARNATION.encode(

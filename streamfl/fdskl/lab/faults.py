@@ -9,7 +9,7 @@ from streamfl.fdskl.lab.said import recorded
 from streamfl.fdskl.lab.scenario import LABELS, FdsklScenario, scenario
 from streamfl.seeding import rng_for
 from streamfl.simulation.faults.federation import Verdict, run
-from streamfl.simulation.faults.staying import Staying, of_a_process
+from streamfl.simulation.faults.staying import GONE, Staying, of_a_process
 from streamfl.simulation.faults.systems import FaultSimulation
 
 __all__ = ["FAULTS", "simulate", "simulate_liveness"]
@@ -21,8 +21,26 @@ def simulate(seed: int, bus: str = "memory") -> Verdict:
 
 
 def simulate_liveness(seed: int, bus: str = "memory") -> Verdict:
-    """The same with a fault that stays: whatever does not depend on what is gone comes to its end."""
-    return _simulate(_with_a_fault_that_stays(seed), bus)
+    """The same with a fault that stays: whatever does not depend on what is gone comes to its end.
+
+    Without a party no sum is whole. Then the active one goes on asking, gives up what is not answered, and says so.
+    """
+    chosen = _with_a_fault_that_stays(seed)
+    if chosen.absent is None:
+        return _simulate(chosen, bus)
+    verdict = _simulate(chosen, bus)
+    if verdict.failure is None or not verdict.failure.startswith("not done"):
+        return verdict
+    failure = None
+    others = [f"{name}-" for name in chosen.parties if name != chosen.active]
+    waiting = verdict.failure.partition("waiting:")[2].partition("; ticks")[0]
+    if any(name in waiting for name in others):
+        failure = f"others than the active party wait: {waiting}"
+    elif chosen.said.reused:
+        failure = chosen.said.reused[0]
+    elif not chosen.said.trouble or (chosen.said.announced and not chosen.said.abandoned):
+        failure = f"given up: {chosen.said.abandoned}, trouble was said: {chosen.said.trouble}, but waiting: {waiting}"
+    return replace(verdict, failure=failure)
 
 
 def _simulate(chosen: FdsklScenario, bus: str) -> Verdict:
@@ -34,11 +52,21 @@ def _with_a_fault_that_stays(seed: int) -> FdsklScenario:
     draws = rng_for(seed, "simulation", "what stays, of masked sums")
     chosen = scenario(seed)
     workers = {name: max(2, count) for name, count in chosen.workers.items()}
-    chosen = replace(chosen, workers=workers)
+    # Nobody waits for ever for columns that never come.
+    alignment = chosen.settings.alignment.model_copy(
+        update={"reply_seconds": min(0.5, chosen.settings.alignment.reply_seconds), "patience_seconds": 15.0}
+    )
+    settings = chosen.settings.model_copy(update={"alignment": alignment})
+    chosen = replace(chosen, settings=settings, workers=workers, synchronous=False)
     at = float(draws.uniform(0.0, chosen.faulty_seconds))
-    kind = ("process", "partition")[int(draws.integers(2))]
+    kind = ("process", "partition", "party")[int(draws.integers(3))]
     if kind == "process":
         return replace(chosen, staying=of_a_process(draws, at, list(workers)))
+    if kind == "party":
+        others = [name for name in chosen.parties if name != chosen.active]
+        absent = others[int(draws.integers(len(others)))]
+        staying = Staying(f"{absent} never comes back", at, {f"{absent}-{n}": GONE for n in range(workers[absent])})
+        return replace(chosen, staying=staying, absent=absent)
     topics = [*(f"samples-{name}" for name in chosen.parties), LABELS]
     place = topics[int(draws.integers(len(topics)))], int(draws.integers(chosen.partitions))
     staying = Staying(f"partition {place[1]} of {place[0]} cannot be read", at, {}, frozenset([place]))

@@ -28,12 +28,17 @@ class Said:
     lives: the parties' names, one for each secret that was made.
     hidden: by party and key of a keystream, digest of the numbers that it hid.
     reused: keystreams that hid two different things.
+    trouble: whether the active party ever said that nobody answers. announced, abandoned: whether it asked for any round, or gave
+    one up.
     begun: by partition and version of the model, the entities of each iteration that began there.
     """
 
     lives: list[str] = field(default_factory=list)
     hidden: dict[tuple[int, bytes], bytes] = field(default_factory=dict)
     reused: list[str] = field(default_factory=list)
+    trouble: bool = False
+    announced: bool = False
+    abandoned: bool = False
     begun: dict[tuple[int, int], list[list[str]]] = field(default_factory=dict)
 
     def hides(self, numbers: NDArray[Any], secrets: Mapping[int, bytes], own: int, identity: bytes, purpose: bytes) -> None:

@@ -39,8 +39,8 @@ class FdsklScenario:
     """A federation of masked sums under faults.
 
     dimensions: columns of each party. columns: by party and entity, all that it is ever given of it, in order. labels: by entity.
-    synchronous: every party sees everything, once, and is waited for: then each iteration is known. staying: the fault that stays, if any. absent: the party that may say no more. unreadable: partitions of its samples, or labels,
-    that nobody can read. said: what roles said and used, whether it was committed or not.
+    synchronous: every party sees everything, once, and is waited for: then each iteration is known. staying: the fault that stays, if any. absent: the party that may say no more.
+    said: what roles said and used, whether it was committed or not.
     """
 
     seed: int
@@ -139,6 +139,11 @@ class FdsklScenario:
 
     def check_bounds(self, worker: Worker) -> None:
         role, settings = cast(FdsklWorker, worker.role), self.settings
+        if role.active is not None:
+            self.said.trouble |= role.trouble is not None
+            counted = {one.name: int(one.value) for one in role.measure() if one.value}
+            self.said.abandoned |= "abandoned_rounds" in counted
+            self.said.announced |= "rounds_announced" in counted
         most = settings.aggregation.rounds_in_flight
         for partition, task in role._tasks.items():
             require(len(task.sums.pending) <= 4 * most, f"{role.settings.name}: {len(task.sums.pending)} rounds under way")
@@ -155,24 +160,21 @@ class FdsklScenario:
 
     def standing(self, bus: Bus, last: bool) -> str:
         late = {reading.client for reading in self.last}
-        expected = {entity for entity in self.to_be_predicted if last or entity not in late}
-        if self.forgets or not expected:
-            return ""
+        expected = {entity for entity in self.to_be_predicted(bus) if last or entity not in late}
         predicted = {decode_prediction(record).entity for record in bus.read(f"{self.name}.predictions")}
         missing = expected - predicted
         return f"not predicted: {sorted(missing)[:3]}" if missing else ""
 
-    def readable_labels(self, bus: Bus) -> set[str]:
-        """The entities of labels that somebody can read."""
-        hidden = set() if self.staying is None else {partition for topic, partition in self.staying.places if topic == LABELS}
-        return {entity for entity in self.labels if bus.partition_of(entity.encode(), self.partitions) not in hidden}
+    def is_hidden(self, topic: str, partition: int) -> bool:
+        """Whether nobody can read this partition any more."""
+        return self.staying is not None and (topic, partition) in self.staying.places
 
-    @property
-    def to_be_predicted(self) -> set[str]:
+    def to_be_predicted(self, bus: Bus) -> set[str]:
         """What the active party sees, and can predict: with a party that says no more, nothing is certain."""
-        if self.absent is not None:
+        if self.absent is not None or self.forgets:
             return set()
-        return {entity for party, entity in self.columns if party == self.active}
+        seen = {entity: bus.partition_of(entity.encode(), self.partitions) for party, entity in self.columns if party == self.active}
+        return {entity for entity, partition in seen.items() if not self.is_hidden(f"samples-{self.active}", partition)}
 
 
 def scenario(seed: int) -> FdsklScenario:
@@ -197,6 +199,7 @@ def scenario(seed: int) -> FdsklScenario:
     found = chance(0.1)
     mask = "one-time" if chance(0.8) else str(draws.choice(["none", "paper"]))
     faulty_seconds = float(between(5, 30))
+    patience = float(10 ** draws.uniform(-2.0, 0.3))
     settings = FdsklSettings(
         federation={"name": "sim", "seed": seed, "parties": names, "active": active},  # type: ignore[arg-type]
         role={"kind": WORKER},  # type: ignore[arg-type]
@@ -216,7 +219,7 @@ def scenario(seed: int) -> FdsklScenario:
             "features_limit": limit,
             "block_features": block,
             "block_instances": instances,
-            "window": between(instances, 20) if chance(0.3) else 500,
+            "window": between(instances, 20) if chance(0.3) and not found else 500,
             "visits": between(1, 3),
             "sweeps": between(1, 3) if chance(0.4) else None,
             "cache_bytes": between(0, 40) * limit if chance(0.4) else 1_000_000,
@@ -230,11 +233,11 @@ def scenario(seed: int) -> FdsklScenario:
             "study": True,
             "frequencies": "private" if chance(0.7) else "shared",
             "circle_bits": 64 if chance(0.3) else 32,
-            "round_seconds": float(draws.uniform(1.0, 5.0)),
+            "round_seconds": patience + float(draws.uniform(0.5, 4.0)),
             "rounds_in_flight": between(1, 4),
         },
         alignment={  # type: ignore[arg-type]
-            "reply_seconds": FOR_EVER if synchronous else float(10 ** draws.uniform(-2.0, 0.3)),
+            "reply_seconds": patience,
             "expiry_seconds": float(draws.uniform(1.0, 25.0)) if not synchronous and chance(0.2) else FOR_EVER,
             "revise": chance(0.7),
             "linger_ms": float(between(0, 50)),
@@ -247,6 +250,10 @@ def scenario(seed: int) -> FdsklScenario:
             "first_entities": between(2, 5),
         },  # type: ignore[arg-type]
     )
+    if synchronous:
+        # Whoever asks again is answered one day, for everybody sees everything.
+        alignment = settings.alignment.model_copy(update={"reply_seconds": FOR_EVER})
+        settings = settings.model_copy(update={"alignment": alignment})
     dimensions = {name: between(1, 3) for name in names}
     entities = between(70, 80) if found else between(6, 24)
     data = _data(draws, settings, dimensions, entities, faulty_seconds, synchronous)

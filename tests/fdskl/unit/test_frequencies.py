@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import cauchy, kstest, norm, t, uniform
 
+from streamfl.fdskl import frequencies
 from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
 from streamfl.seeding import normal
 
@@ -132,17 +133,21 @@ def test_each_feature_has_one_owner_who_is_not_the_active_party() -> None:
     assert kstest(alone.offsets(0, 20_000), uniform(0, 2 * np.pi).cdf).pvalue > 1e-4
 
 
-def test_phases_are_the_product_and_the_offsets_whatever_was_drawn_before() -> None:
-    """Protects phases from the store of what was drawn: in any order of ranges, also when it is full, they are omega x + b."""
-    wide = [f"c{number}" for number in range(2000)]
-    for columns, ranges in ((COLUMNS, [(0, 600), (250, 10), (100_000, 300)]), (wide, [(0, 3000), (5, 2), (0, 3000), (9000, 900)])):
-        one = drawn("gaussian", SECRETS[3], columns, parties=3, own=2, bandwidth=30.0)
-        fresh = drawn("gaussian", SECRETS[3], columns, parties=3, own=2, bandwidth=30.0)
+def test_phases_are_the_product_and_the_offsets_whatever_was_drawn_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects phases from the store of what was drawn, and memory from it: in any order of ranges, also when it is full, they are
+    omega x + b, and it holds no more than it may.
+    """
+    monkeypatch.setattr(frequencies, "KEPT_NUMBERS", 100_000)
+    monkeypatch.setattr(frequencies, "CHUNK_NUMBERS", 20_000)
+    wide = [f"c{number}" for number in range(99)]
+    for columns in (COLUMNS, wide):
+        one, fresh = (drawn("gaussian", SECRETS[3], columns, parties=3, own=2, bandwidth=30.0) for _ in range(2))
         inputs = np.random.default_rng(2).normal(size=(3, len(columns)))
-        for first, count in ranges:
-            expected = inputs @ fresh.frequencies(first, count).T + fresh.offsets(first, count)
-            np.testing.assert_allclose(one.partial_phases(inputs, [(first, count)]), expected, rtol=0, atol=1e-9)
-        assert sum(chunk.size for chunk in one._chunks.values()) <= 2**23
+        for ranges in ([(0, 600), (250, 10)], [(100_000, 1300)], [(0, 3000)], [(5, 2), (9000, 900), (1, 0)], [(0, 600)], []):
+            expected = [inputs @ fresh.frequencies(*each).T + fresh.offsets(*each) for each in ranges]
+            found = one.partial_phases(inputs, ranges)
+            np.testing.assert_allclose(found, np.hstack([np.empty((3, 0)), *expected]), rtol=0, atol=1e-9)
+            assert sum(chunk.size for chunk in one._chunks.values()) <= 100_000
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:

@@ -1,0 +1,309 @@
+"""Error of FDSKL and of what it is compared with, on real data.
+
+``STREAMFL_DATA=folder python -m benchmarks.fdskl.accuracy``: what is missing is run and kept in docs/fdskl-accuracy.json; the table
+is printed, and written into docs/fdskl-accuracy.md. ``--only``, ``--data`` and ``--seeds`` choose. Splits are 3 : 1 by the seed,
+a9a's are its own with the order by the seed. Bandwidth, regularisation and the like are chosen for each seed on a quarter of the
+training rows (of 12,000 at most), never on test rows; then it is learnt from all of them in one pass, over four parties.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.linear_model import Ridge
+from sklearn.svm import SVC, SVR, LinearSVC
+
+from benchmarks.accuracy_document import fill
+from benchmarks.fdskl.linear import svrg
+from streamfl.fdskl.config import KernelLearningSection
+from streamfl.fdskl.lab.direct import Learnt, Party, learn, median_distance, standardised
+from streamfl.fdskl.losses import loss_named
+from streamfl.learning.accuracy import area_under_curve
+
+__all__ = ["METHODS", "SETS", "Split", "main", "read", "table"]
+
+ROOT = Path(__file__).parents[2]
+Floats = NDArray[np.float64]
+# The measure of each set in the table: error (%), AUC, or the root of the mean squared error over the labels' deviation.
+SETS = {
+    "phishing": ("error",),
+    "a9a": ("error", "auc"),
+    "w8a": ("error", "auc"),
+    "credit_default": ("auc",),
+    "gmsc": ("auc",),
+    "bike_hour": ("rmse/sd",),
+}
+SEEDS = 3
+PARTIES = 4
+# Entities that columns are standardised by; rows that hyper-parameters are chosen with; rows that exact kernels learn from; and
+# beyond so many rows an iteration takes more of them.
+FIRST, CHOSEN_WITH, EXACT, MANY = 1024, 12_000, 10_000, 50_000
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows to learn from and rows to judge by, standardised by the first of the former; raw: as they came. Labels are -1 and +1,
+    or have mean 0 and deviation 1 over the first rows."""
+
+    inputs: Floats
+    labels: Floats
+    test: Floats
+    test_labels: Floats
+    raw: Floats
+    raw_test: Floats
+    regression: bool
+
+    @property
+    def loss(self) -> str:
+        return "square" if self.regression else "logistic"
+
+    @property
+    def parts(self) -> list[slice]:
+        """Columns of each party."""
+        ends = np.linspace(0, self.inputs.shape[1], PARTIES + 1).astype(int)
+        return [slice(int(first), int(end)) for first, end in pairwise(ends)]
+
+    def measures(self, outputs: Floats) -> dict[str, float]:
+        if self.regression:
+            error = np.sqrt(np.mean(np.square(outputs - self.test_labels)))
+            return {"rmse/sd": float(error / self.test_labels.std())}
+        wrong = np.mean((outputs >= 0) != (self.test_labels > 0))
+        return {"error": 100 * float(wrong), "auc": area_under_curve(outputs, (self.test_labels > 0).astype(float))}
+
+    def badness(self, outputs: Floats) -> float:
+        """What is chosen by: the loss of the outputs, which says more than the error of a few rows."""
+        if self.regression:
+            return self.measures(outputs)["rmse/sd"]
+        found = self.measures(outputs)
+        return found["error"] / 100 + 1 - found["auc"]
+
+    def validation(self) -> Split:
+        """The training rows alone, split 3 : 1 once more."""
+        rows = min(len(self.inputs), CHOSEN_WITH)
+        cut = rows * 3 // 4
+        return Split(
+            self.inputs[:cut],
+            self.labels[:cut],
+            self.inputs[cut:rows],
+            self.labels[cut:rows],
+            self.raw[:cut],
+            self.raw[cut:rows],
+            self.regression,
+        )
+
+    def shortened(self, rows: int) -> Split:
+        """With fewer rows to learn from."""
+        return Split(
+            self.inputs[:rows], self.labels[:rows], self.test, self.test_labels, self.raw[:rows], self.raw_test, self.regression
+        )
+
+
+def read(folder: Path, data: str, seed: int) -> Split:
+    """A set, split by the seed."""
+    kept = np.load(folder / f"{data}.npz")
+    regression = SETS[data] == ("rmse/sd",)
+    inputs, labels = kept["X"].astype(np.float64), kept["y"].astype(np.float64)
+    order = np.random.default_rng([seed, len(labels)]).permutation(len(labels))
+    inputs, labels = inputs[order], labels[order]
+    if "X_test" in kept:
+        test, test_labels = kept["X_test"].astype(np.float64), kept["y_test"].astype(np.float64)
+    else:
+        cut = len(labels) * 3 // 4
+        inputs, test, labels, test_labels = inputs[:cut], inputs[cut:], labels[:cut], labels[cut:]
+    if regression:
+        mean, deviation = labels[:FIRST].mean(), labels[:FIRST].std()
+        labels, test_labels = (labels - mean) / deviation, (test_labels - mean) / deviation
+    else:
+        labels, test_labels = np.where(labels > 0, 1.0, -1.0), np.where(test_labels > 0, 1.0, -1.0)
+    whole = standardised(np.vstack([inputs, test]), FIRST)
+    return Split(whole[: len(inputs)], labels, whole[len(inputs) :], test_labels, inputs, test, regression)
+
+
+Choice = dict[str, Any]
+Fitted = Callable[[Split, Choice, int], Floats]
+
+
+@dataclass(frozen=True)
+class Method:
+    """outputs: f of the test rows after learning, by a choice. choices: values of each that is chosen. says: what it is."""
+
+    says: str
+    outputs: Fitted
+    choices: Mapping[str, Sequence[Any]]
+
+    def choose(self, split: Split, seed: int) -> Choice:
+        """What does best on a part of the training rows."""
+        every = [dict(zip(self.choices, values, strict=True)) for values in product(*self.choices.values())]
+        if len(every) == 1:
+            return every[0]
+        part = split.validation()
+        return min(every, key=lambda choice: part.badness(self.outputs(part, choice, seed)))
+
+
+def learnt_from(split: Split, learning: Choice, seed: int, parties: Sequence[slice], rows: int | None = None) -> Learnt:
+    """FDSKL over these parties, each with frequencies of its own."""
+    given = [
+        Party(
+            [f"column {place}" for place in range(part.start, part.stop)],
+            split.inputs[:, part],
+            f"party {number} of seed {seed}".ljust(32).encode() if len(parties) > 1 else None,
+        )
+        for number, part in enumerate(parties)
+    ]
+    shown = range(len(split.labels))[:rows]
+    if learning["solver"] == "newton" and len(split.labels) > MANY:
+        # Fewer iterations over a window that holds no more: they take as many labels and lose nothing.
+        learning = {**learning, "block_instances": 1024}
+    return learn(given, split.labels, KernelLearningSection(loss=split.loss, **learning), list(shown), seed=seed)
+
+
+def kernel(fixed: Choice, rows: int | None = None, alone: bool = False) -> Fitted:
+    def outputs(split: Split, choice: Choice, seed: int) -> Floats:
+        parties = [slice(0, split.inputs.shape[1])] if alone else split.parts
+        learnt = learnt_from(split, {**fixed, **choice}, seed, parties, rows)
+        return learnt.evaluate([split.test[:, part] for part in parties])
+
+    return outputs
+
+
+def exact_kernel(split: Split, choice: Choice, seed: int) -> Floats:
+    split = split.shortened(EXACT)
+    bandwidth = choice["multiplier"] * median_distance([split.inputs], range(512))
+    model = (SVR if split.regression else SVC)(C=choice["C"], gamma=1 / (2 * bandwidth**2), cache_size=1000)
+    model.fit(split.inputs, split.labels)
+    return np.asarray(model.predict(split.test) if split.regression else model.decision_function(split.test))
+
+
+def linear(split: Split, choice: Choice, seed: int) -> Floats:
+    if split.regression:
+        return np.asarray(Ridge(1 / choice["C"]).fit(split.inputs, split.labels).predict(split.test))
+    return np.asarray(LinearSVC(C=choice["C"], max_iter=5000).fit(split.inputs, split.labels).decision_function(split.test))
+
+
+def boosting(split: Split, choice: Choice, seed: int) -> Floats:
+    if split.regression:
+        found = HistGradientBoostingRegressor(random_state=seed).fit(split.raw, split.labels).predict(split.raw_test)
+    else:
+        model = HistGradientBoostingClassifier(random_state=seed).fit(split.raw, split.labels)
+        found = model.decision_function(split.raw_test)
+    return np.asarray(found)
+
+
+def vertical_linear(staleness: int) -> Fitted:
+    def outputs(split: Split, choice: Choice, seed: int) -> Floats:
+        weights = svrg(
+            split.inputs, split.labels, loss_named(split.loss), split.parts, seed=seed, staleness=staleness, **choice
+        )
+        return np.asarray(split.test @ weights[:-1] + weights[-1])
+
+    return outputs
+
+
+NEWTON: Choice = {"solver": "newton", "features_limit": 2048, "block_features": 128, "block_instances": 256, "visits": 4}
+BLOCKS: Choice = {"solver": "sgd", "features_limit": 8192, "block_features": 64, "block_instances": 64, "regularisation": 1e-6}
+SINGLE: Choice = {"solver": "sgd", "features_limit": 10_000, "block_features": 1, "block_instances": 1, "regularisation": 1e-5}
+METHODS = {
+    "newton": Method(
+        "FDSKL, solver newton, 2048 features, one pass, four parties",
+        kernel(NEWTON),
+        {"bandwidth_multiplier": (0.5, 0.7, 1.0, 1.4), "regularisation": (3e-6, 1e-5)},
+    ),
+    "newton, sparse": Method(
+        "the same with columns_share below 1",
+        kernel(NEWTON),
+        {"columns_share": (0.1, 0.2), "bandwidth_multiplier": (0.1, 0.3, 0.7), "regularisation": (1e-5,)},
+    ),
+    "sgd": Method(
+        "FDSKL, solver sgd in blocks of 64 labels and 64 features, 8192 features, one pass, four parties",
+        kernel(BLOCKS),
+        {"bandwidth_multiplier": (0.5, 1.0), "step": (10.0, 100.0)},
+    ),
+    "DSG": Method(
+        "doubly stochastic gradients as published: one party, a label and a feature an iteration, 5,000 iterations",
+        kernel(SINGLE, 5_000, alone=True),
+        {"bandwidth_multiplier": (0.7,), "step": (1.0,)},
+    ),
+    "exact kernel": Method(
+        "LIBSVM's SVC or SVR on all columns together, at most 10,000 rows (PP-SVMV's model)",
+        exact_kernel,
+        {"multiplier": (0.3, 0.7, 1.4), "C": (3.0,)},
+    ),
+    "gradient boosting": Method(
+        "scikit-learn's HistGradientBoosting on all columns together: what SecureBoost learns, which is lossless", boosting, {}
+    ),
+    "linear SVM": Method("LIBLINEAR's SVC, ridge regression for numbers", linear, {"C": (0.01, 1.0)}),
+    "FD-SVRG": Method("linear, four parties in step", vertical_linear(0), {"regularisation": (1e-5, 1e-3)}),
+    "AFSVRG-VP": Method("linear, four parties, each up to 8 steps behind", vertical_linear(8), {"regularisation": (1e-5, 1e-3)}),
+}
+Results = dict[str, dict[str, Any]]
+
+
+def table(results: Results) -> str:
+    """Means over the seeds, with their standard deviation."""
+    header = ["", *(f"{data} {measure}" for data, measures in SETS.items() for measure in measures)]
+    lines = [header, ["---"] * len(header)]
+    for name in METHODS:
+        row = [name]
+        for data, measures in SETS.items():
+            kept = [found for key, found in results.items() if key.startswith(f"{name}|{data}|")]
+            for measure in measures:
+                values = [found[measure] for found in kept]
+                digits = 2 if measure == "error" else 3
+                spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
+                row.append(f"{np.mean(values):.{digits}f}{spread}" if values else "-")
+        lines.append(row)
+    said = "\n".join(f"- **{name}**: {method.says}." for name, method in METHODS.items())
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{said}"
+
+
+def keep(path: Path, results: Results) -> None:
+    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(found)}" for key, found in sorted(results.items()))
+    path.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fdskl.accuracy", description=__doc__)
+    parser.add_argument("--only", action="append", help="a method or a pattern; may be given several times")
+    parser.add_argument("--data", action="append", choices=SETS, help="a set; may be given several times")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="so many")
+    parser.add_argument("--again", action="store_true", help="run also what is kept")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs", help="the folder of fdskl-accuracy.json and .md")
+    chosen = parser.parse_args()
+    if "STREAMFL_DATA" not in os.environ:
+        sys.exit("STREAMFL_DATA is not set: the folder with the data sets")
+    path = chosen.out / "fdskl-accuracy.json"
+    results: Results = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    for seed, data, (name, method) in product(range(chosen.seeds), chosen.data or SETS, METHODS.items()):
+        key = f"{name}|{data}|seed {seed}"
+        if not any(fnmatchcase(name, pattern) for pattern in chosen.only or ["*"]) or (key in results and not chosen.again):
+            continue
+        split = read(Path(os.environ["STREAMFL_DATA"]), data, seed)
+        began = time.perf_counter()
+        choice = method.choose(split, seed)
+        midway = time.perf_counter()
+        found = {measure: round(value, 4) for measure, value in split.measures(method.outputs(split, choice, seed)).items()}
+        seconds = {"choosing_seconds": round(midway - began, 1), "seconds": round(time.perf_counter() - midway, 1)}
+        results[key] = {**found, "rows": len(split.labels), **seconds, "choice": choice}
+        keep(path, results)
+        print(f"{key}: {found} {choice} {seconds}", flush=True)
+    print(table(results))
+    document = chosen.out / "fdskl-accuracy.md"
+    if document.exists():
+        document.write_text(fill(document.read_text(encoding="utf-8"), {"accuracy": table(results)}), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
