@@ -121,7 +121,8 @@ def check_lives(verdict: Verdict, left: Left) -> None:
     for (sender, partition), by_receiver in heard.items():
         first, *others = by_receiver.values()
         alike = len(by_receiver) == len(PARTIES) - 1 and all(one == first for one in others)
-        verdict.require(alike, f"partition {partition}: not all were told the same lives of {sender}")
+        told = {receiver: sorted(lives.items()) for receiver, lives in by_receiver.items()}
+        verdict.require(alike, f"partition {partition}: not all were told the same lives of {sender}: {told}")
 
 
 def check_rounds(verdict: Verdict, left: Left) -> dict[int, list[bytes]]:
