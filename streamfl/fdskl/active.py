@@ -18,13 +18,12 @@ from streamfl.fdskl.figures import ActiveFigures
 from streamfl.fdskl.forecasts import Forecasts
 from streamfl.fdskl.iteration import (
     FEWEST_DISTANCES,
-    MOST_ENTITIES,
     BandwidthSearch,
     Learning,
     SgdIteration,
 )
 from streamfl.fdskl.labelled import LabelledEntities
-from streamfl.fdskl.messages import CARRIED_BYTES, ROUND, Prediction, Revision, Round
+from streamfl.fdskl.messages import CARRIED_BYTES, MOST_ENTITIES, ROUND, Prediction, Revision, Round
 from streamfl.fdskl.model import Expansion, KernelModel
 from streamfl.fdskl.newton_iteration import NewtonIteration
 from streamfl.fdskl.pending_sums import Key

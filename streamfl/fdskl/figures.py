@@ -26,7 +26,7 @@ ACTIVE_COUNTS = {
     "rows_dropped": "Labelled entities left out because a party forgot their columns",
     "scored": "Labels of entities that had been predicted",
 }
-IGNORED = ("round_again", "old_incarnation", "late_sum", "sum_again", "wrong_early_sum", "revision_again")
+IGNORED = ("incarnation_again", "round_again", "old_incarnation", "late_sum", "sum_again", "wrong_early_sum", "revision_again")
 HEADLINES = {"samples", "rounds", "predictions", "iterations", "labels"}
 
 

@@ -87,11 +87,14 @@ class Forecasts:
         return found is not None and found.awaited and entity not in self._gathered
 
     def want(self, entity: str, now: float) -> None:
-        """The entity is to be predicted, for the first time or anew."""
-        found = self._take(entity)
-        if found is None:
-            found = Forecast(now)
-        self._awaited += not found.awaited
+        """The entity is to be predicted, for the first time or anew.
+
+        One that waits already keeps its place: an entity that is heard of all the time would put all others off.
+        """
+        if (found := self._forecasts.get(entity)) is not None and found.awaited:
+            return
+        found = self._take(entity) or Forecast(now)
+        self._awaited += 1
         found.awaited, found.since = True, now
         self._gathered[entity] = None
         self._put(entity, found)

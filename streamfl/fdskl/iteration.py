@@ -19,16 +19,14 @@ from streamfl.fdskl.contributions import features_of, opened_distances
 from streamfl.fdskl.doubly_stochastic import StepRule, decay, step_alphas, step_size
 from streamfl.fdskl.labelled import LabelledEntities
 from streamfl.fdskl.losses import MarginLoss
-from streamfl.fdskl.messages import DISTANCES, FeatureRange
+from streamfl.fdskl.messages import DISTANCES, MOST_ENTITIES, FeatureRange
 from streamfl.fdskl.model import KernelModel
 from streamfl.fdskl.rounds import Question, phases_of
 
-__all__ = ["FEWEST_DISTANCES", "LARGEST_ALPHA", "MOST_ENTITIES", "BandwidthSearch", "Iteration", "Learning", "SgdIteration"]
+__all__ = ["FEWEST_DISTANCES", "LARGEST_ALPHA", "BandwidthSearch", "Iteration", "Learning", "SgdIteration"]
 
 # Distances between entities that the bandwidth is the median of.
 FEWEST_DISTANCES, MOST_DISTANCES = FEWEST_ENTITIES // 2, 256
-# Entities of a round at most: its memory, at every party, is bounded by this too.
-MOST_ENTITIES = 4096
 LARGEST_ALPHA = 1e100
 
 

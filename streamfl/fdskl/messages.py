@@ -13,6 +13,8 @@ __all__ = [
     "CARRIED_BYTES",
     "DISTANCES",
     "INCARNATION",
+    "MOST_ENTITIES",
+    "MOST_RANGES",
     "NAMES_BYTES",
     "PARTIAL_SUM",
     "PHASES",
@@ -36,6 +38,8 @@ PHASES, DISTANCES = 0, 1
 # Of the numbers of a partial sum, and of the names of a round's entities. Each is one record.
 CARRIED_BYTES = ROOM - 16_384
 NAMES_BYTES = ROOM // 2
+# Entities of a round at most: its memory, at every party, is bounded by this too. And ranges of features.
+MOST_ENTITIES, MOST_RANGES = 4096, 1024
 
 
 class Incarnation(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
@@ -43,6 +47,8 @@ class Incarnation(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fiel
 
     number: names the life; a digest of ``public``.
     public: X25519 public key, 32 bytes.
+    telling: counts how often this life was told of, by which a copy is known.
+    known: the receiver's life as the sender knows it, 0: none. If it has another one, it tells of it again.
     """
 
     version: Version
@@ -50,6 +56,8 @@ class Incarnation(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fiel
     sender: Name
     number: Count
     public: bytes
+    telling: Count
+    known: Count
 
 
 class FeatureRange(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True):

@@ -31,10 +31,18 @@ class _Life(msgspec.Struct, array_like=True):
 
 
 class _Peer(msgspec.Struct, array_like=True):
-    """lives: the one that was heard of last at the end. revisions: whose numbers were heard."""
+    """lives: the one that was heard of last at the end. revisions, tellings: whose numbers were heard, these by life."""
 
     lives: list[_Life] = []
     revisions: list[Run] = []
+    tellings: list[Run] = []
+
+
+class _Told(msgspec.Struct, array_like=True):
+    """number: of the own life that the others were told of. telling: how often anybody was told of it."""
+
+    number: Count = 0
+    telling: Count = 0
 
 
 class Peers:
@@ -55,8 +63,11 @@ class Peers:
         self._peers: dict[int, _Peer] = {}
         # By party and incarnation.
         self._secrets: dict[tuple[int, int], bytes] = {}
+        self._entropy = entropy
         self.incarnation = OwnIncarnation(entropy())
-        self.told: int | None = None
+        self._told = _Told()
+        # Since when somebody takes another life for the present one.
+        self.mistaken_since: float | None = None
 
     @property
     def complete(self) -> bool:
@@ -77,6 +88,10 @@ class Peers:
         """The latest incarnation of a party; KeyError if it was never heard of."""
         return self.incarnation.number if party == self._own else self._peers[party].lives[-1].number
 
+    def knows_of(self, party: int) -> bool:
+        """Whether the party was ever heard of."""
+        return party in self._peers
+
     def know(self, numbers: Sequence[int]) -> bool:
         """Whether these are incarnations of all parties, this one's present one among them.
 
@@ -94,15 +109,23 @@ class Peers:
         peer = self._peers.get(party)
         return peer is not None and any(life.number == number for life in peer.lives)
 
-    def hear(self, party: int, message: Incarnation) -> bool:
-        """A party says that a life of it has begun. Returns whether another was its latest.
+    def was_heard(self, party: int, message: Incarnation) -> bool:
+        """Whether this very message came before: what it says may be over by now."""
+        known = self._peers.get(party)
+        return known is not None and was_heard(known.tellings, message.number, message.telling)
 
-        PeerError for a key of another number.
+    def hear(self, party: int, message: Incarnation) -> bool:
+        """A party says which life of it this is. Returns whether another was its latest. PeerError for a key of another number.
+
+        Nothing proves that the party said so. What is wrong is put right by its next word, to which every answer leads that names
+        another life than its own.
         """
         if len(message.public) != PUBLIC_BYTES or life_number(message.public) != message.number:
             raise PeerError("malformed", f"incarnation {message.number} of {message.sender!r} has a key of another number")
         known = self._peers.get(party)
         if known is not None and known.lives[-1].number == message.number:
+            note(known.tellings, message.number, message.telling)
+            self._parts.remember(KEY + b"%d" % party, known)
             return False
         try:
             secret = self.incarnation.pair_secret(message.public)
@@ -115,6 +138,7 @@ class Peers:
         for gone in peer.lives[:-MOST_LIVES]:
             self._secrets.pop((party, gone.number), None)
         peer.lives = peer.lives[-MOST_LIVES:]
+        note(peer.tellings, message.number, message.telling)
         self._parts.remember(KEY + b"%d" % party, peer)
         return True
 
@@ -138,17 +162,27 @@ class Peers:
         self._parts.remember(KEY + b"%d" % party, peer)
         return True
 
-    def tell(self) -> bool:
-        """Whether the others have still to be told of this life, or once more; then they are."""
-        if self.told == self.incarnation.number:
-            return False
-        self.told = self.incarnation.number
-        self._parts.remember(b"told", msgspec.msgpack.encode(self.told))
-        return True
+    @property
+    def are_told(self) -> bool:
+        """Whether the others were told of this life."""
+        return self._told.number == self.incarnation.number
 
-    def is_mistaken(self) -> None:
-        """Somebody takes another life for the present one: all are told again."""
-        self.told = None
+    def tell(self) -> int:
+        """Somebody is told of this life. Returns for how many times it is."""
+        before = self._told.telling if self._told.number == self.incarnation.number else 0
+        self._told = _Told(self.incarnation.number, before + 1)
+        self._parts.remember(b"told", self._told)
+        return self._told.telling
+
+    def is_mistaken(self, now: float) -> None:
+        """Somebody takes another life for the present one: at the next tick all are told again."""
+        if self.mistaken_since is None:
+            self.mistaken_since = now
+
+    def begin_anew(self) -> None:
+        """Take another life, for it is not known any more what this one has answered."""
+        self.incarnation = OwnIncarnation(self._entropy())
+        self._secrets.clear()
 
     def restore(self, name: bytes, value: bytes) -> None:
         party = int(name)
@@ -160,4 +194,4 @@ class Peers:
         self._peers[party] = peer
 
     def restore_told(self, value: bytes) -> None:
-        self.told = msgspec.msgpack.decode(value, type=Count)
+        self._told = msgspec.msgpack.decode(value, type=_Told)

@@ -13,8 +13,19 @@ from numpy.typing import NDArray
 
 from streamfl.fdskl.contributions import Contributions, numbers_of
 from streamfl.fdskl.figures import WorkerFigures
+from streamfl.fdskl.heard_rounds import HeardRounds
 from streamfl.fdskl.masks import checked
-from streamfl.fdskl.messages import CARRIED_BYTES, DISTANCES, PARTIAL_SUM, PHASES, PartialSum, Round, identity_of
+from streamfl.fdskl.messages import (
+    CARRIED_BYTES,
+    DISTANCES,
+    MOST_ENTITIES,
+    MOST_RANGES,
+    PARTIAL_SUM,
+    PHASES,
+    PartialSum,
+    Round,
+    identity_of,
+)
 from streamfl.fdskl.own_columns import OwnColumns, Standardisation
 from streamfl.fdskl.peers import Peers
 from streamfl.fdskl.pending_sums import Key, PendingSum, PendingSums
@@ -28,8 +39,6 @@ __all__ = ["OFF", "SUM", "Collector", "Sums"]
 
 # Rounds that are under way at a party, in multiples of those that the active one lets be.
 PENDING = 4
-# Of the active party, whose rounds are known from one another. It is far more than are ever heard of again.
-MOST_LIVES = 4096
 # The sum of phases; with mask = "paper" the masks of features that party p owns are summed in stage OFF + p.
 SUM, OFF = 1, 2
 
@@ -78,8 +87,12 @@ class Sums:
         self.pending = PendingSums(settings.own, settings.trees, PENDING * settings.rounds_in_flight, self._given_up)
         self.collector: Collector | None = None
         self._contributions: Contributions | None = None
-        # By the active party's incarnation, the last round that it announced: none is answered twice, however often it comes.
-        self._last: dict[int, int] = {}
+        self._heard = HeardRounds()
+        self._now = 0.0
+
+    def begin(self, now: float) -> None:
+        """Messages of this time follow."""
+        self._now = now
 
     def columns_came(self, entity: str) -> None:
         """Rounds may have waited for an entity's own columns."""
@@ -105,14 +118,17 @@ class Sums:
         key = message.incarnations[settings.root], message.number
         if message.incarnations[settings.own] != self._peers.incarnation.number:
             self._figures.ignored["old_incarnation"] += 1
-            self._peers.is_mistaken()
+            self._peers.is_mistaken(now)
             return
-        if self._is_over(key):
+        if self._heard.is_crowded(key):
+            # What it has answered of the oldest could be asked again, and a mask be used twice.
+            self._heard.forget()
+            self.pending.give_up_all("incarnation")
+            self._peers.begin_anew()
+            return
+        if not self._heard.note(key):
             self._figures.ignored["round_again"] += 1
             return
-        self._last[key[0]] = key[1]
-        if len(self._last) > MOST_LIVES:
-            del self._last[next(iter(self._last))]
         self._figures.counts["rounds"] += 1
         pending = self.pending.begin(key, now)
         pending.announced = message
@@ -135,7 +151,7 @@ class Sums:
         key = message.incarnation, message.number
         pending = self.pending.get(key)
         if pending is None:
-            if self._is_over(key):
+            if key in self._heard:
                 self._figures.ignored["late_sum"] += 1
                 return
             if self._settings.own == self._settings.root:
@@ -188,10 +204,6 @@ class Sums:
             )
         return self._contributions
 
-    def _is_over(self, key: Key) -> bool:
-        """Whether this round, or one after it, was announced."""
-        return key[1] <= self._last.get(key[0], -1)
-
     def party_of(self, name: str) -> int:
         """A party's number. PeerError for a name that no other party has."""
         if name not in self._settings.parties or name == self._settings.name:
@@ -207,6 +219,9 @@ class Sums:
         if len(message.incarnations) != len(settings.parties):
             text = f"a round with {len(message.incarnations)} incarnations of {len(settings.parties)} parties"
             raise PeerError("malformed", text)
+        if len(message.entities) > MOST_ENTITIES or len(message.ranges) > MOST_RANGES:
+            text = f"a round of {len(message.entities)} entities and {len(message.ranges)} ranges of features"
+            raise PeerError("oversized", f"{text}: at most {MOST_ENTITIES} and {MOST_RANGES} are expected")
         if message.purpose not in (PHASES, DISTANCES) or not message.entities:
             raise PeerError("malformed", f"a round of purpose {message.purpose} with {len(message.entities)} entities")
         features = sum(one.count for one in message.ranges)
@@ -243,7 +258,7 @@ class Sums:
         self._standardisation.freeze()
         standardised = self._standardisation.apply(rows, known)
         for entity in announced.entities:
-            self._columns.ask(entity, pending.since)
+            self._columns.ask(entity, self._now)
         self._figures.counts["imputed"] += int((~known).sum())
         parts = self.contributions
         numbers = parts.numbers(announced, pending.identity, self._peers.pair_secrets(announced.incarnations), standardised)

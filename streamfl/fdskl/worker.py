@@ -115,7 +115,7 @@ class FdsklWorker:
             for active in self._actives.values():
                 active.set_back(now)
         for task in self._tasks.values():
-            task.begin()
+            task.begin(now)
         for active in self._actives.values():
             active.begin(now)
         ended = self._ended
@@ -132,8 +132,8 @@ class FdsklWorker:
                     self._actives[partition].pass_time(now)
                 self._go_on(partition)
         for partition, task in self._tasks.items():
-            # Once more, where somebody took another life for the present one.
-            task.begin()
+            # Of one that began among these messages.
+            task.tell_of_this_life()
             replies += task.take_sends()
             if partition in self._actives:
                 replies += self._actives[partition].take_sends()

@@ -17,7 +17,7 @@ from streamfl.fdskl.sums import Sums
 from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.notices import Notices
 from streamfl.role import Send
-from streamfl.sequences import epoch_at
+from streamfl.sequences import epoch_at, is_to_come
 from streamfl.wire import VERSION, Count
 
 __all__ = ["WorkerPartition"]
@@ -65,19 +65,17 @@ class WorkerPartition:
 
     # ---- what comes in
 
-    def begin(self) -> None:
-        """Tell the others of this life, unless they were."""
-        settings, peers = self._settings, self.peers
+    def begin(self, now: float) -> None:
+        """Messages of this time follow. Tell the others of this life, unless they were."""
+        self.sums.begin(now)
         # In one commit with what others have to know before they ask: no answer is of a secret that is not remembered.
         self.secret.remember()
-        if len(settings.parties) > 1 and peers.tell():
-            incarnation = peers.incarnation
-            content = INCARNATION.encode(
-                Incarnation(VERSION, settings.fingerprint, settings.name, incarnation.number, incarnation.public)
-            )
-            for name in settings.parties:
-                if name != settings.name:
-                    self._send(f"incarnations/{name}", content)
+        self.tell_of_this_life()
+
+    def tell_of_this_life(self) -> None:
+        """Tell the others of it, unless they were."""
+        if not self.peers.are_told:
+            self._tell_all()
 
     def take_sample(self, entity: str, features: tuple[float, ...], now: float) -> bool:
         """An entity's own columns came. Returns whether others had to do with older ones, or without."""
@@ -91,7 +89,8 @@ class WorkerPartition:
     def tell_revision(self, entity: str, now: float) -> None:
         """The active party has to ask for an entity again."""
         settings, life = self._settings, self._life
-        if not life.epoch:
+        if not life.epoch or is_to_come(life.epoch, now):
+            # One that a clock far ahead has named would be refused until that time comes.
             life.epoch = max(1, epoch_at(now))
         life.sequence += 1
         self.parts.remember(b"life", life)
@@ -100,32 +99,67 @@ class WorkerPartition:
         self._send(f"revisions/{settings.parties[settings.root]}", REVISION.encode(message))
 
     def take_incarnation(self, message: Incarnation) -> None:
-        """A party says that a life of it has begun: what names another one comes to nothing."""
+        """A party says which life of it this is: what names another one comes to nothing.
+
+        It is answered where the life is new, or where the party knows another one of this party: so whoever has lost its state
+        hears of all others, and whoever was told wrongly, in whosever name, is put right.
+        """
         party = self.sums.party_of(message.sender)
+        if self.peers.was_heard(party, message):
+            self._figures.ignored["incarnation_again"] += 1
+            return
         known = self.peers.knows(party, message.number)
+        began = self.peers.hear(party, message)
         # A life that was heard of before is the present one for whoever announces rounds; for others it is as good as any.
-        if self.peers.hear(party, message) and (not known or self._settings.own == self._settings.root):
+        if began and (not known or self._settings.own == self._settings.root):
             self.sums.party_began(party, message.number)
+        if began or message.known != self.peers.incarnation.number:
+            self._tell(party)
 
     def pass_time(self, now: float) -> None:
         """A tick."""
+        if self.peers.mistaken_since is not None:
+            # However often it was mistaken since the last.
+            self.peers.mistaken_since = None
+            self._tell_all()
         self.sums.pass_time(now)
         self.columns.expire(now)
 
     def set_back(self, now: float) -> None:
         """The clock was ahead."""
+        if self.peers.mistaken_since is not None:
+            self.peers.mistaken_since = min(self.peers.mistaken_since, now)
         self.columns.set_back(now)
         self.sums.pending.set_back(now)
 
     @property
     def wake_at(self) -> float | None:
-        return min((at for at in (self.columns.wake_at, self.sums.wake_at) if at is not None), default=None)
+        times = (self.columns.wake_at, self.sums.wake_at, self.peers.mistaken_since)
+        return min((at for at in times if at is not None), default=None)
 
     def take_sends(self) -> list[Send]:
         """What has to go out."""
         sends = self._sends[:]
         self._sends.clear()
         return sends
+
+    def _tell_all(self) -> None:
+        for party in range(len(self._settings.parties)):
+            if party != self._settings.own:
+                self._tell(party)
+
+    def _tell(self, party: int) -> None:
+        settings, peers, incarnation = self._settings, self.peers, self.peers.incarnation
+        message = Incarnation(
+            VERSION,
+            settings.fingerprint,
+            settings.name,
+            incarnation.number,
+            incarnation.public,
+            peers.tell(),
+            peers.number_of(party) if peers.knows_of(party) else 0,
+        )
+        self._send(f"incarnations/{settings.parties[party]}", INCARNATION.encode(message))
 
     def _send(self, channel: str, content: bytes) -> None:
         self._sends.append(Send(channel, None, content, self.partition))

@@ -1,0 +1,153 @@
+"""What a party knows of the lives of others: bounds, copies, restoring, and what is refused."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from fdskl.makers import life_of, lives, secret_bytes
+
+from streamfl.changelog import ChangedParts
+from streamfl.fdskl.heard_rounds import MOST_LIVES as MOST_ROUND_LIVES
+from streamfl.fdskl.heard_rounds import MOST_NUMBERS, HeardRounds
+from streamfl.fdskl.masks import Incarnation as LifeKey
+from streamfl.fdskl.messages import Incarnation
+from streamfl.fdskl.peers import MOST_LIVES, Peers
+from streamfl.role import PeerError
+from streamfl.wire import VERSION
+
+NAMES = ("a", "b", "c")
+
+
+def peers(parts: ChangedParts | None = None, own: int = 0) -> Peers:
+    return Peers(ChangedParts() if parts is None else parts, NAMES, own, lives(own))
+
+
+def told(life: LifeKey, telling: int = 1, sender: str = "b", number: int | None = None, public: bytes | None = None) -> Incarnation:
+    return Incarnation(
+        VERSION, 1, sender, life.number if number is None else number, life.public if public is None else public, telling, 0
+    )
+
+
+def test_a_party_knows_all_others_before_it_asks() -> None:
+    """Protects rounds from being announced to somebody whose key is not known."""
+    known = peers()
+    assert (known.complete, known.missing) == (False, ["b", "c"])
+    assert known.hear(1, told(life_of(1, 0)))
+    assert (known.complete, known.missing) == (False, ["c"])
+    assert known.hear(2, told(life_of(2, 0), sender="c"))
+    assert known.complete
+    assert known.numbers == [known.incarnation.number, life_of(1, 0).number, life_of(2, 0).number]
+    secrets = known.pair_secrets(known.numbers)
+    assert secrets == {party: life_of(party, 0).pair_secret(known.incarnation.public) for party in (1, 2)}
+
+
+def test_a_copy_of_what_was_said_before_is_known() -> None:
+    """Protects the present life from a sender's second attempt to tell of one that is over."""
+    known = peers()
+    first, second = told(life_of(1, 0)), told(life_of(1, 1))
+    for message in (first, second):
+        assert not known.was_heard(1, message)
+        assert known.hear(1, message)
+    assert known.was_heard(1, first)
+    again = told(life_of(1, 0), telling=2)
+    assert not known.was_heard(1, again)
+    assert known.hear(1, again)
+    assert known.number_of(1) == life_of(1, 0).number
+
+
+def test_lives_are_bounded() -> None:
+    """Protects memory, and the record that lives are remembered in, from a party that begins anew all the time."""
+    parts = ChangedParts()
+    known = peers(parts)
+    for number in range(MOST_LIVES + 40):
+        known.hear(1, told(life_of(1, number)))
+    ((key, value),) = parts.changed_state()
+    assert key == b"peer/1"
+    assert value is not None
+    assert len(value) < 2000
+    assert not known.knows(1, life_of(1, 0).number)
+    assert known.knows(1, life_of(1, 45).number)
+
+
+def test_what_was_heard_is_restored() -> None:
+    """Protects a restarted party from asking everybody anew, and from copies of before."""
+    parts = ChangedParts()
+    one, other = peers(parts), peers()
+    one.hear(1, told(life_of(1, 0)))
+    one.hear(2, told(life_of(2, 3), sender="c"))
+    assert one.note_revision(1, 5, 9, 1.0)
+    assert one.tell() == 1
+    for key, value in parts.changed_state():
+        assert value is not None
+        if key == b"told":
+            other.restore_told(value)
+        else:
+            other.restore(key.partition(b"/")[2], value)
+    assert other.numbers == one.numbers
+    assert other.are_told
+    assert other.tell() == 2
+    assert other.was_heard(1, told(life_of(1, 0)))
+    assert not other.note_revision(1, 5, 9, 1.0)
+    assert other.pair_secrets(other.numbers) == one.pair_secrets(one.numbers)
+
+
+def test_another_life_has_to_be_told() -> None:
+    """Protects a party that is taken up again: nobody knows its new key before it says it."""
+    known = peers()
+    assert not known.are_told
+    known.tell()
+    assert known.are_told
+    assert known.tell() == 2
+    known.begin_anew()
+    assert not known.are_told
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (told(life_of(1, 0), number=5), "another number"),
+        (told(life_of(1, 0), public=bytes(31)), "another number"),
+        (told(LifeKey(secret_bytes(0, 0))), "itself"),
+    ],
+)
+def test_a_key_that_is_none_is_refused(message: Incarnation, text: str) -> None:
+    """Protects masks from keys with which everybody has the same secret."""
+    known = peers()
+    with pytest.raises(PeerError, match=text) as refused:
+        known.hear(1, message)
+    assert refused.value.reason == "malformed"
+    assert known.missing == ["b", "c"]
+
+
+@pytest.mark.parametrize("content", [[[], [], []], [[[5, b"short"]], [], []]])
+def test_a_remembered_peer_without_a_key_is_refused(content: object) -> None:
+    """Protects a start from a damaged changelog."""
+    with pytest.raises(PeerError, match="key"):
+        peers().restore(b"1", msgspec.msgpack.encode(content))
+    with pytest.raises(PeerError, match="3 parties"):
+        peers().restore(b"0", msgspec.msgpack.encode([[[5, bytes(32)]], [], []]))
+
+
+def test_no_round_counts_twice_and_none_shuts_out_another() -> None:
+    """Protects masks from being used twice, and rounds from a number far ahead that anybody may have written."""
+    heard = HeardRounds()
+    assert heard.note((1, 2**53))
+    for number in range(10):
+        assert heard.note((1, number))
+        assert not heard.note((1, number))
+    assert (1, 2**53) in heard
+    assert (2, 0) not in heard
+
+
+def test_numbers_of_rounds_are_bounded_and_none_that_was_heard_comes_back() -> None:
+    """Protects memory from rounds of any number, without a round that is answered twice."""
+    heard = HeardRounds()
+    numbers = [3 * number + 1 for number in range(MOST_NUMBERS + 500)]
+    assert all(heard.note((1, number)) for number in numbers)
+    assert not any(heard.note((1, number)) for number in numbers)
+    assert len(heard._lives[1]._above) <= MOST_NUMBERS
+    for life in range(2, MOST_ROUND_LIVES + 1):
+        assert not heard.is_crowded((life, 0))
+        heard.note((life, 0))
+    assert heard.is_crowded((10**6, 0))
+    assert not heard.is_crowded((1, 0))
