@@ -86,7 +86,8 @@ class Split:
     def badness(self, outputs: Floats) -> float:
         """What is chosen by: the mean of error and 1 - AUC, which says more of a few rows than the error alone."""
         found = self.measures(outputs)
-        return found["rmse/sd"] if self.regression else found["error"] / 200 + (1 - found["auc"]) / 2
+        value = found["rmse/sd"] if self.regression else found["error"] / 200 + (1 - found["auc"]) / 2
+        return value if np.isfinite(value) else np.inf
 
     def validation(self) -> Split:
         """The training rows alone, split 3 : 1 once more."""
@@ -212,7 +213,7 @@ def vertical_linear(staleness: int) -> Fitted:
 
 NEWTON: Choice = {"solver": "newton", "features_limit": 2048, "block_features": 128, "block_instances": 256, "visits": 4}
 BLOCKS: Choice = {"solver": "sgd", "features_limit": 8192, "block_features": 64, "block_instances": 64, "regularisation": 1e-6}
-SINGLE: Choice = {"solver": "sgd", "features_limit": 10_000, "block_features": 1, "block_instances": 1, "regularisation": 1e-5}
+SINGLE: Choice = {"solver": "sgd", "features_limit": 10_000, "block_features": 1, "block_instances": 1, "regularisation": 1e-4}
 METHODS = {
     "newton": Method(
         "FDSKL, solver newton, 2048 features, one pass, four parties",
@@ -232,7 +233,7 @@ METHODS = {
     "DSG": Method(
         "doubly stochastic gradients as published: one party, a label and a feature an iteration, 5,000 iterations",
         kernel(SINGLE, 5_000, alone=True),
-        {"bandwidth_multiplier": (0.7,), "step": (1.0,)},
+        {"bandwidth_multiplier": (0.7,), "step": (0.003, 0.01, 0.03, 0.1)},
     ),
     "exact kernel": Method(
         "LIBSVM's SVC or SVR on all columns together, at most 10,000 rows (PP-SVMV's model)",

@@ -14,14 +14,14 @@ HORIZONS = (1_000, 3_000, 10_000, 30_000)
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fdskl.convergence", description=__doc__)
-    parser.add_argument("--runs", type=int, default=20, help="runs that are averaged")
+    parser.add_argument("--runs", type=int, default=40, help="runs that are averaged")
     runs = parser.parse_args().runs
     random = np.random.default_rng(0)
     inputs = random.normal(size=(24, 2))
     labels = np.where(inputs[:, 0] * inputs[:, 1] > 0, 1.0, -1.0)
     print(f"| loss | step | {' | '.join(f'T = {horizon:,}' for horizon in HORIZONS)} | slope |")
     print(f"| --- | --- | {'--- | ' * len(HORIZONS)}--- |")
-    for loss, regularisation in (("square", 0.15), ("logistic", 0.04)):
+    for loss, regularisation in (("square", 0.1), ("logistic", 0.02)):
         problem = Problem(inputs, labels, loss_named(loss), regularisation)
         for rule, step in (("horizon", 1e9), ("inverse", 0.05), ("constant", 0.05)):
             errors = distances(problem, rule, step, HORIZONS, runs)  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from streamfl.fdskl.circle import from_circle, to_circle
 from streamfl.fdskl.config import KernelLearningSection
 from streamfl.fdskl.doubly_stochastic import decay, step_alphas, step_size
 from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
+from streamfl.fdskl.iteration import FEWEST_DISTANCES
 from streamfl.fdskl.losses import loss_named
 from streamfl.fdskl.newton import solve_block
 
@@ -144,7 +145,7 @@ def learn(
     order = np.arange(len(labels)) if entities is None else np.asarray(entities)
     inputs = [party.inputs for party in parties]
     learnt = Learnt()
-    latest = order[: learning.block_instances][-2 * MOST_DISTANCES :].tolist()
+    latest = order[: max(learning.block_instances, 2 * FEWEST_DISTANCES)][-2 * MOST_DISTANCES :].tolist()
     laplacian = learning.kernel == "laplacian"
     median = learning.bandwidth or learning.bandwidth_multiplier * median_distance(inputs, latest, laplacian)
     learnt.bandwidth = median
