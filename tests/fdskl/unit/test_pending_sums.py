@@ -70,10 +70,14 @@ def test_a_part_that_cannot_be_is_refused_and_leaves_the_sum_as_it_was(message: 
     """Protects a round from a part that is of somebody else, of another round, or of another size."""
     owner, _ = sums()
     pending = begun(owner)
-    with pytest.raises(PeerError) as refused:
-        party = int(message.sender[1:])
+    party = int(message.sender[1:])
+
+    def take() -> None:
         owner.check_sender(party, message)
         owner.add(pending, party, message, 4, np.uint32)
+
+    with pytest.raises(PeerError) as refused:
+        take()
     assert refused.value.reason == reason
     assert pending.stage(SUM).values is None
     assert owner.add(pending, 2, part(), 4, np.uint32)
