@@ -7,7 +7,6 @@ SEED ?= 0
 SEEDS ?= 1
 MINUTES ?= 10
 SCHEME ?= kafka
-STALENESS ?= lockstep
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast check integration bench attack accuracy fuzz simulate reference soak clean
@@ -43,8 +42,8 @@ integration: $(INSTALLED) ## run only the tests on a real Kafka broker
 bench: $(INSTALLED) ## measure speed as ratios within one run; prints a table and writes benchmark.json
 	$(BIN)/python -m benchmarks
 
-attack: $(INSTALLED) ## attack a vertical federation without and with its protections; prints what was found out
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.vafl.attacks
+attack: $(INSTALLED) ## attack federations without and with their protections; prints what was found out; SYSTEM=name: of one system
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.attacks $(if $(SYSTEM),--system $(SYSTEM))
 
 accuracy: $(INSTALLED) ## measure the error of every method that is not in docs/accuracy.json; needs STREAMFL_DATA
 	$(BIN)/python -m benchmarks.accuracy
@@ -58,8 +57,8 @@ simulate: $(INSTALLED) ## run a federation under faults by SEED (0), or so many 
 reference: $(INSTALLED) ## write docs/reference and dashboards from the code
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m streamfl.reference
 
-soak: $(INSTALLED) ## kill and stop a federation's processes and brokers for MINUTES (10) by a SEED (0); SCHEME, STALENESS; writes soak.json
-	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(MINUTES) --seed $(SEED) --scheme $(SCHEME) --staleness $(STALENESS)
+soak: $(INSTALLED) ## kill and stop a federation's processes and brokers for MINUTES (10) by a SEED (0); SYSTEM, SCHEME, MODE; writes soak.json
+	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(MINUTES) --seed $(SEED) --scheme $(SCHEME) $(if $(SYSTEM),--system $(SYSTEM)) $(if $(MODE),--mode $(MODE))
 
 clean: ## remove everything that these targets made
 	rm -rf $(VENV) .broker build dist *.egg-info connectors/*.egg-info

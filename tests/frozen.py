@@ -24,47 +24,17 @@ from typing import Any
 
 import numpy as np
 
-SYSTEMS = ("pofmkl", "vafl")
+FOLDER = Path(__file__).parent
 FAULTS = {"": 12, "--bus sqlite": 4, "--liveness": 6}
-CLIENTS = """
-[federation]
-name = "plant"
-seed = 3
-clients = 5
-[role]
-kind = "pofmkl-client"
-[learning]
-{learning}
-[uplink]
-budget_bytes_per_second = 3000
-"""
-PARTIES = """
-[federation]
-name = "loans"
-seed = 5
-parties = ["bank", "shop"]
-embedding_size = 1
-[role]
-kind = "vafl-coordinator"
-[learning]
-learning_rate = 0.05
-{learning}
-"""
-TRUMP = "--data river:TrumpApproval --label y --rounds 40"
-PHISHING = "--data river:Phishing --label y --split bank=0:4,shop=4:9"
-POLLS = "--data river:TrumpApproval --label y --split bank=0:3,shop=3:6"
-SIMULATIONS = {
-    "pofmkl default": (CLIENTS, "", TRUMP),
-    "pofmkl lockstep": (CLIENTS, 'staleness = "lockstep"', TRUMP),
-    "pofmkl paper": (CLIENTS, 'preset = "paper"\nlearning_rate = 0.1', TRUMP),
-    "vafl epochs": (PARTIES, 'loss = "softmax"\nclasses = 2\n[head]\nkind = "network"', f"{PHISHING} --epochs 1"),
-    "vafl online": (PARTIES, 'loss = "square"', f"{POLLS} --online --label-delay 20"),
-    "vafl private": (
-        PARTIES,
-        'loss = "square"\n[privacy]\nembedding_norm = 1.0\nembedding_noise = 0.5\nreply_noise = 0.5\nsecret_file = "{secret}"',
-        f"{POLLS} --epochs 1 --delays bank=1,shop=3",
-    ),
-}
+
+
+def seeded_simulations() -> dict[str, dict[str, tuple[str, str]]]:
+    """By system that has a file ``tests/<system>/frozen.py``: by name, a settings file and the options of ``streamfl simulate``.
+
+    ``SECRET`` in a settings file stands for the path of a file with a secret.
+    """
+    folders = sorted(path.parent.name for path in FOLDER.glob("*/frozen.py"))
+    return {name.replace("_", "-"): import_module(f"{name}.frozen").SIMULATIONS for name in folders}
 
 
 def digest(*parts: object) -> str:
@@ -126,7 +96,7 @@ def faults(topics: Topics) -> Iterator[tuple[str, object]]:
     """Of each seed the printed history and the topics."""
     main = import_module("streamfl.simulation.faults.__main__").main
     for options, seeds in FAULTS.items():
-        for system in SYSTEMS:
+        for system in seeded_simulations():
             for seed in range(seeds):
                 sys.argv = ["faults", "--system", system, "--seed", str(seed), "--transcript", *options.split()]
                 with redirect_stdout(io.StringIO()) as out:
@@ -139,7 +109,8 @@ def simulations(topics: Topics) -> Iterator[tuple[str, object]]:
     """Of each run the figures that it prints, the traced arrays and the topics."""
     from streamfl.cli import app
 
-    for name, (config, learning, options) in SIMULATIONS.items():
+    runs = {f"{system} {name}": run for system, own in seeded_simulations().items() for name, run in own.items()}
+    for name, (config, options) in runs.items():
         # A member remembers what it was made with, the path of its secret included.
         folder = Path(tempfile.gettempdir(), "streamfl-frozen")
         folder.mkdir(exist_ok=True)
@@ -148,7 +119,7 @@ def simulations(topics: Topics) -> Iterator[tuple[str, object]]:
             secret.write_text("".join(f"{number:02x}" for number in range(7, 39)) + "\n")
             secret.chmod(0o600)
             path = Path(folder, "federation.toml")
-            path.write_text(config.format(learning=learning).replace("{secret}", str(secret)))
+            path.write_text(config.replace("SECRET", str(secret)))
             arguments = ["simulate", str(path), *options.split(), "--trace", str(folder), "--format", "json"]
             with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as error:
                 try:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import grimp
 import pytest
+from soak.subject import find_soaked
 
 from streamfl.system import System, installed_systems, load, systems_with
 
@@ -135,6 +136,12 @@ def test_systems_have_the_same_furniture(system: System) -> None:
     assert missing == []
     for part in ("simulate", "demo", "faults", "fuzz", "dashboard"):
         assert system.name in systems_with(part)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_every_system_can_be_soaked(name: str) -> None:
+    """Protects `make soak SYSTEM=name`: a system that nobody kills on a real broker has not been seen to survive it."""
+    assert find_soaked(name)[0] == name
 
 
 def test_no_source_file_is_too_long() -> None:

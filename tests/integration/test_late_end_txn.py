@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from broker import Broker
 from end_txn_proxy import Caught, EndTxnProxy, Fault, Moment
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
-from late_end_txn.cases import Case, cluster, run
 from streamfl_connectors.kafka.bus import KafkaBus
 from streamfl_connectors.kafka.clients import discard
 from streamfl_connectors.kafka.options import PRODUCER_DEFAULTS
@@ -204,33 +202,3 @@ def test_librdkafka_says_of_every_end_what_became_of_it(proxy: EndTxnProxy, addr
     finally:
         session.close()
         bus.close()
-
-
-ONE_NODE = (Case("kafka"), Case("kafka+librdkafka"))
-THREE_NODES = (Case("kafka", slow=True, kill="answered"), Case("kafka+librdkafka", slow=True))
-
-
-@pytest.fixture(name="three_nodes", scope="module")
-def _three_nodes() -> Iterator[tuple[EndTxnProxy, str]]:
-    with cluster(3) as found:
-        yield found
-
-
-@pytest.mark.parametrize("case", ONE_NODE, ids=str)
-def test_every_sample_is_predicted_once_whenever_an_end_arrives(
-    proxy: EndTxnProxy, address: str, case: Case, tmp_path: Path
-) -> None:
-    """Protects the promise to users: `streamfl run` loses and doubles nothing, and its changelog counts every label once, when the
-    end of one of its transactions arrives amid another. Without the mend hundreds are lost or doubled.
-    """
-    outcome = run(case, proxy, address, tmp_path)
-    assert outcome.good, outcome
-
-
-@pytest.mark.parametrize("case", THREE_NODES, ids=str)
-def test_a_slow_broker_changes_nothing_about_it(three_nodes: tuple[EndTxnProxy, str], case: Case, tmp_path: Path) -> None:
-    """Protects it where outputs and changelog go to several brokers, of which one has not taken its part when the end arrives; and
-    where the worker is killed at that moment.
-    """
-    outcome = run(case, *three_nodes, tmp_path)
-    assert outcome.good, outcome

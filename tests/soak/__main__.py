@@ -9,31 +9,33 @@ from pathlib import Path
 
 from rich.console import Console
 from soak.campaign import print_report, run
-from soak.federation import Plan
+from soak.subject import Plan, find_soaked
+
+from streamfl.role import ConfigurationError
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
+    parser.add_argument("--system", help="an installed system with a file tests/<system>/soak.py; left out: the first")
     parser.add_argument("--minutes", type=float, default=10.0, help="of faults; start, outage and verdict come on top")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scheme", choices=("kafka", "kafka+librdkafka"), default="kafka")
-    parser.add_argument("--staleness", choices=("lockstep", "async"), default="lockstep")
+    parser.add_argument("--mode", help="how it learns, as the system calls it; left out: its first mode")
     parser.add_argument("--nodes", type=int, choices=(1, 3), default=3, help="brokers of the cluster")
     parser.add_argument("--rate", type=float, default=50.0, help="samples a second")
     parser.add_argument("--outage", type=float, default=120.0, help="seconds that the whole cluster is away at the end; 0: none")
     parser.add_argument("--kinds", default=None, help="only these kinds of faults, in this order, separated by commas")
     parser.add_argument("--report", type=Path, default=Path("soak.json"))
     chosen = parser.parse_args()
-    plan = Plan(
-        scheme=chosen.scheme,
-        staleness=chosen.staleness,
-        nodes=chosen.nodes,
-        seed=chosen.seed,
-        rate=chosen.rate,
-        server_processes=2 if chosen.nodes == 3 else 1,
-    )
+    try:
+        name, system = find_soaked(chosen.system)
+    except ConfigurationError as error:
+        parser.error(str(error))
+    if chosen.mode not in (None, *system.modes):
+        parser.error(f"--mode {chosen.mode}: {name} knows {', '.join(system.modes)}")
+    plan = Plan(chosen.mode or system.modes[0], chosen.scheme, chosen.nodes, chosen.seed, chosen.rate)
     console = Console(width=132)
     kinds = None if chosen.kinds is None else [kind.strip() for kind in chosen.kinds.split(",") if kind.strip()]
-    report = run(plan, 60 * chosen.minutes, chosen.outage, kinds, console)
+    report = run(name, plan, 60 * chosen.minutes, chosen.outage, kinds, console)
     chosen.report.write_text(json.dumps(report, indent=2) + "\n")
     print_report(report, console)
     sys.exit(bool(report["wrong"]))

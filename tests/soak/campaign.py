@@ -15,26 +15,33 @@ from end_txn_proxy import EndTxnProxy
 from rich.console import Console
 from rich.table import Table
 from soak.faults import Killer, NotRecovered
-from soak.federation import Federation, Plan
+from soak.federation import Federation
+from soak.subject import Plan, find_soaked
 from soak.verdict import judge
 
 __all__ = ["print_report", "run"]
 
 
 def run(
-    plan: Plan, seconds: float, outage_seconds: float = 0.0, kinds: Iterable[str] | None = None, console: Console | None = None
+    name: str,
+    plan: Plan,
+    seconds: float,
+    outage_seconds: float = 0.0,
+    kinds: Iterable[str] | None = None,
+    console: Console | None = None,
 ) -> dict[str, Any]:
-    """Faults by seed for so many seconds, or these ``kinds`` in order, then an outage; a report that JSON can hold.
+    """A system under faults by seed for so many seconds, or these ``kinds`` in order, then an outage; a report that JSON can hold.
 
-    RuntimeError if the cluster cannot be started.
+    ConfigurationError if the system has no soak. RuntimeError if the cluster cannot be started.
     """
     say = console or Console(quiet=True)
+    _, system = find_soaked(name)
     with (
         tempfile.TemporaryDirectory(prefix="streamfl-soak-") as folder,
         EndTxnProxy(plan.nodes) as proxy,
         Broker(nodes=plan.nodes, proxy=proxy) as broker,
     ):
-        with Federation(plan, broker, Path(folder)) as federation:
+        with Federation(system, plan, broker, Path(folder)) as federation:
             begin = time.monotonic()
             killer = Killer(federation, proxy, outage_seconds)
             failure, codes = "", []
@@ -52,8 +59,7 @@ def run(
                     say.print(f"{fault.at:6.0f} s  {fault.kind:36} {fault.victim:32} no prediction for {fault.stall:5.1f} s")
                 federation.load.end()
                 killer.catch_up("the end of the load")
-                # An upload, or a round, that is open still ends by itself.
-                time.sleep(5)
+                federation.rest()
                 codes = federation.leave()
             except NotRecovered as stuck:
                 failure = str(stuck)
@@ -61,16 +67,14 @@ def run(
             verdict = judge(federation)
         faults = [asdict(fault) for fault in killer.faults]
         return {
+            "system": name,
             "plan": asdict(plan),
             "seconds": round(time.monotonic() - begin, 1),
             "samples": verdict.samples,
             "samples_written": written,
             "lost": verdict.lost,
             "doubled": verdict.doubled,
-            "updates_sent": verdict.updates_sent,
-            "updates_applied": verdict.updates_applied,
-            "state_compared": verdict.compared_state,
-            "state_bitwise_equal": verdict.bitwise_equal_state,
+            "counts": verdict.counts,
             "faults": [{name: _rounded(value) for name, value in fault.items()} for fault in faults],
             "by_kind": _by_kind(faults),
             "outages": [asdict(outage) for outage in killer.outages],
@@ -90,8 +94,8 @@ def print_report(report: dict[str, Any], console: Console) -> None:
     for kind, figures in report["by_kind"].items():
         table.add_row(kind, *(str(figures[name]) for name in ("times", "lasted_longest", "stall_mean", "stall_longest")))
     console.print(table)
-    for name in ("samples", "lost", "doubled", "updates_sent", "updates_applied", "state_compared", "state_bitwise_equal"):
-        console.print(f"{name.replace('_', ' ')}: {report[name]}")
+    for name, figure in {**{name: report[name] for name in ("samples", "lost", "doubled")}, **report["counts"]}.items():
+        console.print(f"{name.replace('_', ' ')}: {figure}")
     for outage in report["outages"]:
         console.print(f"memory in MB over an outage of {outage['seconds']:g} s: {outage}")
     for text in report["wrong"][:20]:
@@ -117,8 +121,12 @@ def _by_kind(faults: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 def _bad_exits(federation: Federation, codes: list[int]) -> list[str]:
     # Killed by us; the cluster away at the start. Anything else is a worker that gave up.
     unexpected = {code: count for code, count in federation.exits.items() if code not in (-signal.SIGKILL, 3)}
-    said = federation.log.read_text(errors="replace")[-3000:] if unexpected or any(codes) else ""
-    return [f"processes ended with {unexpected}, at the end {codes}: {said}"] if said else []
+    if not unexpected and not any(codes):
+        return []
+    said = federation.log.read_text(errors="replace")
+    # What a library says before it aborts, or a traceback, is no line of the log.
+    other = "".join(line for line in said.splitlines(keepends=True) if not line[:1].isdigit())
+    return [f"processes ended with {unexpected}, at the end {codes}: {other[-4000:]}{said[-2000:]}"]
 
 
 def _exit(code: int) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from end_txn_proxy import EndTxnProxy, Moment
 from end_txn_proxy import Fault as EndTxn
-from soak.federation import SESSION_SECONDS, TRANSACTION_SECONDS, Federation
+from soak.configuration import SESSION_SECONDS, TRANSACTION_SECONDS
+from soak.federation import Federation
 
 # What a federation may take to come back to the present, on a busy machine.
 PATIENCE_SECONDS = 240.0
@@ -113,10 +114,10 @@ class Killer:
         federation, deadline = self._federation, time.monotonic() + PATIENCE_SECONDS
         time.sleep(SETTLING_SECONDS)
         wanted = federation.load.written
-        while len(federation.seen.times) < wanted:
+        while len(federation.seen.samples) < wanted:
             if time.monotonic() > deadline:
                 raise NotRecovered(
-                    f"{len(federation.seen.times)} of {wanted} predictions {PATIENCE_SECONDS:g} s after: {after}\n"
+                    f"{len(federation.seen.samples)} of {wanted} samples predicted {PATIENCE_SECONDS:g} s after: {after}\n"
                     f"{federation.log.read_text(errors='replace')[-5000:]}"
                 )
             time.sleep(0.2)

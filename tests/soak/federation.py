@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -21,110 +22,26 @@ import numpy as np
 from broker import Broker, free_ports
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
+from soak.configuration import all_topics, load_members, write_configuration
+from soak.subject import FEDERATION, PARTITIONS, Plan, SoakedSystem
 
-FEATURES = 5
-PARTITIONS = 4
-KINDS = ("pofmkl-client", "pofmkl-server")
-SESSION_SECONDS = 6.0
-TRANSACTION_SECONDS = 10.0
+from streamfl.runtime.bus import Outgoing
+
 MOST_SECONDS_AHEAD = 30.0
-
-CONFIGURATION = """
-[federation]
-name = "soak"
-seed = {seed}
-clients = {clients}
-shards = {shards}
-features = {features}
-[bus]
-url = "{url}"
-connect_timeout_seconds = 10
-[bus.options]
-{options}
-[role]
-kind = "pofmkl-client"
-[samples]
-topic = "soak.readings"
-features = "x"
-label = "y"
-label_range = [-2.0, 2.0]
-input_norm = 5.0
-[learning]
-staleness = "{staleness}"
-# Batches differ from run to run, and with them how sums are rounded.
-precision = "float64"
-features_per_kernel = 20
-round_timeout_seconds = 86400
-[kernels]
-bandwidths = [0.7, 2.8]
-[uplink]
-kernels_per_upload = 2
-"""
-# The shortest session that a broker allows by default, and a cluster that is away noticed soon.
-OPTIONS = {
-    "session_timeout_ms": round(SESSION_SECONDS * 1000),
-    "transaction_timeout_ms": round(TRANSACTION_SECONDS * 1000),
-    "request_timeout_ms": 5_000,
-    "delivery_timeout_ms": 10_000,
-}
-
-
-SPELLINGS = {
-    "session_timeout_ms": "session.timeout.ms",
-    "transaction_timeout_ms": "transaction.timeout.ms",
-    "request_timeout_ms": "socket.timeout.ms",
-    "delivery_timeout_ms": "message.timeout.ms",
-}
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What runs. rate: samples a second, of all clients. nodes: of the cluster."""
-
-    scheme: str = "kafka"
-    staleness: str = "lockstep"
-    nodes: int = 1
-    seed: int = 0
-    clients: int = 10
-    rate: float = 50.0
-    client_processes: int = 2
-    server_processes: int = 1
-
-
-def configuration_of(plan: Plan, url: str) -> str:
-    """The settings file of all processes."""
-    spelled = {name if plan.scheme == "kafka" else f'"{SPELLINGS[name]}"': value for name, value in OPTIONS.items()}
-    return CONFIGURATION.format(
-        seed=plan.seed,
-        clients=plan.clients,
-        shards=plan.server_processes,
-        url=url,
-        options="\n".join(f"{name} = {value}" for name, value in spelled.items()),
-        features=FEATURES,
-        staleness=plan.staleness,
-    )
-
-
-def sample(draws: np.random.Generator, client: int, number: int) -> bytes:
-    """The value of one sample."""
-    inputs = draws.normal(size=FEATURES)
-    label = float(np.clip(np.sin(inputs[0]) + 0.5 * inputs[1] + 0.1 * client, -2, 2))
-    return json.dumps({"n": number, "x": inputs.tolist(), "y": label}).encode()
+# Longer than any commit interval, and than an answer to an answer takes.
+QUIET_SECONDS, MOST_RESTLESS_SECONDS = 5.0, 120.0
+ATTEMPTS = 5
+ENVIRONMENT = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
 
 
 class WorkerProcess:
     """One place in the deployment: whatever process runs there is started again when it ends, as a supervisor would."""
 
-    def __init__(self, name: str, kind: str, command: list[str], log: Path) -> None:
+    def __init__(self, name: str, command: list[str], log: Path) -> None:
         self.name = name
         self.port = free_ports(1)[0]
         self._command = command
-        self._environment = {
-            **os.environ,
-            "STREAMFL_ROLE__KIND": kind,
-            "STREAMFL_METRICS__PORT": str(self.port),
-            "OPENBLAS_NUM_THREADS": "1",
-        }
+        self._environment = {**ENVIRONMENT, "STREAMFL_METRICS__PORT": str(self.port)}
         self._log = log
         self.process = self._start()
 
@@ -164,28 +81,26 @@ class WorkerProcess:
 class Federation:
     """All processes of a :class:`Plan` on a cluster, the load on them, and the predictions that come of it."""
 
-    def __init__(self, plan: Plan, broker: Broker, folder: Path) -> None:
+    def __init__(self, system: SoakedSystem, plan: Plan, broker: Broker, folder: Path) -> None:
+        self.system = system
         self.plan = plan
         self.broker = broker
         self.log = folder / "processes.log"
-        self.configuration = folder / "soak.toml"
         self.url = f"{plan.scheme}://{broker.address}"
-        self.configuration.write_text(configuration_of(plan, self.url))
+        self.files = write_configuration(system, plan, self.url, folder)
         self.exits: Counter[int] = Counter()
         self._stop = threading.Event()
 
     def __enter__(self) -> Federation:
-        for kind in KINDS:
-            command = [*self._command("topics"), "--create-inputs", "--partitions", str(PARTITIONS)]
-            subprocess.run(command, env={**os.environ, "STREAMFL_ROLE__KIND": kind}, check=True, timeout=120, capture_output=True)
-        counts = dict(zip(KINDS, (self.plan.client_processes, self.plan.server_processes), strict=True))
+        for path in self.files.values():
+            _make_topics(path)
         self.workers = [
-            WorkerProcess(f"{kind}-{number}", kind, self._command("run"), self.log)
-            for kind, count in counts.items()
-            for number in range(count)
+            WorkerProcess(f"{name}-{number}", _command("run", self.files[name]), self.log)
+            for name, member in self.system.members(self.plan).items()
+            for number in range(member.processes)
         ]
-        self.seen = Seen(self.broker.address)
-        self.load = Load(self.plan, self.broker.address, self.seen)
+        self.seen = Seen(self.system, self.broker.address)
+        self.load = Load(self.system, self.plan, self.broker.address, self.seen)
         self._supervisor = threading.Thread(target=self._supervise, daemon=True)
         self._supervisor.start()
         return self
@@ -200,15 +115,25 @@ class Federation:
             worker.process.kill()
             worker.process.wait()
 
-    def _command(self, command: str) -> list[str]:
-        return [sys.executable, "-m", "streamfl", command, str(self.configuration)]
-
     def _supervise(self) -> None:
         while not self._stop.wait(1.0):
             for worker in self.workers:
                 code = worker.look_after()
                 if code is not None:
                     self.exits[code] += 1
+
+    def rest(self) -> None:
+        """Wait until nothing is written any more: what an answer brings about, a round that is open, a last commit."""
+        topics = all_topics(load_members(self.files))
+        places = [TopicPartition(name, number) for name, spec in topics.items() for number in range(spec.partitions or PARTITIONS)]
+        before, deadline = None, time.monotonic() + MOST_RESTLESS_SECONDS
+        with closing(KafkaConsumer(bootstrap_servers=self.broker.address.split(","), group_id=None)) as consumer:
+            while time.monotonic() < deadline:
+                ends = consumer.end_offsets(places)
+                if ends == before:
+                    return
+                before = ends
+                time.sleep(QUIET_SECONDS)
 
     def leave(self) -> list[int]:
         """End every process as an operator would; their exit codes."""
@@ -221,16 +146,21 @@ class Federation:
 
 @dataclass
 class Load:
-    """Writes numbered samples, one of every client a turn, until told to end; remembers what the cluster acknowledged.
+    """Writes numbered samples at a steady rate until told to end; remembers what the cluster acknowledged.
 
     It waits when predictions are ``MOST_SECONDS_AHEAD`` behind, so that a slow machine, too, gets to the end.
+
+    written: samples so far.
+    acknowledged: topic, partition and offset of their records.
+    failures: errors of records that were given up.
     """
 
+    system: SoakedSystem
     plan: Plan
     address: str
     seen: Seen
     written: int = 0
-    acknowledged: list[tuple[int, int]] = field(default_factory=list)
+    acknowledged: list[tuple[str, int, int]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -249,18 +179,19 @@ class Load:
         self._thread.start()
 
     def _run(self) -> None:
-        draws = np.random.default_rng(self.plan.seed)
-        begin, turn = time.monotonic(), 0
-        while not self._stop.wait(max(0.0, begin + turn * self.plan.clients / self.plan.rate - time.monotonic())):
-            for client in range(self.plan.clients):
-                value = sample(draws, client, self.written)
-                future = self._producer.send("soak.readings", key=b"client-%d" % client, value=value)
-                future.add_callback(lambda answer: self.acknowledged.append((answer.partition, answer.offset)))
-                future.add_errback(lambda error: self.failures.append(repr(error)))
+        begin = time.monotonic()
+        while not self._stop.wait(max(0.0, begin + self.written / self.plan.rate - time.monotonic())):
+            for _ in range(self.system.turn):
+                for record in self.system.records(self.plan, self.written):
+                    self._send(record)
                 self.written += 1
-            turn += 1
-            while self.written - len(self.seen.times) > self.plan.rate * MOST_SECONDS_AHEAD and not self._stop.wait(0.1):
+            while self.written - len(self.seen.samples) > self.plan.rate * MOST_SECONDS_AHEAD and not self._stop.wait(0.1):
                 begin += 0.1
+
+    def _send(self, record: Outgoing) -> None:
+        future = self._producer.send(record.topic, key=record.key, value=record.value)
+        future.add_callback(lambda answer: self.acknowledged.append((answer.topic, answer.partition, answer.offset)))
+        future.add_errback(lambda error: self.failures.append(repr(error)))
 
     def end(self) -> None:
         """Write no more, and wait for what is on its way."""
@@ -275,10 +206,16 @@ class Load:
 
 
 class Seen:
-    """Predictions as a user's consumer sees them, with the times at which they came."""
+    """Predictions as a user's consumer sees them.
 
-    def __init__(self, address: str) -> None:
+    times: at which they came.
+    samples: that have one.
+    """
+
+    def __init__(self, system: SoakedSystem, address: str) -> None:
         self.times: list[float] = []
+        self.samples: set[str] = set()
+        self._predicted = system.predicted
         self._stop = threading.Event()
         self._consumer = KafkaConsumer(
             bootstrap_servers=address.split(","),
@@ -289,7 +226,7 @@ class Seen:
             # The broker tells by its start only that it has another address for a partition.
             metadata_max_age_ms=5_000,
         )
-        places = [TopicPartition("soak.predictions", number) for number in range(PARTITIONS)]
+        places = [TopicPartition(f"{FEDERATION}.predictions", number) for number in range(PARTITIONS)]
         self._consumer.assign(places)
         self._consumer.seek_to_beginning(*places)
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -303,7 +240,9 @@ class Seen:
                 time.sleep(0.1)
                 continue
             now = time.monotonic()
-            self.times += [now] * sum(map(len, batches.values()))
+            records = [record for batch in batches.values() for record in batch]
+            self.samples.update(self._predicted(json.loads(record.value)) for record in records)
+            self.times += [now] * len(records)
 
     def longest_gap(self, begin: float, end: float) -> float:
         """Seconds, the longest without a new prediction of those that touch begin..end."""
@@ -316,3 +255,16 @@ class Seen:
         self._consumer.close(timeout_ms=3_000)
 
 
+def _make_topics(path: Path) -> None:
+    """RuntimeError with what the command said if it does not succeed. Several brokers may not all know yet what one has made."""
+    command = [*_command("topics", path), "--create-inputs", "--partitions", str(PARTITIONS)]
+    for _ in range(ATTEMPTS):
+        ended = subprocess.run(command, env=ENVIRONMENT, timeout=120, capture_output=True, text=True)
+        if ended.returncode == 0:
+            return
+        time.sleep(2)
+    raise RuntimeError(f"{path.name}: streamfl topics ended with {ended.returncode}: {ended.stdout[-1000:]}{ended.stderr[-1000:]}")
+
+
+def _command(command: str, path: Path) -> list[str]:
+    return [sys.executable, "-m", "streamfl", command, str(path)]

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
 
-from streamfl.runtime.bus import Bus
+from streamfl.role import Record
 from streamfl.simulation.faults.cluster import FaultyBus
 from streamfl.simulation.faults.federation import CheckFailed
 
-__all__ = ["Sent", "latest", "require", "sent"]
+__all__ = ["Sent", "Topics", "latest", "require", "sent"]
 
 
 def require(holds: bool, text: str) -> None:
     if not holds:
         raise CheckFailed(text)
+
+
+class Topics(Protocol):
+    """Whatever gives the records of topics: a bus, or what was read of one."""
+
+    def read(self, topic: str) -> Iterator[Record]: ...
 
 
 class Sent(NamedTuple):
@@ -29,7 +35,7 @@ class Sent(NamedTuple):
     message: Any
 
 
-def sent(bus: Bus, topic: str, decode: Callable[[Any], Any]) -> list[Sent]:
+def sent(bus: Topics, topic: str, decode: Callable[[Any], Any]) -> list[Sent]:
     """The records of a topic, without those that a producer wrote a second time."""
     repeated = bus.repeated if isinstance(bus, FaultyBus) else set()
     return [
@@ -39,7 +45,7 @@ def sent(bus: Bus, topic: str, decode: Callable[[Any], Any]) -> list[Sent]:
     ]
 
 
-def latest(bus: Bus, topic: str) -> dict[tuple[int, bytes], bytes]:
+def latest(bus: Topics, topic: str) -> dict[tuple[int, bytes], bytes]:
     latest: dict[tuple[int, bytes], bytes | None] = {}
     for record in bus.read(topic):
         latest[record.partition, record.key or b""] = record.value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from itertools import pairwise
@@ -11,9 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.learning.optimisers import optimiser_named
-from streamfl.runtime.bus import Bus
-from streamfl.simulation.faults.cluster import FaultyBus
-from streamfl.simulation.faults.said import Sent, latest, require, sent
+from streamfl.simulation.faults.said import Sent, Topics, latest, require, sent
 from streamfl.vafl.config import COORDINATOR
 from streamfl.vafl.lab.scenario import CLOCK, FOR_EVER, LABELS, ROUNDING, VaflScenario, decode_prediction
 from streamfl.vafl.messages import EMBEDDING, REPLY
@@ -24,7 +24,7 @@ from streamfl.vafl.shown_entities import ShownEntity, decode_shown
 __all__ = ["check_alike", "check_outcome"]
 
 
-def check_outcome(bus: FaultyBus, chosen: VaflScenario) -> None:
+def check_outcome(bus: Topics, chosen: VaflScenario) -> None:
     """Counts, order, who was answered, and a replay of every party's model from what it was told."""
     name = chosen.settings.federation.name
     for member in chosen.members:
@@ -48,7 +48,7 @@ def check_outcome(bus: FaultyBus, chosen: VaflScenario) -> None:
         check_sums(bus, chosen)
 
 
-def check_predictions(bus: Bus, chosen: VaflScenario) -> None:
+def check_predictions(bus: Topics, chosen: VaflScenario) -> None:
     """Each entity that met its quorum, and no other, has its predictions in order, each of more parties than the one before.
 
     An entity that was forgotten begins anew, and may come to none.
@@ -116,15 +116,28 @@ def check_staleness(chosen: VaflScenario, party: str, embeddings: list[Sent], re
     bound = chosen.settings.learning.max_staleness
     versions = {(place, one.epoch, one.sequence): one.parameters_version for place, _, one in embeddings}
     newest: dict[int, tuple[int, int]] = {}
+    written = _newest_by_time(embeddings)
     for partition, at, reply in replies:
         made = reply.epoch, versions[partition, reply.epoch, reply.sequence]
         known = newest[partition] = max(made, newest.get(partition, made))
         what = f"{party}: {reply.entity}, shown as {reply.sequence}, of version {made[1]}"
         if not reply.gradient:
-            written = ((one.epoch, one.parameters_version) for place, when, one in embeddings if place == partition and when <= at)
-            require(bound is not None and _too_old(made, max(written), bound), f"{what}, is asked for anew without a reason")
+            times, newest_then = written.get(partition, ([], []))
+            count = bisect_right(times, at)
+            asked = bound is not None and count > 0 and _too_old(made, newest_then[count - 1], bound)
+            require(asked, f"{what}, is asked for anew without a reason")
         elif bound is not None:
             require(not _too_old(made, known, bound), f"{what}, has a gradient after one of version {known[1]}")
+
+
+def _newest_by_time(embeddings: list[Sent]) -> dict[int, tuple[list[float], list[tuple[int, int]]]]:
+    """By partition, times in order, and the newest epoch and version of all that were written until then."""
+    found: dict[int, tuple[list[float], list[tuple[int, int]]]] = {}
+    for place, at, one in sorted(embeddings, key=lambda one: one.at):
+        times, newest = found.setdefault(place, ([], []))
+        times.append(at)
+        newest.append(max([(one.epoch, one.parameters_version), *newest[-1:]]))
+    return found
 
 
 def _too_old(made: tuple[int, int], known: tuple[int, int], bound: int) -> bool:
@@ -145,7 +158,7 @@ def check_requests(chosen: VaflScenario, party: str, replies: list[Sent]) -> Non
 
 
 def check_quorum(
-    bus: Bus, chosen: VaflScenario, embeddings: Mapping[str, list[Sent]], replies: Mapping[str, list[Sent]]
+    bus: Topics, chosen: VaflScenario, embeddings: Mapping[str, list[Sent]], replies: Mapping[str, list[Sent]]
 ) -> None:
     """No entity is learnt from before its quorum of parties has shown it, until that was once waited for in vain."""
     learning, parties = chosen.settings.learning, chosen.settings.federation.parties
@@ -155,14 +168,18 @@ def check_quorum(
     for _, at, reply in (one for party in parties for one in replies[party]):
         if reply.gradient:
             first[reply.entity] = min(at, first.get(reply.entity, at))
+    shown: dict[str, set[str]] = defaultdict(set)
+    for party in parties:
+        for _, when, one in embeddings[party]:
+            if when <= first.get(one.entity, -math.inf):
+                shown[one.entity].add(party)
     for entity, at in first.items():
-        shown = {party for party in parties for _, when, one in embeddings[party] if one.entity == entity and when <= at}
-        enough = len(shown) >= needed or at + CLOCK >= in_vain
-        require(enough, f"{entity} is learnt from when {len(shown)} have shown it, {needed} are a quorum")
+        enough = len(shown[entity]) >= needed or at + CLOCK >= in_vain
+        require(enough, f"{entity} is learnt from when {len(shown[entity])} have shown it, {needed} are a quorum")
 
 
 def check_coordinator(
-    bus: Bus, chosen: VaflScenario, embeddings: Mapping[str, list[Sent]], replies: Mapping[str, list[Sent]]
+    bus: Topics, chosen: VaflScenario, embeddings: Mapping[str, list[Sent]], replies: Mapping[str, list[Sent]]
 ) -> None:
     """What the coordinator remembers of an entity is not ready to be learnt from, and is forgotten, or a party given up, no earlier
     than it may be. Who was not answered, though everybody was there, was forgotten.
@@ -215,7 +232,7 @@ def check_coordinator(
     require(not lost, f"neither answered nor forgotten: {sorted(lost)[:3]}")
 
 
-def check_model(bus: Bus, chosen: VaflScenario, party: str, embeddings: list[Sent], replies: list[Sent]) -> None:
+def check_model(bus: Topics, chosen: VaflScenario, party: str, embeddings: list[Sent], replies: list[Sent]) -> None:
     """A party's parameters are what its gradients, in their order, make of its features, and each embedding is of its version."""
     settings = chosen.settings
     function, learning = embedding_function(settings, 2), settings.learning
@@ -262,7 +279,7 @@ def check_model(bus: Bus, chosen: VaflScenario, party: str, embeddings: list[Sen
             require(apart <= ROUNDING, f"{party}, partition {partition}: the model is {apart:g} from what its gradients make")
 
 
-def _forgotten(bus: Bus, chosen: VaflScenario, party: str, replies: list[Sent]) -> tuple[set[tuple[int, int]], set[int]]:
+def _forgotten(bus: Topics, chosen: VaflScenario, party: str, replies: list[Sent]) -> tuple[set[tuple[int, int]], set[int]]:
     """Partition and sequence number of what the party had forgotten when its gradient came, and the partitions of which that cannot
     be told: the gradient was there when it was time to forget.
     """
@@ -290,7 +307,7 @@ def _forgotten(bus: Bus, chosen: VaflScenario, party: str, replies: list[Sent]) 
     return forgotten, unclear
 
 
-def check_sums(bus: Bus, chosen: VaflScenario) -> None:
+def check_sums(bus: Topics, chosen: VaflScenario) -> None:
     """Under a sum all parties of one answer get the same gradient; where nobody comes later, all of an entity's are one answer."""
     if chosen.settings.learning.wait_for != len(chosen.settings.federation.parties):
         return
@@ -303,13 +320,15 @@ def check_sums(bus: Bus, chosen: VaflScenario) -> None:
         require(len(values) == 1, f"{entity}: parties got {len(values)} different gradients of one sum")
 
 
-def check_alike(bus: Bus, calm: Bus, chosen: VaflScenario) -> None:
+def check_alike(bus: Topics, calm: Topics, chosen: VaflScenario) -> None:
     """Synchronous: every member's parameters are, but for rounding, those of a run without faults."""
     name = chosen.settings.federation.name
     for member in chosen.members:
         topic = f"{name}.{COORDINATOR if member == 'coordinator' else member}.state"
-        found, expected = (latest(one, topic).get((0, b"array/parameters/0")) for one in (bus, calm))
-        require((found is None) == (expected is None), f"{member}: only one of two runs learnt anything")
-        if found is not None and expected is not None:
-            apart = float(np.abs(np.frombuffer(found) - np.frombuffer(expected)).max(initial=0.0))
-            require(apart <= ROUNDING, f"{member}: the model is {apart:g} from that of a run without faults")
+        states = [latest(one, topic) for one in (bus, calm)]
+        for partition in range(chosen.partitions):
+            found, expected = (state.get((partition, b"array/parameters/0")) for state in states)
+            require((found is None) == (expected is None), f"{member}: only one of two runs learnt anything")
+            if found is not None and expected is not None:
+                apart = float(np.abs(np.frombuffer(found) - np.frombuffer(expected)).max(initial=0.0))
+                require(apart <= ROUNDING, f"{member}: the model is {apart:g} from that of a run without faults")

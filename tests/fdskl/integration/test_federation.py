@@ -53,10 +53,9 @@ features_limit = 64
 regularisation = 1e-4
 [aggregation]
 # What stands still is asked again and again, and not once in half a minute.
-round_seconds = 4
+round_seconds = 5
 [alignment]
-# Longer than the test: nobody's columns are done without.
-reply_seconds = 3000
+reply_seconds = 4
 [standardisation]
 first_entities = 20
 """

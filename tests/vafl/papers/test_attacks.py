@@ -10,7 +10,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from benchmarks.vafl.attacks import ATTACKS, ENTITIES, Attack
+from benchmarks.attacks import Attack
+from benchmarks.vafl.attacked import ENTITIES
+from benchmarks.vafl.attacks import ATTACKS
 
 pytestmark = pytest.mark.long
 

@@ -26,7 +26,8 @@ from streamfl.vafl.privacy import BoundedOutput, Mechanism
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from benchmarks.vafl.attacks import reachable, told_of_a_label
+from benchmarks.vafl.feature_attacks import reachable
+from benchmarks.vafl.label_attacks import told_of_a_label
 
 SECRET, SIZE, ENTITIES = "5e" * 32, 8, 1500
 

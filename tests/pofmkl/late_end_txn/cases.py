@@ -23,8 +23,8 @@ from end_txn_proxy import Caught, EndTxnProxy, Fault, Moment
 from kafka import IsolationLevel, KafkaAdminClient, OffsetSpec, TopicPartition
 from kafka.admin import MemberToRemove
 from kafka.errors import KafkaError
-from soak.federation import FEATURES, KINDS, PARTITIONS, sample
-from soak.verdict import Verdict, check_counters, latest
+from pofmkl.soak import FEATURES, check_counters, sample
+from soak.subject import PARTITIONS, Verdict, latest
 
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.role import Record
@@ -137,7 +137,7 @@ def run(case: Case, proxy: EndTxnProxy, address: str, folder: Path, samples: int
     outcome = Outcome(samples)
     doubtful = len(proxy.doubtful)
     with closing(connect(url, {})) as bus, closing(KafkaAdminClient(bootstrap_servers=address.split(","))) as admin:
-        for kind in KINDS:
+        for kind in ("pofmkl-client", "pofmkl-server"):
             bus.create([replace(topic, partitions=topic.partitions or PARTITIONS) for topic in find_kind(kind).topics(settings)])
         _write_samples(bus, name, samples)
         worker = _Worker(configuration, log)
@@ -264,7 +264,7 @@ def _judge(outcome: Outcome, name: str, settings: PofmklSettings, topics: dict[s
     outcome.lost = len(expected - found.keys())
     outcome.doubled = sum(found.values()) - len(found)
     verdict = Verdict()
-    check_counters(verdict, settings, topics)
+    check_counters(verdict, settings, topics["readings"], topics["updates"], topics["pofmkl-client.state"])
     outcome.wrong += verdict.wrong
     positions = latest(topics["pofmkl-client.state"], positions=True)
     for partition in range(PARTITIONS):

@@ -1,6 +1,6 @@
-"""Every case of a late EndTxn against `streamfl run`: ``cd tests && python -m late_end_txn [NODES …]``, by default 1 and 3 nodes.
+"""Every case of a late EndTxn against `streamfl run`: ``cd tests && python -m pofmkl.late_end_txn [NODES …]``.
 
-Ends with 1 if anything was lost or doubled, or stuck.
+By default of 1 and 3 nodes. Ends with 1 if anything was lost or doubled, or stuck.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 
 from end_txn_proxy import Fault
-from late_end_txn.cases import Case, cluster, run
+from pofmkl.late_end_txn.cases import Case, cluster, run
 
 SCHEMES = ("kafka", "kafka+librdkafka")
 

@@ -1,0 +1,110 @@
+"""The vertical federation that is attacked, on images that an installed package carries, and what lay on its topics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.simulation.tables import numbers, read_data
+from streamfl.vafl.config import VaflSettings
+from streamfl.vafl.lab.federation import VerticalFederation
+from streamfl.vafl.messages import EMBEDDING, REPLY
+
+__all__ = [
+    "BATCH",
+    "ENTITIES",
+    "PARTIES",
+    "Figures",
+    "Heard",
+    "first_numbers",
+    "heard_of",
+    "run",
+    "secret_file",
+    "settings",
+    "table",
+]
+
+# Pieces of outdoor photographs; the label: whether people made what is on them.
+DATA, MADE_BY_PEOPLE = "river:ImageSegments", {"brickface", "cement", "path", "window"}
+# Standardised columns of two parties. Those of the first are numbers of which nearly all differ.
+PARTIES = {"a": (8, 9, 10, 11), "b": (0, 1, 3, 5, 15, 16, 17)}
+ENTITIES = 960
+BATCH = 16
+Figures = Mapping[str, Any]
+
+
+@cache
+def table() -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
+    """Inputs by party, (rows, features) with mean 0 and deviation 1, and labels 0 and 1, in one random order."""
+    data = read_data(DATA)
+    inputs = numbers(data, data.inputs(["y"]), DATA)
+    labels = np.array([str(kind) in MADE_BY_PEOPLE for kind in data.columns["y"]], float)
+    order = np.random.default_rng(0).permutation(len(labels))
+    inputs, labels = inputs[order], labels[order]
+    inputs = (inputs - inputs.mean(axis=0)) / inputs.std(axis=0)
+    return [inputs[:, list(own)] for own in PARTIES.values()], labels
+
+
+def settings(sections: Mapping[str, Mapping[str, Any]], size: int = 1) -> VaflSettings:
+    """Of any member; ``sections`` are added to what all attacks have."""
+    content: dict[str, Any] = {
+        "federation": {"name": "attacked", "seed": 3, "parties": list(PARTIES), "embedding_size": size},
+        "role": {"kind": "simulation"},
+        "learning": {"optimiser": "sgd", "learning_rate": 0.1, "batch_size": BATCH, "in_flight": BATCH, "wait_for": 2},
+        "alignment": {"quorum": 2},
+    }
+    for name, section in sections.items():
+        content[name] = {**content.get(name, {}), **section}
+    return VaflSettings.model_validate(content)
+
+
+@dataclass
+class Heard:
+    """What lay on the topics of a federation when it was through, by party where that makes a difference."""
+
+    embeddings: dict[str, list[Any]]
+    gradients: dict[str, list[Any]]
+    predictions: list[dict[str, Any]]
+
+
+def run(own: VaflSettings, passes: int = 1, labelled: int = ENTITIES, own_start: bool = False) -> Heard:
+    """Let a federation learn from entities of which the first ``labelled`` have their label from the beginning, the others none."""
+    inputs, labels = table()
+    federation = VerticalFederation(
+        own, [one[:ENTITIES] for one in inputs], labels[:ENTITIES], arrivals=BATCH, own_start=own_start
+    )
+    federation.write_labels(range(labelled))
+    federation.replay([list(range(ENTITIES)) * passes] * len(inputs))
+    federation.run()
+    heard = heard_of(federation)
+    federation.close()
+    return heard
+
+
+def heard_of(federation: VerticalFederation) -> Heard:
+    """Everything that lies on its topics by now."""
+    name, read = federation.settings.federation.name, federation.bus.read
+    return Heard(
+        {party: [EMBEDDING.decode(record.value or b"") for record in read(f"{name}.{party}.embeddings")] for party in PARTIES},
+        {party: [REPLY.decode(record.value or b"") for record in read(f"{name}.{party}.gradients")] for party in PARTIES},
+        [json.loads(record.value or b"") for record in read(f"{name}.predictions")],
+    )
+
+
+def secret_file(folder: Path, number: int = 0) -> str:
+    """A file with a secret of a member of these attacks."""
+    path = folder / f"secret-{number}"
+    path.write_bytes(np.random.default_rng(number).bytes(32))
+    path.chmod(0o600)
+    return str(path)
+
+
+def first_numbers(messages: Sequence[Any]) -> NDArray[np.float64]:
+    return np.array([np.frombuffer(one.gradient, np.float32)[0] for one in messages], np.float64)

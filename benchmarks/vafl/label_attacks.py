@@ -1,0 +1,191 @@
+"""What members of a vertical federation find out about labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from benchmarks.attacks import Attack
+from benchmarks.vafl.attacked import ENTITIES, PARTIES, Figures, Heard, first_numbers, heard_of, run, secret_file, settings, table
+from streamfl.learning.accuracy import area_under_curve
+from streamfl.records.labels import Label
+from streamfl.role import Received, Record, Send
+from streamfl.vafl.config import VaflSettings
+from streamfl.vafl.coordinator import Alignment, HeadSteps, VaflCoordinator
+from streamfl.vafl.heads import LOGISTIC, OutputLoss, SumHead
+from streamfl.vafl.lab.federation import VerticalFederation
+from streamfl.vafl.messages import REPLY, Embedding
+from streamfl.wire import VERSION, encode_array
+
+__all__ = [
+    "an_entity_that_returns",
+    "last_digits_of_a_label",
+    "many_gradients",
+    "sign_of_a_gradient",
+    "told_of_a_label",
+    "two_federations",
+]
+
+
+def sign_of_a_gradient(folder: Path) -> Iterator[Attack]:
+    """A party takes the sign of each gradient for the label."""
+
+    def area(sections: Figures) -> float:
+        heard = run(settings(sections))
+        labels = table()[1][[int(one.entity) for one in heard.gradients["a"]]]
+        return area_under_curve(-first_numbers(heard.gradients["a"]), labels)
+
+    noise = {"privacy": {"reply_noise": 1.0, "secret_file": secret_file(folder)}}
+    protection, bound = "reply_noise = 1", float(ndtr(1 / np.sqrt(2)))
+    yield Attack("the sign of a gradient", "a party", "AUC of labels", area({}), protection, area(noise), bound, 0.5)
+
+
+def many_gradients(folder: Path) -> Iterator[Attack]:
+    """Both parties show every entity five times, and average what they are told. They know the prediction: it is of their sum."""
+    passes = 5
+    kept = {"alignment": {"keep": True}}
+    noise = {"privacy": {"reply_noise": 1.0, "secret_file": secret_file(folder)}}
+    labels = table()[1][:ENTITIES]
+
+    def area(own: VaflSettings, anew: float) -> float:
+        heard = run(own, passes)
+        told = _labels_as_told(heard)
+        told += np.random.default_rng(7).normal(0.0, anew, told.shape) if anew else 0.0
+        return area_under_curve(told.mean(axis=0), labels)
+
+    bound = float(ndtr(1 / np.sqrt(2)))
+    plain, protected = area(settings(kept), 1.0), area(settings({**kept, **noise}), 0.0)
+    name, figure = "5 gradients of both parties, averaged", "AUC of labels"
+    yield Attack(name, "all parties together", figure, plain, "one noise an entity, not one a gradient", protected, bound, 0.5)
+
+
+def an_entity_that_returns(folder: Path) -> Iterator[Attack]:
+    """Entities are learnt from, forgotten, and shown again with a label: is it the one of before?"""
+    inputs, labels = table()
+    noise = {"privacy": {"reply_noise": 1.0, "secret_file": secret_file(folder)}}
+    changed = np.random.default_rng(5).random(ENTITIES) < 0.5
+    federation = VerticalFederation(settings(noise), [one[:ENTITIES] for one in inputs], labels[:ENTITIES].copy())
+    order = list(range(ENTITIES))
+    for life in range(2):
+        if life:
+            federation.labels[changed] = 1 - federation.labels[changed]
+        federation.write_labels(order)
+        federation.replay([order] * 2)
+        federation.run()
+    heard = heard_of(federation)
+    federation.close()
+    first, second = _labels_as_told(heard)
+    found = area_under_curve(np.abs(first - second), changed.astype(float))
+    draws = np.random.default_rng(0).normal(0.0, np.sqrt(2), (2, 1_000_000))
+    bound = float((np.abs(draws[0] + 1) > np.abs(draws[1])).mean())
+    figure = "AUC of whether the label changed"
+    yield Attack("an entity that returns", "all parties together", figure, None, "each life has its own noise", found, bound, 0.5)
+
+
+def two_federations(folder: Path) -> Iterator[Attack]:
+    """The same entities are shown in two federations with one secret file: is it the same label, and what do both tell together?"""
+    inputs, labels = table()
+    noise = {"privacy": {"reply_noise": 1.0, "secret_file": secret_file(folder)}}
+    changed = np.random.default_rng(5).random(ENTITIES) < 0.5
+
+    def told(name: str, labels: NDArray[np.float64]) -> NDArray[np.float64]:
+        own = settings({**noise, "federation": {"name": name}})
+        federation = VerticalFederation(own, [one[:ENTITIES] for one in inputs], labels)
+        federation.write_labels(range(ENTITIES))
+        federation.replay([list(range(ENTITIES))] * len(inputs))
+        federation.run()
+        heard = heard_of(federation)
+        federation.close()
+        return _labels_as_told(heard)[0]
+
+    of_first = labels[:ENTITIES]
+    of_second = np.where(changed, 1 - of_first, of_first)
+    first = told("first", of_first)
+
+    def compared(name: str) -> float:
+        return area_under_curve(np.abs(first - told(name, of_second)), changed.astype(float))
+
+    draws = np.random.default_rng(0).normal(0.0, np.sqrt(2), (2, 1_000_000))
+    bound = float((np.abs(draws[0] + 1) > np.abs(draws[1])).mean())
+    name, by, protection = "two federations with one secret", "all parties together", "another federation.name, another noise"
+    yield Attack(name, by, "AUC of whether the label changed", compared("first"), protection, compared("second"), bound, 0.5)
+    found, bound = area_under_curve((first + told("second", of_first)) / 2, of_first), float(ndtr(1.0))
+    yield Attack("the same, averaged", by, "AUC of labels", None, "reply_noise = 1 in each", found, bound, 0.5)
+
+
+def last_digits_of_a_label(folder: Path) -> Iterator[Attack]:
+    """A party shows an output at which nothing but the label and its noise is in the gradient, in single precision, and asks of
+    which label such a sum can be.
+    """
+    noise, repeats = 2.0, 4000
+    draws = np.random.default_rng(2)
+    values = np.array([-1.0, 0.0], np.float32)
+    drawn = (noise * ndtri((draws.integers(0, 2**52, (2, repeats)) + 0.5) * 2.0**-52)).astype(np.float32)
+    secret = draws.bytes(32).hex()
+    own = np.array([told_of_a_label(LOGISTIC, noise, label, repeats, secret, np.float32)[:, 0] for label in (1.0, 0.0)])
+
+    def area(told: NDArray[np.float32]) -> float:
+        both = told.ravel()
+        able = [_reachable_in_single(both, value).astype(float) for value in values]
+        return area_under_curve(able[0] - able[1] - both / 100, np.repeat([1.0, 0.0], repeats))
+
+    bound = float(ndtr(1 / noise / np.sqrt(2)))
+    name, protection = "the last digits of a noisy label", "label and noise on one grid"
+    yield Attack(name, "a party", "AUC of labels", area(values[:, None] + drawn), protection, area(own), bound, 0.5)
+
+
+def told_of_a_label(
+    loss: OutputLoss, noise: float, label: float, count: int, secret: str, dtype: type[np.float32] | type[np.float64]
+) -> NDArray[Any]:
+    """What a party is told of so many entities with this label, less what it can compute by itself, (count, outputs)."""
+    role = VaflCoordinator(
+        parties=("a",),
+        embedding_size=loss.outputs,
+        head=SumHead(dtype),
+        loss=loss,
+        steps=HeadSteps(),
+        alignment=Alignment(),
+        seed=0,
+        dtype=dtype,
+        gradient_noise=noise,
+        noise_secret=secret,
+    )
+    role.open(0)
+    # The derivative by an output of so little has nothing but the label in it, whatever the precision.
+    shown = encode_array(np.full(loss.outputs, -1000.0 if loss.name == "logistic" else 0.0, dtype))
+    batch = []
+    for number in range(count):
+        name = f"{label}/{number}"
+        embedding = Embedding(VERSION, 0, name, 1, number, 0, shown)
+        for channel, message in (("labels", Label(name, name, label)), ("embeddings/a", embedding)):
+            batch.append(Received(channel, message, Record(channel, 0, 0, name.encode(), b"")))
+    replies = [one for one in role.receive(batch, 0.0) if isinstance(one, Send) and one.channel == "gradients/a"]
+    return np.array([np.frombuffer(REPLY.decode(one.value).gradient, dtype) for one in replies])
+
+
+def _reachable_in_single(told: NDArray[np.float32], value: np.float32) -> NDArray[np.bool_]:
+    """Whether value + z, z a number of single precision, rounded to one, can be what was told."""
+    nearest = (told.astype(np.float64) - value).astype(np.float32)
+    near = [nearest, np.nextafter(nearest, np.float32(-np.inf)), np.nextafter(nearest, np.float32(np.inf))]
+    return np.asarray((value + np.array(near) == told).any(axis=0))
+
+
+def _labels_as_told(heard: Heard) -> NDArray[np.float64]:
+    """The prediction less the gradient, by pass, (passes, ENTITIES): the label and the noise on it."""
+    sums: dict[int, list[float]] = {}
+    for party in PARTIES:
+        for one in heard.embeddings[party]:
+            sums.setdefault(int(one.entity), []).append(float(np.frombuffer(one.values, np.float32)[0]))
+    told: dict[int, list[float]] = {}
+    for one in heard.gradients["a"]:
+        told.setdefault(int(one.entity), []).append(float(np.frombuffer(one.gradient, np.float32)[0]))
+    found = []
+    for entity in range(ENTITIES):
+        shown = np.array(sums[entity]).reshape(len(PARTIES), -1).sum(axis=0)
+        found.append(1 / (1 + np.exp(-shown)) - np.array(told[entity]))
+    return np.array(found).T

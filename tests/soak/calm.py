@@ -1,0 +1,33 @@
+"""The same federation without faults, on the bus in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from soak.configuration import all_topics
+
+from streamfl.role import Record
+from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.kinds import build_worker
+from streamfl.runtime.memory_bus import MemoryBus
+from streamfl.settings import Bus, RoleSettings
+
+__all__ = ["run_calmly", "written_again"]
+
+
+def run_calmly(settings: Mapping[str, RoleSettings], load: Iterable[Sequence[Outgoing]]) -> dict[str, list[Record]]:
+    """What lies in every topic when one process of each member has worked off the load, part after part."""
+    bus = MemoryBus()
+    topics = all_topics(settings)
+    bus.create(list(topics.values()))
+    workers = [build_worker(one.model_copy(update={"bus": Bus(commit_interval_ms=0)}), bus) for one in settings.values()]
+    for part in load:
+        bus.write(part)
+        while any(worker.step(0.0) for worker in workers):
+            pass
+    return {name: list(bus.read(name)) for name in topics}
+
+
+def written_again(records: Iterable[Record]) -> list[Outgoing]:
+    """The same records for the same partitions."""
+    return [Outgoing(one.topic, one.key, one.value, one.partition) for one in records]

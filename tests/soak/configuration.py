@@ -1,0 +1,61 @@
+"""The settings files of a federation's members, and what they make of the topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from soak.subject import PARTITIONS, Plan, SoakedSystem
+
+from streamfl.role import TopicSpec
+from streamfl.runtime.kinds import find_kind
+from streamfl.settings import RoleSettings, load_kind, load_settings
+
+__all__ = ["SESSION_SECONDS", "TRANSACTION_SECONDS", "all_topics", "load_members", "write_configuration"]
+
+SESSION_SECONDS = 6.0
+TRANSACTION_SECONDS = 10.0
+
+BUS = """
+[bus]
+url = "{url}"
+connect_timeout_seconds = 10
+[bus.options]
+{options}
+"""
+# The shortest session that a broker allows by default, and a cluster that is away noticed soon.
+OPTIONS = {
+    "session_timeout_ms": round(SESSION_SECONDS * 1000),
+    "transaction_timeout_ms": round(TRANSACTION_SECONDS * 1000),
+    "request_timeout_ms": 5_000,
+    "delivery_timeout_ms": 10_000,
+}
+SPELLINGS = {
+    "session_timeout_ms": "session.timeout.ms",
+    "transaction_timeout_ms": "transaction.timeout.ms",
+    "request_timeout_ms": "socket.timeout.ms",
+    "delivery_timeout_ms": "message.timeout.ms",
+}
+
+
+def write_configuration(system: SoakedSystem, plan: Plan, url: str, folder: Path) -> dict[str, Path]:
+    """Write every member's settings file; by member, where it is."""
+    spelled = {name if plan.scheme == "kafka" else f'"{SPELLINGS[name]}"': value for name, value in OPTIONS.items()}
+    bus = BUS.format(url=url, options="\n".join(f"{name} = {value}" for name, value in spelled.items()))
+    files = {}
+    for name, member in system.members(plan).items():
+        files[name] = folder / f"{name}.toml"
+        files[name].write_text(member.sections + bus)
+    return files
+
+
+def load_members(files: Mapping[str, Path]) -> dict[str, RoleSettings]:
+    """By member, its settings, as a worker reads them."""
+    return {name: load_settings(path, find_kind(load_kind(path)).settings) for name, path in files.items()}
+
+
+def all_topics(settings: Mapping[str, RoleSettings]) -> dict[str, TopicSpec]:
+    """By name, the topics of all members, with their partitions."""
+    specs = [spec for one in settings.values() for spec in find_kind(one.role.kind).topics(one)]
+    return {spec.name: replace(spec, partitions=spec.partitions or PARTITIONS) for spec in specs}

@@ -1,0 +1,162 @@
+"""What every system brings to the soak: settings that load, a load that is the same every time, a verdict that finds damage."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+from soak.calm import run_calmly
+from soak.configuration import all_topics, load_members, write_configuration
+from soak.subject import FEDERATION, Left, Plan, SoakedSystem, Verdict, find_soaked, latest, soaked_systems
+from soak.verdict import check_inputs, judge_topics
+
+from streamfl.role import ConfigurationError, Record
+from streamfl.runtime.kinds import build_channels
+from streamfl.runtime.tasks import POSITION_KEY
+from streamfl.system import installed_systems
+
+TESTS = Path(__file__).parents[1]
+MODES = [(name, mode) for name in soaked_systems() for mode in find_soaked(name)[1].modes]
+SAMPLES, AT_ONCE = 240, 40
+PREDICTIONS = f"{FEDERATION}.predictions"
+
+
+@pytest.fixture(name="soaked", scope="module", params=MODES, ids=lambda one: "-".join(one))
+def _soaked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[SoakedSystem, Left]:
+    """A system in one of its modes, and what it leaves behind of a short load without faults on the memory bus."""
+    name, mode = request.param
+    system, plan = find_soaked(name)[1], Plan(mode)
+    settings = load_members(write_configuration(system, plan, "kafka://127.0.0.1:1", tmp_path_factory.mktemp("soak")))
+    numbers = range(0, SAMPLES + AT_ONCE, AT_ONCE)
+    load = [[one for number in range(*ends) for one in system.records(plan, number)] for ends in pairwise(numbers)]
+    return system, Left(plan, settings, run_calmly(settings, load))
+
+
+def judged(system: SoakedSystem, left: Left) -> Verdict:
+    verdict = judge_topics(system, left)
+    check_inputs(verdict, system, left, SAMPLES)
+    return verdict
+
+
+def changed(left: Left, topic: str, records: list[Record]) -> Left:
+    """The same with other records in one topic."""
+    return replace(left, topics={**left.topics, topic: records})
+
+
+@pytest.mark.parametrize("scheme", ["kafka", "kafka+librdkafka"])
+@pytest.mark.parametrize("nodes", [1, 3])
+@pytest.mark.parametrize(("system", "mode"), MODES)
+def test_the_settings_of_every_member_load(system: str, mode: str, nodes: int, scheme: str, tmp_path: Path) -> None:
+    """Protects `make soak` from settings that have changed since: workers would not start, and that shows on a broker only."""
+    subject, plan = find_soaked(system)[1], Plan(mode, scheme, nodes)
+    settings = load_members(write_configuration(subject, plan, f"{scheme}://127.0.0.1:1", tmp_path))
+    assert settings.keys() == subject.members(plan).keys()
+    for one in settings.values():
+        assert one.federation.name == FEDERATION
+        assert build_channels(one).inputs
+    assert PREDICTIONS in all_topics(settings)
+
+
+def test_a_load_is_the_same_every_time_and_another_by_another_seed(soaked: tuple[SoakedSystem, Left]) -> None:
+    """Protects the verdict of what was written, which makes the load once more; and seeds from all being one."""
+    system, left = soaked
+    first, again, other = (
+        [system.records(plan, number) for number in range(20)] for plan in (left.plan, left.plan, replace(left.plan, seed=1))
+    )
+    assert first == again
+    assert first != other
+
+
+def test_a_calm_run_is_sound(soaked: tuple[SoakedSystem, Left]) -> None:
+    """Protects the tests below: a verdict that finds something in every run finds nothing."""
+    system, left = soaked
+    verdict = judged(system, left)
+    assert verdict.wrong == []
+    assert (verdict.samples, verdict.lost, verdict.doubled) == (SAMPLES, 0, 0)
+    assert verdict.counts
+
+
+def test_the_verdict_finds_a_lost_prediction(soaked: tuple[SoakedSystem, Left]) -> None:
+    """Protects the soak from finding nothing: a sample whose predictions are gone is counted, and said."""
+    system, left = soaked
+    of = {record: system.predicted(json.loads(record.value or b"")) for record in left.topics[PREDICTIONS]}
+    gone = next(iter(of.values()))
+    verdict = judged(system, changed(left, PREDICTIONS, [record for record, sample in of.items() if sample != gone]))
+    assert (verdict.lost, verdict.doubled) == (1, 0)
+    assert any(gone in text for text in verdict.wrong)
+
+
+def test_the_verdict_finds_a_doubled_prediction(soaked: tuple[SoakedSystem, Left]) -> None:
+    """Protects the soak from finding nothing: a prediction that comes twice is counted, and said."""
+    system, left = soaked
+    predictions = left.topics[PREDICTIONS]
+    verdict = judged(system, changed(left, PREDICTIONS, [*predictions, predictions[-1]]))
+    assert (verdict.lost, verdict.doubled) == (0, 1)
+    assert verdict.wrong
+
+
+def messages(left: Left) -> list[str]:
+    """The topics by which members speak to one another; without those in which nobody had to say anything."""
+    users = {name for name, spec in all_topics(left.settings).items() if spec.users}
+    topics = {one.topic for settings in left.settings.values() for one in build_channels(settings).inputs.values()} - users
+    return sorted(topic for topic in topics if left.topics[topic])
+
+
+def test_the_verdict_finds_a_lost_and_a_doubled_message(soaked: tuple[SoakedSystem, Left]) -> None:
+    """Protects what members tell one another: predictions may all be there though a member's message was lost, or sent twice."""
+    system, left = soaked
+    assert messages(left)
+    for topic in messages(left):
+        *others, record = left.topics[topic]
+        again = msgspec.structs.replace(record, offset=record.offset + 1)
+        assert judged(system, changed(left, topic, others)).wrong, f"lost in {topic}"
+        assert judged(system, changed(left, topic, [*others, record, again])).wrong, f"doubled in {topic}"
+
+
+def test_the_verdict_finds_a_lost_and_a_doubled_record_of_the_load(soaked: tuple[SoakedSystem, Left]) -> None:
+    """Protects the load's own account: without it, what never came into a user's topic would be missed by nobody."""
+    system, left = soaked
+    for topic in sorted({one.topic for one in system.records(left.plan, SAMPLES - 1)}):
+        *others, record = left.topics[topic]
+        for found, text in ((others, "are not in their topics"), ([*others, record, record], "records too many")):
+            verdict = Verdict()
+            check_inputs(verdict, system, changed(left, topic, found), SAMPLES)
+            assert any(text in one for one in verdict.wrong), (topic, verdict.wrong)
+
+
+def test_the_verdict_finds_a_state_that_is_behind_and_a_dead_letter(soaked: tuple[SoakedSystem, Left]) -> None:
+    """Protects restarts: state that does not reflect what was read is taken back silently; and refused records are seen."""
+    system, left = soaked
+    for settings in left.settings.values():
+        state = next(iter(build_channels(settings).changelogs.values()))
+        assert latest(left.topics[state], positions=True)
+        without = [one for one in left.topics[state] if not (one.key or b"").startswith(POSITION_KEY)]
+        assert any("the state reflects 0 of" in text for text in judged(system, changed(left, state, without)).wrong)
+        refused = changed(left, settings.dead_letters, left.topics[PREDICTIONS][:1])
+        assert any("dead letters" in text for text in judged(system, refused).wrong)
+
+
+def test_an_unknown_system_is_refused_with_those_that_are_known() -> None:
+    """Protects whoever mistypes a name, and whoever asks for a system without a soak."""
+    with pytest.raises(ConfigurationError, match=f"nobody: there is no such system; known are {', '.join(soaked_systems())}"):
+        find_soaked("nobody")
+    first = next(system.name for system in installed_systems() if system.name in soaked_systems())
+    assert find_soaked()[0] == first
+    for wrong, text in ((("--system", "nobody"), "known are"), (("--mode", "never"), f"{first} knows")):
+        command = [sys.executable, "-m", "soak", *wrong]
+        ended = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=120)
+        assert ended.returncode == 2
+        assert text in ended.stderr
+
+
+def test_the_general_soak_names_no_system() -> None:
+    """Protects the next system's arrival: what asks for one by its name would have to be edited for it."""
+    for path in sorted((TESTS / "soak").glob("*.py")):
+        text = path.read_text(encoding="utf-8").lower().replace("-", "")
+        assert [system.name for system in installed_systems() if system.name.replace("-", "") in text] == []
