@@ -81,7 +81,7 @@ TURNS = st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 4), st.sampled_fro
 @pytest.mark.parametrize("kind", KINDS)
 @given(turns=TURNS, parties=st.integers(2, 4))
 @settings(max_examples=8, deadline=None)
-def test_a_party_that_is_restored_changes_nothing_that_counts(kind: str, turns: list[Turn], parties: int) -> None:
+def test_a_restored_party_changes_nothing_that_counts(kind: str, turns: list[Turn], parties: int) -> None:
     """Protects against predictions lost or said twice, labels lost or counted twice, and masks used twice, by a restart anywhere."""
     stayed, restored = run(kind, parties, turns, False), run(kind, parties, turns, True)
     for loop in (stayed, restored):
