@@ -340,6 +340,8 @@ def subject_of(party: str, parties: int, **sections: dict[str, Any]) -> Subject:
         decode=decoders(settings),
         bad=bad_messages(settings),
         repeatable=["incarnations", "rounds", "sums", "revisions"],
+        # A round that nobody answers is asked again after a time.
+        paced=[f"rounds/p{number}" for number in range(1, PARTIES)],
     )
 
 
