@@ -79,7 +79,8 @@ def _take_turns(loop: ClosedLoop, turns: list[Turn | None], restarts: bool) -> N
         loop.now += 0.01
 
 
-TURNS = st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 4), st.sampled_from([False, False, False, True])), min_size=20, max_size=60)
+TURN = st.tuples(st.integers(0, 3), st.integers(-1, 4), st.sampled_from([False, False, False, True]))
+TURNS = st.lists(TURN, min_size=20, max_size=60)
 
 
 @pytest.mark.parametrize("kind", KINDS)
