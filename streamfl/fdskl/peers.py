@@ -72,12 +72,12 @@ class Peers:
     @property
     def complete(self) -> bool:
         """Whether every other party has said how to reach it."""
-        return len(self._peers) == len(self._names) - 1
+        return not self.missing
 
     @property
     def missing(self) -> list[str]:
         """The parties that have not."""
-        return [name for number, name in enumerate(self._names) if number != self._own and number not in self._peers]
+        return [name for number, name in enumerate(self._names) if number != self._own and not self.knows_of(number)]
 
     @property
     def numbers(self) -> list[int]:
@@ -89,8 +89,9 @@ class Peers:
         return self.incarnation.number if party == self._own else self._peers[party].lives[-1].number
 
     def knows_of(self, party: int) -> bool:
-        """Whether the party was ever heard of."""
-        return party in self._peers
+        """Whether the party has ever said how to reach it."""
+        peer = self._peers.get(party)
+        return peer is not None and bool(peer.lives)
 
     def know(self, numbers: Sequence[int]) -> bool:
         """Whether these are incarnations of all parties, this one's present one among them.
@@ -123,7 +124,7 @@ class Peers:
         if len(message.public) != PUBLIC_BYTES or life_number(message.public) != message.number:
             raise PeerError("malformed", f"incarnation {message.number} of {message.sender!r} has a key of another number")
         known = self._peers.get(party)
-        if known is not None and known.lives[-1].number == message.number:
+        if known is not None and known.lives and known.lives[-1].number == message.number:
             note(known.tellings, message.number, message.telling)
             self._parts.remember(KEY + b"%d" % party, known)
             return False
@@ -155,8 +156,9 @@ class Peers:
     def note_revision(self, party: int, epoch: int, sequence: int, at: float) -> bool:
         """Whether a revision with these numbers is new. PeerError for numbers that no party can have come to."""
         check_numbers(epoch, sequence, at)
-        peer = self._peers.get(party)
-        if peer is None or was_heard(peer.revisions, epoch, sequence):
+        # It may come before the party's first word: that lies in another topic.
+        peer = self._peers.setdefault(party, _Peer())
+        if was_heard(peer.revisions, epoch, sequence):
             return False
         note(peer.revisions, epoch, sequence)
         self._parts.remember(KEY + b"%d" % party, peer)
@@ -189,8 +191,8 @@ class Peers:
         if not 0 <= party < len(self._names) or party == self._own:
             raise PeerError("malformed", f"peer {party} is remembered, there are {len(self._names)} parties, from 0")
         peer = msgspec.msgpack.decode(value, type=_Peer)
-        if not peer.lives or any(len(life.public) != PUBLIC_BYTES for life in peer.lives):
-            raise PeerError("malformed", f"peer {party} is remembered without a key, or with one that is none")
+        if any(len(life.public) != PUBLIC_BYTES for life in peer.lives):
+            raise PeerError("malformed", f"peer {party} is remembered with a key that is none")
         self._peers[party] = peer
 
     def restore_told(self, value: bytes) -> None:

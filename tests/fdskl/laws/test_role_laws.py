@@ -39,7 +39,7 @@ from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.role import Received, Record, Send
 from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
-from streamfl.wire import VERSION
+from streamfl.wire import LONGEST_NAME, VERSION
 
 ENTITIES = [f"e{number}" for number in range(6)]
 BEGIN = 1000.0
@@ -244,7 +244,7 @@ def anybody(settings: FdsklSettings, extreme: Extreme) -> list[tuple[str, Record
             written("revisions", [VERSION, print_, "p1", epoch, whole, one]) for one in (name, "b") for epoch in (whole, EPOCH)
         ]
     if "rounds" in heard:
-        for place, entities in enumerate(([name, "b"], [name] * 4000)):
+        for place, entities in enumerate(([name, "b"], [name] * (900 if len(name) <= LONGEST_NAME else 1))):
             ranges = [[whole, 2], [4, 3]]
             content = [VERSION, print_, "p0", others.incarnations, whole + place, PHASES, number, ranges, entities]
             records.append(written("rounds", content))
@@ -340,6 +340,8 @@ def subject_of(party: str, parties: int, **sections: dict[str, Any]) -> Subject:
         decode=decoders(settings),
         bad=bad_messages(settings),
         repeatable=["incarnations", "rounds", "sums", "revisions"],
+        # A round that nobody answers is asked again after a time.
+        paced=[f"rounds/p{number}" for number in range(1, PARTIES)],
     )
 
 

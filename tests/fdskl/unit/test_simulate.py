@@ -109,16 +109,16 @@ def test_messages_are_counted_as_formulas_say(line: Line) -> None:
         assert found["hops"] == hops
         rounds = found["rounds"]
         assert found["traffic"]["rounds"]["messages"] == found["traffic"]["sums"]["messages"] == 2 * rounds
-        assert found["traffic"]["incarnations"]["messages"] == 6
-        assert found["messages"] == 4 * rounds + 6
+        assert found["traffic"]["incarnations"]["messages"] == 12
+        assert found["messages"] == 4 * rounds + 12
         assert found["bytes"] == sum(one["bytes"] for one in found["traffic"].values())
         # 32 entities, at the k-th iteration 8 (k + 1) features; four bytes a number, from each of two.
         numbers = sum(32 * 8 * (k + 1) for k in range(4))
         assert 8 * numbers < found["traffic"]["sums"]["bytes"] < 8 * numbers + 1000 * rounds
         assert (found["abandoned"], found["iterations"]) == (0, 4)
         seconds[topology] = found["virtual_seconds"]
-        # An announcement goes one hop, a sum as many as there are; before all, parties have to hear of each other.
-        assert seconds[topology] == pytest.approx(3 * rounds * (hops + 1) + 3, abs=1.0)
+        # An announcement goes one hop, a sum as many as there are; before all, parties hear of each other, and answer.
+        assert seconds[topology] == pytest.approx(3 * rounds * (hops + 1) + 6, abs=1.0)
     assert seconds["star"] < seconds["tree"] == pytest.approx(seconds["ring"], abs=0.5)
 
 

@@ -1,0 +1,171 @@
+"""What a stranger or a faulty party may write decides nothing for good: a federation that heard it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from fdskl.laws.closed_loop import ClosedLoop
+from fdskl.makers import life_of, make_worker, settings_of
+
+from streamfl.fdskl.heard_rounds import MOST_LIVES
+from streamfl.fdskl.messages import INCARNATION, MOST_ENTITIES, PARTIAL_SUM, PHASES, ROUND, FeatureRange, Incarnation, Round
+from streamfl.role import PeerError, Received, Record, Rejection, Send
+from streamfl.wire import MAXIMUM_BYTES, VERSION
+
+ENTITIES = [f"e{number}" for number in range(6)]
+
+
+def federation(parties: int = 3) -> ClosedLoop:
+    calm = {"reply_seconds": 0.7, "expiry_seconds": 1e6, "limit": 40, "linger_ms": 5.0}
+    return ClosedLoop([settings_of(f"p{number}", parties, alignment=dict(calm)) for number in range(parties)])
+
+
+def learn(loop: ClosedLoop, entities: list[str]) -> None:
+    for number, entity in enumerate(entities):
+        loop.write_sample(entity, 0.3 * number - 1.0)
+    loop.settle()
+    for number, entity in enumerate(entities):
+        loop.write_label(entity, float(number % 2))
+    loop.settle()
+
+
+def tell(loop: ClosedLoop, to: int, channel: str, content: bytes) -> None:
+    loop.members[to].unread.append((channel, Record(channel, 0, 0, None, content, (), loop.now)))
+
+
+def incarnation(loop: ClosedLoop, party: int, knows: int) -> bytes:
+    """That of nobody, in a party's name."""
+    made, fingerprint = life_of(99, party), loop.active.settings.fingerprint
+    return INCARNATION.encode(Incarnation(VERSION, fingerprint, f"p{party}", made.number, made.public, 1, knows))
+
+
+def announced(loop: ClosedLoop, number: int, root: int | None = None, entities: list[str] | None = None) -> Round:
+    numbers = loop.active.partition(0).peers.numbers
+    numbers[0] = numbers[0] if root is None else root
+    fingerprint = loop.active.settings.fingerprint
+    return Round(VERSION, fingerprint, "p0", numbers, number, PHASES, 1.0, [FeatureRange(0, 2)], entities or ["e0"])
+
+
+def forge_life(to: int, party: int) -> Callable[[ClosedLoop], None]:
+    def forge(loop: ClosedLoop) -> None:
+        own = loop.members[to].role.partition(0).peers.incarnation.number
+        tell(loop, to, "incarnations", incarnation(loop, party, own))
+
+    return forge
+
+
+def far_ahead(loop: ClosedLoop) -> None:
+    for to in (1, 2):
+        tell(loop, to, "rounds", ROUND.encode(announced(loop, 2**53)))
+
+
+def many_lives(loop: ClosedLoop) -> None:
+    for number in range(MOST_LIVES + 1):
+        tell(loop, 1, "rounds", ROUND.encode(announced(loop, 0, root=number)))
+
+
+def lose_state(loop: ClosedLoop) -> None:
+    loop.members[1].state.clear()
+    loop.restart(1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [forge_life(0, 1), forge_life(1, 0), forge_life(1, 2), forge_life(2, 1), far_ahead, many_lives, lose_state],
+    ids=["life-to-active", "life-of-active", "life-to-passive", "life-to-leaf", "round-far-ahead", "many-lives", "state-lost"],
+)
+def test_a_federation_goes_on(wrong: Callable[[ClosedLoop], None]) -> None:
+    """Protects a federation from standing still until somebody is restarted, after one wrong message or one lost state."""
+    loop = federation()
+    learn(loop, ENTITIES[:3])
+    wrong(loop)
+    for _ in range(20):
+        for number in range(3):
+            loop.step(number, 1000)
+    learn(loop, ENTITIES[3:])
+    assert {said.entity for said in loop.predictions} == set(ENTITIES)
+    held = loop.active.active_partition(0)
+    assert (held.labelled.labels, held.model.version) == (6, 2)
+    assert loop.now < 1010.0
+
+
+def test_a_damaged_sum_is_never_learnt_from() -> None:
+    """Protects the model from a part of another round, or a damaged one: the round is counted, and asked again."""
+    loop = federation()
+    for number, entity in enumerate(ENTITIES[:3]):
+        loop.write_sample(entity, 0.3 * number)
+    loop.settle()
+    for number, entity in enumerate(ENTITIES[:3]):
+        loop.write_label(entity, float(number % 2))
+    damaged = 0
+    for _ in range(200):
+        for number in range(3):
+            loop.step(number, 1000)
+            for place, (channel, one) in enumerate(loop.members[0].unread):
+                if channel == "sums" and not damaged:
+                    assert isinstance(one, Record)
+                    message = PARTIAL_SUM.decode(one.value)
+                    values = bytes([message.values[0] ^ 1]) + message.values[1:-1] + bytes([message.values[-1] ^ 1])
+                    content = PARTIAL_SUM.encode(msgspec.structs.replace(message, values=values))
+                    loop.members[0].unread[place] = channel, msgspec.structs.replace(one, value=content)
+                    damaged += 1
+        loop.now += 0.001
+    loop.settle()
+    figures = {one.labels: one.value for one in loop.active.measure() if one.name == "abandoned_rounds"}
+    assert damaged == figures[(("reason", "masks"),)] == 1
+    assert loop.active.active_partition(0).model.version == 1
+
+
+def answers(loop: ClosedLoop, party: int, content: bytes) -> list[Send | Rejection]:
+    message = ROUND.decode(content)
+    received = Received("rounds", message, Record("rounds", 0, 0, None, content, (), loop.now))
+    replies = loop.members[party].role.receive([received], loop.now)
+    return [one for one in replies if isinstance(one, Rejection) or one.channel.startswith("sums")]  # type: ignore[misc]
+
+
+def test_a_round_is_answered_once_whatever_comes_between() -> None:
+    """Protects columns: a round answered twice, with other columns the second time, shows their difference."""
+    loop = federation()
+    learn(loop, ENTITIES[:3])
+    asked = ROUND.encode(announced(loop, 500))
+    assert len(answers(loop, 2, asked)) == 1
+    role = loop.members[2].role
+    for number in range(MOST_LIVES + 2):
+        answers(loop, 2, ROUND.encode(announced(loop, 1, root=number)))
+    loop.write_sample("e0", 2.0)
+    loop.step(2, 10)
+    assert role is loop.members[2].role
+    assert answers(loop, 2, asked) == []
+
+
+def test_a_round_of_too_many_entities_or_ranges_is_refused() -> None:
+    """Protects a party from a sum that no record holds, at which it would end, and from memory without bound."""
+    loop = federation()
+    learn(loop, ENTITIES[:3])
+    most = announced(loop, 600, entities=["e"] * MOST_ENTITIES)
+    assert answers(loop, 2, ROUND.encode(most)) == []
+    role = loop.members[2].role
+    (reply,) = [one for one in role.receive([], loop.now + 1.0) if isinstance(one, Send) and one.channel.startswith("sums")]
+    assert len(reply.value) < MAXIMUM_BYTES
+    for wrong in (
+        msgspec.structs.replace(most, number=601, entities=["e"] * 200_000),
+        msgspec.structs.replace(most, number=602, entities=["e"], ranges=[FeatureRange(0, 1)] * 100_000),
+    ):
+        (refused,) = answers(loop, 2, ROUND.encode(wrong))
+        assert isinstance(refused, Rejection)
+        assert isinstance(refused.error, PeerError)
+        assert refused.error.reason == "oversized"
+
+
+def test_an_epoch_of_a_clock_far_ahead_is_given_up() -> None:
+    """Protects revisions from being refused for as long as a party's clock was ahead when it sent its first."""
+    role = make_worker(settings_of("p1", 2))
+    role.open(0)
+    task = role.partition(0)
+    epochs = []
+    for now in (1e9, 1000.0, 1001.0):
+        task.tell_revision("e", now)
+        epochs.append(msgspec.msgpack.decode(task.take_sends()[-1].value)[3])
+    assert epochs == [10**15, 10**9, 10**9]
