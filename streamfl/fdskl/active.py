@@ -92,7 +92,7 @@ class ActivePartition:
         # Entities that were asked for, and of which a party has new columns since.
         self._again: set[str] = set()
         self._sends: list[Send] = []
-        self._now = 0.0
+        self._last_now = 0.0
         self._is_going_on = False
         partition.sums.collector = self
 
@@ -179,7 +179,7 @@ class ActivePartition:
     def predict(self, entities: list[str] | Any, outputs: NDArray[np.float64], known: NDArray[np.uint8], version: int) -> None:
         """Publish predictions of these entities, and learn from those whose label has come."""
         for entity, output, parties in zip(entities, outputs.tolist(), known.tolist(), strict=True):
-            found = self.forecasts.predicted(entity, output, version, parties, self._now)
+            found = self.forecasts.predicted(entity, output, version, parties, self._last_now)
             if found is None:
                 continue
             self._figures.counts["predictions"] += 1
@@ -190,14 +190,14 @@ class ActivePartition:
             if entity in self._again:
                 self._again.discard(entity)
                 if found.label is None:
-                    self.forecasts.want(entity, self._now)
+                    self.forecasts.want(entity, self._last_now)
                     continue
             if found.label is not None:
                 self._learn_from(entity, found.label)
 
     def begin(self, now: float) -> None:
         """Messages of this time follow."""
-        self._now = now
+        self._last_now = now
 
     def go_on(self) -> None:
         """Begin an iteration if one is due, and ask what may be asked, until nothing more comes of it."""
@@ -311,7 +311,7 @@ class ActivePartition:
             for name in settings.parties:
                 if name != settings.name:
                     self._sends.append(Send(f"rounds/{name}", None, content, partition.partition))
-            partition.sums.take_round(message, content, self._now)
+            partition.sums.take_round(message, content, self._last_now)
         return asked
 
     # ---- state
