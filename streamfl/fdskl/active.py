@@ -35,6 +35,9 @@ from streamfl.wire import VERSION
 
 __all__ = ["ActivePartition", "ActiveSettings"]
 
+# Iterations, or rounds, that are begun without looking up: more wait for a tick.
+MOST_TURNS = 64
+
 
 @dataclass(frozen=True, kw_only=True)
 class ActiveSettings:
@@ -93,7 +96,7 @@ class ActivePartition:
         self._again: set[str] = set()
         self._sends: list[Send] = []
         self._last_now = 0.0
-        self._is_going_on = False
+        self._is_going_on = self._is_behind = False
         partition.sums.collector = self
 
     # ---- what comes in
@@ -154,7 +157,8 @@ class ActivePartition:
     @property
     def wake_at(self) -> float | None:
         since = self.forecasts.gathered_since
-        times = [self.forecasts.wake_at, None if since is None else since + self._active.linger]
+        behind = self._last_now if self._is_behind else None
+        times = [self.forecasts.wake_at, None if since is None else since + self._active.linger, behind]
         return min((at for at in times if at is not None), default=None)
 
     @property
@@ -206,8 +210,12 @@ class ActivePartition:
             return
         self._is_going_on = True
         try:
-            while self._begin_iteration() | self._ask():
-                pass
+            self._is_behind = False
+            for _ in range(MOST_TURNS):
+                if not self._begin_iteration() | self._ask():
+                    return
+            # Whoever has that much to learn is not to fall silent over it: the rest is for the next tick.
+            self._is_behind = True
         finally:
             self._is_going_on = False
 

@@ -185,8 +185,8 @@ class KernelModel:
         record = msgspec.msgpack.decode(value, type=_Record)
         if record.first > record.next or record.first % self.block or record.next % self.block:
             raise PeerError("malformed", f"features {record.first} to {record.next} are remembered, in blocks of {self.block}")
-        if record.next and not record.bandwidth:
-            raise PeerError("malformed", f"{record.next} features are remembered, and no bandwidth")
+        if not 1e-12 <= record.bandwidth <= 1e12 and (record.next or record.bandwidth):
+            raise PeerError("malformed", f"{record.next} features are remembered, with the bandwidth {record.bandwidth:g}")
         if record.next - record.first > MOST_FEATURES:
             raise PeerError("malformed", f"{record.next - record.first} features are remembered, {MOST_FEATURES} are kept at most")
         self._record, self._expansion = record, None

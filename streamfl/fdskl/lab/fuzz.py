@@ -247,7 +247,8 @@ class FdsklTarget(RoleTarget):
         kind = send.channel.partition("/")[0]
         if kind == "predictions":
             prediction = msgspec.json.decode(send.value, type=Prediction)
-            assert math.isfinite(prediction.score) and math.isfinite(json.loads(send.value)["prediction"])
+            assert math.isfinite(prediction.score)
+            assert math.isfinite(json.loads(send.value)["prediction"])
             assert send.key == prediction.entity.encode()
         elif kind == "rounds":
             self.knows(send.value)
