@@ -94,7 +94,7 @@ def settings(federation: str, name: str) -> FdsklSettings:
         samples={"topic": "readings", **content["samples"]},  # type: ignore[arg-type]
         labels=labels,  # type: ignore[arg-type]
         learning={**learning, **content.get("learning", {})},  # type: ignore[arg-type]
-        aggregation={"round_seconds": 5.0, "rounds_in_flight": 4, **content["aggregation"]},
+        aggregation={"round_seconds": 5.0, "rounds_in_flight": 4, **content["aggregation"]},  # type: ignore[arg-type]
         alignment={"reply_seconds": 1.0, "linger_ms": 0.0, **content.get("alignment", {})},  # type: ignore[arg-type]
         standardisation={"first_entities": 2},  # type: ignore[arg-type]
     )
@@ -256,7 +256,8 @@ class FdsklTarget(RoleTarget):
             said: PartialSum = PARTIAL_SUM.decode(send.value)
             assert max(said.known, default=0) <= len(said.contributors) <= len(PARTIES)
         else:
-            {"incarnations": INCARNATION, "revisions": REVISION}[kind].decode(send.value)
+            codecs: dict[str, Any] = {"incarnations": INCARNATION, "revisions": REVISION}
+            codecs[kind].decode(send.value)
 
     def finish(self) -> None:
         super().finish()
