@@ -25,7 +25,7 @@ class VerticalMembers(Federation):
     """Who learns together. Every member has to be given the same values."""
 
     parties: Annotated[list[PartyName], Field(min_length=1, max_length=64), AfterValidator(_are_different)]
-    """The names of all who send embeddings, in the same order at every member: letters, digits, `_` and `-`."""
+    """The names of all parties, in the same order at every member: letters, digits, `_` and `-`."""
 
 
 class PartySection(Section):
@@ -69,7 +69,7 @@ class EntitySamplesSection(Section):
 
 
 class EntityLabelsSection(Section):
-    """The coordinator's labels, on a topic with as many partitions as the parties' and the same keys."""
+    """The labels, on a topic with as many partitions as the parties' and the same keys."""
 
     topic: TopicName
     """Your own topic, with as many partitions as the parties' and the same record keys."""

@@ -24,8 +24,8 @@ DASHBOARD = Dashboard(
         (
             Panel(
                 "Loss before the label",
-                "Mean loss of the predictions that were there when the label came, over the last minutes. It should fall; where it "
-                "rises, the stream has changed faster than learning.window and learning.sweeps forget.",
+                "Mean loss of the predictions that were there when the label came, over the last minutes. It should fall; where "
+                "it rises, the stream has changed faster than learning.window and learning.sweeps forget.",
                 "short",
                 (Query(f"sum({of_active(rate('loss_sum_total'))}) / sum({rate('scored_total')})", "all partitions"),),
                 minimum=None,
@@ -51,8 +51,8 @@ DASHBOARD = Dashboard(
         (
             Panel(
                 "Rounds a second by party",
-                "Rounds that the active party announced, and those that each party had a part in. A party that is away is missing or "
-                "at 0, and nobody learns or predicts without it.",
+                "Rounds that the active party announced, and those that each party had a part in. A party that is away is missing "
+                "or at 0, and nobody learns or predicts without it.",
                 "ops",
                 (
                     Query(f"sum({rate('rounds_announced_total')})", "announced"),
@@ -61,9 +61,9 @@ DASHBOARD = Dashboard(
             ),
             Panel(
                 "Abandoned rounds",
-                "Rounds given up, and asked again as new ones: too slow (timeout), a party began anew (incarnation), masks that did "
-                "not cancel (masks), or too many at once (displaced). masks means that a message was changed on its way, or that "
-                "members differ in their configuration.",
+                "Rounds given up, and asked again as new ones: too slow (timeout), a party began anew (incarnation), masks that "
+                "did not cancel (masks), or too many at once (displaced). masks means that a message was changed on its way, or "
+                "that members differ in their configuration.",
                 "ops",
                 (Query(f"sum by (job, instance, reason) ({rate('abandoned_rounds_total')})", "{{job}} {{instance}} {{reason}}"),),
             ),
@@ -113,8 +113,8 @@ DASHBOARD = Dashboard(
             ),
             Panel(
                 "Columns that were not there",
-                "Entities that a party was asked for and does not know: their mean stood in. And entities of which new columns came "
-                "after they had been asked for.",
+                "Entities that a party was asked for and does not know: their mean stood in. And entities of which new columns "
+                "came after they had been asked for.",
                 "ops",
                 (
                     Query(f"sum by (job, instance) ({rate('imputed_total')})", "mean stood in, {{job}} {{instance}}"),

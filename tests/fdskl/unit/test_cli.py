@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ topic = "{topic}"
 features = {features}
 {more}
 """
+PAGE = (Path(__file__).parents[3] / "docs" / "fdskl.md").read_text(encoding="utf-8")
 LABELS = '[labels]\ntopic = "outcomes"\nlabel = "defaulted"\n'
 
 
@@ -149,7 +152,7 @@ def test_the_demo_shows_what_two_parties_learn_together(
     line: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Protects the first impression: together the parties come as far as whoever has one table, far beyond each alone and beyond a
-    linear model, and what one sends does not follow its column.
+    linear model, as the page says, and what one sends does not follow its column.
     """
     said: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
     draw = demo_kernel._draw
@@ -161,7 +164,7 @@ def test_the_demo_shows_what_two_parties_learn_together(
 
     monkeypatch.setattr(demo_kernel, "_draw", noted)
     picture = tmp_path / "demo.png"
-    code, out, error = line("demo", "fdskl", "--seed", 3, "--out", picture, "--format", "json")
+    code, out, error = line("demo", "fdskl", "--out", picture, "--format", "json")
     assert code == 0, error
     assert picture.read_bytes().startswith(b"\x89PNG")
     found = json.loads(out)
@@ -170,8 +173,38 @@ def test_the_demo_shows_what_two_parties_learn_together(
     assert accuracy["together"] == pytest.approx(accuracy["one table"], abs=0.02)
     assert max(accuracy[name] for name in ("linear", "east alone", "north alone")) < 0.75
     assert found["abandoned"] == 0
+    for name, title in demo_kernel.TITLES.items():
+        (row,) = re.findall(rf"^\| {title} \| ([0-9.]+) \|", PAGE, re.MULTILINE)
+        assert float(row) == pytest.approx(accuracy[name], abs=0.015), "the page is not of this demo"
     ((column, sent),) = said
     assert len(sent) > 50
     for turned in (np.cos(sent), np.sin(sent)):
         assert abs(np.corrcoef(turned, column)[0, 1]) < 5 / np.sqrt(len(sent))
     assert sent.max() - sent.min() > 5.0
+
+
+def test_the_example_of_the_page_prints_what_the_page_says(line: Line) -> None:
+    """Protects the reader's trust: the command of the page, with its file, comes to the figures that stand below it."""
+    (command,) = re.findall(r"^    streamfl (simulate .*river:.*)$", PAGE, re.MULTILINE)
+    config = line.folder / "host.toml"
+    config.write_text('[federation]\nname = "sites"\nparties = ["host", "page", "traffic"]\n[role]\nkind = "fdskl-worker"\n')
+    arguments = [config if word == "host.toml" else word for word in shlex.split(command)]
+    code, out, error = line(*arguments, "--format", "json")
+    assert code == 0, error
+    found = json.loads(out)
+
+    def told(title: str) -> list[float]:
+        (row,) = re.findall(rf"^\| {title} \| (.*) \|$", PAGE, re.MULTILINE)
+        return [float(number.replace(",", "")) for number in re.findall(r"[0-9][0-9,.]*[0-9]|[0-9]", row)]
+
+    assert told("Entities")[:3] == [found["entities"], 3, found["test_entities"]]
+    assert told("Accuracy, test entities")[0] == pytest.approx(found["accuracy"], abs=0.013)
+    assert told("AUC, test entities")[0] == pytest.approx(found["auc"], abs=0.005)
+    assert told("Iterations") == [found["iterations"]]
+    assert told("Random features")[:2] == [found["features"], found["features_dropped"]]
+    assert told("Rounds") == [found["rounds"], found["hops"], found["abandoned"]]
+    messages, size = told("Messages between parties")
+    assert messages == found["messages"]
+    assert size == pytest.approx(found["bytes"], rel=0.001)
+    # As the sentence below says it.
+    assert size == pytest.approx(1000 * 2048 * 4 * 2, rel=0.01)
