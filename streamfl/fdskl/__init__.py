@@ -18,4 +18,5 @@ SYSTEM = System(
     dashboard="streamfl.fdskl.lab.dashboard:DASHBOARD",
     sources={"fdskl-worker": "streamfl.simulation.sources:entity_samples_and_labels"},
     faults="streamfl.fdskl.lab.faults:FAULTS",
+    fuzz="streamfl.fdskl.lab.fuzz:FDSKL",
 )

@@ -35,6 +35,9 @@ from streamfl.wire import VERSION
 
 __all__ = ["ActivePartition", "ActiveSettings"]
 
+# Iterations, or rounds, that are begun without looking up: more wait for a tick.
+MOST_TURNS = 64
+
 
 @dataclass(frozen=True, kw_only=True)
 class ActiveSettings:
@@ -92,8 +95,8 @@ class ActivePartition:
         # Entities that were asked for, and of which a party has new columns since.
         self._again: set[str] = set()
         self._sends: list[Send] = []
-        self._now = 0.0
-        self._is_going_on = False
+        self._last_now = 0.0
+        self._is_going_on = self._is_behind = False
         partition.sums.collector = self
 
     # ---- what comes in
@@ -154,7 +157,8 @@ class ActivePartition:
     @property
     def wake_at(self) -> float | None:
         since = self.forecasts.gathered_since
-        times = [self.forecasts.wake_at, None if since is None else since + self._active.linger]
+        behind = self._last_now if self._is_behind else None
+        times = [self.forecasts.wake_at, None if since is None else since + self._active.linger, behind]
         return min((at for at in times if at is not None), default=None)
 
     @property
@@ -179,7 +183,7 @@ class ActivePartition:
     def predict(self, entities: list[str] | Any, outputs: NDArray[np.float64], known: NDArray[np.uint8], version: int) -> None:
         """Publish predictions of these entities, and learn from those whose label has come."""
         for entity, output, parties in zip(entities, outputs.tolist(), known.tolist(), strict=True):
-            found = self.forecasts.predicted(entity, output, version, parties, self._now)
+            found = self.forecasts.predicted(entity, output, version, parties, self._last_now)
             if found is None:
                 continue
             self._figures.counts["predictions"] += 1
@@ -190,14 +194,14 @@ class ActivePartition:
             if entity in self._again:
                 self._again.discard(entity)
                 if found.label is None:
-                    self.forecasts.want(entity, self._now)
+                    self.forecasts.want(entity, self._last_now)
                     continue
             if found.label is not None:
                 self._learn_from(entity, found.label)
 
     def begin(self, now: float) -> None:
         """Messages of this time follow."""
-        self._now = now
+        self._last_now = now
 
     def go_on(self) -> None:
         """Begin an iteration if one is due, and ask what may be asked, until nothing more comes of it."""
@@ -206,8 +210,12 @@ class ActivePartition:
             return
         self._is_going_on = True
         try:
-            while self._begin_iteration() | self._ask():
-                pass
+            self._is_behind = False
+            for _ in range(MOST_TURNS):
+                if not self._begin_iteration() | self._ask():
+                    return
+            # Whoever has that much to learn is not to fall silent over it: the rest is for the next tick.
+            self._is_behind = True
         finally:
             self._is_going_on = False
 
@@ -311,7 +319,7 @@ class ActivePartition:
             for name in settings.parties:
                 if name != settings.name:
                     self._sends.append(Send(f"rounds/{name}", None, content, partition.partition))
-            partition.sums.take_round(message, content, self._now)
+            partition.sums.take_round(message, content, self._last_now)
         return asked
 
     # ---- state

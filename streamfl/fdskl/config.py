@@ -231,8 +231,8 @@ class FdsklSettings(VerticalSettings):
             )
         if learning.bandwidth is None and max(learning.window, learning.block_instances) < FEWEST_ENTITIES:
             raise ValueError(
-                f"learning.window = {learning.window}: at least {FEWEST_ENTITIES} is expected, for the bandwidth is found from their "
-                "distances, or set learning.bandwidth"
+                f"learning.window = {learning.window}: at least {FEWEST_ENTITIES} is expected, for the bandwidth is found from "
+                "their distances, or set learning.bandwidth"
             )
         if self.privacy.input_noise is not None and aggregation.secret_file is None:
             raise ValueError("aggregation.secret_file is missing: noise that others can compute protects nothing")

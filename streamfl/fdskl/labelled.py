@@ -186,7 +186,10 @@ class LabelledEntities:
         check_within(given, -LARGEST_OUTPUT, LARGEST_OUTPUT, "outputs")
 
     def restore_counts(self, value: bytes) -> None:
-        self._counts = msgspec.msgpack.decode(value, type=_Counts)
+        counts = msgspec.msgpack.decode(value, type=_Counts)
+        if counts.fresh > counts.labels:
+            raise PeerError("malformed", f"{counts.fresh} labels of {counts.labels} are remembered as not learnt from")
+        self._counts = counts
 
     def _at(self, entity: str) -> tuple[float, int]:
         chunk, place = self._place(self._entities[entity].number)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
+from streamfl.fdskl.config import MOST_FEATURES
 from streamfl.fdskl.doubly_stochastic import SMALLEST_SCALE
 from streamfl.fdskl.messages import FeatureRange
 from streamfl.restored import Amount, check_within
@@ -126,7 +127,8 @@ class KernelModel:
         """The model as it is: what comes later does not change it."""
         record = self._record
         if self._expansion is None:
-            blocks = [self._alphas[number] for number in sorted(self._alphas)]
+            numbers = range(record.first // self.block, record.next // self.block)
+            blocks = [self._alphas.get(number, np.zeros(self.block)) for number in numbers]
             alphas = np.concatenate(blocks) * record.scale if blocks else np.zeros(0)
             self._expansion = Expansion(record.version, record.first, alphas, record.bandwidth)
         return self._expansion
@@ -141,7 +143,7 @@ class KernelModel:
         """The oldest block gives way."""
         record = self._record
         number = record.first // self.block
-        del self._alphas[number]
+        self._alphas.pop(number, None)
         self._parts.forget(b"alphas/%d" % number)
         record.first += self.block
         record.dropped += self.block
@@ -183,6 +185,10 @@ class KernelModel:
         record = msgspec.msgpack.decode(value, type=_Record)
         if record.first > record.next or record.first % self.block or record.next % self.block:
             raise PeerError("malformed", f"features {record.first} to {record.next} are remembered, in blocks of {self.block}")
+        if not 1e-12 <= record.bandwidth <= 1e12 and (record.next or record.bandwidth):
+            raise PeerError("malformed", f"{record.next} features are remembered, with the bandwidth {record.bandwidth:g}")
+        if record.next - record.first > MOST_FEATURES:
+            raise PeerError("malformed", f"{record.next - record.first} features are remembered, {MOST_FEATURES} are kept at most")
         self._record, self._expansion = record, None
 
     def restore_alphas(self, name: bytes, value: bytes) -> None:

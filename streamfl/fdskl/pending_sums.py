@@ -148,8 +148,8 @@ class PendingSums:
         assert announced is not None
         if message.round != pending.identity:
             raise PeerError("configuration", f"a sum of {message.sender!r} of another round of the same number")
-        stage = pending.stage(message.stage)
-        if party in stage.contributors:
+        before = pending.stages.get(message.stage)
+        if before is not None and party in before.contributors:
             return False
         width = np.dtype(dtype).itemsize
         if len(message.values) != size * width or len(message.known) != len(announced.entities):
@@ -158,7 +158,7 @@ class PendingSums:
         known = np.frombuffer(message.known, np.uint8)
         if known.max(initial=0) > len(message.contributors):
             raise PeerError("implausible", f"a sum of {message.sender!r} says that more parties know an entity than are in it")
-        stage.add(values, known, message.contributors)
+        pending.stage(message.stage).add(values, known, message.contributors)
         return True
 
     def is_whole(self, pending: PendingSum, stage: int) -> bool:

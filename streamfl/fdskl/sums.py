@@ -88,11 +88,11 @@ class Sums:
         self.collector: Collector | None = None
         self._contributions: Contributions | None = None
         self._heard = HeardRounds()
-        self._now = 0.0
+        self._last_now = 0.0
 
     def begin(self, now: float) -> None:
         """Messages of this time follow."""
-        self._now = now
+        self._last_now = now
 
     def columns_came(self, entity: str) -> None:
         """Rounds may have waited for an entity's own columns."""
@@ -207,7 +207,7 @@ class Sums:
     def party_of(self, name: str) -> int:
         """A party's number. PeerError for a name that no other party has."""
         if name not in self._settings.parties or name == self._settings.name:
-            raise PeerError("not_a_party", f"{name!r} is no other party of this federation")
+            raise PeerError("forged", f"{name!r} is no other party of this federation")
         return self._settings.parties.index(name)
 
     # ----
@@ -215,7 +215,7 @@ class Sums:
     def _check_round(self, message: Round) -> None:
         settings = self._settings
         if message.sender != settings.parties[settings.root]:
-            raise PeerError("not_active", f"a round of {message.sender!r}, who is not the active party")
+            raise PeerError("forged", f"a round of {message.sender!r}, who is not the active party")
         if len(message.incarnations) != len(settings.parties):
             text = f"a round with {len(message.incarnations)} incarnations of {len(settings.parties)} parties"
             raise PeerError("malformed", text)
@@ -258,7 +258,7 @@ class Sums:
         self._standardisation.freeze()
         standardised = self._standardisation.apply(rows, known)
         for entity in announced.entities:
-            self._columns.ask(entity, self._now)
+            self._columns.ask(entity, self._last_now)
         self._figures.counts["imputed"] += int((~known).sum())
         parts = self.contributions
         numbers = parts.numbers(announced, pending.identity, self._peers.pair_secrets(announced.incarnations), standardised)

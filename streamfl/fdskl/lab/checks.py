@@ -114,7 +114,8 @@ def check_labels(bus: FaultyBus, chosen: FdsklScenario) -> None:
         left = labels - version * size
         require(left == fresh, f"partition {partition}: {version} iterations of {size} in {labels} labels leave {fresh}")
         known = bandwidth or chosen.settings.learning.bandwidth is not None
-        require(fresh < size or not known or chosen.absent is not None, f"partition {partition}: {fresh} labels wait, {size} are an iteration")
+        learnt = fresh < size or not known or chosen.absent is not None
+        require(learnt, f"partition {partition}: {fresh} labels wait, {size} are an iteration")
 
 
 def check_features(chosen: FdsklScenario, model: Model) -> None:
@@ -131,5 +132,6 @@ def check_features(chosen: FdsklScenario, model: Model) -> None:
         elif learning.sweeps is not None and version % math.ceil(learning.sweeps / learning.visits) == 0:
             dropped += block
     found = model.first, len(model.alphas), model.dropped
-    require(found == (dropped, kept, dropped), f"version {model.version}: first, kept, dropped are {found}, not {dropped, kept, dropped}")
+    expected = dropped, kept, dropped
+    require(found == expected, f"version {model.version}: first, kept, dropped are {found}, not {expected}")
     require(bool(np.isfinite(model.alphas).all()), f"version {model.version}: coefficients are not finite")

@@ -76,7 +76,7 @@ class Oracle:
     def features(
         self, partition: int, entity: str, model: Model, first: int, count: int
     ) -> Iterator[tuple[tuple[bool, ...], bool, NDArray[np.float64]]]:
-        """phi_i(x) = sqrt(2) cos(omega_i' x + b_i) for features from ``first`` on, (count,), of whatever the parties can have had of x.
+        """phi_i(x) = sqrt(2) cos(omega_i' x + b_i) for features from ``first`` on, (count,), of whatever parties can have had.
 
         With them: which parties had columns, and whether these are all the latest.
         """
@@ -98,10 +98,13 @@ class Oracle:
 
     def tolerance(self, model: Model) -> float:
         """|df| <= sqrt(2) q pi 2^-32 sum |alpha|, and rounding."""
-        of_circle = len(self._chosen.parties) * math.pi * 2.0 ** -(32 if self._chosen.settings.aggregation.circle_bits == 32 else 52)
+        bits = min(52, self._chosen.settings.aggregation.circle_bits)
+        of_circle = len(self._chosen.parties) * math.pi * 2.0**-bits
         return float(math.sqrt(2) * (of_circle + ROUNDING) * np.abs(model.alphas).sum() + 1e-9)
 
-    def _phases(self, partition: int, party: str, columns: Columns, bandwidth: float, first: int, count: int) -> NDArray[np.float64]:
+    def _phases(
+        self, partition: int, party: str, columns: Columns, bandwidth: float, first: int, count: int
+    ) -> NDArray[np.float64]:
         place = partition, party, bandwidth
         if place not in self._drawn:
             self._drawn[place] = self._frequencies(partition, party, bandwidth)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,7 +125,7 @@ def _bend(loss: str, outputs: Floats, labels: Floats) -> Floats:
     return np.asarray(expit(outputs) * expit(-outputs)) if loss == "logistic" else np.ones(len(outputs))
 
 
-def _apart(found: Floats, expected: Floats) -> float:
+def _apart(found: NDArray[Any], expected: NDArray[Any]) -> float:
     if found.shape != expected.shape:
         return math.inf
     return float(np.abs(found - expected).max(initial=0.0) / (1 + np.abs(expected).max(initial=0.0)))

@@ -55,12 +55,15 @@ def decode_prediction(record: Record) -> Prediction:
 @contextmanager
 def recorded(said: Said) -> Iterator[None]:
     """Whatever roles of this process mask, or begin to learn from, is noted meanwhile."""
-    masked, mask_key, next_iteration = contributions.masked, masks.mask_key, ActivePartition._next_iteration
+    # What these modules import from others stands in them by name, and is replaced there.
+    places: list[tuple[Any, str]] = [(contributions, "masked"), (masks, "mask_key"), (ActivePartition, "_next_iteration")]
+    before = [getattr(owner, name) for owner, name in places]
+    masked, mask_key, next_iteration = before
     hiding: list[tuple[NDArray[Any], int]] = []
 
     def noted(
         numbers: NDArray[Any], secrets: Mapping[int, bytes], own: int, identity: bytes, purpose: bytes
-    ) -> NDArray[Any]:
+    ) -> Any:
         hiding.append((numbers, own))
         try:
             return masked(numbers, secrets, own, identity, purpose)
@@ -68,7 +71,7 @@ def recorded(said: Said) -> Iterator[None]:
             hiding.pop()
 
     def drawn(*given: Any) -> bytes:
-        key = mask_key(*given)
+        key: bytes = mask_key(*given)
         for numbers, own in hiding:
             said.hides(numbers, own, key)
         return key
@@ -79,10 +82,10 @@ def recorded(said: Said) -> Iterator[None]:
         said.begun.setdefault((self._partition.partition, self.model.version), []).append(entities)
         return iteration
 
-    contributions.masked, masks.mask_key = noted, drawn
-    ActivePartition._next_iteration = begun  # type: ignore[method-assign]
+    for (owner, name), function in zip(places, (noted, drawn, begun), strict=True):
+        setattr(owner, name, function)
     try:
         yield
     finally:
-        contributions.masked, masks.mask_key = masked, mask_key
-        ActivePartition._next_iteration = next_iteration  # type: ignore[method-assign]
+        for (owner, name), function in zip(places, before, strict=True):
+            setattr(owner, name, function)

@@ -39,7 +39,9 @@ class FdsklScenario:
     """A federation of masked sums under faults.
 
     dimensions: columns of each party. columns: by party and entity, all that it is ever given of it, in order. labels: by entity.
-    synchronous: every party sees everything, once, and is waited for: then each iteration is known. staying: the fault that stays, if any. absent: the party that may say no more.
+    synchronous: every
+    party sees everything, once, and is waited for: then each iteration is known. staying: the fault that stays, if any. absent: the
+    party that may say no more.
     said: what roles said and used, whether it was committed or not.
     """
 
@@ -65,11 +67,12 @@ class FdsklScenario:
         faults = ", ".join(f"{name} {value:.3g}" for name, value in dataclasses.asdict(self.rates).items() if value)
         sweeps = "" if learning.sweeps is None else f", {learning.sweeps} sweeps"
         return (
-            f"masked sums{', synchronous' if self.synchronous else ''}, {len(self.settings.federation.parties)} parties, {self.settings.federation.active_party} is active, "
-            f"{aggregation.topology}, mask {aggregation.mask}, {aggregation.frequencies} frequencies, {aggregation.circle_bits} bits, "
-            f"{learning.solver}, {learning.loss}, {learning.kernel}, {learning.block_instances} x {learning.block_features}, at most "
-            f"{learning.features_limit}{sweeps}, {self.settings.bus.processing_guarantee}, waits {alignment.reply_seconds:.3g} s for "
-            f"columns, {aggregation.round_seconds:.3g} s for a round{forgets}, {self.partitions} partitions, "
+            f"masked sums{', synchronous' if self.synchronous else ''}, {len(self.parties)} parties, {self.active} is active, "
+            f"{aggregation.topology}, mask {aggregation.mask}, {aggregation.frequencies} frequencies, {aggregation.circle_bits} "
+            f"bits, {learning.solver}, {learning.loss}, {learning.kernel}, {learning.block_instances} x {learning.block_features}, "
+            f"at most {learning.features_limit}{sweeps}, {self.settings.bus.processing_guarantee}, waits "
+            f"{alignment.reply_seconds:.3g} s for columns, {aggregation.round_seconds:.3g} s for a round{forgets}, "
+            f"{self.partitions} partitions, "
             f"{dict(self.workers)} processes, {len(self.columns)} samples, {len(self.labels)} labels; {faults}"
             f"{f'; {self.staying}' if self.staying is not None else ''}"
         )
@@ -173,8 +176,9 @@ class FdsklScenario:
         """What the active party sees, and can predict: with a party that says no more, nothing is certain."""
         if self.absent is not None or self.forgets:
             return set()
-        seen = {entity: bus.partition_of(entity.encode(), self.partitions) for party, entity in self.columns if party == self.active}
-        return {entity for entity, partition in seen.items() if not self.is_hidden(f"samples-{self.active}", partition)}
+        topic, count = f"samples-{self.active}", self.partitions
+        seen = {entity for party, entity in self.columns if party == self.active}
+        return {entity for entity in seen if not self.is_hidden(topic, bus.partition_of(entity.encode(), count))}
 
 
 def scenario(seed: int) -> FdsklScenario:

@@ -283,8 +283,8 @@ def bad_messages(settings: FdsklSettings) -> list[tuple[Received, str]]:
     bad = [
         (life(number=5)(others), "malformed"),
         (life(bytes(31))(others), "malformed"),
-        (life(sender="stranger")(others), "not_a_party"),
-        (life(sender=f"p{others.own}")(others), "not_a_party"),
+        (life(sender="stranger")(others), "forged"),
+        (life(sender=f"p{others.own}")(others), "forged"),
         (life(fingerprint=others.fingerprint + 1)(others), "configuration"),
     ]
     announced, received = others.round(10**6, others.incarnations, ["e0"], 1, BEGIN)
@@ -298,7 +298,7 @@ def bad_messages(settings: FdsklSettings) -> list[tuple[Received, str]]:
         return arrived("sums", 0, message, PARTIAL_SUM.encode(message), BEGIN)
 
     bad += [
-        (summed(sender="stranger"), "not_a_party"),
+        (summed(sender="stranger"), "forged"),
         (summed(contributors=[others.own]), "topology"),
         (summed(stage=90), "topology"),
         (summed(fingerprint=0), "configuration"),
@@ -307,7 +307,7 @@ def bad_messages(settings: FdsklSettings) -> list[tuple[Received, str]]:
         revision = Revision(VERSION, others.fingerprint, "p1", EPOCH * 10**4, 1, "e0")
         bad += [
             (arrived("labels", 0, Label("e0", "e0", 0.5), b"", BEGIN), "label"),
-            (arrived("revisions", 0, msgspec.structs.replace(revision, sender="x"), b"", BEGIN), "not_a_party"),
+            (arrived("revisions", 0, msgspec.structs.replace(revision, sender="x"), b"", BEGIN), "forged"),
         ]
         return bad
 
@@ -317,7 +317,7 @@ def bad_messages(settings: FdsklSettings) -> list[tuple[Received, str]]:
 
     return [
         *bad,
-        (asked(sender=f"p{stranger}"), "not_active"),
+        (asked(sender=f"p{stranger}"), "forged"),
         (asked(incarnations=others.incarnations[:2]), "malformed"),
         (asked(purpose=2), "malformed"),
         (asked(entities=[]), "malformed"),

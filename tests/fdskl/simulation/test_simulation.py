@@ -12,7 +12,7 @@ from mutations import Mutation, after, check_caught, instead
 from streamfl.fdskl import contributions, iteration, sums
 from streamfl.fdskl.active import ActivePartition
 from streamfl.fdskl.feature_cache import FeatureCache
-from streamfl.fdskl.forecasts import Forecasts
+from streamfl.fdskl.heard_rounds import HeardRounds
 from streamfl.fdskl.lab.faults import simulate, simulate_liveness
 from streamfl.fdskl.lab.scenario import FOR_EVER, scenario
 from streamfl.fdskl.labelled import LabelledEntities
@@ -22,14 +22,13 @@ from streamfl.fdskl.peers import Peers
 from streamfl.fdskl.pending_sums import PendingSums
 from streamfl.fdskl.rounds import Rounds
 from streamfl.fdskl.secret import Secret
-from streamfl.fdskl.sums import Sums
 from streamfl.fdskl.worker import FdsklWorker
 from streamfl.fdskl.worker_partition import WorkerPartition
 from streamfl.simulation.faults.chances import FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
-SEEDS = range(40)
+SEEDS = range(24)
 
 
 def test_every_check_holds_and_every_fault_is_met() -> None:
@@ -89,7 +88,8 @@ def masks_of_the_pair_alone(patch: pytest.MonkeyPatch) -> None:
 
 
 def answers_a_round_twice(patch: pytest.MonkeyPatch) -> None:
-    instead(patch, Sums, "_is_over", lambda real, self, key: False)
+    patch.setattr(HeardRounds, "__contains__", lambda self, key: False)
+    instead(patch, HeardRounds, "note", lambda real, self, key: bool(real(self, key)) or True)
 
 
 def leaves_its_part_out(patch: pytest.MonkeyPatch) -> None:
@@ -137,10 +137,6 @@ def predicts_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def learns_a_label_twice(patch: pytest.MonkeyPatch) -> None:
-    instead(patch, Forecasts, "forget", lambda real, self, entity: None)
-
-
-def counts_a_label_twice(patch: pytest.MonkeyPatch) -> None:
     def change(real: Any, self: Any, entity: str, label: float, *more: Any) -> None:
         real(self, entity, label, *more)
         if self.labels % 3 == 0:
@@ -219,7 +215,6 @@ MUTATIONS: dict[str, Mutation] = {
     "active: new columns are ignored": predicts_once,
     "active: what came to nothing is not asked again": forgets_what_was_asked,
     "labels: learnt twice": learns_a_label_twice,
-    "labels: counted twice": counts_a_label_twice,
     "model: stale alphas": learns_with_stale_alphas,
     "model: decay out of order": decays_what_is_new_too,
     "model: the wrong features are dropped": drops_the_newest,
@@ -230,16 +225,15 @@ MUTATIONS: dict[str, Mutation] = {
     "restored: without coefficients": without(b"alphas/"),
     "restored: without predictions to be made": without(b"forecast/"),
     "restored: without labels": without(b"labels"),
-    "restored: without labelled entities": without(b"labelled/"),
     "restored: without columns": without(b"entity/"),
     "restored: without the mean of columns": without(b"columns"),
-    "restored: without the others' keys": without(b"peer/"),
 }
-TRIED_FIRST: dict[str, int] = {}
+# The seed that is known to find it: the others take long.
+TRIED_FIRST = {"sums: a round is answered twice": 16, "model: features of other columns in the cache": 48}
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutation_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects the simulation's worth: what loses, doubles, shows or learns wrongly fails within 200 seeds, with what it did wrong."""
+    """Protects the simulation's worth: what loses, doubles, shows or learns wrongly fails within 200 seeds, and says how."""
     MUTATIONS[name](monkeypatch)
     check_caught(name, simulate, TRIED_FIRST.get(name, 0))
