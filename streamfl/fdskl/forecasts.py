@@ -124,6 +124,10 @@ class Forecasts:
         """A label came before anything else of its entity."""
         found = self._take(entity) or Forecast(now)
         found.label, found.since = label, now
+        if entity in self._gathered:
+            # In the order in which all of them would be restored.
+            del self._gathered[entity]
+            self._gathered[entity] = None
         self._put(entity, found)
 
     def forget(self, entity: str) -> None:

@@ -112,17 +112,25 @@ def check(verdict: Verdict, left: Left) -> None:
 
 
 def check_lives(verdict: Verdict, left: Left) -> None:
-    """A party tells all others of each of its lives."""
-    heard: dict[tuple[str, int], dict[str, Counter[int]]] = defaultdict(dict)
+    """Each party tells all others of each of its lives, and no telling is lost or doubled."""
+    lives: dict[tuple[str, int, int], dict[str, list[int]]] = defaultdict(lambda: {party: [] for party in PARTIES})
     for receiver in PARTIES:
         for record in left.of(f"{receiver}.incarnations"):
             one = INCARNATION.decode(record.value)
-            heard[one.sender, record.partition].setdefault(receiver, Counter())[one.number] += 1
-    for (sender, partition), by_receiver in heard.items():
-        first, *others = by_receiver.values()
-        alike = len(by_receiver) == len(PARTIES) - 1 and all(one == first for one in others)
-        told = {receiver: sorted(lives.items()) for receiver, lives in by_receiver.items()}
-        verdict.require(alike, f"partition {partition}: not all were told the same lives of {sender}: {told}")
+            lives[one.sender, record.partition, one.number][receiver].append(one.telling)
+    present = {
+        (party, partition): msgspec.msgpack.decode(value)
+        for party in PARTIES
+        for (partition, key), value in left.latest(f"{FEDERATION}.{party}.state").items()
+        if key == b"told"
+    }
+    for (sender, partition, number), tellings in lives.items():
+        last, count = present.get((sender, partition), (0, 0))
+        told = sorted(telling for one in tellings.values() for telling in one)
+        wanted = list(range(1, (count if number == last else len(told)) + 1))
+        heard = {receiver for receiver, one in tellings.items() if one}
+        sound = told == wanted and len(heard) == len(PARTIES) - 1
+        verdict.require(sound, f"partition {partition}: of life {number} of {sender} was told {told} to {sorted(heard)}")
 
 
 def check_rounds(verdict: Verdict, left: Left) -> dict[int, list[bytes]]:

@@ -27,6 +27,8 @@ def check_outcome(bus: FaultyBus, chosen: FdsklScenario) -> None:
         letters = list(bus.read(chosen.of(member).dead_letters))
         require(not letters, f"{member}: {len(letters)} records were refused: {[letter.headers for letter in letters[:1]]}")
     require(not chosen.said.reused, f"{chosen.said.reused[:1]}")
+    unmasked = chosen.settings.aggregation.mask == "one-time" and chosen.said.announced and not chosen.said.hidden
+    require(not unmasked, "rounds were announced, and nothing was masked")
     found: dict[tuple[int, str], list[Prediction]] = defaultdict(list)
     for record in bus.read(f"{chosen.name}.predictions"):
         prediction = decode_prediction(record)

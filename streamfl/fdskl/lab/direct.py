@@ -68,9 +68,10 @@ class Learnt:
 def standardised(inputs: Floats, first: int, robust: bool = True) -> Floats:
     """Columns with mean 0 and deviation 1 over the first entities, (n, columns); a missing number becomes the mean.
 
-    first: so many entities. robust: arcsinh comes before, of columns with heavy tails: whose fourth standardised moment over the
-    first entities is above 6, where a normal distribution has 3. Columns that are evenly spread lose by it. A column of two values is
-    divided by a fifth of their distance at least, or rare flags would make an entity unlike all others.
+    first: so many entities.
+    robust: arcsinh comes before, of columns with heavy tails: whose fourth standardised moment over the first entities is above 6,
+    where a normal distribution has 3. Columns that are evenly spread would lose by it. A column of two values is divided by a fifth
+    of their distance at least, or rare flags would make an entity unlike all others.
     """
     rows = np.asarray(inputs, dtype=np.float64)
     if robust:

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.fdskl import contributions
+from streamfl.fdskl import contributions, masks
 from streamfl.fdskl.active import ActivePartition
-from streamfl.fdskl.masks import mask_key
 from streamfl.fdskl.messages import Prediction
 from streamfl.role import Record
 
@@ -26,8 +24,8 @@ class Said:
     """What no topic shows.
 
     lives: the parties' names, one for each secret that was made.
-    hidden: by party and key of a keystream, digest of the numbers that it hid.
-    reused: keystreams that hid two different things.
+    hidden: by party and key of a keystream, digest of the numbers that it hid. A round is answered once, so no key comes again.
+    reused: of those that did, what was hidden.
     trouble: whether the active party ever said that nobody answers. announced, abandoned: whether it asked for any round, or gave
     one up.
     begun: by partition and version of the model, the entities of each iteration that began there.
@@ -41,13 +39,13 @@ class Said:
     abandoned: bool = False
     begun: dict[tuple[int, int], list[list[str]]] = field(default_factory=dict)
 
-    def hides(self, numbers: NDArray[Any], secrets: Mapping[int, bytes], own: int, identity: bytes, purpose: bytes) -> None:
-        """A party adds a keystream for each of these secrets to its numbers."""
+    def hides(self, numbers: NDArray[Any], own: int, key: bytes) -> None:
+        """A party adds the keystream of this key to its numbers, or takes it off."""
         digest = hashlib.blake2b(numbers.tobytes(), digest_size=16).digest()
-        for peer, secret in secrets.items():
-            place = own, mask_key(secret, identity, purpose, 8 * numbers.dtype.itemsize)
-            if self.hidden.setdefault(place, digest) != digest:
-                self.reused.append(f"party {own} hid two things with one mask between it and party {peer}")
+        before = self.hidden.get((own, key))
+        if before is not None:
+            self.reused.append(f"party {own} hid {'one thing twice' if before == digest else 'two things'} with one mask")
+        self.hidden[own, key] = digest
 
 
 def decode_prediction(record: Record) -> Prediction:
@@ -57,13 +55,23 @@ def decode_prediction(record: Record) -> Prediction:
 @contextmanager
 def recorded(said: Said) -> Iterator[None]:
     """Whatever roles of this process mask, or begin to learn from, is noted meanwhile."""
-    masked, next_iteration = contributions.masked, ActivePartition._next_iteration
+    masked, mask_key, next_iteration = contributions.masked, masks.mask_key, ActivePartition._next_iteration
+    hiding: list[tuple[NDArray[Any], int]] = []
 
     def noted(
         numbers: NDArray[Any], secrets: Mapping[int, bytes], own: int, identity: bytes, purpose: bytes
     ) -> NDArray[Any]:
-        said.hides(np.asarray(numbers), secrets, own, identity, purpose)
-        return masked(numbers, secrets, own, identity, purpose)
+        hiding.append((numbers, own))
+        try:
+            return masked(numbers, secrets, own, identity, purpose)
+        finally:
+            hiding.pop()
+
+    def drawn(*given: Any) -> bytes:
+        key = mask_key(*given)
+        for numbers, own in hiding:
+            said.hides(numbers, own, key)
+        return key
 
     def begun(self: ActivePartition) -> Any:
         iteration = next_iteration(self)
@@ -71,10 +79,10 @@ def recorded(said: Said) -> Iterator[None]:
         said.begun.setdefault((self._partition.partition, self.model.version), []).append(entities)
         return iteration
 
-    contributions.masked = noted
+    contributions.masked, masks.mask_key = noted, drawn
     ActivePartition._next_iteration = begun  # type: ignore[method-assign]
     try:
         yield
     finally:
-        contributions.masked = masked
+        contributions.masked, masks.mask_key = masked, mask_key
         ActivePartition._next_iteration = next_iteration  # type: ignore[method-assign]

@@ -248,8 +248,8 @@ def anybody(settings: FdsklSettings, extreme: Extreme) -> list[tuple[str, Record
             ranges = [[whole, 2], [4, 3]]
             content = [VERSION, print_, "p0", others.incarnations, whole + place, PHASES, number, ranges, entities]
             records.append(written("rounds", content))
+            value = records[-1][1].value or b""
             for child in TREE.children[others.own]:
-                value = records[-1][1].value or b""
                 asked = [FeatureRange(*one) for one in ranges]
                 with_names = Round(VERSION, print_, "p0", others.incarnations, whole + place, PHASES, number, asked, entities)
                 if 0 <= whole <= 2**53:

@@ -1,0 +1,33 @@
+"""``python -m benchmarks.fdskl.convergence``: E|f_T - f*|^2 over T = 1,000 to 30,000 for each rule of the step, and the slopes."""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+from streamfl.fdskl.lab.convergence import Problem, distances, slope
+from streamfl.fdskl.losses import loss_named
+
+HORIZONS = (1_000, 3_000, 10_000, 30_000)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fdskl.convergence", description=__doc__)
+    parser.add_argument("--runs", type=int, default=20, help="runs that are averaged")
+    runs = parser.parse_args().runs
+    random = np.random.default_rng(0)
+    inputs = random.normal(size=(24, 2))
+    labels = np.where(inputs[:, 0] * inputs[:, 1] > 0, 1.0, -1.0)
+    print(f"| loss | step | {' | '.join(f'T = {horizon:,}' for horizon in HORIZONS)} | slope |")
+    print(f"| --- | --- | {'--- | ' * len(HORIZONS)}--- |")
+    for loss, regularisation in (("square", 0.15), ("logistic", 0.04)):
+        problem = Problem(inputs, labels, loss_named(loss), regularisation)
+        for rule, step in (("horizon", 1e9), ("inverse", 0.05), ("constant", 0.05)):
+            errors = distances(problem, rule, step, HORIZONS, runs)  # type: ignore[arg-type]
+            figures = " | ".join(f"{error:.5f}" for error in errors)
+            print(f"| {loss} | {rule} | {figures} | {slope(HORIZONS, errors):.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""Masked sums under faults: seeds hold, and faults put into the roles on purpose are found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from mutations import Mutation, after, check_caught, instead
+
+from streamfl.fdskl import contributions, iteration, sums
+from streamfl.fdskl.active import ActivePartition
+from streamfl.fdskl.feature_cache import FeatureCache
+from streamfl.fdskl.forecasts import Forecasts
+from streamfl.fdskl.lab.faults import simulate, simulate_liveness
+from streamfl.fdskl.lab.scenario import FOR_EVER, scenario
+from streamfl.fdskl.labelled import LabelledEntities
+from streamfl.fdskl.model import KernelModel
+from streamfl.fdskl.own_columns import OwnColumns, Standardisation
+from streamfl.fdskl.peers import Peers
+from streamfl.fdskl.pending_sums import PendingSums
+from streamfl.fdskl.rounds import Rounds
+from streamfl.fdskl.secret import Secret
+from streamfl.fdskl.sums import Sums
+from streamfl.fdskl.worker import FdsklWorker
+from streamfl.fdskl.worker_partition import WorkerPartition
+from streamfl.simulation.faults.chances import FAULTS
+
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
+
+SEEDS = range(40)
+
+
+def test_every_check_holds_and_every_fault_is_met() -> None:
+    """Protects exactly-once, one-time masks, the equations and progress of masked sums under faults at every call of the loop."""
+    verdicts = [simulate(seed) for seed in SEEDS]
+    assert [f"SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
+    met = sum((verdict.faults for verdict in verdicts), Counter())
+    assert set(met) == set(FAULTS)
+
+
+def test_scenarios_are_of_every_kind() -> None:
+    """Protects the breadth of the seeds: every topology, mask, solver, loss and kernel, alone and scaled out."""
+    chosen = [scenario(seed) for seed in SEEDS]
+    assert {len(one.parties) for one in chosen} == {2, 3, 4, 5}
+    assert {one.synchronous for one in chosen} == {True, False}
+    assert {one.settings.aggregation.topology for one in chosen} == {"tree", "star", "ring"}
+    assert {one.settings.aggregation.mask for one in chosen} == {"one-time", "paper", "none"}
+    assert {one.settings.aggregation.frequencies for one in chosen} == {"private", "shared"}
+    assert {one.settings.aggregation.circle_bits for one in chosen} == {32, 64}
+    assert {one.settings.learning.solver for one in chosen} == {"newton", "sgd"}
+    assert {one.settings.learning.loss for one in chosen} == {"square", "logistic", "smooth-hinge"}
+    assert {one.settings.learning.kernel for one in chosen} == {"gaussian", "laplacian", "matern"}
+    assert {one.settings.learning.bandwidth is None for one in chosen} == {True, False}
+    assert {one.settings.learning.sweeps is None for one in chosen} == {True, False}
+    assert {one.settings.bus.processing_guarantee for one in chosen} == {"exactly_once", "at_least_once"}
+    assert {one.settings.alignment.revise for one in chosen} == {True, False}
+    assert {one.settings.alignment.expiry_seconds < FOR_EVER for one in chosen} == {True, False}
+    assert {one.partitions for one in chosen} == {1, 2, 3}
+
+
+def test_a_seed_is_one_history() -> None:
+    """Protects whoever reproduces a failure: the same seed is the same run, to the byte, with its keys and secrets."""
+    assert [simulate(seed).hash for seed in (3, 4)] == [simulate(seed).hash for seed in (3, 4)]
+
+
+def test_without_a_party_the_active_one_says_so() -> None:
+    """Protects whoever waits: faults that stay hold, a party that never comes back is among them, and that is said."""
+    verdicts = [simulate_liveness(seed) for seed in range(12)]
+    assert [f"SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
+    assert any("never comes back" in verdict.description for verdict in verdicts)
+
+
+def one_key_for_all_lives(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, parts: Any, names: Any, own: int, entropy: Any) -> None:
+        real(self, parts, names, own, lambda: b"%032d" % own)
+
+    instead(patch, Peers, "__init__", change)
+
+
+def masks_of_the_pair_alone(patch: pytest.MonkeyPatch) -> None:
+    masked = contributions.masked
+
+    def change(numbers: Any, secrets: Any, own: int, identity: bytes, purpose: bytes) -> Any:
+        return masked(numbers, secrets, own, b"round", purpose)
+
+    patch.setattr(contributions, "masked", change)
+
+
+def answers_a_round_twice(patch: pytest.MonkeyPatch) -> None:
+    instead(patch, Sums, "_is_over", lambda real, self, key: False)
+
+
+def leaves_its_part_out(patch: pytest.MonkeyPatch) -> None:
+    def change(result: Any, self: Any, announced: Any, rows: Any) -> Any:
+        return result * 0 if self._own != self._root else result
+
+    after(patch, contributions.Contributions, "_phases", change)
+
+
+def forwards_an_incomplete_sum(patch: pytest.MonkeyPatch) -> None:
+    # Nor does anybody look at the check words, or at whose parts are in a sum.
+    instead(patch, PendingSums, "is_whole", lambda real, self, pending, stage: pending.answered)
+    patch.setattr(sums, "checked", lambda total: total[: -contributions.CHECK_WORDS])
+    patch.setattr(PendingSums, "check_sender", lambda self, party, message: None)
+
+
+def another_rounds_mask(patch: pytest.MonkeyPatch) -> None:
+    masked = contributions.masked
+
+    def change(numbers: Any, secrets: Any, own: int, identity: bytes, purpose: bytes) -> Any:
+        return masked(numbers, secrets, own, identity[::-1] if own == 1 else identity, purpose)
+
+    patch.setattr(contributions, "masked", change)
+    patch.setattr(sums, "checked", lambda total: total[: -contributions.CHECK_WORDS])
+
+
+def columns_of_the_entity_before(patch: pytest.MonkeyPatch) -> None:
+    def change(result: Any, self: Any, entities: Any) -> Any:
+        rows, known = result
+        return (np.roll(rows, 1, axis=0) if known.all() else rows), known
+
+    after(patch, OwnColumns, "rows", change)
+
+
+def imputes_without_saying_so(patch: pytest.MonkeyPatch) -> None:
+    after(patch, OwnColumns, "rows", lambda result, self, entities: (result[0], result[1] | True))
+
+
+def ignores_new_columns(patch: pytest.MonkeyPatch) -> None:
+    instead(patch, WorkerPartition, "tell_revision", lambda real, self, entity, now: None)
+
+
+def predicts_once(patch: pytest.MonkeyPatch) -> None:
+    instead(patch, ActivePartition, "revise", lambda real, self, entity, now: None)
+
+
+def learns_a_label_twice(patch: pytest.MonkeyPatch) -> None:
+    instead(patch, Forecasts, "forget", lambda real, self, entity: None)
+
+
+def counts_a_label_twice(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, entity: str, label: float, *more: Any) -> None:
+        real(self, entity, label, *more)
+        if self.labels % 3 == 0:
+            real(self, entity, label)
+
+    instead(patch, LabelledEntities, "add", change)
+
+
+def learns_with_stale_alphas(patch: pytest.MonkeyPatch) -> None:
+    instead(patch, KernelModel, "_changed", lambda real, self: self._parts.remember(b"model", self._record))
+
+
+def decays_what_is_new_too(patch: pytest.MonkeyPatch) -> None:
+    def change(real: Any, self: Any, block: Any, alphas: Any) -> None:
+        real(self, block, alphas * self.scale)
+
+    instead(patch, KernelModel, "put", change)
+
+
+def drops_the_newest(patch: pytest.MonkeyPatch) -> None:
+    def change(result: Any, self: Any) -> Any:
+        self._record.first -= self.block
+        return result
+
+    after(patch, KernelModel, "drop_oldest", change)
+
+
+def features_of_other_columns(patch: pytest.MonkeyPatch) -> None:
+    instead(patch, FeatureCache, "_columns", lambda real, self, first, count: np.arange(count))
+
+
+def a_step_too_long(patch: pytest.MonkeyPatch) -> None:
+    step_size = iteration.step_size
+    patch.setattr(iteration, "step_size", lambda *given: 1.1 * step_size(*given))
+
+
+def forgets_what_was_asked(patch: pytest.MonkeyPatch) -> None:
+    instead(patch, Rounds, "ask_again", lambda real, self, key: self._asked.pop(key, None))
+
+
+def never_gives_up(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PendingSums, "expire", lambda self, seconds, now: None)
+    patch.setattr(PendingSums, "give_up", lambda self, key, reason: None)
+
+
+def begins_with_another_secret(patch: pytest.MonkeyPatch) -> None:
+    instead(patch, Secret, "restore", lambda real, self, value: None)
+
+
+def standardises_anew(patch: pytest.MonkeyPatch) -> None:
+    instead(patch, Standardisation, "freeze", lambda real, self: None)
+
+
+def without(*prefixes: bytes) -> Mutation:
+    """The role takes back everything but what these keys begin."""
+
+    def mutate(patch: pytest.MonkeyPatch) -> None:
+        real = FdsklWorker.restore
+        patch.setattr(FdsklWorker, "restore", lambda self, change: None if change.key.startswith(prefixes) else real(self, change))
+
+    return mutate
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "masks: one key for all lives of a party": one_key_for_all_lives,
+    "masks: of the pair alone": masks_of_the_pair_alone,
+    "masks: of another round, and check words ignored": another_rounds_mask,
+    "sums: a round is answered twice": answers_a_round_twice,
+    "sums: a party leaves its part out": leaves_its_part_out,
+    "sums: an incomplete sum is sent on": forwards_an_incomplete_sum,
+    "sums: nothing is given up": never_gives_up,
+    "columns: of another entity": columns_of_the_entity_before,
+    "columns: imputed and not counted": imputes_without_saying_so,
+    "columns: new ones are not told of": ignores_new_columns,
+    "columns: standardised anew with every answer": standardises_anew,
+    "active: new columns are ignored": predicts_once,
+    "active: what came to nothing is not asked again": forgets_what_was_asked,
+    "labels: learnt twice": learns_a_label_twice,
+    "labels: counted twice": counts_a_label_twice,
+    "model: stale alphas": learns_with_stale_alphas,
+    "model: decay out of order": decays_what_is_new_too,
+    "model: the wrong features are dropped": drops_the_newest,
+    "model: features of other columns in the cache": features_of_other_columns,
+    "model: a step too long": a_step_too_long,
+    "restored: without the secret": begins_with_another_secret,
+    "restored: without the model": without(b"model"),
+    "restored: without coefficients": without(b"alphas/"),
+    "restored: without predictions to be made": without(b"forecast/"),
+    "restored: without labels": without(b"labels"),
+    "restored: without labelled entities": without(b"labelled/"),
+    "restored: without columns": without(b"entity/"),
+    "restored: without the mean of columns": without(b"columns"),
+    "restored: without the others' keys": without(b"peer/"),
+}
+TRIED_FIRST: dict[str, int] = {}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_mutation_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the simulation's worth: what loses, doubles, shows or learns wrongly fails within 200 seeds, with what it did wrong."""
+    MUTATIONS[name](monkeypatch)
+    check_caught(name, simulate, TRIED_FIRST.get(name, 0))

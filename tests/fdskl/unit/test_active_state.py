@@ -1,0 +1,241 @@
+"""What the active party remembers: forecasts, labelled entities, the model; and the cache that is not remembered."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from streamfl.changelog import ChangedParts
+from streamfl.fdskl.doubly_stochastic import SMALLEST_SCALE
+from streamfl.fdskl.feature_cache import FeatureCache
+from streamfl.fdskl.forecasts import Forecasts
+from streamfl.fdskl.labelled import CHUNK, LabelledEntities
+from streamfl.fdskl.messages import CARRIED_BYTES, NAMES_BYTES, FeatureRange
+from streamfl.fdskl.model import KernelModel
+from streamfl.fdskl.rounds import Question, Rounds, cut
+from streamfl.fdskl.secret import Secret
+from streamfl.role import PeerError
+
+
+def restored(owner: Any, parts: ChangedParts, routes: dict[bytes, str]) -> None:
+    """Let an owner take back what another has remembered."""
+    for key, value in parts.changed_state():
+        if value is not None:
+            kind, _, name = key.partition(b"/")
+            take = getattr(owner, routes[kind])
+            take(name, value) if name else take(value)
+
+
+def forecasts(parts: ChangedParts, limit: int = 3) -> tuple[Forecasts, dict[str, int]]:
+    forgotten = dict.fromkeys(("no_label", "no_columns", "displaced"), 0)
+    return Forecasts(parts, 10.0, limit, forgotten), forgotten
+
+
+def test_an_entity_heard_of_all_the_time_puts_nobody_off() -> None:
+    """Protects predictions from one entity whose columns come faster than others are gathered."""
+    own, _ = forecasts(ChangedParts())
+    own.want("a", 0.0)
+    own.want("b", 0.1)
+    own.want("a", 5.0)
+    assert own.gathered_since == 0.0
+    assert own.gather(5) == ["a", "b"]
+    assert (own.awaited, own.gathered, own.is_asked_for("a")) == (2, 0, True)
+
+
+def test_forecasts_expire_by_what_did_not_come() -> None:
+    """Protects memory, and the counts by which an operator sees which stream is late."""
+    own, forgotten = forecasts(ChangedParts())
+    own.want("a", 0.0)
+    own.keep_label("b", 1.0, 1.0)
+    own.want("c", 2.0)
+    own.want("d", 3.0)
+    assert forgotten["displaced"] == 1
+    own.expire(12.5)
+    assert (forgotten["no_columns"], forgotten["no_label"], len(own)) == (1, 1, 1)
+    assert own.wake_at == 13.0
+    assert own.predicted("a", 0.5, 1, 2, 13.0) is None
+
+
+def test_what_waits_for_a_prediction_waits_after_a_restart() -> None:
+    """Protects predictions from a restart: in the same order, and those that others were asked for anew."""
+    parts = ChangedParts()
+    one, _ = forecasts(parts)
+    for name in "abc":
+        one.want(name, 0.0)
+    one.gather(1)
+    one.predicted("a", 0.5, 3, 2, 1.0)
+    one.keep_label("b", -1.0, 2.0)
+    other, _ = forecasts(ChangedParts())
+    restored(other, parts, {b"forecast": "restore"})
+    assert other.gather(5) == one.gather(5) == ["c", "b"]
+    assert (other.awaited, len(other)) == (2, 3)
+    found = other.get("a")
+    assert found is not None
+    assert (found.output, found.version, found.parties, found.revision) == (0.5, 3, 2, 1)
+    with pytest.raises(msgspec.ValidationError):
+        other.restore(b"x", msgspec.msgpack.encode([0.0, True, -1]))
+    with pytest.raises(PeerError):
+        other.restore(b"", msgspec.msgpack.encode([0.0, True]))
+
+
+def labelled(parts: ChangedParts, limit: int = 4) -> LabelledEntities:
+    return LabelledEntities(parts, limit)
+
+
+def test_the_latest_labelled_entities_are_kept_with_their_outputs() -> None:
+    """Protects the window: the oldest goes, and what the model says of an entity stays with it."""
+    own = labelled(ChangedParts())
+    for number in range(6):
+        own.add(f"e{number}", float(number % 2), 0.5 * number, 2)
+    assert list(own) == ["e2", "e3", "e4", "e5"]
+    own.add("e3", 1.0)
+    assert list(own) == ["e2", "e4", "e5", "e3"]
+    assert own.outputs_of(["e3", "e4"]).tolist() == [1.5, 2.0]
+    assert own.known_of(["e3"]).tolist() == [2]
+    own.forget_output("e4")
+    assert math.isnan(own.outputs_of(["e4"])[0])
+    assert (own.labels, own.fresh) == (7, 7)
+    own.use(5)
+    assert own.not_learnt(9) == ["e5", "e3"]
+    own.use(50)
+    assert own.fresh == 0
+
+
+def test_labelled_entities_are_restored() -> None:
+    """Protects the window and f of each entity from a restart, over more than one chunk and entities that are gone."""
+    parts = ChangedParts()
+    one, other = labelled(parts, CHUNK), labelled(ChangedParts(), CHUNK)
+    for number in range(2 * CHUNK + 3):
+        one.add(f"e{number}", 1.0, float(number), 3)
+    one.put_outputs(["e1030", "e0"], np.array([-7.0, 1.0]), np.array([1, 1], np.uint8))
+    one.use(20)
+    one.flush()
+    restored(other, parts, {b"labelled": "restore", b"outputs": "restore_outputs", b"labels": "restore_counts"})
+    assert list(other) == list(one)
+    np.testing.assert_array_equal(other.outputs_of(list(one)), one.outputs_of(list(one)))
+    np.testing.assert_array_equal(other.known_of(list(one)), one.known_of(list(one)))
+    assert other.outputs_of(["e1026"])[0] == 1026.0
+    assert (other.fresh, other.labels) == (one.fresh, one.labels)
+    assert len(one._chunks) <= 2
+    for wrong in (bytes(9), np.full(CHUNK, np.inf).tobytes() + bytes(CHUNK)):
+        with pytest.raises(PeerError):
+            other.restore_outputs(b"0", wrong)
+    with pytest.raises(PeerError):
+        other.restore(b"x", msgspec.msgpack.encode([np.nan, 3]))
+
+
+def test_a_model_decays_by_one_factor_and_is_restored() -> None:
+    """Protects alphas: the factor is multiplied out before it is too small, and a restart changes nothing."""
+    parts = ChangedParts()
+    one, other = KernelModel(parts, 2, 7), KernelModel(ChangedParts(), 2, 7)
+    one.set_bandwidth(1.5)
+    expected = np.zeros(0)
+    for number in range(5):
+        one.decay_to(one.scale * 1e-4)
+        expected = np.append(expected * 1e-4, [number + 1.0, -2.0])[-6:]
+        if one.is_full:
+            one.drop_oldest()
+        one.put(one.newest, np.array([number + 1.0, -2.0]))
+        one.end_iteration()
+    assert (one.limit, one.kept, one.dropped, one.version) == (6, 6, 4, 5)
+    assert SMALLEST_SCALE < one.scale <= 1
+    np.testing.assert_allclose(one.snapshot().alphas, expected, rtol=1e-12)
+    assert one.snapshot().ranges == [FeatureRange(4, 6)]
+    restored(other, parts, {b"model": "restore", b"alphas": "restore_alphas"})
+    np.testing.assert_array_equal(other.snapshot().alphas, one.snapshot().alphas)
+    assert (other.version, other.dropped, other.bandwidth, other.newest) == (5, 4, 1.5, one.newest)
+    old = one.snapshot()
+    one.put(one.nth(0), np.array([9.0, 9.0]))
+    np.testing.assert_allclose(old.alphas, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "content", [[1, 4, 2, 1.0, 0, 1.0, 0], [1, 1, 4, 1.0, 0, 1.0, 0], [1, 0, 2, 0.0, 0, 1.0, 0], [1, 0, 2, 1.0, 0, np.nan, 0]]
+)
+def test_a_remembered_model_that_cannot_be_is_refused(content: object) -> None:
+    """Protects a start from a damaged changelog."""
+    with pytest.raises((PeerError, msgspec.ValidationError)):
+        KernelModel(ChangedParts(), 2, 6).restore(msgspec.msgpack.encode(content))
+    with pytest.raises(PeerError):
+        KernelModel(ChangedParts(), 2, 6).restore_alphas(b"0", np.array([1.0, np.nan]).tobytes())
+
+
+def test_the_cache_is_a_ring_of_features_for_as_many_entities_as_fit() -> None:
+    """Protects memory, and from features of another block, or of columns that are old."""
+    cache = FeatureCache(4, 2 * 16)
+    cache.put(["a", "b", "c"], 0, np.arange(12, dtype=np.float32).reshape(3, 4))
+    assert cache.has(["a", "b", "c"], 4).tolist() == [True, True, False]
+    assert cache.get(["b"], 1, 2).tolist() == [[5, 6]]
+    cache.put(["a"], 4, np.array([[40, 41]], np.float32))
+    assert cache.get(["a"], 2, 4).tolist() == [[2, 3, 40, 41]]
+    assert cache.has(["a", "b"], 6).tolist() == [True, False]
+    cache.forget("a")
+    cache.put(["c"], 0, np.ones((1, 4), np.float32))
+    assert cache.has(["a", "c"], 4).tolist() == [False, True]
+    cache.keep_only(["c"])
+    assert len(cache) == 1
+
+
+def test_rounds_are_cut_so_that_sums_and_names_fit_a_record() -> None:
+    """Protects from sums that no record holds, whichever of the three limits comes first."""
+    short = [f"e{number}" for number in range(1000)]
+    assert [len(part) for part in cut(short, 1, 4, 300)] == [300, 300, 300, 100]
+    parts = list(cut(short, 2048, 4, 4096))
+    assert {len(part) for part in parts[:-1]} == {CARRIED_BYTES // 8192}
+    assert [name for part in parts for name in part] == short
+    long = ["\N{GRINNING FACE}" * 250 + name for name in short]
+    parts = list(cut(long, 1, 4, 4096))
+    assert [name for part in parts for name in part] == long
+    assert all(len(msgspec.msgpack.encode(part)) <= NAMES_BYTES + 5 for part in parts)
+    assert [len(part) for part in cut(["a", "b"], 10**9, 8, 10)] == [1, 1]
+    assert list(cut([], 1, 4, 10)) == []
+
+
+def test_a_round_that_came_to_nothing_is_asked_before_all_others() -> None:
+    """Protects learning from a question that is lost, and from more rounds on their way than are allowed."""
+    rounds, asking = Rounds(2), Question(None, 0, [], ["a"])  # type: ignore[arg-type]
+    others = [Question(None, 0, [], [name]) for name in "bcd"]  # type: ignore[arg-type]
+    for question in (asking, *others):
+        rounds.want(question)
+    assert [(key, question.entities) for key, question in rounds.ask(7)] == [((7, 0), ["a"]), ((7, 1), ["b"])]
+    rounds.ask_again((7, 0))
+    rounds.ask_again((7, 0))
+    assert [(key, question.entities) for key, question in rounds.ask(7)] == [((7, 2), ["a"])]
+    assert rounds.take((7, 2)) is asking
+    assert rounds.take((7, 2)) is None
+    assert (len(rounds), rounds.busy) == (1, True)
+
+
+def test_a_secret_is_remembered_once_and_another_is_refused() -> None:
+    """Protects a model from features that are drawn from another secret, in silence."""
+    parts = ChangedParts()
+    made = Secret(parts, bytes(32), is_given=False)
+    made.remember()
+    made.remember()
+    ((key, value),) = parts.changed_state()
+    assert (key, parts.changed_state()) == (b"secret", [])
+    assert value is not None
+    other = Secret(parts, b"o" * 32, is_given=False)
+    other.restore(value)
+    assert other.value == bytes(32)
+    with pytest.raises(PeerError, match="another secret"):
+        Secret(parts, b"o" * 32, is_given=True).restore(value)
+    Secret(parts, bytes(32), is_given=True).restore(value)
+    damaged = msgspec.msgpack.encode([b"x" * 32, msgspec.msgpack.decode(value)[1]])
+    with pytest.raises(PeerError, match="digest"):
+        Secret(parts, bytes(32), is_given=False).restore(damaged)
+
+
+def test_a_secret_of_a_file_is_remembered_by_its_digest_alone() -> None:
+    """Protects the file's secret from whoever reads the changelog."""
+    parts = ChangedParts()
+    Secret(parts, b"f" * 32, is_given=True).remember()
+    ((_, value),) = parts.changed_state()
+    assert value is not None
+    assert b"ffff" not in value
+    with pytest.raises(PeerError, match="none is given"):
+        Secret(parts, b"n" * 32, is_given=False).restore(value)
