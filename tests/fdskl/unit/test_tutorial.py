@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -11,7 +12,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 import pytest
+from command_line import run_command
 
 from streamfl.fdskl.config import FdsklSettings
 from streamfl.fdskl.worker import FdsklWorker
@@ -142,3 +145,26 @@ def test_history_is_learnt_from_and_the_stream_is_predicted_from_both(customers:
     assert right >= 0.8
     for worker in workers:
         worker.close()
+
+
+@pytest.mark.parametrize("name", ["bank", "shop"])
+def test_the_command_that_says_whether_it_is_worth_it_runs(
+    name: str,
+    customers: list[dict[str, float]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Protects the first thing that is tried: the command of the page takes either party's file as it stands there, without a
+    broker, and says what each party is worth.
+    """
+    pd.DataFrame(customers).to_csv(tmp_path / "history.csv", index=False)
+    (tmp_path / "bank.toml").write_text(FILES[("bank", "shop").index(name)])
+    (command,) = re.findall(r"^    streamfl (simulate .*)$", PAGE, re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    code, out, error = run_command(monkeypatch, capsys, *shlex.split(command), "--format", "json")
+    assert code == 0, error
+    found = json.loads(out)
+    assert found["active"] == "bank"
+    assert found["accuracy"] > 0.8
+    assert all(found["absent"][party]["accuracy"] < found["accuracy"] - 0.1 for party in ("bank", "shop"))
