@@ -32,7 +32,7 @@ def federation(learning: dict[str, Any], epochs: int) -> tuple[KernelFederation,
             "labels": {"topic": "labels", "label": "y"},
             "learning": learning,
             "aggregation": {"circle_bits": 64},
-            "standardisation": {"columns": False},
+            "standardisation": {"columns": False, "transform": "none"},
         }
     )
     found = KernelFederation(settings, inputs, COLUMNS, labels)
