@@ -191,11 +191,6 @@ def _sign(label: float) -> float:
     return 2.0 * label - 1.0
 
 
-def _entity(message: Any) -> str:
-    name: str = message.client
-    return name
-
-
 def _sender(message: Any) -> str:
     name: str = message.sender
     return name

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from streamfl.fdskl.contributions import Contributions, numbers_of
 from streamfl.fdskl.figures import WorkerFigures
 from streamfl.fdskl.heard_rounds import HeardRounds
-from streamfl.fdskl.masks import checked
+from streamfl.fdskl.masks import CHECK_WORDS, checked
 from streamfl.fdskl.messages import (
     CARRIED_BYTES,
     DISTANCES,
@@ -284,7 +284,7 @@ class Sums:
         count, dtype = numbers_of(announced, self._settings.bits)
         if stage == SUM:
             return count, dtype
-        return len(self.contributions.own_masks(announced, stage - OFF)), dtype
+        return int((self.contributions.owners(announced) == stage - OFF).sum()) + CHECK_WORDS, dtype
 
     def _add(self, key: Key, pending: PendingSum, message: PartialSum) -> None:
         if message.stage not in self._stages(pending):

@@ -8,18 +8,21 @@ the option was not given.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing
 from streamfl.settings import RoleSettings
 
-__all__ = ["Asked", "Demo", "Replayed", "Report", "Rows", "Simulation", "Source", "write_arrays"]
+__all__ = ["Asked", "Demo", "Replayed", "Report", "Rows", "Simulation", "Source", "progress_bar", "write_arrays"]
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,18 @@ Demo = Callable[[Path, int], Report]
 
 Source = Callable[..., Rows]
 """The records that a role reads from its users: ``source(asked, *, own options)``."""
+
+
+@contextmanager
+def progress_bar(of: str) -> Iterator[Callable[[float], None]]:
+    """A bar on stderr, gone in the end. It gives a function that is told which share is done, 0 to 1.
+
+    of: what is being worked off.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(of, total=1.0)
+        yield lambda share: bar.update(task, completed=share)
 
 
 def write_arrays(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

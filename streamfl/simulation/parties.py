@@ -27,6 +27,7 @@ __all__ = [
     "OnlineOption",
     "SplitOption",
     "TestFractionOption",
+    "check_delay",
     "delays_of",
     "split_columns",
 ]
@@ -120,6 +121,12 @@ def delays_of(text: str | None, distribution: DelayDistribution, parties: Sequen
                 f"--delays {party}={value}: a positive number of seconds, {SHORTEST_DELAY:g} to {LONGEST_DELAY:,}, is expected"
             )
     return [Delay(mean, distribution.value) for mean in means.values()]
+
+
+def check_delay(option: str, seconds: float | None) -> None:
+    """ConfigurationError unless an option's virtual seconds, if any, can be a delay."""
+    if seconds is not None and not 0 <= seconds <= LONGEST_DELAY:
+        raise ConfigurationError(f"{option} {seconds:g}: a number of seconds, 0 to {LONGEST_DELAY:,}, is expected")
 
 
 def _pairs(option: str, text: str, parties: Sequence[str]) -> list[tuple[str, str]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from streamfl.seeding import rng_for
 from streamfl.simulation.parties import TEST_FRACTION, split_columns
 from streamfl.simulation.tables import input_names, numbers, read_data, unread_columns
 
-__all__ = ["DealtTable", "VerticalFigures", "VerticalTable", "checked_options", "deal_table", "epoch_orders"]
+__all__ = ["DealtTable", "VerticalFigures", "VerticalTable", "checked_options", "deal_table", "epoch_orders", "measured_rows"]
 
 FEWEST_ROWS = 2
 
@@ -117,6 +118,17 @@ def deal_table(location: str, label: str, split: str, parties: Sequence[str], fr
         labels = (labels - label_range[0]) / (label_range[1] - label_range[0])
     parts = [inputs[:, [used.index(name) for name in names]] for names in own]
     return DealtTable(VerticalTable(parts, labels, test), own, label_range, int((~present).sum()))
+
+
+def measured_rows(measured: Iterable[tuple[str, Mapping[str, Any] | None]]) -> Iterator[tuple[str, str]]:
+    """Accuracy, AUC and MSE of each that has them, ready to print.
+
+    measured: of what, and the figures; None: nothing was measured.
+    """
+    for title, figures in measured:
+        for text, name in (("Accuracy", "accuracy"), ("AUC", "auc"), ("MSE", "mse")):
+            if figures is not None and figures[name] is not None:
+                yield f"{text}, {title}", f"{figures[name]:.4f}"
 
 
 def epoch_orders(seed: int, entities: int, epochs: int | None) -> NDArray[np.int64]:

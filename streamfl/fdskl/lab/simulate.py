@@ -10,27 +10,24 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from pydantic import model_validator
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from streamfl.console import say
 from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.lab.run import KernelOutcome, run_kernel
 from streamfl.records.samples import DataError
-from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing
 from streamfl.settings import load_settings
-from streamfl.simulation.laboratory import Asked, Report
+from streamfl.simulation.laboratory import Asked, Report, progress_bar
 from streamfl.simulation.parties import (
-    LONGEST_DELAY,
     EpochsOption,
     LabelDelayOption,
     NetworkDelayOption,
     OnlineOption,
     SplitOption,
     TestFractionOption,
+    check_delay,
 )
-from streamfl.simulation.vertical import DealtTable, VerticalTable, checked_options, deal_table
+from streamfl.simulation.vertical import DealtTable, VerticalTable, checked_options, deal_table, measured_rows
 
 __all__ = ["kernel_rows", "run_with_bar", "simulate"]
 
@@ -59,8 +56,7 @@ def simulate(
     settings = _read(asked.config, asked.label, active, asked.seed)
     names = settings.federation.parties
     split, fraction = checked_options(names, split, epochs, online, label_delay, test_fraction)
-    if network_delay is not None and not 0 <= network_delay <= LONGEST_DELAY:
-        raise ConfigurationError(f"--network-delay {network_delay:g}: a number of seconds, 0 to {LONGEST_DELAY:,}, is expected")
+    check_delay("--network-delay", network_delay)
     square = settings.learning.loss == "square"
     dealt = deal_table(asked.data, asked.label, split, names, fraction, square)
     dealt = _as_classes(dealt, asked, settings)
@@ -95,9 +91,7 @@ def run_with_bar(
     overheard: Callable[[Outgoing], None] | None = None,
 ) -> KernelOutcome:
     """Run the federation, with a bar on stderr."""
-    shown = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"), TimeRemainingColumn())
-    with Progress(*shown, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("labels", total=1.0)
+    with progress_bar("labels") as watch:
         return run_kernel(
             settings,
             table,
@@ -107,7 +101,7 @@ def run_with_bar(
             network_delay=network_delay,
             trace=trace,
             overheard=overheard,
-            watch=lambda share: bar.update(task, completed=share),
+            watch=watch,
         )
 
 
@@ -115,14 +109,13 @@ def kernel_rows(outcome: KernelOutcome) -> list[tuple[str, str]]:
     """What was measured and its value, ready to print."""
     summary = outcome.summary()
     rows = [("Entities", f"{outcome.entities:,} of {len(outcome.parties)} parties, {outcome.test_entities:,} more to measure on")]
-    for title, figures in (
-        ("test entities", summary),
-        ("before each label", summary["progressive"]),
-        *((f"test entities, {name} absent", figures) for name, figures in summary["absent"].items()),
-    ):
-        for text, name in (("Accuracy", "accuracy"), ("AUC", "auc"), ("MSE", "mse")):
-            if figures is not None and figures[name] is not None:
-                rows.append((f"{text}, {title}", f"{figures[name]:.4f}"))
+    rows += measured_rows(
+        (
+            ("test entities", summary),
+            ("before each label", summary["progressive"]),
+            *((f"test entities, {name} absent", figures) for name, figures in summary["absent"].items()),
+        )
+    )
     bandwidth = "not known yet" if outcome.bandwidth is None else f"{outcome.bandwidth:.4g}"
     rows += [
         ("Iterations", f"{outcome.iterations:,}"),

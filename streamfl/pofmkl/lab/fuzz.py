@@ -18,11 +18,10 @@ from streamfl.pofmkl.config import KernelsSection, PofmklSettings, UplinkSection
 from streamfl.pofmkl.messages import UPDATE, KernelParameters, decode_model
 from streamfl.pofmkl.publication import BOOK
 from streamfl.pofmkl.server import PofmklServer
-from streamfl.records.formats import format_named
 from streamfl.records.samples import SamplesSection
 from streamfl.role import Send, StateChange
 from streamfl.runtime.bus import Outgoing
-from streamfl.testing.fuzz.federations import Corpus, Fuzzed, some_of_each
+from streamfl.testing.fuzz.federations import Corpus, Fuzzed, some_of_each, users_message
 from streamfl.testing.fuzz.member import NOW, PARTITIONS, Member
 from streamfl.testing.fuzz.mutations import Message
 from streamfl.testing.fuzz.resumed import Run
@@ -102,8 +101,7 @@ def sample(federation: str, client: str, number: int, label: bool = True) -> Mes
         content |= {"device": client, "id": number, **dict(zip(section.features, inputs, strict=True))}
     else:
         content |= {"x": inputs}
-    partition = sum(client.encode()) % len(PARTITIONS)
-    return Message("samples", client.encode(), format_named(section.format).encode(content), partition)
+    return users_message("samples", section.format, client, content)
 
 
 def label(federation: str, client: str, number: int) -> Message:
@@ -111,8 +109,7 @@ def label(federation: str, client: str, number: int) -> Message:
     section = settings(federation, "pofmkl-client").labels
     assert section is not None
     content = {"device": client, "id": number, "y": math.sin(number)}
-    partition = sum(client.encode()) % len(PARTITIONS)
-    return Message("labels", client.encode(), format_named(section.format).encode(content), partition)
+    return users_message("labels", section.format, client, content)
 
 
 def record(federation: str) -> list[Message]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import msgspec
@@ -23,7 +23,7 @@ from streamfl.simulation.faults.schedule import BEGIN, Killed, Scheduler
 from streamfl.simulation.faults.slow_pool import SlowPool
 from streamfl.simulation.faults.staying import GONE, Staying
 
-__all__ = ["CheckFailed", "Federation", "Reading", "Shape", "Verdict", "run"]
+__all__ = ["CheckFailed", "Federation", "Reading", "Shape", "Verdict", "run", "topics_of"]
 
 # Virtual seconds within which everything has to be done once nothing fails any more.
 PATIENCE = 150.0
@@ -140,6 +140,12 @@ class Shape(Protocol):
 
         last: whether the records of :attr:`last` were written.
         """
+
+
+def topics_of(members: Iterable[RoleSettings], partitions: int) -> list[TopicSpec]:
+    """The topics of members that need the same number of partitions of all, each topic once."""
+    specs = {spec.name: spec for settings in members for spec in find_kind(settings.role.kind).topics(settings)}
+    return [replace(spec, partitions=partitions) for spec in specs.values()]
 
 
 def _mended(chosen: Shape) -> set[str]:

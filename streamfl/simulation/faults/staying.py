@@ -13,7 +13,7 @@ import numpy as np
 
 from streamfl.runtime.bus import TopicPartition
 
-__all__ = ["DEAF", "GONE", "MUTE", "Staying", "of_a_process"]
+__all__ = ["DEAF", "GONE", "MUTE", "Staying", "of_a_process", "with_a_process_left"]
 
 # Deaf: it is heard, but hears nothing. Mute: it hears, but is not heard, so it can ask for nothing. Gone: it has ended.
 DEAF, MUTE, GONE = "hears nothing", "is not heard", "never comes back"
@@ -36,6 +36,12 @@ class Staying:
 
     def __str__(self) -> str:
         return f"stays: {self.what}"
+
+
+def with_a_process_left(workers: Mapping[str, int], staying: Staying | None) -> list[str]:
+    """The members of which not every process is concerned. workers: by member, how many processes it has."""
+    gone = set() if staying is None else staying.processes.keys()
+    return [name for name, count in workers.items() if not {f"{name}-{number}" for number in range(count)} <= gone]
 
 
 def of_a_process(draws: np.random.Generator, at: float, members: Sequence[str]) -> Staying:

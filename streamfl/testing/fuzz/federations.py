@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
+from typing import Any
 
+from streamfl.records.formats import format_named
+from streamfl.testing.fuzz.member import PARTITIONS
 from streamfl.testing.fuzz.mutations import Message
 from streamfl.testing.fuzz.targets import Target
 
-__all__ = ["Corpus", "Fuzzed", "some_of_each"]
+__all__ = ["Corpus", "Fuzzed", "partition_of", "some_of_each", "users_message"]
 
 KEPT = 12
 
@@ -59,6 +62,16 @@ class Fuzzed:
     federations: Sequence[str]
     record: Callable[[str], Sequence[Message]]
     targets: Callable[[Random], Mapping[str, Callable[[str], Target]]]
+
+
+def partition_of(name: str) -> int:
+    """Where everything of a client or an entity lies."""
+    return sum(name.encode()) % len(PARTITIONS)
+
+
+def users_message(channel: str, format: str, name: str, content: Mapping[str, Any]) -> Message:
+    """What the federation's users write of a client or an entity, under its name."""
+    return Message(channel, name.encode(), format_named(format).encode(dict(content)), partition_of(name))
 
 
 def some_of_each(found: Iterable[Message]) -> list[Message]:

@@ -16,11 +16,10 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
-from streamfl.records.formats import format_named
 from streamfl.role import PeerError, Rejection, Send, receive_at_once
 from streamfl.runtime.bus import Outgoing
-from streamfl.testing.fuzz.federations import Corpus, Fuzzed, some_of_each
-from streamfl.testing.fuzz.member import NOW, PARTITIONS, Member
+from streamfl.testing.fuzz.federations import Corpus, Fuzzed, partition_of, some_of_each, users_message
+from streamfl.testing.fuzz.member import NOW, Member
 from streamfl.testing.fuzz.mutations import Message
 from streamfl.testing.fuzz.resumed import Run
 from streamfl.testing.fuzz.targets import Decoder, Restored, RoleTarget, Target
@@ -159,13 +158,7 @@ def label(federation: str, entity: str, number: int) -> Message:
 
 
 def _users(format: str, channel: str, field: str | None, entity: str, content: dict[str, Any]) -> Message:
-    named = content if field is None else {field: entity, **content}
-    return Message(channel, entity.encode(), format_named(format).encode(named), partition_of(entity))
-
-
-def partition_of(entity: str) -> int:
-    """Where everything of an entity lies."""
-    return sum(entity.encode()) % len(PARTITIONS)
+    return users_message(channel, format, entity, content if field is None else {field: entity, **content})
 
 
 def record(federation: str) -> list[Message]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -13,14 +13,13 @@ import msgspec
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.role import Record, TopicSpec
 from streamfl.runtime.bus import Bus
-from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection, RoleSettings
 from streamfl.simulation.faults.chances import Rates, drawn_rates
-from streamfl.simulation.faults.federation import Reading
+from streamfl.simulation.faults.federation import Reading, topics_of
 from streamfl.simulation.faults.said import Sent, require, sent
-from streamfl.simulation.faults.staying import Staying
+from streamfl.simulation.faults.staying import Staying, with_a_process_left
 from streamfl.vafl.config import COORDINATOR, PARTY, VaflSettings
 from streamfl.vafl.coordinator import VaflCoordinator
 from streamfl.vafl.messages import REPLY
@@ -117,17 +116,11 @@ class VaflScenario:
 
     @property
     def topics(self) -> Sequence[TopicSpec]:
-        specs: dict[str, TopicSpec] = {}
-        for _, settings in self.members.values():
-            for spec in find_kind(settings.role.kind).topics(settings):
-                specs[spec.name] = replace(spec, partitions=self.partitions)
-        return list(specs.values())
+        return topics_of((settings for _, settings in self.members.values()), self.partitions)
 
     @property
     def tasks(self) -> int:
-        gone = set() if self.staying is None else self.staying.processes.keys()
-        present = [name for name, count in self.workers.items() if not {f"{name}-{n}" for n in range(count)} <= gone]
-        return self.partitions * len(present)
+        return self.partitions * len(with_a_process_left(self.workers, self.staying))
 
     def prepare(self, worker: Worker) -> None:
         """Nothing."""

@@ -11,16 +11,12 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from streamfl.console import say
 from streamfl.records.samples import DataError
-from streamfl.role import ConfigurationError
 from streamfl.settings import load_settings
-from streamfl.simulation.laboratory import Asked, Report
+from streamfl.simulation.laboratory import Asked, Report, progress_bar
 from streamfl.simulation.parties import (
-    LONGEST_DELAY,
     Delay,
     DelayDistribution,
     DelayDistributionOption,
@@ -31,9 +27,10 @@ from streamfl.simulation.parties import (
     OnlineOption,
     SplitOption,
     TestFractionOption,
+    check_delay,
     delays_of,
 )
-from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table
+from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table, measured_rows
 from streamfl.vafl.config import COORDINATOR, VaflSettings
 from streamfl.vafl.lab.run import VerticalOutcome, run_vertical
 from streamfl.vafl.models import output_loss
@@ -63,8 +60,7 @@ def simulate(
     split, fraction = checked_options(names, split, epochs, online, label_delay, test_fraction)
     own_delays = delays_of(delays, delay_distribution or DelayDistribution.CONSTANT, names)
     for option, value in (("--network-delay", network_delay), ("--coordinator-delay", coordinator_delay)):
-        if value is not None and not 0 <= value <= LONGEST_DELAY:
-            raise ConfigurationError(f"{option} {value:g}: a number of seconds, 0 to {LONGEST_DELAY:,}, is expected")
+        check_delay(option, value)
     table, scales, dropped = _table(settings, asked.data, asked.label, split, fraction)
     if dropped:
         say(f"{dropped} rows have no number in some column and are left out")
@@ -106,9 +102,7 @@ def run_with_bar(
     coordinator_delay: float = 0.0,
 ) -> VerticalOutcome:
     """Run the federation, with a bar on stderr."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("entities", total=1.0)
+    with progress_bar("entities") as watch:
         return run_vertical(
             settings,
             table,
@@ -118,7 +112,7 @@ def run_with_bar(
             epochs=epochs,
             label_delay=label_delay,
             trace=trace,
-            watch=lambda share: bar.update(task, completed=share),
+            watch=watch,
         )
 
 
@@ -126,15 +120,14 @@ def vertical_rows(outcome: VerticalOutcome) -> list[tuple[str, str]]:
     """What was measured and its value, ready to print."""
     summary = outcome.summary()
     rows = [("Entities", f"{outcome.entities:,} of {len(outcome.parties)} parties, {outcome.test_entities:,} more to measure on")]
-    for title, figures in (
-        ("test entities", summary),
-        ("test entities, embeddings with noise", summary["noisy"]),
-        ("before each label", summary["progressive"]),
-        *((f"test entities, {name} absent", figures) for name, figures in summary["absent"].items()),
-    ):
-        for text, name in (("Accuracy", "accuracy"), ("AUC", "auc"), ("MSE", "mse")):
-            if figures is not None and figures[name] is not None:
-                rows.append((f"{text}, {title}", f"{figures[name]:.4f}"))
+    rows += measured_rows(
+        (
+            ("test entities", summary),
+            ("test entities, embeddings with noise", summary["noisy"]),
+            ("before each label", summary["progressive"]),
+            *((f"test entities, {name} absent", figures) for name, figures in summary["absent"].items()),
+        )
+    )
     rows += [
         ("Virtual time", f"{outcome.seconds:,.1f} s"),
         ("Embeddings sent", f"{summary['uploads']:,}, {summary['uplink_bytes']:,} bytes"),
