@@ -153,8 +153,11 @@ class Broker:
             )
             text += "".join(f"{name}={value}\n" for name, value in self._properties.items())
             self._settings(node).write_text(text)
-            command = [*storage, "format", "-t", identifier, "-c", str(self._settings(node))]
-            subprocess.run(command, check=True, capture_output=True)
+            # One word: an identifier that begins with "-", as one in 64 does, would be read as an option.
+            command = [*storage, "format", f"--cluster-id={identifier}", "-c", str(self._settings(node))]
+            said = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            if said.returncode:
+                raise RuntimeError(f"the broker's storage could not be prepared: {said.stdout}")
         self.start()
         return self
 
