@@ -32,6 +32,8 @@ from streamfl.wire import Codec, fingerprint
 
 __all__ = ["ROLES"]
 
+# What is remembered of the columns altogether is one record, of up to 32 bytes a column.
+MOST_COLUMNS = 25_000
 _SMALL_SEGMENTS = {"segment.bytes": "67108864"}
 # What each party hears: from whom comes below.
 _INBOXES: Mapping[str, Codec[Any]] = {"incarnations": INCARNATION, "rounds": ROUND, "sums": PARTIAL_SUM, "revisions": REVISION}
@@ -98,6 +100,11 @@ def _build(settings: FdsklSettings) -> FdsklWorker:
     federation, aggregated, alignment = settings.federation, settings.aggregation, settings.alignment
     name, samples = _own(settings), _samples(settings)
     dimension = SampleReader(samples.samples).dimension
+    if dimension > MOST_COLUMNS:
+        raise ConfigurationError(
+            f"samples.features: {dimension:,} columns: what is remembered of all together is one record, so at most "
+            f"{MOST_COLUMNS:,} are expected"
+        )
     given = None if aggregated.secret_file is None else read_secret(aggregated.secret_file, "aggregation.secret_file")
     worker = WorkerSettings(
         federation=federation.name,

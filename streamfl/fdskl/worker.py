@@ -59,6 +59,11 @@ class FdsklWorker:
         self._actives: dict[int, ActivePartition] = {}
 
     @property
+    def fingerprint(self) -> int:
+        """Of the settings that all members have to share."""
+        return self.settings.fingerprint
+
+    @property
     def wake_at(self) -> float | None:
         times = [
             self._silence.wake_at,
