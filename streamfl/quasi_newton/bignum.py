@@ -27,7 +27,7 @@ __all__ = [
     "to_bytes",
 ]
 
-NOT_INSTALLED = "phe and gmpy2 are needed for encryption = \"paillier\": pip install 'streamfl[paillier]'"
+NOT_INSTALLED = "phe and gmpy2 are not installed: pip install 'streamfl[paillier]'"
 
 try:
     import gmpy2
