@@ -1,0 +1,1 @@
+"""Quasi-Newton: what its encryption costs."""
