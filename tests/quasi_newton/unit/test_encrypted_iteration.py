@@ -1,4 +1,4 @@
-"""An iteration through all modules: three hosts and a guest, at the bounds, through bytes and envelopes; integers are the oracle."""
+"""An iteration through all modules: three hosts and a guest at their bounds, through bytes and envelopes, against integers."""
 
 from __future__ import annotations
 
