@@ -89,7 +89,7 @@ class ActivePartition:
         self.forecasts = Forecasts(partition.parts, settings.expiry, settings.limit, figures.forgotten)
         self.labelled = LabelledEntities(partition.parts, max(learning.window, learning.block_instances))
         self.model = KernelModel(partition.parts, learning.block_features, learning.features_limit)
-        self.cache = FeatureCache(self.model.limit, learning.cache_bytes)
+        self.cache = FeatureCache(self.model.block, self.model.limit, learning.cache_bytes)
         self.rounds = Rounds(settings.rounds_in_flight)
         self._iteration: BandwidthSearch | NewtonIteration | SgdIteration | None = None
         # Entities that were asked for, and of which a party has new columns since.

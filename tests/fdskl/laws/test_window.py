@@ -9,6 +9,10 @@ import pytest
 from fdskl.laws.closed_loop import ClosedLoop
 from fdskl.makers import settings_of
 
+from streamfl.fdskl.active import ActivePartition
+from streamfl.fdskl.newton_iteration import NewtonIteration
+from streamfl.fdskl.rounds import Question, Rounds
+
 LEARNING = {"window": 30, "block_instances": 6, "block_features": 4, "features_limit": 24, "visits": 2}
 ENTITIES = 60
 
@@ -61,3 +65,35 @@ def test_a_restart_leaves_the_window_as_it_was(restarts: dict[int, int], learnin
     outputs = stayed.labelled.outputs_of(entities)
     assert np.std(outputs[~np.isnan(outputs)]) > 0.1
     np.testing.assert_allclose(restarted.labelled.outputs_of(entities), outputs, rtol=1e-4, atol=1e-4)
+
+
+def test_after_a_restart_features_are_asked_for_once_and_not_in_each_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects traffic: what is in memory no more comes back into it as the blocks have their turn, and then as little is asked for
+    as if nobody had stopped.
+    """
+    asked: list[int] = []
+    want = Rounds.want
+
+    def counted(self: Rounds, question: Question) -> None:
+        if isinstance(question.wanting, NewtonIteration):
+            asked[-1] += len(question.entities) * sum(one.count for one in question.ranges)
+        want(self, question)
+
+    def begun(self: ActivePartition) -> Any:
+        asked.append(0)
+        return real(self)
+
+    real = ActivePartition._next_iteration
+    monkeypatch.setattr(Rounds, "want", counted)
+    monkeypatch.setattr(ActivePartition, "_next_iteration", begun)
+    totals = []
+    for restarts in ({}, {27: 0}):
+        learnt(restarts)
+        totals.append(asked[:])
+        asked.clear()
+    stayed, restarted = totals
+    # Three iterations fill the model, and three more visit each of its blocks.
+    at = next(place for place, (one, other) in enumerate(zip(stayed, restarted, strict=True)) if one != other)
+    assert sum(restarted[at : at + 3]) > sum(stayed[at : at + 3])
+    assert restarted[at + 3 :] == stayed[at + 3 :]
+    assert len(stayed) > at + 4
