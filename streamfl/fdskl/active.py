@@ -271,6 +271,8 @@ class ActivePartition:
             self._iteration = None
         if self._iteration is not None or not self.is_due or not self._partition.standardisation.frozen:
             return False
+        if self.model.keep_to_limit():
+            self.labelled.forget_outputs_but([])
         self._iteration = self._next_iteration()
         for question in self._iteration.questions():
             self.rounds.want(question)
