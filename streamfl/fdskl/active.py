@@ -89,14 +89,14 @@ class ActivePartition:
         self.forecasts = Forecasts(partition.parts, settings.expiry, settings.limit, figures.forgotten)
         self.labelled = LabelledEntities(partition.parts, max(learning.window, learning.block_instances))
         self.model = KernelModel(partition.parts, learning.block_features, learning.features_limit)
-        self.cache = FeatureCache(self.model.limit, learning.cache_bytes)
+        self.cache = FeatureCache(self.model.block, self.model.limit, learning.cache_bytes)
         self.rounds = Rounds(settings.rounds_in_flight)
         self._iteration: BandwidthSearch | NewtonIteration | SgdIteration | None = None
         # Entities that were asked for, and of which a party has new columns since.
         self._again: set[str] = set()
         self._sends: list[Send] = []
         self._last_now = 0.0
-        self._is_going_on = self._is_behind = False
+        self._is_going_on = self._is_behind = self._has_said_so = False
         partition.sums.collector = self
 
     # ---- what comes in
@@ -148,8 +148,8 @@ class ActivePartition:
         if since is not None and since + self._active.linger <= now:
             self._gather(full_only=False)
         self.forecasts.expire(now)
-        if (at := self._freezes_at) is not None and at <= now:
-            self._partition.standardisation.freeze()
+        if (at := self._freezes_at) is not None:
+            self._wait_for_entities(at, now)
         self._again = {entity for entity in self._again if self.forecasts.get(entity) is not None}
 
     def set_back(self, now: float) -> None:
@@ -177,6 +177,19 @@ class ActivePartition:
         """When fewer entities than are wanted have to do to standardise columns by: the first iteration waits for them."""
         standardisation = self._partition.standardisation
         return None if standardisation.frozen or not self.is_due else standardisation.waits_until
+
+    def _wait_for_entities(self, until: float, now: float) -> None:
+        standardisation = self._partition.standardisation
+        if until <= now:
+            standardisation.freeze()
+        elif not self._has_said_so:
+            self._has_said_so = True
+            self._partition.notices.say(
+                "first_entities",
+                f"learning begins once {self._settings.first_entities} samples were seen in a partition, which columns are "
+                f"standardised by, or none came for {self._settings.reply_seconds:g} s; there are {standardisation.seen}. To begin "
+                "with fewer, lower standardisation.first_entities",
+            )
 
     # ---- what rounds come to
 
@@ -271,6 +284,8 @@ class ActivePartition:
             self._iteration = None
         if self._iteration is not None or not self.is_due or not self._partition.standardisation.frozen:
             return False
+        if self.model.keep_to_limit():
+            self.labelled.forget_outputs_but([])
         self._iteration = self._next_iteration()
         for question in self._iteration.questions():
             self.rounds.want(question)

@@ -44,6 +44,7 @@ class WorkerPartition:
         self._settings = settings
         self.partition = partition
         self._figures = figures
+        self.notices = notices
         self.parts = ChangedParts()
         count = len(settings.columns)
         self.peers = Peers(self.parts, settings.parties, settings.own, settings.entropy)
