@@ -148,6 +148,8 @@ class ActivePartition:
         if since is not None and since + self._active.linger <= now:
             self._gather(full_only=False)
         self.forecasts.expire(now)
+        if (at := self._freezes_at) is not None and at <= now:
+            self._partition.standardisation.freeze()
         self._again = {entity for entity in self._again if self.forecasts.get(entity) is not None}
 
     def set_back(self, now: float) -> None:
@@ -158,7 +160,7 @@ class ActivePartition:
     def wake_at(self) -> float | None:
         since = self.forecasts.gathered_since
         behind = self._last_now if self._is_behind else None
-        times = [self.forecasts.wake_at, None if since is None else since + self._active.linger, behind]
+        times = [self.forecasts.wake_at, None if since is None else since + self._active.linger, behind, self._freezes_at]
         return min((at for at in times if at is not None), default=None)
 
     @property
@@ -169,6 +171,12 @@ class ActivePartition:
             return False
         known = self.model.bandwidth is not None or learning.bandwidth is not None
         return known or len(self.labelled) >= 2 * FEWEST_DISTANCES
+
+    @property
+    def _freezes_at(self) -> float | None:
+        """When fewer entities than are wanted have to do to standardise columns by: the first iteration waits for them."""
+        standardisation = self._partition.standardisation
+        return None if standardisation.frozen or not self.is_due else standardisation.waits_until
 
     # ---- what rounds come to
 
@@ -261,7 +269,7 @@ class ActivePartition:
             if not isinstance(self._iteration, BandwidthSearch):
                 self._figures.counts["iterations"] += 1
             self._iteration = None
-        if self._iteration is not None or not self.is_due:
+        if self._iteration is not None or not self.is_due or not self._partition.standardisation.frozen:
             return False
         self._iteration = self._next_iteration()
         for question in self._iteration.questions():

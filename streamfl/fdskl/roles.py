@@ -128,8 +128,8 @@ def _build(settings: FdsklSettings) -> FdsklWorker:
         limit=alignment.limit,
         features_limit=settings.learning.features_limit,
         standardise=settings.standardisation.columns,
-        transform=settings.standardisation.transform,
         first_entities=settings.standardisation.first_entities,
+        auto=settings.standardisation.transform == "auto",
         noise=_noise(settings, given),
         entropy=lambda: os.urandom(32),
     )

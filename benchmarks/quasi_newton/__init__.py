@@ -1,0 +1,1 @@
+"""Quasi-Newton: accuracy against the paper, and attacks on its privacy."""
