@@ -32,8 +32,8 @@ from streamfl.wire import Codec, fingerprint
 
 __all__ = ["ROLES"]
 
-# What is remembered of the columns altogether is one record, of up to 32 bytes a column.
-MOST_COLUMNS = 25_000
+# What is remembered of the columns altogether is one record, of 80 bytes a column.
+MOST_COLUMNS = 12_000
 _SMALL_SEGMENTS = {"segment.bytes": "67108864"}
 # What each party hears: from whom comes below.
 _INBOXES: Mapping[str, Codec[Any]] = {"incarnations": INCARNATION, "rounds": ROUND, "sums": PARTIAL_SUM, "revisions": REVISION}
