@@ -251,17 +251,10 @@ class ActivePartition:
         """An entity that was predicted has its label: score the prediction, and learn from the entity."""
         found = self.forecasts.get(entity)
         assert found is not None
-        self._score(found.output, label)
+        self._figures.score(found.output, label)
         current = found.version == self.model.version
         self.labelled.add(entity, label, found.output if current else float("nan"), found.parties)
         self.forecasts.forget(entity)
-
-    def _score(self, output: float, label: float) -> None:
-        figures, loss = self._figures, self._active.learning.loss
-        figures.counts["scored"] += 1
-        figures.loss += float(loss.value(output, label))
-        figures.squared_error += (output - label) ** 2
-        figures.right += (output >= 0) == (label > 0)
 
     def _next_iteration(self) -> BandwidthSearch | NewtonIteration | SgdIteration:
         learning = self._active.learning
