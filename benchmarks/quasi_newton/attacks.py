@@ -1,7 +1,7 @@
-"""``python -m benchmarks.quasi_newton.attacks``: what parties find out about labels and outputs from their own gradients, by trying.
+"""``python -m benchmarks.quasi_newton.attacks``: what parties find out about labels and outputs from gradients, by trying.
 
-A party is told X'D of every batch, over its own columns X, exactly; encryption does not change that. It knows its own outputs, so it
-has equations for what is left of D: the other parties' outputs, and the labels. With the attacks here it solves them.
+A party is told X'D of every batch, over its own columns X, exactly; encryption does not change that. It knows its own outputs, so
+it has equations for what is left of D: the other parties' outputs, and the labels. With the attacks here it solves them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ RIDGES = (1e-6, 1e-3, 1e-1, 1.0, 10.0)
 
 @dataclass(frozen=True)
 class Federation:
-    """A guest and a host with as many columns each. labels: -1 and +1. kept: rows that are there at first; the others come later."""
+    """A guest and a host with as many columns each.
+
+    labels: -1 and +1. kept: rows that are there at first; the others come later.
+    """
 
     guest: Floats
     host: Floats
@@ -41,7 +44,7 @@ class Federation:
 
 @dataclass(frozen=True)
 class Equations:
-    """What a party heard: by batch visited, its rows, X'D without the part of its own outputs, and in which visit of all."""
+    """What a party heard: by batch visited, its rows, and X'D without the part of its own outputs."""
 
     rows: list[NDArray[np.intp]]
     sums: list[Floats]
@@ -72,10 +75,12 @@ def heard(trace: Trace, inputs: Floats, party: int, numbers: Kinds) -> Equations
     return Equations(rows, sums)
 
 
-def fixed(federation: Federation, learning: Learning, retrainings: int = 3) -> list[Trace]:
+def fixed(federation: Federation, learning: Learning, retrainings: int = 3, repartition: bool = False) -> list[Trace]:
     """One partition for life: trained, and trained again when records have filled new batches, with a warm start.
 
     Rows that fill no batch wait. The oldest batch goes at each retraining.
+
+    repartition: the mutant that draws all batches anew at each retraining.
     """
     batches = FrozenBatches(learning.batch, seed=1)
     ends = np.linspace(federation.kept, len(federation.labels), retrainings + 1).astype(int)
@@ -84,7 +89,10 @@ def fixed(federation: Federation, learning: Learning, retrainings: int = 3) -> l
     for number, end in enumerate(ends):
         batches.add(str(row) for row in range(known, end))
         known = int(end)
-        if number:
+        if number and repartition:
+            batches = FrozenBatches(learning.batch, seed=1 + number)
+            batches.add(str(row) for row in range(known))
+        elif number:
             batches.expire(1)
         rows = np.array([[int(name) for name in batch] for batch in batches.batches.values()], dtype=np.intp)
         traces.append(_train(federation, learning, rows, traces[-1].model if traces else None))
@@ -196,6 +204,8 @@ def findings(batch: int = 100) -> Iterator[Finding]:
     yield Finding("labels, one epoch", label_auc(of_host(one), federation.host, federation.labels), "AUC, frozen batches")
     yield Finding("labels, first training", label_auc(of_host(traces[:1]), federation.host, federation.labels), "AUC, frozen")
     yield Finding("labels, three retrainings", label_auc(of_host(traces), federation.host, federation.labels), "AUC, frozen")
+    anew = of_host(fixed(federation, learning, repartition=True))
+    yield Finding("labels, three retrainings with new batches", label_auc(anew, federation.host, federation.labels), "AUC")
     for epochs in (6, 13, 20):
         equations = of_host(reshuffled(federation, learning, epochs))
         yield Finding(f"labels, {epochs} reshuffled epochs", label_auc(equations, federation.host, federation.labels), "AUC")

@@ -11,6 +11,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.quasi_newton.bins import bin_numbers, lower_ends
+
 __all__ = ["METHODS", "Method", "Preprocessing", "fit_preprocessing"]
 
 Floats = NDArray[np.float64]
@@ -49,11 +51,7 @@ class Preprocessing:
 
     def bins(self, rows: Floats) -> NDArray[np.intp]:
         """Of "quantile-bins", the bin of each number, (rows, columns)."""
-        numbers = np.empty(rows.shape, dtype=np.intp)
-        for column, edges in enumerate(self.edges):
-            found = np.searchsorted(edges, rows[:, column], side="right")
-            numbers[:, column] = np.where(np.isfinite(rows[:, column]), found, len(edges) + 1)
-        return numbers
+        return bin_numbers(rows, self.edges)
 
     def _changed(self, rows: Floats) -> Floats:
         """Before mean and deviation are taken off."""
@@ -79,7 +77,7 @@ def fit_preprocessing(
     """Fit to a party's own training rows.
 
     method: "none" only fills what is missing; "standardise" gives mean 0 and deviation 1. Before that, "clip" cuts the tails off,
-    "rank" takes each number's place in the distribution, "signed-log" sign(x) log(1 + |x|). "quantile-bins" gives each bin of about
+    "rank" takes the share of rows with smaller numbers, "signed-log" sign(x) log(1 + |x|). "quantile-bins" gives each bin of about
     equally many rows a column of 0 and 1.
     rows: (rows, columns); what is not finite is missing.
     ends: of "clip", the share of rows beyond each end.
@@ -113,11 +111,14 @@ def fit_preprocessing(
 
 
 def _knots(column: Floats) -> Floats:
-    """Distinct values with the middle of their ranks in [0, 1]; of a long column, its quantiles."""
+    """Distinct values with the share of rows below them, in [0, 1]; of a long column, its quantiles.
+
+    Of a count that is mostly 0, the middle of ranks would put the zeros next to the few that are more.
+    """
     if not len(column):
         return np.zeros((1, 2))
     values, counts = np.unique(column, return_counts=True)
-    places = (np.cumsum(counts) - counts / 2) / len(column)
+    places = (np.cumsum(counts) - counts) / len(column)
     if len(values) > MOST_KNOTS:
         chosen = np.unique(np.searchsorted(places, np.linspace(places[0], places[-1], MOST_KNOTS)).clip(max=len(values) - 1))
         values, places = values[chosen], places[chosen]
@@ -125,16 +126,11 @@ def _knots(column: Floats) -> Floats:
 
 
 def _bins(rows: Floats, present: list[Floats], bins: int, least: int) -> dict[str, object]:
-    edges, kept = [], []
-    for column, values in enumerate(present):
-        cuts = np.unique(np.quantile(values, np.arange(1, bins) / bins)) if len(values) else np.zeros(0)
-        # A lower end that is the smallest value would leave nothing beneath it.
-        cuts = cuts[cuts > values.min()] if len(values) else cuts
-        found = np.searchsorted(cuts, rows[:, column], side="right")
-        counts = np.bincount(np.where(np.isnan(rows[:, column]), len(cuts) + 1, found), minlength=len(cuts) + 2)
-        common = [number for number in range(len(cuts) + 2) if counts[number] >= least]
+    edges, kept = [lower_ends(values, bins, least) for values in present], []
+    for column, numbers in enumerate(bin_numbers(rows, edges).T):
+        counts = np.bincount(numbers, minlength=len(edges[column]) + 2)
+        common = [number for number in range(len(counts)) if counts[number] >= least]
         # The bins of a column add up to one: without the largest, what is left is independent.
         largest = max(common, key=lambda number: counts[number], default=None)
-        edges.append(cuts)
         kept.append([number for number in common if number != largest])
     return {"edges": edges, "kept": kept}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from streamfl.quasi_newton.bins import bin_numbers, lower_ends
 from streamfl.quasi_newton.evidence import fit_evidence
 from streamfl.quasi_newton.preprocessing import METHODS, Method, fit_preprocessing
 
@@ -69,6 +70,22 @@ def test_rare_bins_have_no_column_of_their_own(rows: Floats) -> None:
     assert fitted.kept[3] == []
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_bins_share_rows_and_none_is_rare(seed: int) -> None:
+    """Protects counts that are mostly 0: by quantiles all their rows would be in one bin, and the column would say nothing."""
+    random = np.random.default_rng(seed)
+    mostly_zero = random.poisson(0.08, 5000).astype(float)
+    assert lower_ends(mostly_zero, 6, 100)[0] == 1.0
+    even = random.normal(size=5000)
+    counts = np.bincount(bin_numbers(even[:, None], [lower_ends(even, 8, 10)])[:, 0])
+    assert (np.abs(counts[:8] - 625) <= 1).all()
+    for values in (mostly_zero, even, random.integers(0, 4, 5000).astype(float), np.ones(5000), np.zeros(0)):
+        ends = lower_ends(values, 8, 300)
+        assert (np.diff(ends) > 0).all()
+        if len(values):
+            assert np.bincount(np.searchsorted(ends, values, side="right")).min() >= 300
+
+
 def test_missing_numbers_become_the_median(rows: Floats) -> None:
     """Protects the mean from a filling that outliers move."""
     fitted = fit_preprocessing("none", rows)
@@ -80,6 +97,11 @@ def test_missing_numbers_become_the_median(rows: Floats) -> None:
 def test_a_host_needs_no_labels() -> None:
     """Protects the guest's labels: no unsupervised method can take any."""
     assert "labels" not in inspect.signature(fit_preprocessing).parameters
+
+
+def weight(good: int, bad: int, labels: Floats) -> float:
+    """Weight of evidence of a bin, with half a row added."""
+    return float(np.log((bad + 0.5) / ((labels > 0).sum() + 0.5)) - np.log((good + 0.5) / ((labels < 0).sum() + 0.5)))
 
 
 def test_evidence_is_the_log_of_the_labels_shares() -> None:
@@ -95,8 +117,7 @@ def test_evidence_is_the_log_of_the_labels_shares() -> None:
             inside = numbers[:, column] == number
             good, bad = (labels[inside] < 0).sum(), (labels[inside] > 0).sum()
             assert min(good, bad) >= 30
-            expected = np.log((bad + 0.5) / ((labels > 0).sum() + 0.5)) - np.log((good + 0.5) / ((labels < 0).sum() + 0.5))
-            np.testing.assert_allclose(values[inside, column], expected)
+            np.testing.assert_allclose(values[inside, column], weight(good, bad, labels))
     assert np.all(np.diff(fitted.values[0][: len(fitted.edges[0]) + 1]) > 0)
 
 
@@ -104,13 +125,16 @@ def test_bins_with_too_few_of_a_label_tell_nothing() -> None:
     """Protects few customers of one label: neighbours are joined, and what is still too few weighs 0."""
     random = np.random.default_rng(2)
     rows = random.normal(size=(1000, 1))
-    labels = np.where(rows[:, 0] > 1.2, 1.0, -1.0)
-    labels[:60] = 1.0
+    # Label -1 is rare above 0.3, so that what is left there is no bin of its own.
+    labels = np.where(rows[:, 0] > 0.3, 1.0, np.where(random.random(1000) < 0.4, 1.0, -1.0))
+    labels[:60] = -1.0
     rows[-5:] = np.nan
     fitted = fit_evidence(rows, labels, least=50)
-    numbers = fitted.bins(rows)[:, 0]
+    numbers, values = fitted.bins(rows)[:, 0], fitted.apply(rows)[:, 0]
     for number in range(len(fitted.edges[0]) + 1):
         inside = numbers == number
-        assert min((labels[inside] > 0).sum(), (labels[inside] < 0).sum()) >= 50
+        good, bad = (labels[inside] < 0).sum(), (labels[inside] > 0).sum()
+        assert min(good, bad) >= 50
+        np.testing.assert_allclose(values[inside], weight(good, bad, labels))
     assert fitted.values[0][-1] == 0.0
     assert not fit_evidence(rows[:80], labels[:80], least=50).apply(rows).any()
