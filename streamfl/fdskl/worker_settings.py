@@ -18,7 +18,7 @@ class WorkerSettings:
     federation: str
     parties: tuple[str, ...]
     own: int
-    root: int
+    actives: tuple[int, ...]
     fingerprint: int
     seed: int
     columns: tuple[str, ...]
@@ -45,3 +45,8 @@ class WorkerSettings:
     def name(self) -> str:
         """Of this party."""
         return self.parties[self.own]
+
+    @property
+    def root(self) -> int:
+        """The first active party, which predicts."""
+        return self.actives[0]
