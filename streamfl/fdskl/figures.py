@@ -48,7 +48,7 @@ class WorkerFigures:
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(COUNTS, 0)
-        self.abandoned = dict.fromkeys(("timeout", "incarnation", "masks", "displaced", "range", "version"), 0)
+        self.abandoned = dict.fromkeys(("timeout", "incarnation", "masks", "displaced", "version"), 0)
         self.ignored = dict.fromkeys(IGNORED, 0)
         self.forgotten = dict.fromkeys(("expired", "displaced"), 0)
 
@@ -57,7 +57,7 @@ class WorkerFigures:
         for name, text in COUNTS.items():
             yield Measurement(name, "counter", text, self.counts[name], (), name in HEADLINES)
         for reason, count in self.abandoned.items():
-            text = "Rounds given up: too slow, a party began anew, masks did not cancel, too many at once, f too large, old model"
+            text = "Rounds given up: too slow, a party began anew, masks did not cancel, too many at once, or an old model"
             yield Measurement("abandoned_rounds", "counter", text, count, (("reason", reason),), True)
         for reason, count in self.ignored.items():
             text = "Messages of others that changed nothing: they came again, too late, or of a life that is over"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.fdskl.asked_rounds import asked_by
-from streamfl.fdskl.contributions import LARGEST_PART, Contributions, numbers_of, opened_outputs
+from streamfl.fdskl.contributions import LARGEST_PART, Contributions, numbers_of
 from streamfl.fdskl.figures import WorkerFigures
 from streamfl.fdskl.heard_rounds import HeardRounds
 from streamfl.fdskl.masks import CHECK_WORDS, checked
@@ -39,6 +39,10 @@ __all__ = ["OFF", "SUM", "Collector", "Sums"]
 PENDING = 4
 # With mask = "paper" the masks of features that party p owns are summed in stage OFF + p.
 OFF = SUM + 1
+TOO_LARGE = (
+    f"a round is not answered, for this party's part of f is beyond {LARGEST_PART:g}: learning diverges. Take a smaller "
+    "learning.step or a larger learning.regularisation"
+)
 
 
 class Collector(Protocol):
@@ -254,7 +258,7 @@ class Sums:
             self._go_on(key, pending)
 
     def _put_own_part(self, key: Key, pending: PendingSum) -> bool:
-        """Returns False where there is none, and the round is given up."""
+        """Returns False where it is too large to be sent."""
         announced, settings = pending.announced, self._settings
         assert announced is not None
         rows, known = self._columns.rows(announced.entities)
@@ -266,7 +270,8 @@ class Sums:
             found = None if self.outputs is None else self.outputs.drop(key)
             standardised = np.zeros(len(known)) if found is None else found
             if not (np.abs(standardised) <= LARGEST_PART).all():
-                self.pending.give_up(key, "range")
+                # Whoever asks gives the round up when its time is over, and not at once: it would come again at once.
+                self._notices.say("range", TOO_LARGE)
                 return False
         else:
             self._figures.counts["imputed"] += int((~known).sum())
@@ -361,10 +366,6 @@ class Sums:
                 own = self.contributions.owners(pending.announced) == stage - OFF
                 total = total.reshape(len(pending.announced.entities), -1).copy()
                 total[:, own] -= masks[: int(own.sum())]
-        most = LARGEST_PART * len(self._settings.actives)
-        if pending.announced.purpose == OUTPUTS and not (np.abs(opened_outputs(total)) <= most).all():
-            self._given_up(key, pending, "range")
-            return
         self._figures.counts["sums_opened"] += 1
         assert self.collector is not None
         self.collector.complete(key, total.ravel(), sums.known)
@@ -378,7 +379,6 @@ class Sums:
             "incarnation": "a round was given up because a party began anew",
             "masks": "the masks of a round did not cancel: a part was damaged, or of another round. Its sum was not used",
             "displaced": "a round was given up because too many are under way: is a party below this one away?",
-            "range": f"a round was given up because f is beyond {LARGEST_PART:g}: learning diverges, take a smaller learning.step",
             "version": "a round was given up because it asks for a version of the model that is over. It is asked for anew",
         }
         self._notices.say(f"round_{reason}", texts[reason])

@@ -71,7 +71,9 @@ class KernelFederation:
         section = EntityLabelsSection(topic=LABELS, format="msgpack", label="y", label_range=label_range)
         federation = settings.federation
         self.bus.between = {f"{federation.name}.{name}.{kind}" for name in federation.parties for kind in BETWEEN}
-        self.bus.between.add(f"{federation.name}.turns")
+        # Of several active parties, each of which reads all of it.
+        self.bus.logs.add(f"{federation.name}.turns")
+        self.bus.between |= self.bus.logs
         # A secret is made up here, so none is read.
         aggregation = settings.aggregation.model_copy(update={"secret_file": None})
         self.workers: dict[str, Worker] = {}
