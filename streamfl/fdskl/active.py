@@ -5,14 +5,15 @@ FDSKL, Algorithm 1, worker l. Its coefficients never leave it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.fdskl.active_settings import ActiveSettings
 from streamfl.fdskl.contributions import features_of, opened_outputs
 from streamfl.fdskl.feature_cache import FeatureCache
 from streamfl.fdskl.figures import ActiveFigures
@@ -20,7 +21,6 @@ from streamfl.fdskl.forecasts import Forecasts
 from streamfl.fdskl.iteration import (
     FEWEST_DISTANCES,
     BandwidthSearch,
-    Learning,
     SgdIteration,
     SharedSgdIteration,
 )
@@ -36,31 +36,10 @@ from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.role import PeerError, Send
 from streamfl.wire import VERSION
 
-__all__ = ["ActivePartition", "ActiveSettings"]
+__all__ = ["ActivePartition"]
 
 # Iterations, or rounds, that are begun without looking up: more wait for a tick.
 MOST_TURNS = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class ActiveSettings:
-    """What only an active party is told.
-
-    encode: a prediction to the bytes that users read.
-    prediction_of: f to what users read of it: a probability, or a number in the label's own unit.
-    label_of: a label to what the loss takes; PeerError for one that it cannot take.
-    linger: seconds in which entities are gathered to be predicted together.
-    revise: whether an entity is predicted again when a party has new columns of it.
-    fingerprint: of what several active parties have to agree on.
-    """
-
-    learning: Learning
-    encode: Callable[[Prediction], bytes]
-    prediction_of: Callable[[float], float]
-    label_of: Callable[[float], float]
-    linger: float
-    revise: bool
-    fingerprint: int
 
 
 class _PredictionsWanted:
@@ -101,7 +80,7 @@ class ActivePartition:
         self.rounds = Rounds(settings.rounds_in_flight)
         # Where others are active too.
         several = len(settings.actives) > 1
-        self.shared = SharedModel(settings, active.fingerprint, partition, self.model, self.rounds) if several else None
+        self.shared = SharedModel(settings, active, partition, self.model, self.rounds) if several else None
         self._predicts = settings.own == settings.root
         self._iteration: BandwidthSearch | NewtonIteration | SgdIteration | None = None
         # Entities that were asked for, and of which a party has new columns since.
@@ -119,7 +98,11 @@ class ActivePartition:
             # Its label was of what it was before.
             self.labelled.forget(entity)
             self.cache.forget(entity)
-            if self._iteration is not None:
+            if isinstance(self._iteration, SgdIteration) and entity in self._iteration:
+                # It begins anew without the entity, as it would after a restart.
+                self.rounds.drop(self._iteration)
+                self._iteration = None
+            elif self._iteration is not None:
                 self._iteration.revised(entity)
         if self._predicts:
             self._want(entity, now)

@@ -108,6 +108,9 @@ class Iteration(ABC):
         self._revised: set[str] = set()
         self.ended = False
 
+    def __contains__(self, entity: str) -> bool:
+        return entity in self._places
+
     def revised(self, entity: str) -> None:
         """A party has new columns of the entity: what is computed of it here is not kept."""
         self._revised.add(entity)

@@ -141,6 +141,7 @@ class Turn(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True
     first: the first feature that is kept after it.
     bandwidth: of the kernel.
     decay: factor of all coefficients before it, 1 - gamma lambda.
+    signature: where members have keys; otherwise empty.
     """
 
     version: Version
@@ -152,6 +153,7 @@ class Turn(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True
     first: Count
     bandwidth: float
     decay: float
+    signature: bytes = b""
 
 
 class Prediction(msgspec.Struct, gc=False):

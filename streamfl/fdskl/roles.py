@@ -11,17 +11,19 @@ import msgspec
 import numpy as np
 from scipy.special import expit
 
-from streamfl.fdskl.active import ActiveSettings
+from streamfl.fdskl.active_settings import ActiveSettings
 from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.contributions import InputNoise, Kernel
 from streamfl.fdskl.iteration import Learning
 from streamfl.fdskl.losses import loss_named
-from streamfl.fdskl.messages import INCARNATION, PARTIAL_SUM, REVISION, ROUND, TURN
+from streamfl.fdskl.messages import INCARNATION, PARTIAL_SUM, REVISION, ROUND
 from streamfl.fdskl.pending_sums import STAGES
 from streamfl.fdskl.sums import OFF, SUM
 from streamfl.fdskl.topology import Aggregation, aggregation
+from streamfl.fdskl.turn_signing import decode_signed, signer
 from streamfl.fdskl.worker import FdsklWorker
 from streamfl.fdskl.worker_settings import WorkerSettings
+from streamfl.identity import load_identity
 from streamfl.made_with import MadeWith, by_key
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection
 from streamfl.records.labels import LabelReader
@@ -146,7 +148,7 @@ def _noise(settings: FdsklSettings, secret: bytes | None) -> InputNoise | None:
 
 
 def _active(settings: FdsklSettings) -> ActiveSettings:
-    learning = settings.learning
+    learning, log = settings.learning, _log(settings)
     loss = loss_named(learning.loss)
     low, high = _labels(settings).label_range
     return ActiveSettings(
@@ -177,6 +179,7 @@ def _active(settings: FdsklSettings) -> ActiveSettings:
         fingerprint=fingerprint(
             _fingerprint(settings), learning.loss, (low, high) if learning.loss == "square" else (), learning.block_features
         ),
+        sign=signer(None if log is None else load_identity(settings), log or ""),
     )
 
 
@@ -243,9 +246,8 @@ def _channels(settings: FdsklSettings) -> Channels:
     outputs = {f"{kind}/{to}": f"{federation}.{to}.{kind}" for kind, names in _said(settings).items() for to in names}
     receivers = {f"{kind}/{to}": Receiver(WORKER, to) for kind, names in _said(settings).items() for to in names}
     if log := _log(settings):
-        inputs["turns"] = Input(log, _decoder(TURN), makes_room=True, sender=Sender(WORKER, _sender))
+        inputs["turns"] = Input(log, decode_signed(load_identity(settings)), makes_room=True)
         outputs["turns"] = log
-        receivers["turns"] = Receiver(WORKER)
     return Channels(
         inputs=inputs,
         outputs=outputs | ({"predictions": f"{federation}.predictions"} if own == settings.federation.active_party else {}),

@@ -91,6 +91,7 @@ class Rounds:
     def drop(self, wanting: Wanting) -> None:
         """Nobody wants to know this any more: what waits is not asked, and what was asked is not asked again."""
         self._waiting = deque(one for one in self._waiting if one.wanting is not wanting)
+        self._outputs = deque(one for one in self._outputs if one.wanting is not wanting)
         self._asked = {key: one for key, one in self._asked.items() if one.wanting is not wanting}
 
     def _under_way(self, outputs: bool) -> int:

@@ -6,6 +6,7 @@ read. So each sees exactly those before it, and a version of the model is the nu
 
 from __future__ import annotations
 
+from streamfl.fdskl.active_settings import ActiveSettings
 from streamfl.fdskl.iteration import SharedSgdIteration
 from streamfl.fdskl.messages import TURN, Turn
 from streamfl.fdskl.model import KernelModel
@@ -25,16 +26,17 @@ ANOTHER_LEARNING = "another loss, label range or number of features an iteration
 class SharedModel:
     """One partition's.
 
-    settings: of the party. fingerprint: of what active parties have to agree on.
+    settings, active: of the party.
     partition: what it does as any party.
     model, rounds: this party's.
     """
 
     def __init__(
-        self, settings: WorkerSettings, fingerprint: int, partition: WorkerPartition, model: KernelModel, rounds: Rounds
+        self, settings: WorkerSettings, active: ActiveSettings, partition: WorkerPartition, model: KernelModel, rounds: Rounds
     ) -> None:
         self._settings = settings
-        self._fingerprint = fingerprint
+        self._fingerprint = active.fingerprint
+        self._sign = active.sign
         self._partition = partition
         self._model = model
         self.turns = Turns(partition.parts, settings.actives, settings.own)
@@ -81,4 +83,5 @@ class SharedModel:
         return self._said(Turn(VERSION, *own, True, before, first, model.bandwidth, iteration.decay))
 
     def _said(self, message: Turn) -> Send:
-        return Send("turns", None, TURN.encode(message), self._partition.partition)
+        partition = self._partition.partition
+        return Send("turns", None, TURN.encode(self._sign(message, partition)), partition)

@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from streamfl.fdskl.active import ActivePartition, ActiveSettings
+from streamfl.fdskl.active import ActivePartition
+from streamfl.fdskl.active_settings import ActiveSettings
 from streamfl.fdskl.figures import ActiveFigures, WorkerFigures
 from streamfl.fdskl.messages import ANOTHER, Incarnation, PartialSum, Revision, Round, Turn
 from streamfl.fdskl.worker_partition import WorkerPartition
