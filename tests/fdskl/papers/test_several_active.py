@@ -130,6 +130,22 @@ def test_several_active_parties_learn_what_one_would(active: Sequence[str], topo
     check_equals_the_oracle(federation)
 
 
+def test_workers_that_are_taken_up_by_others_learn_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    """Protects the worker's own way of it, with changelog and positions: any party ends in the middle of others' iterations."""
+    federation = made(("p2", "p0"))
+    names = list(federation.workers)
+    random = np.random.default_rng(2)
+
+    def restarts(_batch: int) -> None:
+        for _ in range(6):
+            federation.run(float(random.integers(1, 12)) / 1000)
+            federation.restart(names[int(random.integers(PARTIES))])
+
+    learn(federation, restarts)
+    check_equals_the_oracle(federation)
+    assert "given up because a party began anew" in caplog.text
+
+
 def test_the_paper_to_the_letter() -> None:
     """Protects B = R = 1, the paper's iteration, where every second feature is another party's."""
     federation = made(("p1", "p2"), learning={"block_instances": 1, "block_features": 1, "features_limit": 30})
