@@ -27,7 +27,16 @@ ACTIVE_COUNTS = {
     "rows_dropped": "Labelled entities left out because a party forgot their columns",
     "scored": "Labels of entities that had been predicted",
 }
-IGNORED = ("incarnation_again", "round_again", "old_incarnation", "late_sum", "sum_again", "wrong_early_sum", "revision_again")
+IGNORED = (
+    "incarnation_again",
+    "round_again",
+    "old_incarnation",
+    "late_sum",
+    "sum_again",
+    "wrong_early_sum",
+    "revision_again",
+    "turn_again",
+)
 HEADLINES = {"samples", "rounds", "predictions", "iterations", "labels"}
 
 
@@ -40,7 +49,7 @@ class WorkerFigures:
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(COUNTS, 0)
-        self.abandoned = dict.fromkeys(("timeout", "incarnation", "masks", "displaced"), 0)
+        self.abandoned = dict.fromkeys(("timeout", "incarnation", "masks", "displaced", "version"), 0)
         self.ignored = dict.fromkeys(IGNORED, 0)
         self.forgotten = dict.fromkeys(("expired", "displaced"), 0)
 
@@ -49,7 +58,7 @@ class WorkerFigures:
         for name, text in COUNTS.items():
             yield Measurement(name, "counter", text, self.counts[name], (), name in HEADLINES)
         for reason, count in self.abandoned.items():
-            text = "Rounds given up: too slow, a party began anew, masks did not cancel, or too many at once"
+            text = "Rounds given up: too slow, a party began anew, masks did not cancel, too many at once, or an old model"
             yield Measurement("abandoned_rounds", "counter", text, count, (("reason", reason),), True)
         for reason, count in self.ignored.items():
             text = "Messages of others that changed nothing: they came again, too late, or of a life that is over"

@@ -36,7 +36,7 @@ class KernelOutcome:
     final: on the test entities. absent: as final, when the party of this name knows none of them. progressive: of the last
     prediction of each entity that came before it was learnt from, None in epochs. history: on the test entities, over virtual time.
     iterations: of learning. features, features_dropped: that are kept, and that gave way. traffic: by kind, messages between
-    parties and their bytes. abandoned: rounds given up, by reason. forgotten: of the active party, by reason. parties: by name.
+    parties and their bytes. abandoned: rounds given up, by reason. forgotten: of active parties, by reason. parties: by name.
     bandwidth: of the kernel, None before it is known. trace: arrays by name, if they were asked for. regret: summed loss of the
     progressive predictions, less that of the better in hindsight of the model at the end and the best constant; None in epochs.
     """
@@ -73,7 +73,7 @@ class KernelOutcome:
             "progressive": None if self.progressive is None else _measures(self.progressive),
             "regret": self.regret,
             "virtual_seconds": self.seconds,
-            "active": federation.active_party,
+            "active": federation.active_party if len(federation.actives) == 1 else federation.active_parties,
             "iterations": self.iterations,
             "features": self.features,
             "features_dropped": self.features_dropped,
@@ -130,10 +130,10 @@ def run_kernel(
         history = [look()]
         size = settings.learning.block_instances
         if epochs is None:
-            shown = np.arange(count)
-            steps = _one_pass(federation, count, size, label_delay)
+            shown = by_learner(federation, np.arange(count)[np.newaxis], size)
+            steps = _one_pass(federation, count, size * len(shown), label_delay)
         else:
-            shown = shown_order(epoch_orders(settings.federation.seed, count, epochs), size)
+            shown = by_learner(federation, epoch_orders(settings.federation.seed, count, epochs), size)
             steps = _in_epochs(federation, shown, count, size)
         for share in steps:
             if share * LOOKS >= len(history):
@@ -146,9 +146,12 @@ def run_kernel(
                 "learning.regularisation"
             )
         history.append(final)
-        names, active = settings.federation.parties, settings.federation.active_party
+        names, actives = settings.federation.parties, settings.federation.active_parties
         model = federation.held.model
-        iterations = int(federation.figure(active, "iterations"))
+
+        def figure(name: str) -> int:
+            return sum(int(federation.figure(active, name)) for active in actives)
+
         return KernelOutcome(
             settings=settings,
             entities=count,
@@ -159,17 +162,17 @@ def run_kernel(
             progressive=_progressive(federation, labels, loss) if epochs is None else None,
             regret=_regret(federation, inputs, labels, loss) if epochs is None else None,
             history=history,
-            iterations=iterations,
+            iterations=figure("iterations"),
             features=model.kept,
             features_dropped=model.dropped,
-            rounds=int(federation.figure(active, "rounds_announced")),
+            rounds=figure("rounds_announced"),
             traffic={kind: asdict(federation.traffic(kind)) for kind in BETWEEN},
-            abandoned=_by_reason(federation, active, "abandoned_rounds"),
-            forgotten=_by_reason(federation, active, "forgotten_forecasts"),
-            rows_dropped=int(federation.figure(active, "rows_dropped")),
+            abandoned=_by_reason(federation, "abandoned_rounds"),
+            forgotten=_by_reason(federation, "forgotten_forecasts"),
+            rows_dropped=figure("rows_dropped"),
             parties={name: _party_figures(federation, name) for name in names},
             bandwidth=model.bandwidth,
-            trace=trace_of(federation, table, shown, iterations) if trace else {},
+            trace=trace_of(federation, table, shown) if trace else {},
         )
 
 
@@ -203,11 +206,23 @@ def shown_order(orders: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     return shown
 
 
-def _in_epochs(federation: KernelFederation, shown: NDArray[np.int64], count: int, size: int) -> Iterator[float]:
+def by_learner(federation: KernelFederation, orders: NDArray[np.int64], size: int) -> dict[str, NDArray[np.int64]]:
+    """By active party, the entities whose labels it gets, in order. orders: (passes, entities) of all together."""
+    found = {}
+    for place, name in enumerate(names := federation.settings.federation.active_parties):
+        own = [order[order % len(names) == place] for order in orders]
+        found[name] = shown_order(np.array(own), size)
+    return found
+
+
+def _in_epochs(
+    federation: KernelFederation, shown: dict[str, NDArray[np.int64]], count: int, size: int
+) -> Iterator[float]:
     federation.write_samples(range(count))
     federation.run()
-    for begin in range(0, len(shown), size):
-        entities = shown[begin : begin + size].tolist()
+    most = max(len(own) for own in shown.values())
+    for begin in range(0, most, size):
+        entities = np.concatenate([own[begin : begin + size] for own in shown.values()]).tolist()
         federation.write_labels(entities)
         federation.run()
         # Its label came when the window had let it go, so its columns are waited for.
@@ -216,7 +231,7 @@ def _in_epochs(federation: KernelFederation, shown: NDArray[np.int64], count: in
         if gone:
             federation.write_samples(gone)
             federation.run()
-        yield min(1.0, (begin + size) / len(shown))
+        yield min(1.0, (begin + size) / most)
 
 
 def _one_pass(federation: KernelFederation, count: int, size: int, label_delay: int) -> Iterator[float]:
@@ -241,7 +256,7 @@ def _adapted(settings: FdsklSettings, entities: int, epochs: int | None) -> Fdsk
     if epochs is None:
         return settings
     learning, alignment = settings.learning, settings.alignment
-    size = min(learning.block_instances, entities)
+    size = min(learning.block_instances, max(1, entities // len(settings.federation.actives)))
     # An sgd iteration looks at its own labels only: with a longer window nothing has to be shown twice.
     window = max(learning.window, entities) if learning.solver == "sgd" else learning.window
     kept = {"limit": max(alignment.limit, entities), "expiry_seconds": FOR_EVER}
@@ -257,9 +272,15 @@ def _measures(figures: VerticalFigures) -> dict[str, float | None]:
     return {name: value for name, value in asdict(figures).items() if name != "seconds"}
 
 
-def _by_reason(federation: KernelFederation, party: str, figure: str) -> dict[str, int]:
-    measured = federation.workers[party].measure()
-    return {dict(one.labels)["reason"]: int(one.value) for one in measured if one.name == figure}
+def _by_reason(federation: KernelFederation, figure: str) -> dict[str, int]:
+    """Of all active parties."""
+    found: dict[str, int] = {}
+    for party in federation.settings.federation.active_parties:
+        for one in federation.workers[party].measure():
+            if one.name == figure:
+                reason = dict(one.labels)["reason"]
+                found[reason] = found.get(reason, 0) + int(one.value)
+    return found
 
 
 def _party_figures(federation: KernelFederation, name: str) -> dict[str, int]:

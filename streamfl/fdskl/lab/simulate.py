@@ -31,7 +31,9 @@ from streamfl.simulation.vertical import DealtTable, VerticalTable, checked_opti
 
 __all__ = ["kernel_rows", "run_with_bar", "simulate"]
 
-ActiveOption = Annotated[str | None, typer.Option(help="The party that knows the labels; left out: federation.active.")]
+ActiveOption = Annotated[
+    str | None, typer.Option(help="The party that knows the labels, or several with commas; left out: federation.active.")
+]
 
 
 class _Members(FdsklSettings):
@@ -154,7 +156,7 @@ def _read(config: Path, label: str, active: str | None, seed: int | None) -> Fds
     """The settings of ``config``, whichever member's they are, checked as the active party's."""
     own: dict[str, Any] = {} if seed is None else {"seed": seed}
     if active is not None:
-        own["active"] = active
+        own["active"] = active.split(",") if "," in active else active
     members = load_settings(config, _Members, {"federation": own, "bus": {"url": "memory://"}})
     # What a member needs for itself comes from the data here; what all share is checked as it is for ``run``.
     sections: dict[str, Any] = {
