@@ -26,10 +26,11 @@ from streamfl.fdskl.messages import (
     Round,
     identity_of,
 )
-from streamfl.fdskl.own_columns import OwnColumns, Standardisation
+from streamfl.fdskl.own_columns import OwnColumns
 from streamfl.fdskl.peers import Peers
 from streamfl.fdskl.pending_sums import Key, PendingSum, PendingSums
 from streamfl.fdskl.secret import Secret
+from streamfl.fdskl.standardisation import Standardisation
 from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.notices import Notices
 from streamfl.role import PeerError, Send
@@ -95,7 +96,7 @@ class Sums:
         self._last_now = now
 
     def columns_came(self, entity: str) -> None:
-        """Rounds may have waited for an entity's own columns."""
+        """Rounds may have waited for an entity's own columns, or for so many entities."""
         for key, pending in self.pending.waiting():
             pending.missing.discard(entity)
             self._answer_if_possible(key, pending)
@@ -171,16 +172,30 @@ class Sums:
     def pass_time(self, now: float) -> None:
         """A tick: answer without columns that have not come, and give up what has waited too long."""
         settings = self._settings
-        for key, pending in self.pending.waiting():
-            if pending.since + settings.reply_seconds <= now:
-                self._answer_if_possible(key, pending, whatever=True)
+        if self._standardisation.frozen:
+            for key, pending in self.pending.waiting():
+                self._answer_if_possible(key, pending, whatever=pending.since + settings.reply_seconds <= now)
+        elif (at := self._freezes_at) is not None and at <= now:
+            # Answers come with a later commit. One that got out, of moments that a crash forgets, would be learnt from.
+            self._standardisation.freeze()
         self.pending.expire(settings.round_seconds, now)
+
+    @property
+    def _freezes_at(self) -> float | None:
+        """When fewer entities than are wanted have to do, for a round waits."""
+        oldest = min((pending.since for _, pending in self.pending.waiting() if self._may_answer(pending)), default=None)
+        until = self._standardisation.waits_until
+        return None if oldest is None else min(oldest + self._settings.reply_seconds, max(oldest, until))
 
     @property
     def wake_at(self) -> float | None:
         settings, oldest = self._settings, self.pending.oldest
         times = [] if oldest is None else [oldest + settings.round_seconds]
-        times += [pending.since + settings.reply_seconds for _, pending in self.pending.waiting() if self._may_answer(pending)]
+        if self._standardisation.frozen:
+            waiting = [pending for _, pending in self.pending.waiting() if self._may_answer(pending)]
+            times += [pending.since + (settings.reply_seconds if pending.missing else 0.0) for pending in waiting]
+        elif (at := self._freezes_at) is not None:
+            times.append(at)
         return min(times, default=None)
 
     @property
@@ -245,8 +260,7 @@ class Sums:
         """Put the own part in, if its columns are here; whatever: or their mean."""
         if not self._may_answer(pending):
             return
-        ready = self._standardisation.frozen or self._standardisation.seen >= self._settings.first_entities
-        if (pending.missing or not ready) and not whatever:
+        if not self._standardisation.frozen or (pending.missing and not whatever):
             return
         self._put_own_part(pending)
         self._go_on(key, pending)
@@ -255,7 +269,6 @@ class Sums:
         announced, settings = pending.announced, self._settings
         assert announced is not None
         rows, known = self._columns.rows(announced.entities)
-        self._standardisation.freeze()
         standardised = self._standardisation.apply(rows, known)
         for entity in announced.entities:
             self._columns.ask(entity, self._last_now)

@@ -36,8 +36,8 @@ class WorkerSettings:
     limit: int
     features_limit: int
     standardise: bool
-    transform: str
     first_entities: int
+    auto: bool
     noise: InputNoise | None
     entropy: Callable[[], bytes]
 
