@@ -64,6 +64,9 @@ class KernelLearningSection(Section):
 
     loss: Literal["logistic", "square", "smooth-hinge"] = "logistic"
     """Of the active party: `square` for numbers, `logistic` or `smooth-hinge` for labels 0 and 1."""
+    positive_weight: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
+    """Of the active party, with labels 0 and 1: a label 1 counts so many times as much as a 0. More than 1 finds more of them where
+    they are rare; what is predicted is then above their share."""
     kernel: Literal["gaussian", "laplacian", "matern"] = "gaussian"
     """How alike two entities are, by their distance."""
     matern_nu: float = Field(default=1.5, gt=0, le=100, allow_inf_nan=False)
@@ -107,6 +110,8 @@ class KernelLearningSection(Section):
 
     @model_validator(mode="after")
     def _numbers_fit(self) -> KernelLearningSection:
+        if self.loss == "square" and self.positive_weight != 1:
+            raise ValueError(f'positive_weight = {self.positive_weight:g}: with learning.loss = "square" only 1 has a meaning')
         if self.step * self.regularisation >= 1:
             raise ValueError(f"step = {self.step:g}: learning.step times learning.regularisation has to be below 1")
         if (self.step_rule == "horizon") != (self.horizon is not None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -113,6 +114,39 @@ class _SmoothHinge:
         return few * few / (2 * many) + few * (1.5 - few / many)
 
 
+@dataclass(frozen=True)
+class _Weighted:
+    """A loss of labels -1 and +1, of which +1 counts ``positive`` times as much."""
+
+    loss: MarginLoss
+    positive: float
+
+    @property
+    def name(self) -> str:
+        return self.loss.name
+
+    @property
+    def classifies(self) -> bool:
+        return self.loss.classifies
+
+    def value(self, outputs: Any, labels: Any) -> Floats:
+        return self._weights(labels) * self.loss.value(outputs, labels)
+
+    def gradient(self, outputs: Any, labels: Any) -> Floats:
+        return self._weights(labels) * self.loss.gradient(outputs, labels)
+
+    def curvature(self, outputs: Any, labels: Any) -> Floats:
+        return self._weights(labels) * self.loss.curvature(outputs, labels)
+
+    def of_constant(self, count: float, total: float, squares: float) -> float:
+        positive = self.positive * (count + total) / 2
+        negative = (count - total) / 2
+        return self.loss.of_constant(positive + negative, positive - negative, positive + negative)
+
+    def _weights(self, labels: Any) -> Floats:
+        return np.where(np.asarray(labels) > 0, self.positive, 1.0)
+
+
 def _margins(outputs: Any, labels: Any) -> Floats:
     return np.asarray(np.multiply(outputs, labels, dtype=np.float64), dtype=np.float64)
 
@@ -123,12 +157,15 @@ SMOOTH_HINGE: MarginLoss = _SmoothHinge()
 LOSSES: Mapping[str, MarginLoss] = MappingProxyType({loss.name: loss for loss in (LOGISTIC, SQUARE, SMOOTH_HINGE)})
 
 
-def loss_named(name: str) -> MarginLoss:
+def loss_named(name: str, positive: float = 1.0) -> MarginLoss:
     """The loss that the configuration calls ``name``; ConfigurationError for any other name.
+
+    positive: so many times as much does a label +1 count.
 
     >>> float(loss_named("smooth-hinge").value(0.5, 1.0))
     0.125
     """
     if name not in LOSSES:
         raise ConfigurationError(f"loss {name!r} is not one of {', '.join(LOSSES)}")
-    return LOSSES[name]
+    loss = LOSSES[name]
+    return loss if positive == 1.0 else _Weighted(loss, positive)

@@ -156,7 +156,7 @@ def _noise(settings: FdsklSettings, secret: bytes | None) -> InputNoise | None:
 
 def _active(settings: FdsklSettings) -> ActiveSettings:
     learning, log = settings.learning, _log(settings)
-    loss = loss_named(learning.loss)
+    loss = loss_named(learning.loss, learning.positive_weight)
     low, high = _labels(settings).label_range
     return ActiveSettings(
         learning=Learning(
@@ -184,7 +184,11 @@ def _active(settings: FdsklSettings) -> ActiveSettings:
         linger=settings.alignment.linger_ms / 1000,
         revise=settings.alignment.revise,
         fingerprint=fingerprint(
-            _fingerprint(settings), learning.loss, (low, high) if learning.loss == "square" else (), learning.block_features
+            _fingerprint(settings),
+            learning.loss,
+            learning.positive_weight,
+            (low, high) if learning.loss == "square" else (),
+            learning.block_features,
         ),
         sign=signer(None if log is None else load_identity(settings), log or ""),
     )
@@ -324,6 +328,7 @@ _MAY_CHANGE = {
     "federation.members",
     "learning.bandwidth",
     "learning.bandwidth_multiplier",
+    "learning.positive_weight",
     "learning.solver",
     "learning.features_limit",
     "learning.block_instances",

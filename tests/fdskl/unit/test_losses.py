@@ -10,7 +10,7 @@ from sklearn.metrics import log_loss, mean_squared_error
 from streamfl.fdskl.losses import LOGISTIC, LOSSES, SMOOTH_HINGE, SQUARE, MarginLoss, loss_named
 from streamfl.role import ConfigurationError
 
-EVERY = tuple(LOSSES.values())
+EVERY = (*LOSSES.values(), loss_named("logistic", 7.5), loss_named("smooth-hinge", 0.2))
 # Away from the places 0 and 1 where the smooth hinge has no second derivative.
 OUTPUTS = np.array([-40.0, -3.7, -1.2, -0.4, 0.31, 0.77, 1.4, 2.9, 38.0])
 
@@ -66,6 +66,15 @@ def test_values_are_those_of_table_1() -> None:
     np.testing.assert_allclose(SQUARE.value(outputs, labels).mean(), mean_squared_error(labels, outputs), rtol=1e-12)
     # z = .3, -.7, -1.9, 4
     np.testing.assert_allclose(SMOOTH_HINGE.value(outputs, labels), [0.245, 1.2, 2.4, 0.0], rtol=1e-12)
+
+
+def test_a_label_of_1_counts_as_often_as_the_weight_says() -> None:
+    """Protects whoever looks for what is rare: the weight is of label 1, and is what sample weights are elsewhere."""
+    labels, outputs = np.array([1.0, -1.0, 1.0]), np.array([0.3, 0.7, -1.9])
+    weighted = loss_named("logistic", 5.0)
+    whole = log_loss(labels, 1.0 / (1.0 + np.exp(-outputs)), sample_weight=[5.0, 1.0, 5.0], normalize=False)
+    np.testing.assert_allclose(weighted.value(outputs, labels).sum(), whole, rtol=1e-12)
+    np.testing.assert_array_equal(weighted.curvature(outputs, labels), LOGISTIC.curvature(outputs, labels) * [5.0, 1.0, 5.0])
 
 
 @pytest.mark.parametrize("loss", EVERY, ids=lambda loss: loss.name)
