@@ -6,7 +6,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -19,7 +20,7 @@ from benchmarks.figures import Figure
 from streamfl.role import TopicSpec
 from streamfl.runtime.bus import Bus, Outgoing, connect
 
-__all__ = ["CLIENTS", "CONFIGURATION", "PARTITIONS", "SAMPLES", "bare_rate", "measure", "samples", "streamfl_rate"]
+__all__ = ["CLIENTS", "CONFIGURATION", "PARTITIONS", "SAMPLES", "bare_rate", "measure", "running", "samples", "streamfl_rate"]
 
 CLIENTS, SAMPLES, PARTITIONS = 1_000, 100_000, 4
 COMMIT_SECONDS, WAIT_SECONDS = 0.1, 180.0
@@ -114,26 +115,37 @@ def _client_rate(name: str, url: str, bus: Bus) -> float:
 
 def streamfl_rate(topic: str, configurations: Sequence[str], bus: Bus) -> float:
     """Records a second on ``topic``, one for each sample, of a process of ``streamfl run`` for each configuration."""
+    with running(configurations) as wait:
+        wait(lambda: _count(bus, topic) >= SAMPLES, "every sample was taken")
+    return _rate(bus, topic)
+
+
+@contextmanager
+def running(configurations: Sequence[str]) -> Iterator[Callable[[Callable[[], bool], str], None]]:
+    """A process of ``streamfl run`` for each configuration, and what waits until something is so, which it names."""
     command, workers = [sys.executable, "-m", "streamfl"], []
     with tempfile.TemporaryDirectory() as directory, (Path(directory) / "log").open("w+", encoding="utf-8") as log:
         paths = [Path(directory) / f"{number}.toml" for number in range(len(configurations))]
         for path, configuration in zip(paths, configurations, strict=True):
             path.write_text(configuration, encoding="utf-8")
             subprocess.run([*command, "topics", str(path), "--create-inputs"], check=True, stdout=subprocess.DEVNULL)
-        try:
-            workers += [subprocess.Popen([*command, "run", str(path)], stdout=log, stderr=log) for path in paths]
+
+        def wait(is_so: Callable[[], bool], what: str) -> None:
             deadline = time.monotonic() + WAIT_SECONDS
-            while _count(bus, topic) < SAMPLES:
+            while not is_so():
                 if any(worker.poll() is not None for worker in workers) or time.monotonic() > deadline:
                     log.seek(0)
-                    raise RuntimeError(f"streamfl run did not take every sample:\n{log.read()[-2000:]}")
+                    raise RuntimeError(f"not so with streamfl run: {what}. It said:\n{log.read()[-2000:]}")
                 time.sleep(2.0)
+
+        try:
+            workers += [subprocess.Popen([*command, "run", str(path)], stdout=log, stderr=log) for path in paths]
+            yield wait
         finally:
             for worker in workers:
                 worker.terminate()
             for worker in workers:
                 worker.wait(20)
-    return _rate(bus, topic)
 
 
 def _count(bus: Bus, topic: str) -> int:

@@ -7,7 +7,8 @@ A stream is named by a seed and a path, and everybody who knows both draws the s
    bytes: UTF-8 for text, 8 bytes little-endian two's complement for a whole number.
 2. ``key = BLAKE2b(name, digest_size=16)``, read as two 64-bit little-endian words: the key of Philox4x64-10
    (Salmon et al. 2011), whose counter starts at 0. NumPy's ``Philox`` increments the counter before each block of four words.
-3. Word ``n`` of the stream, ``w``, gives the uniform ``u = ((w >> 11) + 1/2) * 2**-53``, strictly between 0 and 1.
+3. Word ``n`` of the stream, ``w``, gives the uniform ``u = ((w >> 11) + 1/2) * 2**-53`` in double precision, strictly between 0
+   and 1: where rounding makes it 1, which it does for the largest words alone, it is ``1 - 2**-53``.
 4. A standard normal is the inverse of the normal distribution function at ``u`` (``scipy.special.ndtri``), a standard Cauchy is
    ``tan(pi (u - 1/2))``: one word each, so that no rejection loop has to be reproduced.
 """
@@ -24,6 +25,7 @@ from scipy.special import ndtri
 __all__ = ["UniformSequence", "cauchy", "normal", "philox_key", "rng_for", "uniform"]
 
 PathElement = str | int
+_BELOW_ONE = 1.0 - 2.0**-53
 
 
 def philox_key(seed: int, *path: PathElement) -> NDArray[np.uint64]:
@@ -90,4 +92,4 @@ class UniformSequence:
 
 
 def _to_uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
-    return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return np.minimum(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53, _BELOW_ONE)

@@ -1,53 +1,34 @@
-"""``python -m benchmarks.fdskl.attacks``: what members find out about each other's columns, by trying.
+"""What members of a kernel federation find out about each other's columns, by trying.
 
 Three parties have ten columns each of the same patients; the active one has the labels too. Each attacker has what it is sent and
-what
-all members know: the configuration, with the seed. What a protection costs is measured as well.
+what all members know: the configuration, with the seed. What a protection costs is measured as well.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 from scipy.spatial.distance import pdist
 from sklearn.datasets import load_breast_cancer
 
+from benchmarks.attacks import Attack, Attacks
 from benchmarks.fdskl.recovery import explained, from_known_rows, solved_differences, solved_from_the_first, up_to_an_affine_map
 from streamfl.fdskl.circle import from_circle, to_circle
 from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
 from streamfl.fdskl.masks import Incarnation, masked, paper_mask
 from streamfl.privacy.keyed_noise import noisy
 
-__all__ = ["ATTACKS", "Attack", "Federation", "main", "protected_columns", "table"]
+__all__ = ["ATTACKS", "Federation", "protected_columns", "table"]
 
 SEED, FEATURES = 3, 1024
 # Columns of the active party and of two others.
 SPLIT = ((0, 10), (10, 20), (20, 30))
 NORM, NOISES = 3.0, (0.75, 1.5, 3.0, 6.0)
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Attack:
-    """What was found: the figure without the protection and with it. guess: the figure of who knows nothing."""
-
-    name: str
-    attacker: str
-    figure: str
-    plain: float
-    protection: str
-    protected: float
-    guess: float
 
 
 class Federation:
@@ -114,7 +95,7 @@ def table() -> tuple[Floats, Floats, float]:
     return inputs, 2.0 * data.target[order] - 1, float(np.median(pdist(inputs)))
 
 
-def two_messages_of_a_leaf() -> Iterator[Attack]:
+def two_messages_of_a_leaf(folder: Path) -> Iterator[Attack]:
     """Whom a leaf sends to subtracts two of its messages: under the paper's masks that is omega (x_a - x_c), of known omega."""
     inputs, _, median = table()
     federation = Federation(inputs, SPLIT, median, private=False)
@@ -127,10 +108,11 @@ def two_messages_of_a_leaf() -> Iterator[Attack]:
         return float(np.median(explained(differences, truth)))
 
     figure = "share of the differences' variance"
-    yield Attack("two messages of a leaf", "a peer in the tree", figure, found("paper"), "mask = one-time", found("one-time"), 0.0)
+    plain, protected = found("paper"), found("one-time")
+    yield Attack("two messages of a leaf", "a peer in the tree", figure, plain, "mask = one-time", protected, chance=0.0)
 
 
-def two_answers() -> Iterator[Attack]:
+def two_answers(folder: Path) -> Iterator[Attack]:
     """The active party subtracts two answers, and solves for the differences of others' columns by the frequencies of the seed."""
     inputs, _, median = table()
     truth = inputs[:, SPLIT[1][0] :] - inputs[0, SPLIT[1][0] :]
@@ -141,10 +123,10 @@ def two_answers() -> Iterator[Attack]:
         return float(np.median(explained(solved_from_the_first(from_circle(federation.told(FEATURES)), known), truth)))
 
     figure = "share of the differences' variance"
-    yield Attack("two answers", "the active party", figure, found(False), "frequencies = private", found(True), 0.0)
+    yield Attack("two answers", "the active party", figure, found(False), "frequencies = private", found(True), chance=0.0)
 
 
-def affine_map() -> Iterator[Attack]:
+def affine_map(folder: Path) -> Iterator[Attack]:
     """The active party knows no frequencies: kernel, distances, places, phases without turns, singular values. Then it is told five
     rows for each hidden column.
     """
@@ -164,14 +146,14 @@ def affine_map() -> Iterator[Attack]:
     private = found(True, inputs)
     figures = ("median R^2 of a column on what was found", f"median R^2 of the other rows, {known} known")
     for figure, one, two in zip(figures, shared, private, strict=True):
-        yield Attack("columns up to an affine map", "the active party", figure, one, "frequencies = private", two, 0.0)
+        yield Attack("columns up to an affine map", "the active party", figure, one, "frequencies = private", two, chance=0.0)
     for noise in NOISES:
         seen = found(True, protected_columns(inputs, SPLIT, NORM, noise))
         for figure, one, two in zip(figures, private, seen, strict=True):
-            yield Attack("columns up to an affine map", "the active party", figure, one, _noise(noise), two, 0.0)
+            yield Attack("columns up to an affine map", "the active party", figure, one, _noise(noise), two, chance=0.0)
 
 
-def price_of_noise() -> Iterator[Attack]:
+def price_of_noise(folder: Path) -> Iterator[Attack]:
     """No attack: the error of ridge regression on the features, of the last third of the table, with and without the noise.
 
     Bandwidth and ridge are those with the least error on the second third, having learnt from the first.
@@ -201,7 +183,7 @@ def price_of_noise() -> Iterator[Attack]:
     guess = float(np.mean(labels[thirds[2]] != 1))
     for noise in NOISES:
         noised = error(protected_columns(inputs, SPLIT, NORM, noise))
-        yield Attack("the price of noise", "nobody", "error of the predictions", plain, _noise(noise), noised, guess)
+        yield Attack("the price of noise", "nobody", "error of the predictions", plain, _noise(noise), noised, chance=guess)
 
 
 def _noise(noise: float) -> str:
@@ -215,30 +197,6 @@ def _ridge_error(features: Floats, labels: Floats, train: NDArray[np.int64], tes
     return float(np.mean(np.sign(features[test] @ inner.T @ solved + middle) != labels[test]))
 
 
-ATTACKS: dict[str, Callable[[], Iterator[Attack]]] = {
+ATTACKS: Attacks = {
     function.__name__: function for function in (two_messages_of_a_leaf, two_answers, affine_map, price_of_noise)
 }
-
-
-def main() -> None:
-    """Run them all, or those that are named; a table, or JSON."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fdskl.attacks", description="Attack a federation's columns.")
-    parser.add_argument("--format", choices=("table", "json"), default="table")
-    parser.add_argument("--only", choices=tuple(ATTACKS), action="append", help="run this one; may be given several times")
-    arguments = parser.parse_args()
-    found: list[Attack] = []
-    for name in arguments.only or ATTACKS:
-        print(f"{name} …", file=sys.stderr, flush=True)
-        found += ATTACKS[name]()
-    if arguments.format == "json":
-        print(json.dumps([asdict(one) for one in found], indent=2))
-        return
-    rows = Table("attack", "by", "figure", "without", "protection", "with it", "a guess")
-    for one in found:
-        numbers = [f"{number:.3f}" for number in (one.plain, one.protected, one.guess)]
-        rows.add_row(one.name, one.attacker, one.figure, numbers[0], escape(one.protection), *numbers[1:])
-    Console(width=170).print(rows)
-
-
-if __name__ == "__main__":
-    main()

@@ -76,7 +76,7 @@ class ActivePartition:
         self.forecasts = Forecasts(partition.parts, settings.expiry, settings.limit, figures.forgotten)
         self.labelled = LabelledEntities(partition.parts, max(learning.window, learning.block_instances))
         self.model = KernelModel(partition.parts, learning.block_features, learning.features_limit)
-        self.cache = FeatureCache(self.model.limit, learning.cache_bytes)
+        self.cache = FeatureCache(self.model.block, self.model.limit, learning.cache_bytes)
         self.rounds = Rounds(settings.rounds_in_flight)
         # Where others are active too.
         several = len(settings.actives) > 1
@@ -87,7 +87,7 @@ class ActivePartition:
         self._again: set[str] = set()
         self._sends: list[Send] = []
         self._last_now = 0.0
-        self._is_going_on = self._is_behind = False
+        self._is_going_on = self._is_behind = self._has_said_so = False
         partition.sums.collector = self
 
     # ---- what comes in
@@ -152,6 +152,8 @@ class ActivePartition:
         if since is not None and since + self._active.linger <= now:
             self._gather(full_only=False)
         self.forecasts.expire(now)
+        if (at := self._freezes_at) is not None:
+            self._wait_for_entities(at, now)
         self._again = {entity for entity in self._again if self.forecasts.get(entity) is not None}
 
     def set_back(self, now: float) -> None:
@@ -162,7 +164,7 @@ class ActivePartition:
     def wake_at(self) -> float | None:
         since = self.forecasts.gathered_since
         behind = self._last_now if self._is_behind else None
-        times = [self.forecasts.wake_at, None if since is None else since + self._active.linger, behind]
+        times = [self.forecasts.wake_at, None if since is None else since + self._active.linger, behind, self._freezes_at]
         return min((at for at in times if at is not None), default=None)
 
     @property
@@ -180,6 +182,25 @@ class ActivePartition:
     @property
     def _knows_bandwidth(self) -> bool:
         return self.model.bandwidth is not None or self._active.learning.bandwidth is not None
+
+    @property
+    def _freezes_at(self) -> float | None:
+        """When fewer entities than are wanted have to do to standardise columns by: the first iteration waits for them."""
+        standardisation = self._partition.standardisation
+        return None if standardisation.frozen or not self.is_due else standardisation.waits_until
+
+    def _wait_for_entities(self, until: float, now: float) -> None:
+        standardisation = self._partition.standardisation
+        if until <= now:
+            standardisation.freeze()
+        elif not self._has_said_so:
+            self._has_said_so = True
+            self._partition.notices.say(
+                "first_entities",
+                f"learning begins once {self._settings.first_entities} samples were seen in a partition, which columns are "
+                f"standardised by, or none came for {self._settings.reply_seconds:g} s; there are {standardisation.seen}. To begin "
+                "with fewer, lower standardisation.first_entities",
+            )
 
     # ---- what rounds come to
 
@@ -241,17 +262,10 @@ class ActivePartition:
         """An entity that was predicted has its label: score the prediction, and learn from the entity."""
         found = self.forecasts.get(entity)
         assert found is not None
-        self._score(found.output, label)
+        self._figures.score(found.output, label)
         current = found.version == self.model.version
         self.labelled.add(entity, label, found.output if current else float("nan"), found.parties)
         self.forecasts.forget(entity)
-
-    def _score(self, output: float, label: float) -> None:
-        figures, loss = self._figures, self._active.learning.loss
-        figures.counts["scored"] += 1
-        figures.loss += float(loss.value(output, label))
-        figures.squared_error += (output - label) ** 2
-        figures.right += (output >= 0) == (label > 0)
 
     def _next_iteration(self) -> BandwidthSearch | NewtonIteration | SgdIteration:
         learning = self._active.learning
@@ -277,8 +291,11 @@ class ActivePartition:
                 assert self.shared is not None
                 self._sends.append(self.shared.end(self._iteration))
             self._iteration = None
-        if self._iteration is not None or not self._may_begin():
+        if self._iteration is not None or not self._partition.standardisation.frozen or not self._may_begin():
             return False
+        # Where others are active too, features give way at the end of a turn only, which tells all of it.
+        if self.shared is None and self.model.keep_to_limit():
+            self.labelled.forget_outputs_but([])
         self._iteration = self._next_iteration()
         for question in self._iteration.questions():
             self.rounds.want(question)

@@ -165,11 +165,12 @@ class StandardisationSection(Section):
 
     columns: bool = True
     """`false`: columns are used as they come."""
-    transform: Literal["arcsinh", "none"] = "arcsinh"
-    """Of every number before that: `arcsinh` is a logarithm of large numbers of either sign, and leaves small ones as they are."""
-    first_entities: int = Field(default=256, ge=2, le=1_000_000)
-    """Mean and deviation are of all entities seen before the first answer, of so many at least; then they stay. Fewer are taken
-    after alignment.reply_seconds."""
+    transform: Literal["auto", "none"] = "auto"
+    """`auto`: a column with a few numbers far from all others is first put through arcsinh, a logarithm of large numbers of either
+    sign that leaves small ones as they are; and a rare flag is kept near to what is usual. `none`: mean and deviation alone."""
+    first_entities: int = Field(default=1024, ge=2, le=1_000_000)
+    """All that is of the party's first so many samples in a partition; then it stays. Nothing is computed of columns before. Fewer
+    are taken where a round waits and no more have come for alignment.reply_seconds."""
 
 
 class InputPrivacySection(Section):

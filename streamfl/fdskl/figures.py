@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from streamfl.fdskl.losses import MarginLoss
 from streamfl.role import Measurement
 
 __all__ = ["ActiveFigures", "WorkerFigures"]
@@ -72,16 +73,28 @@ class WorkerFigures:
 class ActiveFigures:
     """What only the active party counts.
 
+    what: the loss; None: this is another party.
     loss, squared_error, right: sums over scored predictions, each made before its label was learnt from.
     forgotten: predictions and labels, by reason.
     """
 
-    def __init__(self, classifies: bool) -> None:
-        self._classifies = classifies
+    def __init__(self, what: MarginLoss | None) -> None:
+        self._what = what
         self.counts = dict.fromkeys(ACTIVE_COUNTS, 0)
         self.forgotten = dict.fromkeys(("no_label", "no_columns", "displaced"), 0)
         self.loss = self.squared_error = 0.0
         self.right = 0
+        self._labels = self._squares = 0.0
+
+    def score(self, output: float, label: float) -> None:
+        """A prediction was made, and its label came."""
+        assert self._what is not None
+        self.counts["scored"] += 1
+        self.loss += float(self._what.value(output, label))
+        self.squared_error += (output - label) ** 2
+        self.right += (output >= 0) == (label > 0)
+        self._labels += label
+        self._squares += label * label
 
     def measure(self, awaited: int, labelled: int, features: int, version: int, dropped: int) -> Iterable[Measurement]:
         """The counters, and gauges of all partitions together.
@@ -96,7 +109,11 @@ class ActiveFigures:
             yield Measurement("forgotten_forecasts", "counter", text, count, (("reason", reason),))
         text = "Loss of all scored predictions, each made before its label was learnt from"
         yield Measurement("loss_sum", "counter", text, self.loss)
-        if self._classifies:
+        assert self._what is not None
+        text = "Loss of all scored predictions less that of the best constant for these labels; below 0 what was learnt is of use"
+        regret = self.loss - self._what.of_constant(self.counts["scored"], self._labels, self._squares)
+        yield Measurement("regret", "gauge", text, regret)
+        if self._what.classifies:
             yield Measurement("right_predictions", "counter", "Scored predictions of the right label", self.right)
         else:
             text = "Squared error of all scored predictions, in label ranges"

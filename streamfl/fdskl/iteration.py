@@ -180,7 +180,7 @@ class SgdIteration(Iteration):
         alphas = step_alphas(self._features[:, kept:], outputs, self._labels, gamma, learning.loss)
         self.decay = decay(1.0, gamma, learning.regularisation)
         model.decay_to(model.scale * self.decay)
-        if model.is_full:
+        while model.is_full:
             model.drop_oldest()
         model.put(model.newest, np.clip(alphas, -LARGEST_ALPHA, LARGEST_ALPHA))
         model.end_iteration()

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.special import entr, expit
 
 from streamfl.role import ConfigurationError
 
@@ -39,6 +39,12 @@ class MarginLoss(Protocol):
     def curvature(self, outputs: Any, labels: Any) -> Floats:
         """d^2 L / d f^2, or a bound above it where that is not continuous: a Newton step needs one that it can divide by."""
 
+    def of_constant(self, count: float, total: float, squares: float) -> float:
+        """min over c of sum_n L(c, y_n): what the best constant in hindsight loses.
+
+        count, total, squares: how many labels, their sum, the sum of their squares.
+        """
+
 
 class _Square:
     """(f - y)^2."""
@@ -54,6 +60,9 @@ class _Square:
 
     def curvature(self, outputs: Any, labels: Any) -> Floats:
         return np.full(np.broadcast_shapes(np.shape(outputs), np.shape(labels)), 2.0)
+
+    def of_constant(self, count: float, total: float, squares: float) -> float:
+        return max(0.0, squares - total * total / count) if count else 0.0
 
 
 class _Logistic:
@@ -71,6 +80,10 @@ class _Logistic:
     def curvature(self, outputs: Any, labels: Any) -> Floats:
         margins = _margins(outputs, labels)
         return np.asarray(np.square(labels, dtype=np.float64) * expit(margins) * expit(-margins), dtype=np.float64)
+
+    def of_constant(self, count: float, total: float, squares: float) -> float:
+        # c is the logarithm of the odds, so this is the entropy of the labels in nats.
+        return float(entr([(count + total) / (2 * count), (count - total) / (2 * count)]).sum() * count) if count else 0.0
 
 
 class _SmoothHinge:
@@ -91,6 +104,13 @@ class _SmoothHinge:
     def curvature(self, outputs: Any, labels: Any) -> Floats:
         # The second derivative is 0 wherever the loss is linear: Newton's step would be without bound there.
         return np.ones(np.broadcast_shapes(np.shape(outputs), np.shape(labels)))
+
+    def of_constant(self, count: float, total: float, squares: float) -> float:
+        if not count:
+            return 0.0
+        # c = 1 - few / many has the sign of the label that is more frequent, and margins c and -c.
+        many, few = (count + abs(total)) / 2, (count - abs(total)) / 2
+        return few * few / (2 * many) + few * (1.5 - few / many)
 
 
 def _margins(outputs: Any, labels: Any) -> Floats:

@@ -163,6 +163,15 @@ class KernelModel:
         record.dropped += self.block
         self._changed()
 
+    def keep_to_limit(self) -> bool:
+        """Where the limit was lowered, the oldest blocks give way, and it is a new version. Returns whether any did."""
+        if self.kept <= self.limit:
+            return False
+        while self.kept > self.limit:
+            self.drop_oldest()
+        self.end_iteration()
+        return True
+
     def put(self, block: FeatureRange, alphas: NDArray[np.float64]) -> None:
         """Coefficients of a kept block, or of the next new one, (R,)."""
         number = block.first // self.block

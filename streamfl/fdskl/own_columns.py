@@ -1,4 +1,4 @@
-"""A party's own columns of entities, as they came, and the mean and deviation that they are standardised by."""
+"""A party's own columns of entities, as they came."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
 from streamfl.moments import overdue, set_back
+from streamfl.records.fields import LARGEST_NUMBER
 from streamfl.restored import Time, check_name, check_within
-from streamfl.wire import Count, decode_array, encode_array
+from streamfl.wire import decode_array
 
-__all__ = ["OwnColumns", "Standardisation"]
+__all__ = ["OwnColumns"]
 
-LARGEST_INPUT = 1e18
-# A standardised column beyond this is cut off: it says no more than that it is far out.
-FAR_OUT = 1e6
 
 
 class _Entity(msgspec.Struct, array_like=True, gc=False):
@@ -104,7 +102,7 @@ class OwnColumns:
         entity = msgspec.msgpack.decode(value, type=_Entity)
         if entity.columns:
             columns = decode_array(entity.columns, np.float64, (self._count,), "columns")
-            check_within(columns, -LARGEST_INPUT, LARGEST_INPUT, "columns")
+            check_within(columns, -LARGEST_NUMBER, LARGEST_NUMBER, "columns")
         self._entities[check_name(name)] = entity
         self._in_order = False
 
@@ -123,74 +121,3 @@ class OwnColumns:
         del self._entities[entity]
         self._parts.forget(b"entity/" + entity.encode())
         self._forgotten[reason] += 1
-
-
-class _Moments(msgspec.Struct, array_like=True):
-    """count: entities. mean, squares: (columns,) raw numbers, the sum of squared differences from the mean. frozen: they stay."""
-
-    count: Count
-    mean: bytes
-    squares: bytes
-    frozen: bool
-
-
-class Standardisation:
-    """Running mean and deviation of each column (Welford 1962) until the first answer; then they stay. Remembered as ``columns``.
-
-    parts: where they are remembered.
-    count: columns.
-    wanted: False: columns are used as they come.
-    transform: arcsinh: of every number before anything else; none.
-    """
-
-    def __init__(self, parts: ChangedParts, count: int, wanted: bool, transform: str = "none") -> None:
-        self._parts = parts
-        self._wanted = wanted
-        self._transform = transform
-        self.seen = 0
-        self.frozen = not wanted
-        self._mean, self._squares = np.zeros(count), np.zeros(count)
-
-    def see(self, columns: NDArray[np.float64]) -> None:
-        """One more entity, (columns,); of no effect once frozen."""
-        if self.frozen:
-            return
-        columns = self._transformed(columns)
-        self.seen += 1
-        before = columns - self._mean
-        self._mean += before / self.seen
-        self._squares += before * (columns - self._mean)
-        self._remember()
-
-    def freeze(self) -> None:
-        """From now on they stay: features would mean something else."""
-        if not self.frozen:
-            self.frozen = True
-            self._remember()
-
-    def apply(self, rows: NDArray[np.float64], known: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Rows with mean 0 and deviation 1, (n, columns); 0, the mean, for entities that are not known."""
-        rows = self._transformed(rows)
-        if self._wanted:
-            deviation = np.sqrt(self._squares / max(1, self.seen))
-            rows = (rows - self._mean) / np.where(deviation > 0, deviation, 1.0)
-        rows = np.clip(rows, -FAR_OUT, FAR_OUT)
-        rows[~known] = 0.0
-        return np.asarray(rows)
-
-    def _transformed(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.arcsinh(numbers) if self._transform == "arcsinh" else numbers
-
-    def restore(self, value: bytes) -> None:
-        kept = msgspec.msgpack.decode(value, type=_Moments)
-        shape = self._mean.shape
-        mean = decode_array(kept.mean, np.float64, shape, "mean")
-        squares = decode_array(kept.squares, np.float64, shape, "squares")
-        check_within(mean, -LARGEST_INPUT, LARGEST_INPUT, "mean")
-        check_within(squares, 0.0, 1e300, "squares")
-        self.seen, self.frozen = kept.count, kept.frozen or not self._wanted
-        self._mean, self._squares = mean.copy(), squares.copy()
-
-    def _remember(self) -> None:
-        kept = _Moments(self.seen, encode_array(self._mean), encode_array(self._squares), self.frozen)
-        self._parts.remember(b"columns", kept)

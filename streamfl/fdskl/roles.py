@@ -35,6 +35,8 @@ from streamfl.wire import Codec, fingerprint
 
 __all__ = ["ROLES"]
 
+# What is remembered of the columns altogether is one record, of 80 bytes a column.
+MOST_COLUMNS = 12_000
 _SMALL_SEGMENTS = {"segment.bytes": "67108864"}
 # What each party hears: from whom comes below.
 _INBOXES: Mapping[str, Codec[Any]] = {"incarnations": INCARNATION, "rounds": ROUND, "sums": PARTIAL_SUM, "revisions": REVISION}
@@ -102,6 +104,11 @@ def _build(settings: FdsklSettings) -> FdsklWorker:
     federation, aggregated, alignment = settings.federation, settings.aggregation, settings.alignment
     name, samples = _own(settings), _samples(settings)
     dimension = SampleReader(samples.samples).dimension
+    if dimension > MOST_COLUMNS:
+        raise ConfigurationError(
+            f"samples.features: {dimension:,} columns: what is remembered of all together is one record, so at most "
+            f"{MOST_COLUMNS:,} are expected"
+        )
     given = None if aggregated.secret_file is None else read_secret(aggregated.secret_file, "aggregation.secret_file")
     worker = WorkerSettings(
         federation=federation.name,
@@ -125,8 +132,8 @@ def _build(settings: FdsklSettings) -> FdsklWorker:
         limit=alignment.limit,
         features_limit=settings.learning.features_limit,
         standardise=settings.standardisation.columns,
-        transform=settings.standardisation.transform,
         first_entities=settings.standardisation.first_entities,
+        auto=settings.standardisation.transform == "auto",
         noise=_noise(settings, given),
         entropy=lambda: os.urandom(32),
     )
@@ -217,6 +224,13 @@ def _heard(settings: FdsklSettings) -> list[str]:
     return ["incarnations", *asked, "sums", *(["revisions"] if own == actives[0] else [])]
 
 
+def _read(settings: FdsklSettings) -> list[str]:
+    """Of these, what anybody says to it: nobody is below a leaf."""
+    number = settings.federation.parties.index(_own(settings))
+    leaf = not any(tree.children[number] for tree in trees_of(settings).values())
+    return [kind for kind in _heard(settings) if kind != "sums" or not leaf]
+
+
 def _said(settings: FdsklSettings) -> dict[str, list[str]]:
     """What this party says to others: to whom."""
     own = _own(settings)
@@ -240,7 +254,7 @@ def _channels(settings: FdsklSettings) -> Channels:
         square = settings.learning.loss == "square"
         decode = LabelReader(labels, labels.label_range if square else None, "labels.label_range").decode
         inputs["labels"] = Input(labels.topic, decode if square else _checked(decode))
-    for kind in _heard(settings):
+    for kind in _read(settings):
         topic = f"{federation}.{own}.{kind}"
         inputs[kind] = Input(topic, _decoder(_INBOXES[kind]), makes_room=True, sender=Sender(WORKER, _sender))
     outputs = {f"{kind}/{to}": f"{federation}.{to}.{kind}" for kind, names in _said(settings).items() for to in names}
@@ -277,7 +291,7 @@ def _log(settings: FdsklSettings) -> str | None:
 def _between(settings: FdsklSettings) -> list[str]:
     """The topics of what parties say to one another, this one's share of them."""
     federation, own = settings.federation.name, _own(settings)
-    heard = [f"{federation}.{own}.{kind}" for kind in _heard(settings)]
+    heard = [f"{federation}.{own}.{kind}" for kind in _read(settings)]
     said = [f"{federation}.{to}.{kind}" for kind, names in _said(settings).items() for to in names]
     log = _log(settings)
     return list(dict.fromkeys((*heard, *said, *([] if log is None else [log]))))

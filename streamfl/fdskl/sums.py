@@ -24,10 +24,11 @@ from streamfl.fdskl.messages import (
     Round,
     identity_of,
 )
-from streamfl.fdskl.own_columns import OwnColumns, Standardisation
+from streamfl.fdskl.own_columns import OwnColumns
 from streamfl.fdskl.peers import Peers
 from streamfl.fdskl.pending_sums import STAGES, SUM, Key, PendingSum, PendingSums
 from streamfl.fdskl.secret import Secret
+from streamfl.fdskl.standardisation import Standardisation
 from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.notices import Notices
 from streamfl.role import PeerError, Send
@@ -114,7 +115,7 @@ class Sums:
         self._last_now = now
 
     def columns_came(self, entity: str) -> None:
-        """Rounds may have waited for an entity's own columns."""
+        """Rounds may have waited for an entity's own columns, or for so many entities."""
         for key, pending in self.pending.waiting():
             pending.missing.discard(entity)
             self._answer_if_possible(key, pending)
@@ -198,38 +199,37 @@ class Sums:
     def pass_time(self, now: float) -> None:
         """A tick: answer without columns that have not come, and give up what has waited too long."""
         settings = self._settings
-        for key, pending in self.pending.waiting():
-            if pending.since + settings.reply_seconds <= now:
-                self._answer_if_possible(key, pending, whatever=True)
+        if self._standardisation.frozen:
+            for key, pending in self.pending.waiting():
+                self._answer_if_possible(key, pending, whatever=pending.since + settings.reply_seconds <= now)
+        elif (at := self._freezes_at) is not None and at <= now:
+            # Answers come with a later commit. One that got out, of moments that a crash forgets, would be learnt from.
+            self._standardisation.freeze()
         self.pending.expire(settings.round_seconds, now)
+
+    @property
+    def _freezes_at(self) -> float | None:
+        """When fewer entities than are wanted have to do, for a round waits."""
+        oldest = min((pending.since for key, pending in self.pending.waiting() if self._may_answer(key, pending)), default=None)
+        until = self._standardisation.waits_until
+        return None if oldest is None else min(oldest + self._settings.reply_seconds, max(oldest, until))
 
     @property
     def wake_at(self) -> float | None:
         settings, oldest = self._settings, self.pending.oldest
         times = [] if oldest is None else [oldest + settings.round_seconds]
-        waiting = (pending for key, pending in self.pending.waiting() if self._may_answer(key, pending))
-        times += [pending.since + settings.reply_seconds for pending in waiting]
+        if self._standardisation.frozen:
+            waiting = [pending for key, pending in self.pending.waiting() if self._may_answer(key, pending)]
+            times += [pending.since + (settings.reply_seconds if pending.missing else 0.0) for pending in waiting]
+        elif (at := self._freezes_at) is not None:
+            times.append(at)
         return min(times, default=None)
 
     @property
     def contributions(self) -> Contributions:
         """This party's part of sums, by its secret."""
         if self._contributions is None:
-            settings = self._settings
-            self._contributions = Contributions(
-                kernel=settings.kernel,
-                columns=settings.columns,
-                seed=settings.seed,
-                secret=self._secret.value,
-                shared=settings.shared,
-                parties=len(settings.parties),
-                own=settings.own,
-                root=settings.root,
-                mask=settings.mask,
-                bits=settings.bits,
-                noise=settings.noise,
-                place=(settings.fingerprint, self._partition),
-            )
+            self._contributions = self._settings.contributions(self._secret.value, self._partition)
         return self._contributions
 
     def party_of(self, name: str) -> int:
@@ -251,8 +251,7 @@ class Sums:
         """Put the own part in, if its columns are here; whatever: or their mean."""
         if not self._may_answer(key, pending):
             return
-        ready = self._standardisation.frozen or self._standardisation.seen >= self._settings.first_entities
-        if (pending.missing or not ready) and not whatever:
+        if not self._standardisation.frozen or (pending.missing and not whatever):
             return
         if self._put_own_part(key, pending):
             self._go_on(key, pending)
@@ -262,7 +261,6 @@ class Sums:
         announced, settings = pending.announced, self._settings
         assert announced is not None
         rows, known = self._columns.rows(announced.entities)
-        self._standardisation.freeze()
         standardised = self._standardisation.apply(rows, known)
         for entity in announced.entities:
             self._columns.ask(entity, self._last_now)

@@ -54,10 +54,15 @@ class FdsklWorker:
         self._moments = Moments()
         self._notices = Notices()
         self._figures = WorkerFigures()
-        self._active_figures = ActiveFigures(active is not None and active.learning.loss.classifies)
+        self._active_figures = ActiveFigures(None if active is None else active.learning.loss)
         self._silence = Silence(patience)
         self._tasks: dict[int, WorkerPartition] = {}
         self._actives: dict[int, ActivePartition] = {}
+
+    @property
+    def fingerprint(self) -> int:
+        """Of the settings that all members have to share."""
+        return self.settings.fingerprint
 
     @property
     def wake_at(self) -> float | None:

@@ -10,9 +10,10 @@ import numpy as np
 from streamfl.changelog import ChangedParts
 from streamfl.fdskl.figures import WorkerFigures
 from streamfl.fdskl.messages import INCARNATION, REVISION, Incarnation, Revision
-from streamfl.fdskl.own_columns import OwnColumns, Standardisation
+from streamfl.fdskl.own_columns import OwnColumns
 from streamfl.fdskl.peers import Peers
 from streamfl.fdskl.secret import Secret
+from streamfl.fdskl.standardisation import Standardisation
 from streamfl.fdskl.sums import Sums
 from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.notices import Notices
@@ -43,11 +44,14 @@ class WorkerPartition:
         self._settings = settings
         self.partition = partition
         self._figures = figures
+        self.notices = notices
         self.parts = ChangedParts()
         count = len(settings.columns)
         self.peers = Peers(self.parts, settings.parties, settings.own, settings.entropy)
         self.columns = OwnColumns(self.parts, count, settings.expiry, settings.limit, figures.forgotten)
-        self.standardisation = Standardisation(self.parts, count, settings.standardise, settings.transform)
+        self.standardisation = Standardisation(
+            self.parts, count, settings.standardise, settings.first_entities, settings.reply_seconds, settings.auto
+        )
         self.secret = Secret(self.parts, settings.secret, settings.secret_is_given)
         self._life = _Life()
         self._sends: list[Send] = []
@@ -68,6 +72,7 @@ class WorkerPartition:
     def begin(self, now: float) -> None:
         """Messages of this time follow. Tell the others of this life, unless they were."""
         self.sums.begin(now)
+        self.standardisation.begin(now)
         # In one commit with what others have to know before they ask: no answer is of a secret that is not remembered.
         self.secret.remember()
         self.tell_of_this_life()
@@ -81,7 +86,7 @@ class WorkerPartition:
         """An entity's own columns came. Returns whether others had to do with older ones, or without."""
         self._figures.counts["samples"] += 1
         columns = np.array(features, np.float64)
-        self.standardisation.see(columns)
+        self.standardisation.see(columns, now)
         late = self.columns.put(entity, columns.astype("<f8").tobytes(), now)
         self.sums.columns_came(entity)
         return late
@@ -131,6 +136,7 @@ class WorkerPartition:
             self.peers.mistaken_since = min(self.peers.mistaken_since, now)
         self.columns.set_back(now)
         self.sums.pending.set_back(now)
+        self.standardisation.set_back(now)
 
     @property
     def wake_at(self) -> float | None:

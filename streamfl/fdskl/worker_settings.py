@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from streamfl.fdskl.contributions import InputNoise, Kernel
+from streamfl.fdskl.contributions import Contributions, InputNoise, Kernel
 from streamfl.fdskl.topology import Aggregation
 
 __all__ = ["WorkerSettings"]
@@ -36,8 +36,8 @@ class WorkerSettings:
     limit: int
     features_limit: int
     standardise: bool
-    transform: str
     first_entities: int
+    auto: bool
     noise: InputNoise | None
     entropy: Callable[[], bytes]
 
@@ -50,3 +50,20 @@ class WorkerSettings:
     def root(self) -> int:
         """The first active party, which predicts."""
         return self.actives[0]
+
+    def contributions(self, secret: bytes, partition: int) -> Contributions:
+        """The party's part of sums. secret: that its frequencies are drawn from."""
+        return Contributions(
+            kernel=self.kernel,
+            columns=self.columns,
+            seed=self.seed,
+            secret=secret,
+            shared=self.shared,
+            parties=len(self.parties),
+            own=self.own,
+            root=self.root,
+            mask=self.mask,
+            bits=self.bits,
+            noise=self.noise,
+            place=(self.fingerprint, partition),
+        )

@@ -1,4 +1,4 @@
-"""Measures of predictions for labels 0 and 1: log loss, accuracy, and the area under the ROC curve.
+"""Measures of predictions for labels 0 and 1: log loss, accuracy, the area under the ROC curve, and Kolmogorov and Smirnov's.
 
 The squared error of a probability, the Brier score, is the mean squared error and needs no function here.
 """
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-__all__ = ["accuracy", "area_under_curve", "classification_figures", "log_loss"]
+__all__ = ["accuracy", "area_under_curve", "classification_figures", "kolmogorov_smirnov", "log_loss"]
 
 
 def log_loss(probabilities: NDArray[Any], labels: NDArray[Any]) -> float:
@@ -56,6 +56,25 @@ def area_under_curve(scores: NDArray[Any], labels: NDArray[Any]) -> float:
         return float("nan")
     ranks = rankdata(np.ravel(scores))
     return float((ranks[ones].sum() - positive * (positive + 1) / 2) / (positive * negative))
+
+
+def kolmogorov_smirnov(scores: NDArray[Any], labels: NDArray[Any]) -> float:
+    """KS: the largest distance between the distributions of the two labels' scores; NaN where one of the labels is missing.
+
+    max over c of |share of label 0 with a score of at most c - share of label 1 with one|
+
+    scores: any numbers, any shape.
+    labels: 0 or 1, of the same shape.
+
+    >>> kolmogorov_smirnov(np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1]))
+    0.5
+    """
+    flat, ones = np.ravel(scores), np.ravel(labels) > 0.5
+    positive, negative = np.sort(flat[ones]), np.sort(flat[~ones])
+    if not len(positive) or not len(negative):
+        return float("nan")
+    shares = [np.searchsorted(own, flat, side="right") / len(own) for own in (negative, positive)]
+    return float(np.abs(shares[0] - shares[1]).max())
 
 
 def classification_figures(probabilities: NDArray[Any], labels: NDArray[Any]) -> dict[str, float]:

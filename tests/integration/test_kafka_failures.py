@@ -18,7 +18,7 @@ import pytest
 from broker import Broker
 from kafka import KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka import errors as kafka_errors
-from kafka.admin import ConfigResource, ConfigResourceType, MemberToRemove
+from kafka.admin import MemberToRemove
 from kafka.structs import ConsumerGroupMetadata
 from streamfl_connectors.kafka.bus import KafkaBus
 from streamfl_connectors.kafka.clients import complete, discard, wait_for_brokers
@@ -27,6 +27,7 @@ from streamfl_connectors.kafka.membership import KafkaMembership
 from streamfl_connectors.kafka.options import PRODUCER_DEFAULTS
 from streamfl_connectors.kafka.sending import publish
 from streamfl_connectors.session import KafkaSession
+from topic_limits import lower_limit
 
 from streamfl.role import ConfigurationError, TopicSpec
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Guarantee, Outgoing, Polled, Step, Subscription, connect
@@ -101,10 +102,10 @@ def poll_until(session: KafkaSession[KafkaMembership], enough: Callable[[Polled]
     return polled
 
 
-def lower_limit(bus: KafkaBus, name: str, size: int) -> None:
+def lower_known_limit(bus: KafkaBus, name: str, size: int) -> None:
     """Have the topic refuse what this bus, which has asked already, takes for allowed."""
     bus.topics.limits([name])
-    bus.admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, configs={"max.message.bytes": str(size)})])
+    lower_limit(bus.cluster.servers, name, size)
 
 
 def producer_of(bus: KafkaBus, **settings: Any) -> Any:
@@ -123,7 +124,7 @@ def test_a_record_that_the_broker_refuses_takes_the_step_with_it(bus: KafkaBus, 
     session = bus.session(Subscription(new("group"), (samples,), guarantee=guarantee))
     try:
         poll_until(session, lambda seen: bool(seen.records))
-        lower_limit(bus, refusing, 500)
+        lower_known_limit(bus, refusing, 500)
         step = Step({(samples, 0): 1}, [Outgoing(outputs, None, b"fits"), Outgoing(refusing, None, bytes(5_000))])
         begin = time.monotonic()
         with pytest.raises(ConfigurationError, match=rf"'{refusing}' is too large"):
@@ -143,7 +144,7 @@ def test_a_record_that_the_broker_refuses_takes_the_step_with_it(bus: KafkaBus, 
 def test_a_batch_above_the_topics_limit_arrives_whole(bus: KafkaBus) -> None:
     """Protects records that are small by themselves: the client splits their batch, and each of them comes once and in order."""
     outputs = topic(bus)
-    lower_limit(bus, outputs, 4_000)
+    lower_known_limit(bus, outputs, 4_000)
     producer = producer_of(bus)
     records = [Outgoing(outputs, b"k", b"%d" % number + bytes(100)) for number in range(300)]
     try:
@@ -180,7 +181,7 @@ def test_a_record_that_was_not_sent_is_not_committed_without(bus: KafkaBus) -> N
 def test_a_producer_that_met_a_refused_record_is_replaced(bus: KafkaBus) -> None:
     """Protects writes outside a session against H5: a plain idempotent producer is dead for good after a refused record."""
     good, refusing = topic(bus), topic(bus)
-    lower_limit(bus, refusing, 500)
+    lower_known_limit(bus, refusing, 500)
     bus.write([Outgoing(good, None, b"before")])
     with pytest.raises(ConfigurationError, match="too large"):
         bus.write([Outgoing(refusing, None, bytes(5_000))])

@@ -8,18 +8,18 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import pytest
 from broker import Broker
 from end_txn_proxy import Caught, EndTxnProxy, Fault, Moment
-from kafka import KafkaAdminClient, KafkaProducer
-from kafka.admin import ConfigResource, ConfigResourceType
+from kafka import KafkaProducer
 from streamfl_connectors.kafka.bus import KafkaBus
 from streamfl_connectors.kafka.clients import discard
 from streamfl_connectors.kafka.options import PRODUCER_DEFAULTS
+from topic_limits import lower_limit
 
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Bus, BusUnavailable, CommitRefused, Outgoing, Session, Step, Subscription, TopicSpec, connect
@@ -71,11 +71,8 @@ def commit_until_done(session: Session, bus: Bus, outputs: str, name: bytes) -> 
     raise AssertionError(f"{name!r} was not committed in five attempts")
 
 
-def provoke(session: Session, address: str, refusing: str) -> None:
+def provoke(session: Session, refusing: str) -> None:
     """Have a step refused with records of it in the topic, so that its transaction is aborted."""
-    limit = ConfigResource(ConfigResourceType.TOPIC, refusing, configs={"max.message.bytes": "500"})
-    with closing(KafkaAdminClient(bootstrap_servers=address)) as admin:
-        admin.alter_configs([limit])
     written = [Outgoing(refusing, b"aborted", b"", 0), Outgoing(refusing, b"aborted", bytes(5_000), 1)]
     with pytest.raises(ConfigurationError, match="too large"):
         session.commit(Step({}, written))
@@ -98,11 +95,12 @@ def test_a_late_end_ends_no_other_transaction(
     proxy.doubtful.clear()
     try:
         session.commit(Step({}, [Outgoing(refusing, b"known", b"", 0)]))
+        lower_limit(address, refusing, 500)
         caught: Caught = proxy.catch(fault, committed, f"{group}:", deliver=Moment(produce_requests=2))
         if committed:
             commit_until_done(session, bus, outputs, b"a")
         else:
-            provoke(session, address, refusing)
+            provoke(session, refusing)
         assert caught.kept.is_set()
         for name in (b"b", b"c"):
             commit_until_done(session, bus, outputs, name)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 from sklearn import metrics
 
-from streamfl.learning.accuracy import accuracy, area_under_curve, classification_figures, log_loss
+from streamfl.learning.accuracy import accuracy, area_under_curve, classification_figures, kolmogorov_smirnov, log_loss
 
 
 @pytest.mark.parametrize("decimals", [1, 2, 12])
@@ -29,6 +30,7 @@ def test_certainty_in_error_is_finite() -> None:
 def test_what_is_undefined_is_no_number() -> None:
     """Protects a dashboard from an AUC of 0 or 1 that nobody has measured: one label alone has no order."""
     assert np.isnan(area_under_curve(np.array([0.2, 0.9]), np.array([1.0, 1.0])))
+    assert np.isnan(kolmogorov_smirnov(np.array([0.2, 0.9]), np.array([1.0, 1.0])))
     assert all(np.isnan(value) for value in classification_figures(np.empty(0), np.empty(0)).values())
 
 
@@ -37,3 +39,13 @@ def test_any_scores_can_be_ranked() -> None:
     generator = np.random.Generator(np.random.PCG64(7))
     scores, labels = generator.normal(-5.0, 3.0, size=300), generator.integers(0, 2, size=300)
     assert area_under_curve(scores, labels) == pytest.approx(metrics.roc_auc_score(labels, scores), abs=1e-12)
+
+
+@pytest.mark.parametrize("decimals", [1, 12])
+def test_kolmogorov_smirnov_is_that_of_scipy(decimals: int) -> None:
+    """Protects who compares scorecards by KS: tied scores may not be told apart."""
+    generator = np.random.Generator(np.random.PCG64(3))
+    labels = (generator.uniform(size=400) < 0.3).astype(float)
+    scores = np.round(generator.normal(size=400) - 0.6 * labels, decimals)
+    expected = stats.ks_2samp(scores[labels > 0.5], scores[labels < 0.5]).statistic
+    assert kolmogorov_smirnov(scores, labels) == pytest.approx(expected, abs=1e-12)

@@ -101,3 +101,27 @@ def test_a_generator_stands_on_the_same_stream() -> None:
     assert rng_for(3, "x").bit_generator.random_raw(8).tolist() == [
         word for block in (1, 2) for word in philox_block(block, key_of(3, ["x"]))
     ]
+
+
+def test_no_word_gives_nought_or_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects normals and Cauchy variables from infinity: the largest words round to 1. All others give what they always gave."""
+    largest = [MASK, (2**53 - 1) << 11]
+    words = [0, 1, 2**11, 2**63 - 1, 2**63, 2**63 + 2**11, (2**53 - 1 << 11) - 1, 2**53 - 2 << 11, *largest]
+
+    class Words:
+        def __init__(self, key: object, counter: int = 0) -> None:
+            pass
+
+        def random_raw(self, count: int) -> np.ndarray:
+            return np.array((words * count)[:count], np.uint64)
+
+    monkeypatch.setattr("streamfl.seeding.np.random.Philox", Words)
+    found = uniform(len(words), 7)
+    assert found[0] > 0
+    assert found.max() < 1
+    assert np.isfinite(normal(len(words), 7)).all()
+    assert UniformSequence(7)[len(words) - 1] == found[-1] == 1 - 2.0**-53
+    assert found[-2] == found[-1]
+    before = ((np.array(words, np.uint64) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    assert found[:-2].tolist() == before[:-2].tolist()
+    assert before[-2:].tolist() == [1.0, 1.0]

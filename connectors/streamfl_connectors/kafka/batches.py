@@ -1,8 +1,8 @@
 """Reading the batches that kafka-python fetched: checked, bounded, and with the place of what cannot be read.
 
 The library raises what it came upon and does not say where. It takes a format that it does not know for one that it knows. It asks
-again and again for what the broker says is damaged. This module reaches into the library's private parts, so the library is pinned
-to one version exactly.
+again and again for what the broker says is damaged. It forgets what it had of a partition that was paused. This module reaches
+into the library's private parts, so the library is pinned to one version exactly.
 """
 
 from __future__ import annotations
@@ -56,6 +56,23 @@ def check_batches(consumer: Any) -> None:
         return part
 
     fetcher._parse_fetched_data = parse_or_tell
+    _give_what_was_set_aside(fetcher)
+
+
+def _give_what_was_set_aside(fetcher: Any) -> None:
+    """Have a fetcher give records that it set aside when their partition was paused, once that flows again.
+
+    It looks for them only where no other records are in hand, and takes those that are used up for some. Meanwhile it does not ask
+    for the partition, so that nothing would come of it for ever.
+    """
+    fetched_records = fetcher.fetched_records
+
+    def given(*arguments: Any, **named: Any) -> Any:
+        if fetcher._next_partition_records is not None and not fetcher._next_partition_records:
+            fetcher._next_partition_records = None
+        return fetched_records(*arguments, **named)
+
+    fetcher.fetched_records = given
 
 
 def gives_nothing(consumer: Any, place: Any) -> Unreadable | None:

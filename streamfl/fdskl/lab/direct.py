@@ -17,13 +17,13 @@ from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
 from streamfl.fdskl.iteration import FEWEST_DISTANCES
 from streamfl.fdskl.losses import loss_named
 from streamfl.fdskl.newton import solve_block
+from streamfl.fdskl.standardisation import moments_of, scaling_of
 
 __all__ = ["Learnt", "Party", "learn", "median_distance", "standardised"]
 
 Floats = NDArray[np.float64]
 # Distances between entities that the bandwidth is the median of; rows of which features are computed at a time.
 MOST_DISTANCES, CHUNK = 256, 4096
-HEAVY_TAILS, LEAST_FLAG = 6.0, 0.2
 
 
 @dataclass(frozen=True)
@@ -66,36 +66,13 @@ class Learnt:
         return found
 
 
-def standardised(inputs: Floats, first: int, robust: bool = True) -> Floats:
-    """Columns with mean 0 and deviation 1 over the first entities, (n, columns); a missing number becomes the mean.
+def standardised(inputs: Floats, first: int) -> Floats:
+    """Columns as a party has them, by its first entities, (n, columns); a missing number becomes the mean.
 
     first: so many entities.
-    robust: arcsinh comes before, of columns with heavy tails: whose fourth standardised moment over the first entities is above 6,
-    where a normal distribution has 3. Columns that are evenly spread would lose by it. A column of two values is divided by a fifth
-    of their distance at least, or rare flags would make an entity unlike all others.
     """
     rows = np.asarray(inputs, dtype=np.float64)
-    if robust:
-        mean, deviation = _moments(rows[:first])
-        tails = np.nan_to_num(((rows[:first] - mean) / deviation) ** 4).mean(axis=0)
-        rows = np.where(tails > HEAVY_TAILS, np.arcsinh(rows), rows)
-    mean, deviation = _moments(rows[:first])
-    if robust:
-        # Of two values, and of nothing else, kurtosis is 1 + skewness^2 (Pearson 1916), and their distance is this many deviations.
-        third, fourth = (np.nan_to_num(((rows[:first] - mean) / deviation) ** power).mean(axis=0) for power in (3, 4))
-        flags = fourth - third**2 - 1 < 1e-6 * fourth
-        deviation = np.where(flags, deviation * np.maximum(1.0, LEAST_FLAG * np.sqrt(4 + third**2)), deviation)
-    rows = (rows - mean) / deviation
-    return np.asarray(np.where(np.isfinite(rows), rows, 0.0))
-
-
-def _moments(rows: Floats) -> tuple[Floats, Floats]:
-    """Mean and deviation of each column, of the numbers that there are; deviation 1 of a constant column."""
-    seen = np.isfinite(rows)
-    counts = np.maximum(1, seen.sum(axis=0))
-    mean = np.where(seen, rows, 0.0).sum(axis=0) / counts
-    deviation = np.sqrt(np.where(seen, np.square(rows - mean), 0.0).sum(axis=0) / counts)
-    return mean, np.where(deviation > 0, deviation, 1.0)
+    return scaling_of(moments_of(rows[:first])).apply(rows)
 
 
 def median_distance(inputs: Sequence[Floats], entities: Sequence[int], laplacian: bool = False) -> float:

@@ -31,13 +31,15 @@ from streamfl.fdskl.messages import (
 )
 from streamfl.fdskl.worker import FdsklWorker
 from streamfl.role import PeerError, Rejection, Role, Send, receive_at_once
+from streamfl.runtime.bus import Outgoing
 from streamfl.seeding import rng_for
 from streamfl.testing.fuzz.federations import Corpus, Fuzzed, partition_of, some_of_each, users_message
 from streamfl.testing.fuzz.member import NOW, PARTITIONS, Member
 from streamfl.testing.fuzz.mutations import Message
+from streamfl.testing.fuzz.resumed import Run
 from streamfl.testing.fuzz.targets import Decoder, Restored, RoleTarget, Target
 
-__all__ = ["FDSKL", "FEDERATIONS", "PARTIES", "corpus", "member", "record"]
+__all__ = ["FDSKL", "FEDERATIONS", "PARTIES", "corpus", "member", "record", "recorded", "run"]
 
 corpus = Corpus(Path(__file__).parent / "corpus")
 ACTIVE, OTHER = "press", "pump"
@@ -192,6 +194,25 @@ def recorded(federation: str, name: str, *channels: str) -> tuple[Message, ...]:
     """The recorded messages of a party's channels."""
     found = corpus(federation, *(f"{name}/{channel}" for channel in channels))
     return tuple(replace(one, channel=one.channel.partition("/")[2]) for one in found)
+
+
+def run(federation: str) -> Run:
+    """A federation of all parties, for whoever comes back to what they remember."""
+    own = {}
+    for name in PARTIES:
+        chosen = settings(federation, name)
+        assert chosen.samples is not None
+        # Everybody sees other columns of the same entities.
+        samples = chosen.samples.model_copy(update={"topic": f"readings-{name}"})
+        own[name] = chosen.model_copy(update={"samples": samples})
+
+    def written(number: int) -> list[Outgoing]:
+        entity = f"e-{number}"
+        told = [(f"readings-{name}", sample(federation, entity, number + place)) for place, name in enumerate(PARTIES)]
+        told += [("truths", label(federation, entity, number))] if number % 4 else []
+        return [Outgoing(topic, one.key, one.value, one.partition) for topic, one in told]
+
+    return Run(own, written)
 
 
 class FdsklTarget(RoleTarget):

@@ -142,11 +142,27 @@ class Oracle:
     def _standardised(self, partition: int, party: str, columns: Sequence[float]) -> NDArray[np.float64]:
         wanted = self._chosen.settings.standardisation
         row = np.array([columns], np.float64)
-        if wanted.transform == "arcsinh":
-            row = np.arcsinh(row)
         if not wanted.columns:
             return row
         content: Any = msgspec.msgpack.decode(self._remembered[party][partition, b"columns"])
-        count, mean, squares = content[0], np.frombuffer(content[1]), np.frombuffer(content[2])
-        deviation = np.sqrt(squares / max(1, count))
-        return np.asarray((row - mean) / np.where(deviation > 0, deviation, 1.0))
+        moments = np.frombuffer(content[1]).reshape(5, 2, -1)
+        own = [_scaled(float(number), moments[:, :, place], wanted.transform) for place, number in enumerate(row[0])]
+        return np.array([own])
+
+
+def _scaled(number: float, moments: NDArray[np.float64], transform: str) -> float:
+    """A number of one column; moments: (5, 2)."""
+    shapes: list[tuple[float, float, float, float]] = []
+    for count, mean, second, third, fourth in moments.T.tolist():
+        variance = second / count if count else 0.0
+        usual = variance > 1e-100
+        skewness, kurtosis = (third / count / variance**1.5, fourth / count / variance**2) if usual else (0.0, 3.0)
+        shapes.append((mean, math.sqrt(variance), skewness, kurtosis))
+    if transform == "none":
+        mean, deviation, *_ = shapes[0]
+        return (number - mean) / (deviation or 1.0)
+    heavy = shapes[0][3] > 6
+    mean, deviation, skewness, kurtosis = shapes[heavy]
+    if kurtosis - 1 - skewness**2 < 1e-6 * kurtosis:
+        deviation = max(deviation, 0.2 * math.sqrt(4 + skewness**2) * deviation)
+    return ((math.asinh(number) if heavy else number) - mean) / (deviation or 1.0)

@@ -37,7 +37,8 @@ class KernelOutcome:
     prediction of each entity that came before it was learnt from, None in epochs. history: on the test entities, over virtual time.
     iterations: of learning. features, features_dropped: that are kept, and that gave way. traffic: by kind, messages between
     parties and their bytes. abandoned: rounds given up, by reason. forgotten: of active parties, by reason. parties: by name.
-    bandwidth: of the kernel, None before it is known. trace: arrays by name, if they were asked for.
+    bandwidth: of the kernel, None before it is known. trace: arrays by name, if they were asked for. regret: summed loss of the
+    progressive predictions, less that of the better in hindsight of the model at the end and the best constant; None in epochs.
     """
 
     settings: FdsklSettings
@@ -47,6 +48,7 @@ class KernelOutcome:
     final: VerticalFigures
     absent: dict[str, VerticalFigures]
     progressive: VerticalFigures | None
+    regret: float | None
     history: list[VerticalFigures]
     iterations: int
     features: int
@@ -69,6 +71,7 @@ class KernelOutcome:
             **_measures(self.final),
             "absent": {name: _measures(figures) for name, figures in self.absent.items()},
             "progressive": None if self.progressive is None else _measures(self.progressive),
+            "regret": self.regret,
             "virtual_seconds": self.seconds,
             "active": federation.active_party if len(federation.actives) == 1 else federation.active_parties,
             "iterations": self.iterations,
@@ -157,6 +160,7 @@ def run_kernel(
             final=final,
             absent={name: look(name) for name in names} if len(names) > 1 else {},
             progressive=_progressive(federation, labels, loss) if epochs is None else None,
+            regret=_regret(federation, inputs, labels, loss) if epochs is None else None,
             history=history,
             iterations=figure("iterations"),
             features=model.kept,
@@ -284,8 +288,26 @@ def _party_figures(federation: KernelFederation, name: str) -> dict[str, int]:
     return {figure: int(federation.figure(name, figure)) for figure in figures}
 
 
+def _last_predictions(federation: KernelFederation) -> tuple[list[int], NDArray[np.float64]]:
+    """Entities that got predictions, and f of the last one of each."""
+    last = {int(one.entity): one.score for one in federation.predictions()}
+    return list(last), np.array(list(last.values()), np.float64)
+
+
 def _progressive(federation: KernelFederation, labels: NDArray[np.float64], loss: str) -> VerticalFigures:
     """Of each entity's last prediction; entities that got none are left out."""
-    last = {int(one.entity): one.score for one in federation.predictions()}
-    own = labels[list(last)] if last else labels[:0]
-    return figures_of(np.array(list(last.values()), np.float64), own, loss, federation.seconds)
+    entities, outputs = _last_predictions(federation)
+    return figures_of(outputs, labels[entities], loss, federation.seconds)
+
+
+def _regret(
+    federation: KernelFederation, inputs: Sequence[NDArray[np.float64]], labels: NDArray[np.float64], loss: str
+) -> float:
+    """sum_t L(f_t(x_t), y_t) less the smaller of sum_t L(f_T(x_t), y_t) and min over c of sum_t L(c, y_t)."""
+    entities, outputs = _last_predictions(federation)
+    chosen = loss_named(loss)
+    known = 2 * labels[entities] - 1 if chosen.classifies else labels[entities]
+    final = federation.evaluate([own[entities] for own in inputs])
+    best = float(chosen.value(final, known).sum())
+    constant = chosen.of_constant(len(known), float(known.sum()), float(np.square(known).sum()))
+    return float(chosen.value(outputs, known).sum()) - min(best, constant)

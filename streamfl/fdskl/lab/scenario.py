@@ -287,8 +287,9 @@ def scenario(seed: int) -> FdsklScenario:
         standardisation={
             # Who waits for columns for ever cannot wait for more entities than there are.
             "columns": not synchronous and chance(0.8),
-            "transform": "arcsinh" if chance(0.5) else "none",
-            "first_entities": between(2, 5),
+            "transform": "auto" if chance(0.5) else "none",
+            # Of few entities nobody knows whether there are heavy tails.
+            "first_entities": (2, 3, 4, 10)[between(0, 3)],
         },  # type: ignore[arg-type]
     )
     if synchronous:
@@ -346,7 +347,8 @@ def _data(
                 continue
             at = begins + (float(draws.exponential(2.0)) if draws.random() < 0.2 else 0.0)
             for _ in range(1 + int(not synchronous and draws.random() < 0.15)):
-                content: dict[str, Any] = {"id": entity, "x": draws.normal(size=dimension).tolist()}
+                # With heavy tails.
+                content: dict[str, Any] = {"id": entity, "x": np.sinh(2 * draws.normal(size=dimension)).tolist()}
                 data.columns.setdefault((name, entity), []).append(content["x"])
                 own.append(Reading(f"samples-{name}", entity, content, at, True))
                 at += float(draws.exponential(3.0))

@@ -118,6 +118,8 @@ def kernel_rows(outcome: KernelOutcome) -> list[tuple[str, str]]:
             *((f"test entities, {name} absent", figures) for name, figures in summary["absent"].items()),
         )
     )
+    if outcome.regret is not None:
+        rows.append(("Regret an entity", f"{outcome.regret / outcome.entities:.4f}"))
     bandwidth = "not known yet" if outcome.bandwidth is None else f"{outcome.bandwidth:.4g}"
     rows += [
         ("Iterations", f"{outcome.iterations:,}"),

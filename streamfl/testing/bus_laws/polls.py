@@ -100,6 +100,21 @@ class PollLaws:
             session.pause([(answers, 0)])
             assert values(records_of(session, 1)) == [b"sample"]
 
+    def test_what_was_fetched_before_a_pause_comes_after_it(self, bus: Bus) -> None:
+        """Protects a role that has room again: a client library sets aside what it has of a paused partition, and other partitions'
+        records must not bury it.
+        """
+        samples, answers = new_topic(bus), new_topic(bus)
+        bus.write([Outgoing(samples, None, f"{i}".encode(), 0) for i in range(6)])
+        with joined(bus, samples, answers) as (session, _):
+            first = records_of(session, 1, most=2)
+            session.pause([(samples, 0)])
+            bus.write([Outgoing(answers, None, b"answer", 0)])
+            assert values(records_of(session, 1)) == [b"answer"]
+            session.pause([])
+            left = records_of(session, 6 - len(first))
+            assert values([*first, *left]) == [f"{i}".encode() for i in range(6)]
+
     def test_lag_counts_what_is_not_taken(self, bus: Bus) -> None:
         """Protects the operator's main alarm: lag grows with what waits and falls when it is taken."""
         samples = new_topic(bus)

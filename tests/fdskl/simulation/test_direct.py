@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from streamfl.fdskl.config import FdsklSettings, KernelLearningSection
-from streamfl.fdskl.lab.direct import Party, learn, median_distance, standardised
+from streamfl.fdskl.lab.direct import Party, learn, median_distance
 from streamfl.fdskl.lab.federation import KernelFederation
 from streamfl.seeding import rng_for
 
@@ -83,35 +83,8 @@ def test_arrays_learn_what_a_federation_learns(learning: dict[str, Any], epochs:
         whole.close()
 
 
-def test_columns_are_standardised_by_the_first_entities_alone() -> None:
-    """Protects figures from what a stream could not have known, and from columns without numbers."""
-    rows = np.array([[1.0, np.nan, 5.0], [3.0, np.nan, 5.0], [1e6, 2.0, 7.0]])
-    found = standardised(rows, 2, robust=False)
-    np.testing.assert_allclose(found[:2], [[-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
-    np.testing.assert_allclose(found[2], [999998.0, 2.0, 2.0])
-
-
-def test_only_columns_with_heavy_tails_are_taken_the_logarithm_of() -> None:
-    """Protects evenly spread columns, which lose by it, and heavy ones, whose few large numbers hide all others without it."""
-    random = np.random.default_rng(0)
-    rows = np.stack([random.uniform(0, 24, 2000), np.exp(3 * random.normal(size=2000)), random.random(2000) < 0.3], axis=1)
-    found, plain = standardised(rows, 1000), standardised(rows, 1000, robust=False)
-    np.testing.assert_allclose(found[:, [0, 2]], plain[:, [0, 2]], atol=1e-12)
-    assert plain[:, 1].max() > 20
-    assert found[:, 1].max() < 5
-
-
 def test_median_distance_leaves_out_equal_entities() -> None:
     """Protects the bandwidth from tables with many equal rows: at 0 no two entities would be alike."""
     inputs = [np.array([[0.0], [0.0], [1.0], [4.0], [0.0], [5.0]])]
     assert median_distance(inputs, range(6)) == 4.0
     assert median_distance(inputs, range(2)) == 1.0
-
-
-def test_rare_flags_do_not_make_an_entity_unlike_all_others() -> None:
-    """Protects bandwidths: a flag of one entity in a thousand would be 30 deviations away."""
-    rows = (np.arange(2000) % 1000 == 7).astype(float)[:, np.newaxis] * 4.0
-    found = standardised(rows, 1000)[:, 0]
-    assert np.ptp(found) == pytest.approx(5.0)
-    often = (np.arange(2000) % 3 == 0).astype(float)[:, np.newaxis]
-    np.testing.assert_allclose(standardised(often, 1000), standardised(often, 1000, robust=False))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from mutations import Mutation, after, check_caught, instead
 
-from streamfl.fdskl import contributions, iteration, sums
+from streamfl.fdskl import contributions, iteration, standardisation, sums
 from streamfl.fdskl.active import ActivePartition
 from streamfl.fdskl.feature_cache import FeatureCache
 from streamfl.fdskl.heard_rounds import HeardRounds
@@ -17,11 +17,12 @@ from streamfl.fdskl.lab.faults import simulate, simulate_liveness
 from streamfl.fdskl.lab.scenario import FOR_EVER, scenario
 from streamfl.fdskl.labelled import LabelledEntities
 from streamfl.fdskl.model import KernelModel
-from streamfl.fdskl.own_columns import OwnColumns, Standardisation
+from streamfl.fdskl.own_columns import OwnColumns
 from streamfl.fdskl.peers import Peers
 from streamfl.fdskl.pending_sums import PendingSums
 from streamfl.fdskl.rounds import Rounds
 from streamfl.fdskl.secret import Secret
+from streamfl.fdskl.standardisation import Standardisation
 from streamfl.fdskl.worker import FdsklWorker
 from streamfl.fdskl.worker_partition import WorkerPartition
 from streamfl.simulation.faults.chances import FAULTS
@@ -187,7 +188,17 @@ def begins_with_another_secret(patch: pytest.MonkeyPatch) -> None:
 
 
 def standardises_anew(patch: pytest.MonkeyPatch) -> None:
-    instead(patch, Standardisation, "freeze", lambda real, self: None)
+    def change(real: Any, self: Any, columns: Any, now: float) -> None:
+        was, self.frozen = self.frozen, not self._wanted
+        real(self, columns, now)
+        self.frozen |= was
+
+    instead(patch, Standardisation, "see", change)
+
+
+def logarithms_of_none(patch: pytest.MonkeyPatch) -> None:
+    scaling_of = standardisation.scaling_of
+    patch.setattr(standardisation, "scaling_of", lambda moments, auto: scaling_of(moments, False))
 
 
 def without(*prefixes: bytes) -> Mutation:
@@ -211,7 +222,8 @@ MUTATIONS: dict[str, Mutation] = {
     "columns: of another entity": columns_of_the_entity_before,
     "columns: imputed and not counted": imputes_without_saying_so,
     "columns: new ones are not told of": ignores_new_columns,
-    "columns: standardised anew with every answer": standardises_anew,
+    "columns: standardised anew with every sample": standardises_anew,
+    "columns: heavy tails as they come": logarithms_of_none,
     "active: new columns are ignored": predicts_once,
     "active: what came to nothing is not asked again": forgets_what_was_asked,
     "labels: learnt twice": learns_a_label_twice,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.optimize import check_grad
+from scipy.optimize import check_grad, minimize_scalar
 from sklearn.metrics import log_loss, mean_squared_error
 
 from streamfl.fdskl.losses import LOGISTIC, LOSSES, SMOOTH_HINGE, SQUARE, MarginLoss, loss_named
@@ -39,6 +39,22 @@ def test_curvature_of_the_smooth_hinge_bounds_it_from_above() -> None:
         model = SMOOTH_HINGE.value(start, label) + SMOOTH_HINGE.gradient(start, label) * (moved - start)
         model += 0.5 * SMOOTH_HINGE.curvature(start, label) * (moved - start) ** 2
         assert (model >= SMOOTH_HINGE.value(moved, label) - 1e-12).all()
+
+
+@pytest.mark.parametrize("loss", EVERY, ids=lambda loss: loss.name)
+@pytest.mark.parametrize("positive", [0, 1, 3, 5, 9, 10])
+def test_the_best_constant_is_the_least_of_all(loss: MarginLoss, positive: int) -> None:
+    """Protects the regret: nothing fixed that knows no columns loses less than what it is compared with, and one thing loses as
+    much.
+    """
+    labels = np.where(np.arange(10) < positive, 1.0, -1.0)
+    if not loss.classifies:
+        labels = labels * np.linspace(0.1, 0.9, 10)
+    found = loss.of_constant(len(labels), labels.sum(), np.square(labels).sum())
+    bounds = (-60.0, 60.0)
+    least = minimize_scalar(lambda c: float(loss.value(c, labels).sum()), bounds=bounds, method="bounded", options={"xatol": 1e-9})
+    assert found == pytest.approx(least.fun, abs=1e-6)
+    assert loss.of_constant(0, 0.0, 0.0) == 0.0
 
 
 def test_values_are_those_of_table_1() -> None:

@@ -1,4 +1,4 @@
-"""A party's own columns: bounds, expiry, restoring, wrong values; and their means and deviations, as NumPy has them."""
+"""A party's own columns: bounds, expiry, restoring, wrong values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from streamfl.changelog import ChangedParts
-from streamfl.fdskl.own_columns import OwnColumns, Standardisation
+from streamfl.fdskl.own_columns import OwnColumns
 from streamfl.role import PeerError
 
 
@@ -96,50 +96,3 @@ def test_remembered_columns_that_cannot_be_are_refused(value: object) -> None:
     """Protects a start from a damaged changelog."""
     with pytest.raises((PeerError, msgspec.ValidationError)):
         owner()[0].restore(b"a", msgspec.msgpack.encode(value))
-
-
-def test_standardisation_is_that_of_numpy() -> None:
-    """Protects mean and deviation, also of columns far from nought, and of one that never changes."""
-    rows = np.random.default_rng(1).normal(size=(500, 3)) * [1.0, 1e3, 0.0] + [0.0, 1e6, 7.0]
-    own = Standardisation(ChangedParts(), 3, wanted=True)
-    for row in rows:
-        own.see(row)
-    own.freeze()
-    own.see(np.full(3, 1e9))
-    found = own.apply(rows, np.ones(500, np.bool_))
-    expected = (rows[:, :2] - rows[:, :2].mean(axis=0)) / rows[:, :2].std(axis=0)
-    np.testing.assert_allclose(found[:, :2], expected, rtol=1e-9, atol=1e-9)
-    assert not found[:, 2].any()
-    absent = own.apply(rows[:2], np.array([True, False]))
-    assert not absent[1].any()
-    assert np.abs(own.apply(np.full((1, 3), 1e18), np.ones(1, np.bool_))).max() <= 1e6
-
-
-def test_large_numbers_of_either_sign_are_transformed_first() -> None:
-    """Protects the one transform there is, of which mean and deviation are taken."""
-    rows = np.array([[-1e6], [2.0], [1e6], [5.0]])
-    own = Standardisation(ChangedParts(), 1, wanted=True, transform="arcsinh")
-    for row in rows:
-        own.see(row)
-    expected = np.arcsinh(rows)
-    expected = (expected - expected.mean()) / expected.std()
-    np.testing.assert_allclose(own.apply(rows, np.ones(4, np.bool_)), expected, rtol=1e-12)
-
-
-def test_standardisation_is_restored_and_stays_frozen() -> None:
-    """Protects features from meaning something else after a restart."""
-    parts = ChangedParts()
-    one = Standardisation(parts, 2, wanted=True)
-    for row in np.random.default_rng(2).normal(size=(5, 2)):
-        one.see(row)
-    one.freeze()
-    other = Standardisation(ChangedParts(), 2, wanted=True)
-    ((_, value),) = parts.changed_state()
-    assert value is not None
-    other.restore(value)
-    assert (other.seen, other.frozen) == (5, True)
-    rows, known = np.ones((1, 2)), np.ones(1, np.bool_)
-    assert one.apply(rows, known).tolist() == other.apply(rows, known).tolist()
-    for wrong in ([3, columns_of(0), columns_of(1, 1), True], [3, columns_of(0, 0), columns_of(-1, 1), True]):
-        with pytest.raises(PeerError):
-            other.restore(msgspec.msgpack.encode(wrong))

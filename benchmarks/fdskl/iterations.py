@@ -1,0 +1,133 @@
+"""``python -m benchmarks.fdskl.iterations``: how long an iteration takes with q parties, for each topology, and a picture of it.
+
+All parties run in this process, on the memory bus. A virtual clock counts what messages take, and the processor's
+own what is computed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from streamfl.fdskl.config import FdsklSettings
+from streamfl.fdskl.lab.federation import KernelFederation
+
+__all__ = ["MESSAGE_SECONDS", "PARTIES", "TOPOLOGIES", "IterationTime", "iteration_times", "picture"]
+
+TOPOLOGIES = ("tree", "star", "ring")
+PARTIES = (2, 4, 8, 16)
+MESSAGE_SECONDS = 0.05
+# The paper's solver: B labels and R features an iteration, and so many features kept.
+INSTANCES, FEATURES, KEPT, COLUMNS = 16, 64, 512, 4
+WARM_UP, ITERATIONS = 10, 40
+
+
+@dataclass(frozen=True)
+class IterationTime:
+    """virtual: seconds, a message taking ``MESSAGE_SECONDS`` and nothing else any time. computed: processor seconds of all
+    parties' work."""
+
+    virtual: float
+    computed: float
+
+
+def iteration_times(parties: int) -> Mapping[str, IterationTime]:
+    """By topology, of an iteration when all features are kept; the least computing time of some, the topologies taking turns."""
+    federations = {topology: _federation(topology, parties) for topology in TOPOLOGIES}
+    computed = dict.fromkeys(TOPOLOGIES, float("inf"))
+    virtual = dict.fromkeys(TOPOLOGIES, 0.0)
+    for federation in federations.values():
+        federation.write_samples(range(len(federation.labels)))
+        federation.run()
+    for number in range(WARM_UP + ITERATIONS):
+        for topology, federation in federations.items():
+            federation.write_labels(range(number * INSTANCES, (number + 1) * INSTANCES))
+            before, began = federation.now, time.process_time()
+            federation.run()
+            seconds = time.process_time() - began
+            if number >= WARM_UP:
+                computed[topology] = min(computed[topology], seconds)
+                virtual[topology] += (federation.begin + federation.seconds - before) / ITERATIONS
+    for federation in federations.values():
+        with closing(federation):
+            if federation.held.model.version != WARM_UP + ITERATIONS:
+                raise RuntimeError(f"{federation.held.model.version} iterations were made of {WARM_UP + ITERATIONS}")
+    return {topology: IterationTime(virtual[topology], computed[topology]) for topology in TOPOLOGIES}
+
+
+def _federation(topology: str, parties: int) -> KernelFederation:
+    names = [f"p{number}" for number in range(parties)]
+    columns = [[f"{name}-{number}" for number in range(COLUMNS)] for name in names]
+    settings = FdsklSettings.model_validate(
+        {
+            "federation": {"name": "bench", "parties": names},
+            "role": {"kind": "fdskl-worker"},
+            "party": {"name": names[0]},
+            "samples": {"topic": "samples", "features": columns[0]},
+            "labels": {"topic": "labels", "label": "y"},
+            "learning": {
+                "solver": "sgd",
+                "bandwidth": 3.0,
+                "block_instances": INSTANCES,
+                "block_features": FEATURES,
+                "features_limit": KEPT,
+                "window": 4096,
+            },
+            "aggregation": {"topology": topology},
+            "alignment": {"linger_ms": 0.0},
+        }
+    )
+    generator = np.random.default_rng(0)
+    count = (WARM_UP + ITERATIONS) * INSTANCES
+    inputs = [generator.normal(size=(count, COLUMNS)) for _ in names]
+    labels = (inputs[0][:, 0] * inputs[-1][:, 1] > 0).astype(float)
+    return KernelFederation(settings, inputs, columns, labels, network_delay=MESSAGE_SECONDS)
+
+
+def picture(times: Mapping[int, Mapping[str, IterationTime]], path: Path) -> None:
+    """Write both times over the number of parties to ``path``; the ending says the format."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    from streamfl.simulation.pictures import label_axes
+
+    figure, (messages, work) = pyplot.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    for topology, mark in zip(TOPOLOGIES, ("o-", "s--", "^:"), strict=True):
+        messages.plot(list(times), [one[topology].virtual for one in times.values()], mark, label=topology)
+        work.plot(list(times), [1000 * one[topology].computed / count for count, one in times.items()], mark, label=topology)
+    label_axes(messages, f"virtual seconds an iteration, a message {1000 * MESSAGE_SECONDS:g} ms", "parties")
+    label_axes(work, "processor milliseconds an iteration and party", "parties")
+    for axes in (messages, work):
+        axes.set_ylim(bottom=0)
+        axes.legend()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def main() -> None:
+    """Measure, print a table, and draw."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fdskl.iterations", description=__doc__)
+    parser.add_argument("--out", type=Path, help="where the picture is written; left out: none is")
+    path = parser.parse_args().out
+    times = {}
+    print(f"| q | {' | '.join(f'{one}: virtual s' for one in TOPOLOGIES)} | {' | '.join(f'{one}: ms' for one in TOPOLOGIES)} |")
+    print(f"| --- |{' --- |' * 2 * len(TOPOLOGIES)}")
+    for parties in PARTIES:
+        times[parties] = found = iteration_times(parties)
+        virtual = " | ".join(f"{found[one].virtual:.2f}" for one in TOPOLOGIES)
+        computed = " | ".join(f"{1000 * found[one].computed / parties:.2f}" for one in TOPOLOGIES)
+        print(f"| {parties} | {virtual} | {computed} |", flush=True)
+    if path is not None:
+        picture(times, path)
+
+
+if __name__ == "__main__":
+    main()

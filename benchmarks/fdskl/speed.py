@@ -1,0 +1,216 @@
+"""FDSKL: masked sums against their array work, a federation on a real broker against a bare loop, and iterations by topology."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.structs import OffsetAndMetadata
+
+from benchmarks import end_to_end
+from benchmarks.fdskl.iterations import MESSAGE_SECONDS, PARTIES, iteration_times
+from benchmarks.figures import Figure, best_seconds
+from streamfl.fdskl.circle import to_circle
+from streamfl.fdskl.contributions import Contributions, Kernel
+from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
+from streamfl.fdskl.keystream import Keystream
+from streamfl.fdskl.messages import PHASES, FeatureRange, Round
+from streamfl.role import TopicSpec
+from streamfl.runtime.bus import Bus, Outgoing, connect
+from streamfl.wire import VERSION
+
+__all__ = ["measure"]
+
+# A round as predictions have it: so many entities of so many features fit into a record.
+ENTITIES, FEATURES, COLUMNS, REPEATS = 120, 2048, 30, 40
+BANDWIDTH, SECRET = 5.0, b"a secret of this benchmark alone"
+SUM_GOAL = 0.5
+# Of the broker: entities that are learnt from, then those that are counted; columns of a party.
+LEARNT, COUNTED, BROKER_COLUMNS = 256, 12_000, 16
+
+_SHARED = """
+[federation]
+name = "bench"
+parties = ["bank", "shop"]
+[bus]
+url = "{url}"
+processing_guarantee = "exactly_once"
+[role]
+kind = "fdskl-worker"
+[learning]
+bandwidth = 5.0
+window = 256
+visits = 16
+"""
+_PARTY = """
+[party]
+name = "{party}"
+[samples]
+topic = "{party}"
+features = "{party}"
+"""
+_LABELS = """
+[labels]
+topic = "labels"
+label = "y"
+"""
+
+
+def measure() -> Iterator[Figure]:
+    yield from _masked_sums()
+    yield from _iterations()
+    yield from _on_a_broker()
+
+
+def _masked_sums() -> Iterator[Figure]:
+    """A party's part of a round, from columns to the numbers that it sends, beside the same without any mask."""
+    names = [f"column {number}" for number in range(COLUMNS)]
+    rows = np.random.default_rng(0).normal(size=(ENTITIES, COLUMNS))
+    ranges = [FeatureRange(0, FEATURES)]
+    entities = [f"entity-{number}" for number in range(ENTITIES)]
+    density = SpectralDensity("gaussian", BANDWIDTH)
+    for parties in (2, 4, 8):
+        parts = Contributions(
+            kernel=Kernel("gaussian", 1.5),
+            columns=names,
+            seed=0,
+            secret=SECRET,
+            shared=False,
+            parties=parties,
+            own=1,
+            root=0,
+            mask="one-time",
+            bits=32,
+            noise=None,
+            place=(0, 0),
+        )
+        announced = Round(VERSION, 0, "bank", [0] * parties, 0, PHASES, BANDWIDTH, ranges, entities)
+        secrets = {peer: bytes([peer + 1]) * 32 for peer in range(parties) if peer != 1}
+        drawn = Frequencies(density, names, 0, SECRET, parties, 1, 0)
+        block = np.empty(32_768, np.uint32)
+
+        def whole(
+            number: int, parts: Contributions = parts, announced: Round = announced, secrets: dict[int, bytes] = secrets
+        ) -> None:
+            parts.numbers(announced, b"round %d" % number, secrets, rows)
+
+        def array_work(number: int, drawn: Frequencies = drawn) -> None:
+            to_circle(drawn.partial_phases(rows, [(0, FEATURES)]), 32)
+
+        def streams(number: int, peers: int = parties - 1, block: np.ndarray = block) -> None:  # type: ignore[type-arg]
+            for peer in range(peers):
+                stream = Keystream(bytes([peer, number]) * 16, 32)
+                for start in range(0, ENTITIES * FEATURES, len(block)):
+                    stream.fill(block[: ENTITIES * FEATURES - start])
+
+        own, alone, cipher = best_seconds([whole, array_work, streams], REPEATS)
+        who = f"fdskl, masked sums, q = {parties}"
+        yield Figure(f"{who}: phases/s a worker", ENTITIES * FEATURES / own, "1/s")
+        yield Figure(f"{who}: against the array work alone", alone / own, "x", goal=SUM_GOAL)
+        yield Figure(f"{who}: against the array work and the cipher alone", (alone + cipher) / own, "x")
+
+
+def _iterations() -> Iterator[Figure]:
+    for parties in PARTIES:
+        times = iteration_times(parties)
+        least = min(one.computed for one in times.values())
+        for topology, one in times.items():
+            who = f"fdskl, {topology}, q = {parties}, an iteration"
+            yield Figure(f"{who}: virtual seconds, a message {1000 * MESSAGE_SECONDS:g} ms", one.virtual, "s")
+            yield Figure(f"{who}: computing against the least topology's", one.computed / least, "x")
+
+
+def _on_a_broker() -> Iterator[Figure]:
+    """Two parties as processes, from columns to predictions, beside a loop that does one party's array work and sends it."""
+    # The broker lives with the tests that also need it; neither is installed.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+    from broker import Broker  # type: ignore[import-not-found]
+
+    with Broker() as broker, closing(connect(broker.url)) as bus:
+        for topic in ("bank", "shop", "labels", "bare", "numbers"):
+            bus.create([TopicSpec(topic, 1, False)])
+        _write(bus, range(COUNTED), "counted", ("bare",))
+        bare = _bare_rate(broker.address, bus)
+        own = _federation_rate(broker.url, bus)
+    yield Figure("fdskl, on a broker: rows x features/s of a bare loop of one party without masks", bare * FEATURES, "1/s")
+    yield Figure("fdskl, on a broker: rows x features/s of two parties, predicted", own * FEATURES, "1/s")
+    yield Figure("fdskl, on a broker: against the bare loop", own / bare, "x")
+
+
+def _write(bus: Bus, numbers: range, kind: str, topics: tuple[str, ...]) -> None:
+    """Columns of these entities, to each of the topics; with a topic of labels, these too."""
+    encode = msgspec.json.Encoder().encode
+    inputs = np.random.default_rng(1).normal(size=(numbers.stop, len(topics), BROKER_COLUMNS)).round(6)
+    records = []
+    for number in numbers:
+        for topic, row in zip(topics, inputs[number].tolist(), strict=True):
+            content = {"y": float(row[0] > 0)} if topic == "labels" else {topic: row}
+            records.append(Outgoing(topic, f"{kind}-{number}".encode(), encode(content), 0))
+    bus.write(records)
+
+
+def _bare_rate(address: str, bus: Bus) -> float:
+    """Rows a second: phases of each poll, whole numbers in records as large as a round's; a transaction each 100 ms."""
+    producer = KafkaProducer(bootstrap_servers=address, transactional_id="bare", max_request_size=4_000_000)
+    producer.init_transactions()
+    consumer = KafkaConsumer(
+        "bare", bootstrap_servers=address, group_id="bare", enable_auto_commit=False, auto_offset_reset="earliest"
+    )
+    generator, decode = np.random.default_rng(0), msgspec.json.Decoder(dict[str, list[float]]).decode
+    frequencies = generator.normal(size=(BROKER_COLUMNS, FEATURES)) / BANDWIDTH
+    offsets = generator.uniform(0, 2 * math.pi, FEATURES)
+    taken = 0
+    while taken < COUNTED:
+        positions: dict[TopicPartition, OffsetAndMetadata] = {}
+        deadline = time.monotonic() + end_to_end.COMMIT_SECONDS
+        producer.begin_transaction()
+        while time.monotonic() < deadline:
+            for place, records in consumer.poll(timeout_ms=20, max_records=ENTITIES).items():
+                rows = np.array([decode(record.value)["bare"] for record in records])
+                producer.send("numbers", value=to_circle(rows @ frequencies + offsets, 32).tobytes())
+                positions[place] = OffsetAndMetadata(records[-1].offset + 1, "", -1)
+                taken += len(records)
+        if positions:
+            producer.send_offsets_to_transaction(positions, consumer.group_metadata())
+        producer.commit_transaction()
+    consumer.close()
+    producer.close()
+    found = [(record.timestamp, len(record.value or b"") // (4 * FEATURES)) for record in bus.read("numbers")]
+    # What the first record holds was computed before it.
+    return (sum(rows for _, rows in found) - found[0][1]) / (found[-1][0] - found[0][0])
+
+
+def _federation_rate(url: str, bus: Bus) -> float:
+    """Entities that are predicted by all features a second, once these are learnt."""
+    shared = _SHARED.format(url=url)
+    sections = [_PARTY.format(party=party) + f"dimension = {BROKER_COLUMNS}\n" for party in ("bank", "shop")]
+    probes = 0
+
+    def predicted(kind: str) -> list[tuple[float, int]]:
+        """When, and by which version of the model."""
+        records = [record for record in bus.read("bench.predictions") if (record.key or b"").startswith(kind.encode())]
+        return [(record.timestamp, json.loads(record.value or b"")["model"]) for record in records]
+
+    def learnt() -> bool:
+        nonlocal probes
+        probes += 1
+        _write(bus, range(probes, probes + 1), "probe", ("bank", "shop"))
+        return any(version for _, version in predicted("probe"))
+
+    with end_to_end.running([shared + sections[0] + _LABELS, shared + sections[1]]) as wait:
+        _write(bus, range(LEARNT), "learnt", ("bank", "shop", "labels"))
+        wait(learnt, "a model was learnt")
+        _write(bus, range(COUNTED), "counted", ("bank", "shop"))
+        wait(lambda: len(predicted("counted")) >= COUNTED, "every entity was predicted")
+    times = np.sort([at for at, _ in predicted("counted")])
+    if len(times) != COUNTED:
+        raise RuntimeError(f"{len(times)} predictions were made of {COUNTED} entities")
+    return (COUNTED - 1) / float(times[-1] - times[0])

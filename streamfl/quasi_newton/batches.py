@@ -1,0 +1,114 @@
+"""A partition of the records into batches that never changes, and what a batch has to have before anything is learnt from it.
+
+A party receives X'D of every batch. Each partition gives it new equations for the same residuals D: with reshuffled batches a host
+with ten columns solves for the labels after one pass. With one partition for life the equations stay as few as columns per batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["COLUMNS_FACTOR", "LEAST_BATCH", "FrozenBatches", "check_batch", "check_support", "least_batch", "secret_start"]
+
+LEAST_BATCH = 256
+COLUMNS_FACTOR = 20
+
+
+class FrozenBatches:
+    """Records in batches of one size; a batch is never mixed again, and goes as a whole.
+
+    size: of a batch.
+    seed: known to all parties; it only orders records that come together, which may be sorted by anything.
+    """
+
+    def __init__(self, size: int, seed: int) -> None:
+        self._size = size
+        self._seed = seed
+        self._waiting: list[str] = []
+        self._known: set[str] = set()
+        self._batches: OrderedDict[int, tuple[str, ...]] = OrderedDict()
+        self._next = 0
+
+    @property
+    def batches(self) -> Mapping[int, tuple[str, ...]]:
+        """By number, the identifiers of each batch, oldest first."""
+        return self._batches
+
+    @property
+    def waiting(self) -> int:
+        """Records that no batch has room for yet: a batch of fewer records would tell more about each."""
+        return len(self._waiting)
+
+    def add(self, identifiers: Iterable[str]) -> list[int]:
+        """Take new records in; returns the numbers of the batches that they fill. A known record is left where it is.
+
+        All parties have to add the same records together: the order within one call does not matter.
+        """
+        fresh = {identifier for identifier in identifiers if identifier not in self._known}
+        self._known |= fresh
+        self._waiting += sorted(fresh, key=self._place)
+        filled = []
+        while len(self._waiting) >= self._size:
+            self._batches[self._next] = tuple(self._waiting[: self._size])
+            del self._waiting[: self._size]
+            filled.append(self._next)
+            self._next += 1
+        return filled
+
+    def expire(self, batches: int) -> list[int]:
+        """Forget so many of the oldest batches, each as a whole; returns their numbers.
+
+        Their records stay known. One that came back into another batch would give two sums whose difference it is.
+        """
+        return [self._batches.popitem(last=False)[0] for _ in range(min(batches, len(self._batches)))]
+
+    def _place(self, identifier: str) -> bytes:
+        return hashlib.sha256(f"{self._seed} {identifier}".encode()).digest()
+
+
+def least_batch(columns: int, least: int = LEAST_BATCH) -> int:
+    """The fewest rows of a batch for a party with so many columns: max(least, 20 columns). A batch of as many rows as columns
+    tells every label."""
+    return max(least, COLUMNS_FACTOR * columns)
+
+
+def check_batch(rows: int, columns: int, least: int = LEAST_BATCH) -> None:
+    """ValueError for a batch that is too small for a party's columns, the intercept included."""
+    if rows < (needed := least_batch(columns, least)):
+        raise ValueError(f"a batch of {rows} rows with {columns} columns would show labels: at least {needed} rows are needed")
+
+
+def check_support(inputs: NDArray[np.float64], least: int) -> list[int]:
+    """Columns of a batch in which fewer than ``least`` rows differ from the most common value, but some do.
+
+    The gradient of such a column is that of a constant, and the residuals of those few rows: of one row, its label.
+
+    inputs: of one party, (rows, columns).
+    """
+    refused = []
+    for column in range(inputs.shape[1]):
+        _, counts = np.unique(inputs[:, column], return_counts=True)
+        others = len(inputs) - int(counts.max(initial=0))
+        if 0 < others < least:
+            refused.append(column)
+    return refused
+
+
+def secret_start(secret: bytes, context: bytes, columns: int, size: float = 0.05) -> NDArray[np.float64]:
+    """First weights, uniform between -size and size: (columns,).
+
+    From weights that a peer knows, residuals before the first step are known but for the labels, which then are found.
+
+    secret: 32 bytes or more, of the party alone; ValueError for fewer. The federation's seed is known to the peers.
+    context: federation, run and role.
+    """
+    if len(secret) < 32:
+        raise ValueError(f"{len(secret)} bytes are too few for a secret")
+    named = b"".join(len(part).to_bytes(4, "big") + part for part in (b"quasi-newton start", secret, context))
+    drawn = np.frombuffer(hashlib.shake_256(named).digest(8 * columns), dtype=">u8")
+    return (drawn.astype(np.float64) * 2.0**-63 - 1.0) * size

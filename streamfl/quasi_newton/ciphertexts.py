@@ -1,0 +1,41 @@
+"""Vectors of ciphertexts as bytes: every one as long as any other, and looked at before anything is computed with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streamfl.quasi_newton.bignum import from_bytes, gcd, product, to_bytes
+from streamfl.quasi_newton.keys import PublicKey
+from streamfl.role import PeerError
+
+__all__ = ["decode_ciphertexts", "encode_ciphertexts"]
+
+
+def encode_ciphertexts(key: PublicKey, ciphertexts: Sequence[int]) -> bytes:
+    """Each of them as 2 |n| bits, big-endian, one after the other."""
+    return b"".join(to_bytes(ciphertext, key.ciphertext_bytes) for ciphertext in ciphertexts)
+
+
+def decode_ciphertexts(key: PublicKey, content: bytes, count: int) -> list[int]:
+    """The ciphertexts in ``content``. PeerError where one of them could not come from an honest member:
+
+    - shape: not as many bytes as ``count`` ciphertexts have;
+    - ciphertext_range: not 1 < c < n^2;
+    - ciphertext_factor: not coprime to n, so that it has no inverse;
+    - ciphertext_bare: c mod n is 1 or -1: it is not blinded, and anybody can read it.
+
+    Ciphertexts that came before are the role's matter: a redelivery has them all.
+    """
+    size = key.ciphertext_bytes
+    if len(content) != count * size:
+        raise PeerError("shape", f"{len(content)} bytes of ciphertexts, {count} have {count * size}")
+    ciphertexts = [from_bytes(content[start : start + size]) for start in range(0, len(content), size)]
+    if not all(1 < ciphertext < key.n_squared for ciphertext in ciphertexts):
+        raise PeerError("ciphertext_range", "a ciphertext is not between 1 and n^2")
+    remainders = [ciphertext % key.n for ciphertext in ciphertexts]
+    # One divisor of the product instead of one of each: a product is coprime to n if all its factors are.
+    if gcd(product(remainders, key.n), key.n) != 1:
+        raise PeerError("ciphertext_factor", "a ciphertext is not coprime to n")
+    if any(remainder in (1, key.n - 1) for remainder in remainders):
+        raise PeerError("ciphertext_bare", "a ciphertext is not blinded")
+    return ciphertexts

@@ -1,0 +1,142 @@
+"""What the coordinator decides: the step's coefficients, which pairs are kept, and when it is over. It sees inner products alone.
+
+The learning rate is constant and a step's length is bounded. Rates that fall are not needed: the mean of an epoch's iterates has
+lost the batches' noise already.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.quasi_newton.curvature import is_usable, two_loop
+
+__all__ = ["Descent", "Learning"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How it is learnt. ValueError for what cannot work.
+
+    optimiser: "quasi-newton", or "sgd", which is the same with the curvature off (Hardy et al. 2017).
+    batch: |S|, rows of a batch.
+    memory: M, pairs that are kept; at least the number of columns lets H become exact.
+    curvature_every: L, iterations from pair to pair. S_H is the batch of the iteration: another part of the rows would tell more.
+    regularisation: lambda of lambda |w|^2 / 2, without the intercept. The loss that is told is without it.
+    learning_rate: eta, constant.
+    largest_step: the Euclidean length that no step exceeds; it keeps a batch with outliers from throwing the weights far away.
+    initial_scale: of the first H, by the newest pair: "long" s's / s'v, or the paper's "short" s'v / v'v, as Barzilai and Borwein
+        (1988) call them. With the short one, directions of little curvature wait until a pair has seen them.
+    freeze_below: once two epochs' losses differ by less, no pairs are taken until they differ by more. The steps of an epoch are
+        then the same linear map each time, and the iterates settle.
+    tolerance: it is over when the losses of two epochs in a row differ by less.
+    epochs: at most.
+    """
+
+    optimiser: Literal["quasi-newton", "sgd"] = "quasi-newton"
+    batch: int = 1000
+    memory: int = 20
+    curvature_every: int = 4
+    regularisation: float = 0.0
+    learning_rate: float = 0.4
+    largest_step: float = 0.1
+    initial_scale: Literal["long", "short"] = "long"
+    freeze_below: float = 1e-3
+    tolerance: float = 1e-5
+    epochs: int = 20
+
+    def __post_init__(self) -> None:
+        if min(self.batch, self.memory, self.curvature_every, self.epochs) < 1:
+            raise ValueError("batch, memory, curvature_every and epochs have to be at least 1")
+        if not (self.learning_rate > 0 and self.largest_step > 0):
+            raise ValueError("learning_rate and largest_step have to be above 0")
+        if not (self.regularisation >= 0 and self.tolerance >= 0 and self.freeze_below >= 0):
+            raise ValueError("regularisation, tolerance and freeze_below are at least 0")
+
+
+class Descent:
+    """The coordinator's arithmetic over inner products that are summed over the parties."""
+
+    def __init__(self, learning: Learning) -> None:
+        self._learning = learning
+        self._pairs = np.zeros((0, 0))
+        self._last_loss: float | None = None
+        self.epochs = 0
+        self.skipped = 0
+        self.fallbacks = 0
+        self.frozen = learning.optimiser == "sgd"
+        self.converged = False
+
+    @property
+    def pairs(self) -> int:
+        """How many are kept."""
+        return len(self._pairs) // 2
+
+    def offer(self, steps: Floats, curvatures: Floats) -> bool:
+        """Whether the parties are to keep a new pair, from its inner products with the basis without g.
+
+        steps: of s with s of each pair, the new one last, then with v of each pair, the new one last: (2 pairs + 2,).
+        curvatures: of v, in the same order.
+        """
+        kept, place = self.pairs, 2 * self.pairs + 1
+        if not is_usable(float(steps[kept]), float(steps[place]), float(curvatures[place])):
+            self.skipped += 1
+            return False
+        gram = np.empty((place + 1, place + 1))
+        old = [index for index in range(place) if index != kept]
+        gram[np.ix_(old, old)] = self._pairs
+        gram[kept, :] = gram[:, kept] = steps
+        gram[place, :] = gram[:, place] = curvatures
+        if kept + 1 > self._learning.memory:
+            without = [index for index in range(place + 1) if index not in (0, kept + 1)]
+            gram = gram[np.ix_(without, without)]
+        self._pairs = gram
+        return True
+
+    def step(self, products: Floats) -> Floats:
+        """Coefficients of the basis whose sum the parties subtract from their weights: (2 pairs + 1,).
+
+        products: of g with the basis, (2 pairs + 1,).
+        """
+        size = len(products)
+        gram = np.empty((size, size))
+        gram[:-1, :-1] = self._pairs
+        gram[-1, :] = gram[:, -1] = products
+        coefficients = two_loop(gram, self._scale())
+        slope = float(coefficients @ products)
+        length = float(coefficients @ gram @ coefficients)
+        if not (math.isfinite(length) and slope > 0 and length > 0):
+            # H has lost positive definiteness to rounding: the gradient goes downhill whatever the pairs say.
+            self.fallbacks += self.pairs > 0
+            coefficients = np.zeros(size)
+            coefficients[-1] = 1.0
+            length = float(products[-1])
+        rate = self._learning.learning_rate
+        longest = rate * math.sqrt(max(length, 0.0))
+        return coefficients * (rate * min(1.0, self._learning.largest_step / longest if longest > 0 else 1.0))
+
+    def end_epoch(self, loss: float) -> bool:
+        """Whether it is over.
+
+        loss: mean over the epoch's batches, each at the weights it was visited with.
+        """
+        self.epochs += 1
+        change = math.inf if self._last_loss is None else abs(loss - self._last_loss)
+        self._last_loss = loss
+        self.converged = change < self._learning.tolerance
+        if self._learning.optimiser == "quasi-newton":
+            self.frozen = change < self._learning.freeze_below
+        return self.converged or self.epochs >= self._learning.epochs
+
+    def _scale(self) -> float:
+        if not self.pairs:
+            return 1.0
+        newest_s, newest_v = self.pairs - 1, 2 * self.pairs - 1
+        ss, sv, vv = (float(self._pairs[at]) for at in ((newest_s, newest_s), (newest_s, newest_v), (newest_v, newest_v)))
+        return ss / sv if self._learning.initial_scale == "long" else sv / vv

@@ -1,0 +1,140 @@
+"""The coordinator's file of private keys: JSON, read with bounds, refused where others may read it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from streamfl.quasi_newton.bignum import long
+from streamfl.quasi_newton.keys import LARGEST_BITS, SMALLEST_BITS, PrivateKey, generate_key
+from streamfl.role import ConfigurationError, PeerError
+from streamfl.secrets import read_private
+
+__all__ = ["add_key", "make_key_file", "read_key_file"]
+
+FORMAT: Final = "streamfl paillier private keys"
+WARNING = "Keep it to yourself: whoever can read it can decrypt what the parties encrypt."
+MOST_KEYS = 16
+LARGEST_FILE = 65_536
+
+_Prime = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]+$", min_length=SMALLEST_BITS // 8, max_length=LARGEST_BITS // 8)]
+
+
+class _Key(msgspec.Struct, forbid_unknown_fields=True):
+    """bits, fingerprint: of n, so that damage is noticed. p, q: in hexadecimal digits."""
+
+    bits: Annotated[int, msgspec.Meta(ge=SMALLEST_BITS, le=LARGEST_BITS)]
+    fingerprint: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$", max_length=64)]
+    p: _Prime
+    q: _Prime
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    """warning: for who opens it. keys: newest first."""
+
+    format: Literal["streamfl paillier private keys"]
+    version: Literal[1]
+    warning: Annotated[str, msgspec.Meta(max_length=256)]
+    keys: Annotated[list[_Key], msgspec.Meta(min_length=1, max_length=MOST_KEYS)]
+
+
+def make_key_file(path: Path, bits: int = 2048, entropy: Callable[[int], bytes] = os.urandom) -> PrivateKey:
+    """A new key in a new file that only its owner can read; ConfigurationError if there is a file already.
+
+    bits, entropy: as for :func:`~streamfl.quasi_newton.keys.generate_key`.
+    """
+    key = generate_key(bits, entropy)
+    beside = _write_beside(path, [key])
+    try:
+        # Unlike a renaming, it fails where a file is.
+        os.link(beside, path)
+        _sync_folder(path)
+    except FileExistsError:
+        raise ConfigurationError(
+            f"{path}: is there already, and is not overwritten: a key that is lost cannot be had again"
+        ) from None
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be made: {error.strerror or error}") from None
+    finally:
+        beside.unlink(missing_ok=True)
+    return key
+
+
+def add_key(path: Path, bits: int = 2048, entropy: Callable[[int], bytes] = os.urandom) -> PrivateKey:
+    """A new key at the head of an existing file; the old ones stay, so that what is on its way under them can be decrypted.
+
+    bits, entropy: as for :func:`make_key_file`.
+    """
+    keys = read_key_file(path)
+    if len(keys) == MOST_KEYS:
+        raise ConfigurationError(f"{path}: holds {MOST_KEYS} keys already: begin a new file")
+    key = generate_key(bits, entropy)
+    key.public.check(bits, [old.public for old in keys])
+    beside = _write_beside(path, [key, *keys])
+    try:
+        os.replace(beside, path)
+        _sync_folder(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise ConfigurationError(f"{path}: cannot be replaced: {error.strerror or error}") from None
+    return key
+
+
+def read_key_file(path: Path) -> tuple[PrivateKey, ...]:
+    """The keys of a file, newest first. ConfigurationError if others may read it, or it holds anything but good keys.
+
+    No error shows any of its content.
+    """
+    content = read_private(path, str(path))
+    if len(content) > LARGEST_FILE:
+        raise ConfigurationError(f"{path}: is too long to be a file of keys")
+    try:
+        file = msgspec.json.decode(content, type=_File)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # What it says in detail could quote a secret.
+        raise ConfigurationError(f"{path}: is no file of private Paillier keys, or is damaged") from None
+    keys: list[PrivateKey] = []
+    for number, stored in enumerate(file.keys, start=1):
+        try:
+            key = PrivateKey(long(int(stored.p, 16)), long(int(stored.q, 16)))
+            key.public.check(stored.bits, [other.public for other in keys])
+        except ValueError:
+            raise ConfigurationError(f"{path}, key {number}: its primes are none; the file is damaged") from None
+        except PeerError as error:
+            raise ConfigurationError(f"{path}, key {number}: {error.text}") from None
+        if key.public.fingerprint != stored.fingerprint:
+            raise ConfigurationError(f"{path}, key {number}: does not fit its own fingerprint; the file is damaged")
+        if any(other.public == key.public for other in keys):
+            raise ConfigurationError(f"{path}, key {number}: stands there twice")
+        keys.append(key)
+    return tuple(keys)
+
+
+def _write_beside(path: Path, keys: Sequence[PrivateKey]) -> Path:
+    """A file with the keys in the same folder, written to the disk."""
+    stored = [_Key(key.public.bits, key.public.fingerprint, f"{int(key.p):x}", f"{int(key.q):x}") for key in keys]
+    content = msgspec.json.format(msgspec.json.encode(_File(FORMAT, 1, WARNING, stored)), indent=2) + b"\n"
+    beside = path.with_name(path.name + ".new")
+    try:
+        # Of an attempt that was broken off: nobody has heard of that key.
+        beside.unlink(missing_ok=True)
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+    except OSError as error:
+        raise ConfigurationError(f"{beside}: cannot be made: {error.strerror or error}") from None
+    return beside
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

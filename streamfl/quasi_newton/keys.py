@@ -1,0 +1,167 @@
+"""Paillier's keys, made so that short exponents may blind, and checked before anything is encrypted with them.
+
+Paillier, "Public-Key Cryptosystems Based on Composite Degree Residuosity Classes", 1999; Damgard, Jurik and Nielsen, "A
+Generalization of Paillier's Public-Key System with Applications to Electronic Voting", 2010, section 4.2, ask for primes
+p = q = 3 mod 4 with gcd(p - 1, q - 1) = 2.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import phe
+
+from streamfl.quasi_newton.bignum import from_bytes, gcd, is_power, is_prime, long, primorial, square_root, to_bytes
+from streamfl.role import PeerError
+
+__all__ = ["LARGEST_BITS", "SMALLEST_BITS", "PrivateKey", "PublicKey", "generate_key"]
+
+# The smallest is for tests: which sizes are safe the configuration says.
+SMALLEST_BITS, LARGEST_BITS = 512, 8192
+# Bits are a multiple of it: half of them are whole bytes.
+STEP_BITS = 16
+LARGEST_SMALL_FACTOR = 65_536
+# Primes that share so many leading bits that Fermat's method finds them are not drawn (FIPS 186-5, A.1.3).
+LEADING_BITS = 100
+FERMAT_STEPS = 64
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """What is encrypted with: the modulus n.
+
+    n: product of two primes of equal length, as :func:`generate_key` makes them.
+    """
+
+    n: int
+
+    @functools.cached_property
+    def n_squared(self) -> int:
+        """The modulus of ciphertexts."""
+        return self.n * self.n
+
+    @functools.cached_property
+    def bits(self) -> int:
+        """Length of n."""
+        return int(self.n).bit_length()
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of n, 64 hexadecimal digits: what every member's configuration pins."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+    @property
+    def ciphertext_bytes(self) -> int:
+        """Of one ciphertext on the wire, whatever it encrypts."""
+        return self.bits // 4
+
+    def to_bytes(self) -> bytes:
+        """n, big-endian: nothing else of a key is ever taken from anybody."""
+        return to_bytes(self.n, self.bits // 8)
+
+    @classmethod
+    def from_bytes(cls, content: bytes, bits: int, fingerprint: str, older: Iterable[PublicKey] = ()) -> PublicKey:
+        """The key that somebody sent. PeerError with reason unpinned_key or weak_key.
+
+        content: as :meth:`to_bytes` wrote it.
+        bits: that it must have.
+        fingerprint: that the configuration pins.
+        older: keys that were used before; a factor in common would break both.
+        """
+        if len(content) != bits // 8:
+            raise PeerError("weak_key", f"{len(content)} bytes of a key, {bits} bits are {bits // 8}")
+        # First: a modulus that nobody vouched for is not worth a test of primes.
+        if hashlib.sha256(content).hexdigest() != fingerprint:
+            raise PeerError("unpinned_key", f"not the key with fingerprint {fingerprint}")
+        key = cls(from_bytes(content))
+        key.check(bits, older)
+        return key
+
+    def check(self, bits: int, older: Iterable[PublicKey] = ()) -> None:
+        """PeerError with reason weak_key where n is none that :func:`generate_key` could have made.
+
+        bits, older: as for :meth:`from_bytes`.
+        """
+        n = long(self.n)
+        if not SMALLEST_BITS <= bits <= LARGEST_BITS or bits % STEP_BITS:
+            raise PeerError("weak_key", f"{bits} bits: keys have {SMALLEST_BITS} to {LARGEST_BITS}, a multiple of {STEP_BITS}")
+        if n < 0 or n.bit_length() != bits:
+            raise PeerError("weak_key", f"{n.bit_length()} bits, expected {bits}")
+        if n % 4 != 1:
+            # Odd, and with primes that are both 3 modulo 4.
+            raise PeerError("weak_key", f"n is {n % 4} modulo 4: p and q are not both 3 modulo 4")
+        if gcd(n, _small_primes()) != 1:
+            raise PeerError("weak_key", f"n has a factor below {LARGEST_SMALL_FACTOR}")
+        if is_prime(n):
+            raise PeerError("weak_key", "n is a prime: anybody could decrypt")
+        if is_power(n):
+            raise PeerError("weak_key", "n is a power: anybody could decrypt")
+        if _close_factors(n):
+            raise PeerError("weak_key", "n has two factors that are nearly equal: anybody could decrypt")
+        for key in older:
+            if gcd(n, key.n) not in (1, n):
+                raise PeerError("weak_key", f"n has a factor in common with the key {key.fingerprint}: anybody could decrypt both")
+
+
+class PrivateKey:
+    """What is decrypted with, at the coordinator alone.
+
+    p, q: the primes, in any order. ValueError where they are not as :func:`generate_key` makes them.
+    """
+
+    __slots__ = ("_phe", "p", "public", "q")
+
+    def __init__(self, p: int, q: int) -> None:
+        if not (is_prime(p) and is_prime(q) and p % 4 == q % 4 == 3 and gcd(p - 1, q - 1) == 2):
+            raise ValueError("p and q are not two primes that are 3 modulo 4, with nothing but 2 in common beneath them")
+        self.p, self.q = long(min(p, q)), long(max(p, q))
+        self.public = PublicKey(self.p * self.q)
+        n = int(self.public.n)
+        self._phe = phe.PaillierPrivateKey(phe.PaillierPublicKey(n), int(self.p), int(self.q))
+
+    def decrypt(self, ciphertexts: Sequence[int]) -> list[int]:
+        """What each of them encrypts, in 0 .. n - 1.
+
+        ciphertexts: coprime to n; who takes them from the wire has checked that.
+        """
+        return [long(self._phe.raw_decrypt(int(ciphertext))) for ciphertext in ciphertexts]
+
+    def __repr__(self) -> str:
+        return f"PrivateKey(of {self.public.fingerprint})"
+
+
+def generate_key(bits: int = 2048, entropy: Callable[[int], bytes] = os.urandom) -> PrivateKey:
+    """A new key of exactly so many bits.
+
+    bits: 512 to 8192, a multiple of 16.
+    entropy: gives as many secret bytes as it is asked for.
+    """
+    if not SMALLEST_BITS <= bits <= LARGEST_BITS or bits % STEP_BITS:
+        raise ValueError(f"{bits} bits: keys have {SMALLEST_BITS} to {LARGEST_BITS}, a multiple of {STEP_BITS}")
+    while True:
+        p, q = _draw_prime(bits // 2, entropy), _draw_prime(bits // 2, entropy)
+        if abs(p - q) >> (bits // 2 - LEADING_BITS) and gcd(p - 1, q - 1) == 2:
+            return PrivateKey(p, q)
+
+
+def _draw_prime(bits: int, entropy: Callable[[int], bytes]) -> int:
+    """A prime that is 3 modulo 4, with two ones in front, so that two of them have exactly twice the bits."""
+    while True:
+        drawn = from_bytes(entropy(bits // 8)) | 3 << (bits - 2) | 3
+        if is_prime(drawn):
+            return drawn
+
+
+@functools.cache
+def _small_primes() -> int:
+    return primorial(LARGEST_SMALL_FACTOR)
+
+
+def _close_factors(n: int) -> bool:
+    """Whether Fermat's method divides n within a few steps."""
+    root = square_root(n - 1) + 1
+    return any(square_root(rest) ** 2 == rest for step in range(FERMAT_STEPS) for rest in [(root + step) ** 2 - int(n)])

@@ -1,0 +1,1 @@
+"""What looks at a quasi-Newton federation from outside."""

@@ -1,0 +1,57 @@
+"""Gradients that the coordinator decrypts and does not learn: a number from all of Z_n is added, and taken off when it comes back.
+
+The mask is uniform over the whole plaintext, not over its slots. So what the coordinator sees is uniform, whatever the slots hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streamfl.quasi_newton.bignum import long
+from streamfl.quasi_newton.keys import PublicKey
+from streamfl.quasi_newton.products import add_plain
+from streamfl.quasi_newton.randomness import Place, SecretRandomness
+from streamfl.role import PeerError
+
+__all__ = ["Masks"]
+
+
+class Masks:
+    """A party's masks under the coordinator's key.
+
+    key: the coordinator's public key, checked.
+    secret: of the party alone, 32 bytes or more.
+    """
+
+    __slots__ = ("_key", "_randomness")
+
+    def __init__(self, key: PublicKey, secret: bytes) -> None:
+        self._key = key
+        self._randomness = SecretRandomness(key, secret)
+
+    def mask(self, ciphertexts: Sequence[int], place: Place) -> tuple[list[int], bytes]:
+        """[[v + r]] for each [[v]], r uniform in Z_n, and the 32 bytes by which :meth:`unmask` finds the r again.
+
+        The result still has to be blinded anew. The bytes tell nobody anything without the secret.
+
+        ciphertexts: the whole vector, packed.
+        place: of the vector, which is masked there once.
+        """
+        digest = self._randomness.digest(ciphertexts)
+        return add_plain(self._key, ciphertexts, self._drawn(place, digest, len(ciphertexts))), digest
+
+    def unmask(self, plaintexts: Sequence[int], place: Place, digest: bytes) -> list[int]:
+        """v of each v + r that the coordinator decrypted, in 0 .. n - 1.
+
+        PeerError with reason out_of_bounds for what is not below n.
+
+        place, digest: of the vector that was masked.
+        """
+        n = self._key.n
+        if any(not 0 <= plaintext < n for plaintext in plaintexts):
+            raise PeerError("out_of_bounds", "a plaintext is not below n")
+        drawn = self._drawn(place, digest, len(plaintexts))
+        return [(long(plaintext) - mask) % n for plaintext, mask in zip(plaintexts, drawn, strict=True)]
+
+    def _drawn(self, place: Place, digest: bytes, count: int) -> list[int]:
+        return self._randomness.residues(place, b"mask", digest, count)

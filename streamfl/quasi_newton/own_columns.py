@@ -1,0 +1,125 @@
+"""What a party computes of its own columns, weights and pairs: whole numbers go out and come in, everything else stays.
+
+Weights and vectors are 64-bit floats, and sums run in one order, so that two machines come to the same numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.quasi_newton.curvature import IterateMeans, OwnPairs
+from streamfl.quasi_newton.descent import Learning
+from streamfl.quasi_newton.fixed_point import FixedPoint, Kinds
+
+__all__ = ["PRODUCTS", "OwnColumns", "column_sums"]
+
+Floats = NDArray[np.float64]
+PRODUCTS = FixedPoint.bounded(2.0**32, 56)
+"""Inner products of vectors: two changes of weights near the end have products of 1e-8 and less."""
+
+
+class OwnColumns:
+    """One party's arithmetic.
+
+    inputs: (rows, columns), after preprocessing. They are clipped to the public bound and rounded, for all that follows.
+    kinds: of the messages' numbers.
+    start: first weights, (columns,), with one more behind them for the intercept.
+    intercept: whether a column of ones is added behind the others; the guest has it.
+    """
+
+    def __init__(self, inputs: Floats, learning: Learning, kinds: Kinds, start: Floats, *, intercept: bool = False) -> None:
+        if intercept:
+            inputs = np.hstack([inputs, np.ones((len(inputs), 1))])
+        columns = inputs.shape[1]
+        if np.shape(start) != (columns,):
+            raise ValueError(f"first weights of shape {np.shape(start)}: ({columns},) is needed")
+        self._learning = learning
+        self._kinds = kinds
+        self.integers: NDArray[Any] = kinds.inputs.encode(kinds.inputs.clip(inputs))
+        # Exact, and quicker than decoding one by one: these numbers are short.
+        self._rounded = np.asfortranarray(np.ldexp(self.integers.astype(np.float64), -kinds.inputs.fraction_bits))
+        # An intercept that is pulled to 0 would move the mean prediction from the base rate.
+        self._penalties = np.full(columns, learning.regularisation)
+        if intercept:
+            self._penalties[-1] = 0.0
+        self.weights = np.array(start, dtype=np.float64)
+        self._means = IterateMeans(learning.curvature_every, columns)
+        self._pairs = OwnPairs(learning.memory, columns)
+        self._epoch_sum, self._epoch_count = np.zeros(columns), 0
+
+    def outputs(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+        """u of these rows as whole numbers; OutOfBounds beyond the public bound."""
+        return self._kinds.inner_products.encode(_inner(self._rounded[rows], self.weights))
+
+    def gradient(self, sums: NDArray[Any]) -> tuple[Floats, float]:
+        """g with the regularisation, and the product w'g without it.
+
+        sums: X'D of a batch as whole numbers, (columns,).
+        """
+        bare = self._mean(self._kinds.gradients, sums)
+        return bare + self._penalties * self.weights, float(_inner(bare[np.newaxis], self.weights)[0])
+
+    def products(self, gradient: Floats) -> NDArray[Any]:
+        """g with the basis, as whole numbers, (2 pairs + 1,)."""
+        return PRODUCTS.encode(_inner(self._pairs.basis(gradient), gradient))
+
+    def step(self, gradient: Floats, coefficients: Floats) -> Floats | None:
+        """Move the weights; returns s at each L-th iteration but the first.
+
+        coefficients: of the basis, from the coordinator.
+        """
+        self.weights = self.weights - _inner(self._pairs.basis(gradient).T, coefficients)
+        self._epoch_sum, self._epoch_count = self._epoch_sum + self.weights, self._epoch_count + 1
+        return self._means.add(self.weights)
+
+    def changes(self, rows: NDArray[np.intp], step: Floats) -> NDArray[Any]:
+        """s'x of these rows as whole numbers."""
+        return self._kinds.changes.encode(_inner(self._rounded[rows], step))
+
+    def curvature(self, sums: NDArray[Any], step: Floats) -> Floats:
+        """v with the regularisation.
+
+        sums: X'h of a batch as whole numbers, (columns,). step: s.
+        """
+        return self._mean(self._kinds.curvature, sums) + self._penalties * step
+
+    def pair_products(self, step: Floats, curvature: Floats) -> NDArray[Any]:
+        """s, then v, with the basis that has them as its newest pair: whole numbers, (2, 2 pairs + 2)."""
+        basis = self._pairs.basis(step)[:-1]
+        half = len(basis) // 2
+        longer = np.array([*basis[:half], step, *basis[half:], curvature])
+        return PRODUCTS.encode(np.array([_inner(longer, step), _inner(longer, curvature)]))
+
+    def keep_pair(self, step: Floats, curvature: Floats) -> None:
+        """Remember what the coordinator has accepted."""
+        self._pairs.keep(step, curvature)
+
+    def end_epoch(self) -> Floats:
+        """The mean of the epoch's iterates, which is the model: the batches' noise is gone from it."""
+        mean = self._epoch_sum / max(1, self._epoch_count)
+        self._epoch_sum, self._epoch_count = np.zeros_like(mean), 0
+        return mean
+
+    def _mean(self, kind: FixedPoint, sums: NDArray[Any]) -> Floats:
+        return kind.decode(sums) / (4 * self._learning.batch)
+
+
+def column_sums(inputs: NDArray[Any], numbers: NDArray[Any], kind: FixedPoint) -> NDArray[Any]:
+    """X'n exactly, (columns,): what encryption lets a party compute without seeing n.
+
+    inputs: whole numbers, (rows, columns). numbers: (rows,). kind: of the sums; Python's integers take over where 64 bits end.
+    """
+    if kind.slot_bits > 63:
+        inputs, numbers = inputs.astype(object), numbers.astype(object)
+    return np.asarray(inputs.T @ numbers)
+
+
+def _inner(rows: Floats, weights: Floats) -> Floats:
+    """rows @ weights, added column by column: a library's product is rounded in an order of its own on each processor."""
+    total = np.zeros(len(rows))
+    for column, weight in enumerate(weights):
+        total += rows[:, column] * weight
+    return total

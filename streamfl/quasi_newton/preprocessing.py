@@ -1,0 +1,136 @@
+"""What a party does to its own columns before training: it learns it from its own rows alone.
+
+Only the guest may use labels for it (:mod:`streamfl.quasi_newton.evidence`): a host would need counts of labels in its bins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.quasi_newton.bins import bin_numbers, lower_ends
+
+__all__ = ["METHODS", "Method", "Preprocessing", "fit_preprocessing"]
+
+Floats = NDArray[np.float64]
+Method = Literal["none", "standardise", "clip", "rank", "signed-log", "quantile-bins"]
+METHODS: tuple[Method, ...] = ("none", "standardise", "clip", "rank", "signed-log", "quantile-bins")
+# Knots of the empirical distribution of a column.
+MOST_KNOTS = 1001
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """Columns in, columns out, by numbers that were fixed once: a later row is treated as the rows it was fitted on.
+
+    fill: by column, what takes the place of a missing number: the median.
+    low, high: of "clip", the quantiles that are the ends of a column.
+    knots: of "rank", by column, values with their place in the distribution, (knots, 2).
+    edges: of "quantile-bins", by column, the bins' lower ends but the first's. A missing number has a bin of its own, the last.
+    kept: of "quantile-bins", by column, the bins that have a column of their own. Rows of the others have zeros.
+    mean, deviation: of the result's columns.
+    """
+
+    method: Method
+    fill: Floats
+    mean: Floats
+    deviation: Floats
+    low: Floats | None = None
+    high: Floats | None = None
+    knots: list[Floats] = field(default_factory=list)
+    edges: list[Floats] = field(default_factory=list)
+    kept: list[list[int]] = field(default_factory=list)
+
+    def apply(self, rows: Floats) -> Floats:
+        """(rows, columns) as they came; (rows, columns of the result)."""
+        changed = self._changed(np.asarray(rows, dtype=np.float64))
+        return np.asarray((changed - self.mean) / self.deviation)
+
+    def bins(self, rows: Floats) -> NDArray[np.intp]:
+        """Of "quantile-bins", the bin of each number, (rows, columns)."""
+        return bin_numbers(rows, self.edges)
+
+    def _changed(self, rows: Floats) -> Floats:
+        """Before mean and deviation are taken off."""
+        if self.method == "quantile-bins":
+            numbers = self.bins(rows)
+            shown = [numbers[:, [column]] == np.array(kept) for column, kept in enumerate(self.kept) if kept]
+            return np.hstack(shown).astype(np.float64) if shown else np.zeros((len(rows), 0))
+        rows = np.where(np.isfinite(rows), rows, self.fill)
+        if self.method == "clip":
+            assert self.low is not None
+            assert self.high is not None
+            return np.asarray(np.clip(rows, self.low, self.high))
+        if self.method == "signed-log":
+            return np.asarray(np.sign(rows) * np.log1p(np.abs(rows)))
+        if self.method == "rank":
+            return np.column_stack([np.interp(rows[:, at], own[:, 0], own[:, 1]) for at, own in enumerate(self.knots)])
+        return rows
+
+
+def fit_preprocessing(
+    method: Method, rows: Floats, *, ends: float = 0.01, bins: int = 8, least: int = 100, standardise: bool = True
+) -> Preprocessing:
+    """Fit to a party's own training rows.
+
+    method: "none" only fills what is missing; "standardise" gives mean 0 and deviation 1. Before that, "clip" cuts the tails off,
+    "rank" takes the share of rows with smaller numbers, "signed-log" sign(x) log(1 + |x|). "quantile-bins" gives each bin of about
+    equally many rows a column of 0 and 1.
+    rows: (rows, columns); what is not finite is missing.
+    ends: of "clip", the share of rows beyond each end.
+    bins: of "quantile-bins", at most so many by column.
+    least: of "quantile-bins", rows of a bin that has its own column; a rarer one would single out its members.
+    standardise: whether columns of 0 and 1 get mean 0 and deviation 1 as well.
+    """
+    if method not in METHODS:
+        raise ValueError(f"preprocessing {method!r} is not one of {', '.join(METHODS)}")
+    rows = np.asarray(rows, dtype=np.float64)
+    rows = np.where(np.isfinite(rows), rows, np.nan)
+    present = [column[~np.isnan(column)] for column in rows.T]
+    fill = np.array([np.median(column) if len(column) else 0.0 for column in present])
+    given: dict[str, object] = {}
+    if method == "clip":
+        ends_of = [np.quantile(column, [ends, 1 - ends]) if len(column) else np.zeros(2) for column in present]
+        given = {"low": np.array([own[0] for own in ends_of]), "high": np.array([own[1] for own in ends_of])}
+    elif method == "rank":
+        given = {"knots": [_knots(column) for column in present]}
+    elif method == "quantile-bins":
+        given = _bins(rows, present, bins, least)
+    zeros = np.zeros(rows.shape[1])
+    unscaled = Preprocessing(method, fill, zeros, zeros + 1, **given)  # type: ignore[arg-type]
+    changed = unscaled._changed(rows)
+    mean, deviation = changed.mean(axis=0), changed.std(axis=0)
+    if method == "none" or (method == "quantile-bins" and not standardise):
+        mean, deviation = np.zeros_like(mean), np.ones_like(deviation)
+    # A column of one value stays 0. Rounding leaves such a column a deviation of its own.
+    deviation = np.where(deviation > 1e-12 * np.maximum(1.0, np.abs(mean)), deviation, 1.0)
+    return Preprocessing(method, fill, mean, deviation, **given)  # type: ignore[arg-type]
+
+
+def _knots(column: Floats) -> Floats:
+    """Distinct values with the share of rows below them, in [0, 1]; of a long column, its quantiles.
+
+    Of a count that is mostly 0, the middle of ranks would put the zeros next to the few that are more.
+    """
+    if not len(column):
+        return np.zeros((1, 2))
+    values, counts = np.unique(column, return_counts=True)
+    places = (np.cumsum(counts) - counts) / len(column)
+    if len(values) > MOST_KNOTS:
+        chosen = np.unique(np.searchsorted(places, np.linspace(places[0], places[-1], MOST_KNOTS)).clip(max=len(values) - 1))
+        values, places = values[chosen], places[chosen]
+    return np.column_stack([values, places])
+
+
+def _bins(rows: Floats, present: list[Floats], bins: int, least: int) -> dict[str, object]:
+    edges, kept = [lower_ends(values, bins, least) for values in present], []
+    for column, numbers in enumerate(bin_numbers(rows, edges).T):
+        counts = np.bincount(numbers, minlength=len(edges[column]) + 2)
+        common = [number for number in range(len(counts)) if counts[number] >= least]
+        # The bins of a column add up to one: without the largest, what is left is independent.
+        largest = max(common, key=lambda number: counts[number], default=None)
+        kept.append([number for number in common if number != largest])
+    return {"edges": edges, "kept": kept}

@@ -1,0 +1,105 @@
+"""Blinding and masks from a secret, from the place where they are used, and from all that they hide.
+
+What was sent before a crash may have been read, and is then made again. Fresh randomness on the same content would be harmless, but
+then a redo would send other bytes. Randomness from a counter alone would meet other content after an altered redo, and the quotient
+of the two ciphertexts would show the difference. So each draw is
+
+    SHAKE-256(secret, federation, run, key, role, iteration, kind, use, digest, index)
+
+with a digest of the whole vector that is to be hidden. An identical redo gives identical bytes; a vector that differs in one number
+gets other randomness everywhere, so that nobody sees which number it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from streamfl.identity.keys import derive
+from streamfl.quasi_newton.bignum import from_bytes, to_bytes
+from streamfl.quasi_newton.keys import PublicKey
+
+__all__ = ["Place", "SecretRandomness"]
+
+# More bits than the modulus has: the remainder is uniform but for 2^-128.
+SURPLUS_BYTES = 16
+SHORTEST = 32
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a vector is hidden: every vector of a member has a place of its own.
+
+    federation, run: their names; a run's is used once.
+    role: of the member, with its name.
+    iteration: number of it.
+    kind: of the message.
+    """
+
+    federation: str
+    run: str
+    role: str
+    iteration: int
+    kind: str
+
+    def to_bytes(self) -> bytes:
+        """No two places have the same bytes."""
+        parts = [self.federation.encode(), self.run.encode(), self.role.encode(), b"%d" % self.iteration, self.kind.encode()]
+        return b"".join(framed(part) for part in parts)
+
+
+class SecretRandomness:
+    """What a member draws under a key.
+
+    key: the public key that the vectors are encrypted under.
+    secret: of the member alone, 32 bytes or more; ValueError for fewer.
+    """
+
+    __slots__ = ("_begun", "_key", "_secret")
+
+    def __init__(self, key: PublicKey, secret: bytes) -> None:
+        if len(secret) < SHORTEST:
+            raise ValueError(f"{len(secret)} bytes are too few for a secret")
+        self._key = key
+        self._secret = derive(secret, b"quasi-newton randomness")
+        self._begun = hashlib.shake_256(b"streamfl quasi-newton/1" + self._secret + bytes.fromhex(key.fingerprint))
+
+    def digest(self, ciphertexts: Sequence[int]) -> bytes:
+        """32 bytes of a whole vector before it is hidden. Its ciphertexts follow from all inputs and plaintexts that made them.
+
+        It is keyed, so that whoever sees it cannot try vectors out.
+        """
+        size = self._key.ciphertext_bytes
+        digest = hashlib.blake2b(key=self._secret, digest_size=32, person=b"streamfl content")
+        for ciphertext in ciphertexts:
+            digest.update(to_bytes(ciphertext, size))
+        return digest.digest()
+
+    def draw(self, place: Place, use: bytes, digest: bytes, count: int, size: int) -> Iterator[bytes]:
+        """``count`` times ``size`` bytes, each a function of its index and of everything else that is given.
+
+        place: of the vector. use: what the bytes are for. digest: from :meth:`digest`.
+        """
+        begun = self._begun.copy()
+        begun.update(place.to_bytes() + framed(use) + framed(digest))
+        for index in range(count):
+            one = begun.copy()
+            one.update(index.to_bytes(8, "big"))
+            yield one.digest(size)
+
+    def residues(self, place: Place, use: bytes, digest: bytes, count: int) -> list[int]:
+        """``count`` numbers, uniform on 0 .. n - 1."""
+        size = self._key.bits // 8 + SURPLUS_BYTES
+        return [from_bytes(content) % self._key.n for content in self.draw(place, use, digest, count, size)]
+
+    def base(self) -> int:
+        """A number, uniform on 1 .. n - 1, that is the same for all of the member's vectors under the key."""
+        begun = self._begun.copy()
+        begun.update(framed(b"base"))
+        return 1 + from_bytes(begun.digest(self._key.bits // 8 + SURPLUS_BYTES)) % (self._key.n - 1)
+
+
+def framed(part: bytes) -> bytes:
+    """The part with its length in front, so that no two sequences of parts run together into the same bytes."""
+    return len(part).to_bytes(4, "big") + part

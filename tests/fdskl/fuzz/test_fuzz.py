@@ -1,0 +1,86 @@
+"""Wrong messages and damaged state, given to the active party and to another: what is refused, and mistakes that are found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from wrong_messages import check_found, trusts_the_sender
+
+from streamfl.fdskl.active import ActivePartition
+from streamfl.fdskl.lab import fuzz
+from streamfl.fdskl.messages import PartialSum
+from streamfl.fdskl.pending_sums import PendingSum, PendingSums
+from streamfl.fdskl.sums import Sums
+from streamfl.fdskl.worker import FdsklWorker
+from streamfl.role import PeerError, Rejection, StateChange
+from streamfl.testing.fuzz.member import NOW
+
+HEARD = ("samples", "labels", "incarnations", "rounds", "sums", "revisions")
+
+
+@pytest.mark.parametrize("federation", fuzz.FDSKL.federations)
+@pytest.mark.parametrize("name", fuzz.PARTIES[:2])
+def test_the_corpus_is_of_this_release(federation: str, name: str) -> None:
+    """Protects the run from an outdated corpus, of which everything would be refused at the first look: record it anew."""
+    member = fuzz.member(federation, name)
+    heard = [member.decode(one) for one in fuzz.recorded(federation, name, *HEARD)]
+    # Some of each channel that it hears on.
+    assert {one.channel for one in heard} >= {"samples", "incarnations", "labels" if name == fuzz.PARTIES[0] else "rounds"}
+    replies = [reply for one in heard for reply in member.role.receive([one], NOW)]
+    assert not [reply for reply in replies if isinstance(reply, Rejection)]
+    taken = fuzz.member(federation, name).role
+    for one in fuzz.recorded(federation, name, "state"):
+        taken.restore(StateChange("state", one.partition, one.key or b"", one.value))
+
+
+def _adds_whatever_came(self: PendingSums, pending: PendingSum, party: int, message: PartialSum, size: int, dtype: Any) -> bool:
+    values = np.frombuffer(message.values, dtype)
+    pending.stage(message.stage).add(values, np.frombuffer(message.known, np.uint8), message.contributors)
+    return True
+
+
+def _restores_unchecked(self: FdsklWorker, change: StateChange) -> None:
+    if change.value is not None and not self._tasks[change.partition].restore(change.key, change.value):
+        self._actives[change.partition].restore(change.key, change.value)
+
+
+MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
+    "a party trusts the active one": (Sums, "_check_round", trusts_the_sender, "fdskl-worker pump"),
+    "the active party passes over labels": (ActivePartition, "take_label", lambda *given: None, "fdskl-worker press"),
+    "a party adds whatever came": (PendingSums, "add", _adds_whatever_came, "fdskl-worker press"),
+    "a party's state is not checked": (FdsklWorker, "restore", _restores_unchecked, "restore fdskl-worker"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the run from finding nothing because it looks at nothing."""
+    check_found(*MISTAKES[mistake], monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        b"secret",
+        b"model",
+        b"labels",
+        b"alphas/0",
+        b"alphas/x",
+        b"labelled/e-1",
+        b"labelled/\xff",
+        b"outputs/0",
+        b"outputs/x",
+        b"forecast/e-1",
+        b"columns/e-1",
+        b"standardisation",
+        b"\xff",
+    ],
+)
+@pytest.mark.parametrize("name", fuzz.PARTIES[:2])
+def test_a_damaged_state_is_refused(name: str, key: bytes) -> None:
+    """Protects the operator from a traceback: a changelog of another layout has to be named, with what to do."""
+    role = fuzz.member("fdskl-newton", name).role
+    with pytest.raises(PeerError):
+        role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0"))

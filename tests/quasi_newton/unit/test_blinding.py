@@ -1,0 +1,166 @@
+"""Blinding and masks: a function of the secret and of all that is hidden, and undone by nobody else."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+import phe
+import pytest
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamfl.quasi_newton.blinding import Encryptor
+from streamfl.quasi_newton.fixed_point import FixedPoint, OutOfBounds
+from streamfl.quasi_newton.keys import PrivateKey
+from streamfl.quasi_newton.masks import Masks
+from streamfl.quasi_newton.packing import Packing
+from streamfl.quasi_newton.products import add_plain
+from streamfl.quasi_newton.randomness import Place, SecretRandomness
+from streamfl.role import PeerError
+
+SECRET, OTHER = bytes(range(32)), bytes(range(1, 33))
+PLACE = Place("federation", "run", "host", 3, "inner-products")
+PLACES = [
+    replace(PLACE, federation="federation2"),
+    replace(PLACE, run="run2"),
+    replace(PLACE, role="guest"),
+    replace(PLACE, iteration=4),
+    replace(PLACE, kind="changes"),
+    # Bytes that move from one field to the next.
+    replace(PLACE, federation="federationr", run="un"),
+]
+
+
+def framed(*parts: bytes) -> bytes:
+    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+@given(st.lists(st.integers(-(2**400), 2**400), max_size=5))
+@settings(deadline=None, max_examples=20)
+def test_what_is_encrypted_is_decrypted_by_phe(private: PrivateKey, numbers: list[int]) -> None:
+    """Protects the plaintexts: they are Paillier's, whatever blinds them. The oracle is phe's own decryption."""
+    n = int(private.public.n)
+    theirs = phe.PaillierPrivateKey(phe.PaillierPublicKey(n), int(private.p), int(private.q))
+    ciphertexts = Encryptor(private.public, SECRET).encrypt(numbers, PLACE)
+    assert [theirs.raw_decrypt(int(ciphertext)) for ciphertext in ciphertexts] == [number % n for number in numbers]
+
+
+def test_it_is_the_blinding_that_the_paper_describes(private: PrivateKey) -> None:
+    """Protects other implementations, and the table: h = -y^2, short exponents by SHAKE-256, Python's pow."""
+    public = private.public
+    n, n_squared = int(public.n), int(public.n_squared)
+    secret = HKDF(SHA256(), 32, None, b"streamfl/1 quasi-newton randomness").derive(SECRET)
+    begun = b"streamfl quasi-newton/1" + secret + hashlib.sha256(n.to_bytes(64, "big")).digest()
+    y = 1 + int.from_bytes(hashlib.shake_256(begun + framed(b"base")).digest(80), "big") % (n - 1)
+    h = pow(-pow(y, 2, n) % n, n, n_squared)
+    encryptor = Encryptor(public, SECRET)
+    assert encryptor.h == h
+
+    numbers = [7, -9]
+    bare = [(1 + n * (number % n)) % n_squared for number in numbers]
+    content = b"".join(ciphertext.to_bytes(128, "big") for ciphertext in bare)
+    digest = hashlib.blake2b(content, key=secret, digest_size=32, person=b"streamfl content").digest()
+    place = framed(b"federation", b"run", b"host", b"3", b"inner-products", b"blinding", digest)
+    expected = []
+    for index, ciphertext in enumerate(bare):
+        x = int.from_bytes(hashlib.shake_256(begun + place + index.to_bytes(8, "big")).digest(32), "little")
+        expected.append(ciphertext * pow(h, x, n_squared) % n_squared)
+    assert encryptor.encrypt(numbers, PLACE) == expected
+
+
+def test_h_lies_in_no_small_part_of_the_group(private: PrivateKey) -> None:
+    """Protects the blinding: -y^2 is no square for either prime, so h generates all that blinding is to reach."""
+    for secret in (SECRET, OTHER):
+        h = int(Encryptor(private.public, secret).h)
+        for prime in (int(private.p), int(private.q)):
+            assert pow(h, (prime - 1) // 2, prime) == prime - 1
+
+
+def test_an_identical_redo_is_identical_bytes(private: PrivateKey) -> None:
+    """Protects law 7: after a crash the same is sent, and a second process draws as the first did."""
+    encryptor, again = Encryptor(private.public, SECRET), Encryptor(private.public, SECRET)
+    for numbers in ([5, 5, -1], []):
+        first = encryptor.encrypt(numbers, PLACE)
+        assert again.encrypt(list(numbers), PLACE) == first
+        assert again.rerandomise(first, PLACE) == encryptor.rerandomise(first, PLACE)
+        assert Masks(private.public, SECRET).mask(first, PLACE) == Masks(private.public, SECRET).mask(first, PLACE)
+
+
+def test_whatever_differs_gives_other_randomness_everywhere(private: PrivateKey, other: PrivateKey) -> None:
+    """Protects an altered redo: a number, a field of the place, secret, key or length, and nothing is drawn twice."""
+    numbers = [5, 5, -1]
+    seen: list[bytes] = []
+    draws: list[tuple[PrivateKey, bytes, Place, list[int]]] = [(private, SECRET, place, numbers) for place in (PLACE, *PLACES)]
+    draws += [(private, OTHER, PLACE, numbers), (other, SECRET, PLACE, numbers)]
+    draws += [(private, SECRET, PLACE, altered) for altered in ([5, 5, -2], [5, -1, 5], [5, 5], [5, 5, -1, 0])]
+    for key, secret, place, content in draws:
+        randomness = SecretRandomness(key.public, secret)
+        digest = randomness.digest([1 + key.public.n * (number % key.public.n) for number in content])
+        for use in (b"blinding", b"mask"):
+            seen += randomness.draw(place, use, digest, len(content), 32)
+    assert len(set(seen)) == len(seen)
+
+
+def test_equal_numbers_are_not_equal_ciphertexts(private: PrivateKey) -> None:
+    """Protects one-hot columns and labels: who sees a vector cannot sort its rows into classes."""
+    ciphertexts = Encryptor(private.public, SECRET).encrypt([1] * 20, PLACE)
+    assert len(set(ciphertexts)) == 20
+
+
+def test_rerandomised_ciphertexts_say_the_same(private: PrivateKey) -> None:
+    """Protects the values of what leaves."""
+    encryptor = Encryptor(private.public, SECRET)
+    first = encryptor.encrypt([1, -2, 3], PLACE)
+    second = Encryptor(private.public, OTHER).rerandomise(first, PLACE)
+    assert private.decrypt(second) == private.decrypt(first)
+    assert not set(first) & set(second)
+
+
+def test_a_mask_comes_off_again(private: PrivateKey) -> None:
+    """Protects the party's gradient: packed, masked, blinded, decrypted, unmasked and unpacked it is what it was."""
+    packing, masks = Packing(private.public, FixedPoint(0, 10**9)), Masks(private.public, SECRET)
+    encryptor = Encryptor(private.public, SECRET)
+    numbers = [(-1) ** index * (10**9 - index) for index in range(3 * packing.slots - 1)]
+    packed = packing.pack_ciphertexts(encryptor.encrypt(numbers, PLACE))
+    masked, digest = masks.mask(packed, PLACE)
+    answer = private.decrypt(encryptor.rerandomise(masked, PLACE))
+    assert packing.unpack(Masks(private.public, SECRET).unmask(answer, PLACE, digest), len(numbers)) == numbers
+    for wrong in ((PLACES[0], digest), (PLACE, bytes(32))):
+        with pytest.raises(PeerError):
+            packing.unpack(masks.unmask(answer, *wrong), len(numbers))
+
+
+def test_an_answer_that_is_no_residue_is_refused(private: PrivateKey) -> None:
+    """Protects the party from a number that looks like another after the mask is off."""
+    for plaintext in (int(private.public.n), -1):
+        with pytest.raises(PeerError) as caught:
+            Masks(private.public, SECRET).unmask([plaintext], PLACE, bytes(32))
+        assert caught.value.reason == "out_of_bounds"
+
+
+def test_numbers_outside_the_group_are_refused(private: PrivateKey) -> None:
+    """Protects a sum from coming out as its remainder."""
+    n = int(private.public.n)
+    encryptor = Encryptor(private.public, SECRET)
+    encryptor.encrypt([n - 1, -(n // 2), 0], PLACE)
+    for number in (n, -n // 2 - 1, 2**600):
+        with pytest.raises(OutOfBounds):
+            encryptor.encrypt([number], PLACE)
+    with pytest.raises(ValueError, match="too few"):
+        Encryptor(private.public, SECRET[:31])
+
+
+def test_vectors_of_numpy_and_of_python_are_the_same(private: PrivateKey) -> None:
+    """Protects a redo by another way of computing: what kind of integer a number was must not change a byte."""
+    encryptor, numbers = Encryptor(private.public, SECRET), [5, -(2**40), 0]
+    expected = encryptor.encrypt(numbers, PLACE)
+    assert encryptor.encrypt(np.array(numbers), PLACE) == expected
+    assert encryptor.encrypt(np.array(numbers, dtype=object), PLACE) == expected
+    assert encryptor.encrypt([number % private.public.n for number in numbers], PLACE) == expected
+    assert add_plain(private.public, expected, np.array(numbers)) == add_plain(private.public, expected, numbers)
+    packing = Packing(private.public, FixedPoint(0, 2**40))
+    assert packing.pack(np.array(numbers)) == packing.pack(numbers)

@@ -1,0 +1,91 @@
+"""Probabilities and points: calibrated on held-out rows, and the parties' files add up to the score."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.special import expit
+from sklearn.linear_model import LogisticRegression
+
+from streamfl.quasi_newton.evidence import fit_evidence
+from streamfl.quasi_newton.preprocessing import METHODS, Method, fit_preprocessing
+from streamfl.quasi_newton.scorecard import Calibration, Scale, fit_calibration, points_of_party, score
+
+Floats = NDArray[np.float64]
+
+
+def test_calibration_is_the_logistic_regression_of_the_label_on_the_output() -> None:
+    """Protects probabilities, by scikit-learn's; with this many rows Platt's targets move little."""
+    random = np.random.default_rng(0)
+    outputs = random.normal(-1.0, 0.6, 20_000)
+    labels = np.where(random.random(20_000) < expit(0.4 + 1.7 * outputs), 1.0, -1.0)
+    found = fit_calibration(outputs, labels)
+    expected = LogisticRegression(C=np.inf).fit(outputs[:, None], labels)
+    assert found.intercept == pytest.approx(expected.intercept_[0], abs=5e-3)
+    assert found.slope == pytest.approx(expected.coef_[0, 0], abs=5e-3)
+    assert found.probabilities(outputs).mean() == pytest.approx((labels > 0).mean(), abs=1e-3)
+
+
+def test_calibration_stays_finite_where_outputs_separate_the_labels() -> None:
+    """Protects points from an infinite slope, and from rows of one label only."""
+    outputs = np.array([-2.0, -1.0, 1.0, 2.0])
+    found = fit_calibration(outputs, np.sign(outputs))
+    assert 0 < found.slope < 10
+    with pytest.raises(ValueError, match="both labels"):
+        fit_calibration(outputs, np.ones(4))
+
+
+def test_points_double_the_odds() -> None:
+    """Protects the meaning of points: 600 at 50 to one, and 20 more for twice as good odds."""
+    scale, calibration = Scale(600.0, 50.0, 20.0), Calibration(0.3, 1.5)
+    for odds, points in ((50.0, 600.0), (100.0, 620.0), (25.0, 580.0)):
+        output = (-np.log(odds) - 0.3) / 1.5
+        assert score(np.array([output]), calibration, scale)[0] == pytest.approx(points)
+
+
+def looked_up(file: dict[str, Any], raw: Floats, prepared: Floats) -> Floats:
+    """The sum of a file's points, as who has only the file finds them."""
+    total = np.full(len(raw), float(file["constant"]))
+    for number, column in enumerate(file["columns"]):
+        if "points_per_unit" in column:
+            total += column["points_per_unit"] * prepared[:, number]
+            continue
+        for row, value in enumerate(raw[:, number]):
+            for own in column["bins"]:
+                if own.get("missing"):
+                    inside = not np.isfinite(value)
+                else:
+                    inside = np.isfinite(value) and (own["from"] is None or value >= own["from"])
+                    inside = inside and (own["below"] is None or value < own["below"])
+                if inside:
+                    total[row] += own["points"]
+    return total
+
+
+@pytest.mark.parametrize("method", [*METHODS, "weight-of-evidence"])
+def test_the_parties_files_add_up_to_the_score(method: Method | str) -> None:
+    """Protects who decides by points: looked up in the files they are offset - factor (a + b u), whatever the preprocessing."""
+    random = np.random.default_rng(3)
+    raw = [random.normal(3, 2, (400, 3)), random.lognormal(0, 1, (400, 2))]
+    raw[0][::20, 1] = np.nan
+    labels = np.where(random.random(400) < 0.3, 1.0, -1.0)
+    calibration, scale = Calibration(-0.2, 1.4), Scale()
+    outputs, files = np.zeros(400), []
+    for number, own in enumerate(raw):
+        guest = number == 0
+        fitted: Any
+        if method == "weight-of-evidence" and guest:
+            fitted = fit_evidence(own, labels, least=20)
+        else:
+            fitted = fit_preprocessing("standardise" if method == "weight-of-evidence" else method, own, least=20)  # type: ignore[arg-type]
+        columns = fitted.apply(own)
+        weights = random.normal(size=columns.shape[1] + guest)
+        outputs += columns @ weights[: columns.shape[1]] + (weights[-1] if guest else 0.0)
+        names = [f"column {place}" for place in range(own.shape[1])]
+        file = points_of_party(names, weights, fitted, calibration, scale, guest=guest, decimals=6)
+        prepared = fitted._changed(own) if hasattr(fitted, "_changed") else columns
+        files.append(looked_up(file, own, prepared))
+    np.testing.assert_allclose(sum(files), score(outputs, calibration, scale), atol=1e-4)
