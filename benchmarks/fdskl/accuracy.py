@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import pairwise, product
@@ -135,21 +135,25 @@ Choice = dict[str, Any]
 Fitted = Callable[[Split, Choice, int], Floats]
 
 
+def every(**values: Sequence[Any]) -> list[Choice]:
+    """All choices of one value of each."""
+    return [dict(zip(values, one, strict=True)) for one in product(*values.values())]
+
+
 @dataclass(frozen=True)
 class Method:
-    """outputs: f of the test rows after learning, by a choice. choices: values of each that is chosen. says: what it is."""
+    """outputs: f of the test rows after learning, by a choice. choices: from which the best is taken. says: what it is."""
 
     says: str
     outputs: Fitted
-    choices: Mapping[str, Sequence[Any]]
+    choices: Sequence[Choice]
 
     def choose(self, split: Split, seed: int) -> Choice:
         """What does best on a part of the training rows."""
-        every = [dict(zip(self.choices, values, strict=True)) for values in product(*self.choices.values())]
-        if len(every) == 1:
-            return every[0]
+        if len(self.choices) == 1:
+            return self.choices[0]
         part = split.validation()
-        return min(every, key=lambda choice: part.badness(self.outputs(part, choice, seed)))
+        return min(self.choices, key=lambda choice: part.badness(self.outputs(part, choice, seed)))
 
 
 def learnt_from(split: Split, learning: Choice, seed: int, parties: Sequence[slice], rows: int | None = None) -> Learnt:
@@ -211,41 +215,51 @@ def vertical_linear(staleness: int) -> Fitted:
     return outputs
 
 
-NEWTON: Choice = {"solver": "newton", "features_limit": 2048, "block_features": 128, "block_instances": 256, "visits": 4}
+NEWTON: Choice = {
+    "solver": "newton",
+    "features_limit": 2048,
+    "block_features": 128,
+    "block_instances": 256,
+    "visits": 8,
+    # As many rows as fit into learning.cache_bytes with all their features.
+    "window": 32_768,
+}
 BLOCKS: Choice = {"solver": "sgd", "features_limit": 8192, "block_features": 64, "block_instances": 64, "regularisation": 1e-6}
 SINGLE: Choice = {"solver": "sgd", "features_limit": 10_000, "block_features": 1, "block_instances": 1, "regularisation": 1e-4}
+# A wide kernel is smooth by itself and wants less regularisation.
+WIDTHS = ((0.5, 1e-5), (0.5, 3e-6), (0.7, 1e-5), (1.0, 1e-5), (1.0, 1e-6), (2.0, 1e-7), (4.0, 1e-8))
 METHODS = {
     "newton": Method(
         "FDSKL, solver newton, 2048 features, one pass, four parties",
         kernel(NEWTON),
-        {"bandwidth_multiplier": (0.5, 0.7, 1.0, 1.4), "regularisation": (1e-6, 3e-6, 1e-5)},
+        [{"bandwidth_multiplier": multiplier, "regularisation": regularisation} for multiplier, regularisation in WIDTHS],
     ),
     "newton, sparse": Method(
         "the same with columns_share below 1",
         kernel(NEWTON),
-        {"columns_share": (0.1, 0.2), "bandwidth_multiplier": (0.1, 0.3, 0.7), "regularisation": (1e-5,)},
+        every(columns_share=(0.1, 0.2), bandwidth_multiplier=(0.1, 0.3, 0.7), regularisation=(1e-5,)),
     ),
     "sgd": Method(
         "FDSKL, solver sgd in blocks of 64 labels and 64 features, 8192 features, one pass, four parties",
         kernel(BLOCKS),
-        {"bandwidth_multiplier": (0.5, 1.0), "step": (10.0, 100.0)},
+        every(bandwidth_multiplier=(0.5, 1.0), step=(10.0, 100.0)),
     ),
     "DSG": Method(
         "doubly stochastic gradients as published: one party, a label and a feature an iteration, 5,000 iterations",
         kernel(SINGLE, 5_000, alone=True),
-        {"bandwidth_multiplier": (0.7,), "step": (0.003, 0.01, 0.03, 0.1)},
+        every(bandwidth_multiplier=(0.7,), step=(0.003, 0.01, 0.03, 0.1)),
     ),
     "exact kernel": Method(
         "LIBSVM's SVC or SVR on all columns together, at most 10,000 rows (PP-SVMV's model)",
         exact_kernel,
-        {"multiplier": (0.3, 0.7, 1.4), "C": (3.0,)},
+        every(multiplier=(0.3, 0.7, 1.4), C=(3.0,)),
     ),
     "gradient boosting": Method(
-        "scikit-learn's HistGradientBoosting on all columns together: what SecureBoost learns, which is lossless", boosting, {}
+        "scikit-learn's HistGradientBoosting on all columns together: what SecureBoost learns, which is lossless", boosting, [{}]
     ),
-    "linear SVM": Method("LIBLINEAR's SVC, ridge regression for numbers", linear, {"C": (0.01, 1.0)}),
-    "FD-SVRG": Method("linear, four parties in step", vertical_linear(0), {"regularisation": (1e-5, 1e-3)}),
-    "AFSVRG-VP": Method("linear, four parties, each up to 8 steps behind", vertical_linear(8), {"regularisation": (1e-5, 1e-3)}),
+    "linear SVM": Method("LIBLINEAR's SVC, ridge regression for numbers", linear, every(C=(0.01, 1.0))),
+    "FD-SVRG": Method("linear, four parties in step", vertical_linear(0), every(regularisation=(1e-5, 1e-3))),
+    "AFSVRG-VP": Method("linear, four parties, each up to 8 steps behind", vertical_linear(8), every(regularisation=(1e-5, 1e-3))),
 }
 Results = dict[str, dict[str, Any]]
 

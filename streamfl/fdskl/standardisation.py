@@ -25,8 +25,13 @@ Floats = NDArray[np.float64]
 HEAVY_TAILS = 6.0
 # A column of two values is divided by so much of their distance at least, or a rare flag would make an entity unlike all others.
 LEAST_FLAG = 0.2
-# A standardised column beyond this is cut off: it says no more than that it is far out.
-FAR_OUT = 1e6
+# A standardised column beyond this is cut off: it says no more than that it is far out. Columns that grow, such as a time, would
+# otherwise make every later entity unlike all before it.
+FAR_OUT = 5.0
+# The same for a column of one value, whose deviation nobody knows: it says no more than whether the value is another one.
+ANOTHER_VALUE = 1.0
+# And for columns that are used as they come.
+LARGEST_INPUT = 1e6
 # Of the fourth moment, by which a column of two values may seem to have more.
 ROUNDING = 1e-6
 LARGEST_SUM = 1e300
@@ -85,16 +90,20 @@ def combined(one: Floats, other: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Scaling:
-    """What is done to each column. logarithms: arcsinh first. means, deviations: are taken off, and divided by. (columns,) each."""
+    """What is done to each column, (columns,) each.
+
+    logarithms: arcsinh first. means, deviations: are taken off, and divided by. limits: what is beyond is cut off.
+    """
 
     logarithms: NDArray[np.bool_]
     means: Floats
     deviations: Floats
+    limits: Floats
 
     def apply(self, rows: Floats) -> Floats:
         """(n, columns); 0, the mean, for what is no number."""
         scaled = (np.where(self.logarithms, np.arcsinh(rows), rows) - self.means) / self.deviations
-        return np.asarray(np.where(np.isfinite(rows), np.clip(scaled, -FAR_OUT, FAR_OUT), 0.0))
+        return np.asarray(np.where(np.isfinite(rows), np.clip(scaled, -self.limits, self.limits), 0.0))
 
 
 def scaling_of(moments: Floats, auto: bool = True) -> Scaling:
@@ -117,8 +126,9 @@ def scaling_of(moments: Floats, auto: bool = True) -> Scaling:
         # Of two values, and of nothing else, kurtosis is 1 + skewness^2 (Pearson 1916), and their distance is this many deviations.
         flags = kurtosis - skewness**2 - 1 < ROUNDING * kurtosis
         deviations = deviations * np.where(flags, np.maximum(1.0, LEAST_FLAG * np.sqrt(4 + skewness**2)), 1.0)
+    limits = np.where(deviations > 0, FAR_OUT, ANOTHER_VALUE)
     deviations = np.where(deviations > 0, deviations, 1.0)
-    return Scaling(logarithms, *(np.where(logarithms, own[1], own[0]) for own in (means, deviations)))
+    return Scaling(logarithms, *(np.where(logarithms, own[1], own[0]) for own in (means, deviations, limits)))
 
 
 class _Remembered(msgspec.Struct, array_like=True):
@@ -189,7 +199,7 @@ class Standardisation:
 
     def apply(self, rows: Floats, known: NDArray[np.bool_]) -> Floats:
         """Rows as features take them, (n, columns); 0, the mean, for entities that are not known."""
-        found = scaling_of(self._moments, self._auto).apply(rows) if self._wanted else np.clip(rows, -FAR_OUT, FAR_OUT)
+        found = scaling_of(self._moments, self._auto).apply(rows) if self._wanted else np.clip(rows, -LARGEST_INPUT, LARGEST_INPUT)
         found[~known] = 0.0
         return found
 

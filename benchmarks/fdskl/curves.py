@@ -1,0 +1,81 @@
+"""``STREAMFL_DATA=folder python -m benchmarks.fdskl.curves --out FILE``: error against iterations, as a picture.
+
+Settings are those that docs/fdskl-accuracy.json chose for seed 0, on the same split. Each point is a model that is learnt anew,
+from the first labels of the one pass. Exact kernels and boosted trees have no iterations: they are lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.fdskl.accuracy import BLOCKS, NEWTON, ROOT, SINGLE, Split, learnt_from, read
+
+__all__ = ["Curve", "curve"]
+
+# Sets, whose measure in the table is an error in percent; points of a curve; and labels that the paper's own iterations stop at.
+SHOWN = ("phishing", "a9a")
+POINTS, SINGLE_LABELS = 7, 5_000
+SOLVERS: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "newton": ("newton, blocks of 256 labels", NEWTON, False),
+    "sgd": ("sgd, blocks of 64 labels", BLOCKS, False),
+    "DSG": ("sgd, one label an iteration", SINGLE, True),
+}
+LINES = ("exact kernel", "gradient boosting")
+Curve = list[tuple[int, float]]
+
+
+def curve(split: Split, fixed: dict[str, Any], choice: dict[str, Any], alone: bool) -> Curve:
+    """Iterations, and percent of test rows that are wrong after them. alone: one party has all columns."""
+    parties = [slice(0, split.inputs.shape[1])] if alone else split.parts
+    most = SINGLE_LABELS if alone else len(split.labels)
+    fewest = fixed["block_instances"]
+    found = []
+    for labels in np.unique(np.geomspace(fewest, most, POINTS).astype(int)).tolist():
+        learnt = learnt_from(split, {**fixed, **choice}, 0, parties, labels)
+        outputs = learnt.evaluate([split.test[:, part] for part in parties])
+        found.append((learnt.iterations, split.measures(outputs)["error"]))
+    return found
+
+
+def main() -> None:
+    """Learn, print each point, and draw."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fdskl.curves", description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "fdskl-curves.png", help="where the picture is written")
+    path: Path = parser.parse_args().out
+    if "STREAMFL_DATA" not in os.environ:
+        sys.exit("STREAMFL_DATA is not set: the folder with the data sets")
+    kept = json.loads((ROOT / "docs" / "fdskl-accuracy.json").read_text(encoding="utf-8"))
+
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    from streamfl.simulation.pictures import label_axes
+
+    figure, every = pyplot.subplots(1, len(SHOWN), figsize=(11, 4.2), layout="constrained")
+    for axes, data in zip(every, SHOWN, strict=True):
+        split = read(Path(os.environ["STREAMFL_DATA"]), data, 0)
+        for (name, (says, fixed, alone)), mark in zip(SOLVERS.items(), ("o-", "s--", "^:"), strict=True):
+            found = curve(split, fixed, kept[f"{name}|{data}|seed 0"]["choice"], alone)
+            print(f"{data}, {says}: {', '.join(f'{iterations}: {error:.2f}%' for iterations, error in found)}", flush=True)
+            axes.plot(*zip(*found, strict=True), mark, label=says)
+        for name, style in zip(LINES, ("-", "--"), strict=True):
+            axes.axhline(kept[f"{name}|{data}|seed 0"]["error"], color="grey", linestyle=style, label=name)
+        label_axes(axes, f"{data}: test rows that are wrong, percent", "iterations")
+        axes.set_xscale("log")
+        axes.set_ylim(bottom=0)
+        axes.legend()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    main()
