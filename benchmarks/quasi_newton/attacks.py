@@ -1,7 +1,7 @@
-"""``python -m benchmarks.quasi_newton.attacks``: what parties find out about labels and outputs from their own gradients, by trying.
+"""``python -m benchmarks.quasi_newton.attacks``: what parties find out about labels and outputs from gradients, by trying.
 
-A party is told X'D of every batch, over its own columns X, exactly; encryption does not change that. It knows its own outputs, so it
-has equations for what is left of D: the other parties' outputs, and the labels. With the attacks here it solves them.
+A party is told X'D of every batch, over its own columns X, exactly; encryption does not change that. It knows its own outputs, so
+it has equations for what is left of D: the other parties' outputs, and the labels. With the attacks here it solves them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ RIDGES = (1e-6, 1e-3, 1e-1, 1.0, 10.0)
 
 @dataclass(frozen=True)
 class Federation:
-    """A guest and a host with as many columns each. labels: -1 and +1. kept: rows that are there at first; the others come later."""
+    """A guest and a host with as many columns each.
+
+    labels: -1 and +1. kept: rows that are there at first; the others come later.
+    """
 
     guest: Floats
     host: Floats
@@ -41,7 +44,7 @@ class Federation:
 
 @dataclass(frozen=True)
 class Equations:
-    """What a party heard: by batch visited, its rows, X'D without the part of its own outputs, and in which visit of all."""
+    """What a party heard: by batch visited, its rows, and X'D without the part of its own outputs."""
 
     rows: list[NDArray[np.intp]]
     sums: list[Floats]

@@ -44,7 +44,7 @@ class Learning:
     memory: int = 20
     curvature_every: int = 4
     regularisation: float = 0.0
-    learning_rate: float = 0.6
+    learning_rate: float = 0.4
     largest_step: float = 0.1
     initial_scale: Literal["long", "short"] = "long"
     freeze_below: float = 1e-3

@@ -79,7 +79,7 @@ def fit_preprocessing(
     """Fit to a party's own training rows.
 
     method: "none" only fills what is missing; "standardise" gives mean 0 and deviation 1. Before that, "clip" cuts the tails off,
-    "rank" takes each number's place in the distribution, "signed-log" sign(x) log(1 + |x|). "quantile-bins" gives each bin of about
+    "rank" takes the share of rows with smaller numbers, "signed-log" sign(x) log(1 + |x|). "quantile-bins" gives each bin of about
     equally many rows a column of 0 and 1.
     rows: (rows, columns); what is not finite is missing.
     ends: of "clip", the share of rows beyond each end.
@@ -113,11 +113,14 @@ def fit_preprocessing(
 
 
 def _knots(column: Floats) -> Floats:
-    """Distinct values with the middle of their ranks in [0, 1]; of a long column, its quantiles."""
+    """Distinct values with the share of rows below them, in [0, 1]; of a long column, its quantiles.
+
+    Of a count that is mostly 0, the middle of ranks would put the zeros next to the few that are more.
+    """
     if not len(column):
         return np.zeros((1, 2))
     values, counts = np.unique(column, return_counts=True)
-    places = (np.cumsum(counts) - counts / 2) / len(column)
+    places = (np.cumsum(counts) - counts) / len(column)
     if len(values) > MOST_KNOTS:
         chosen = np.unique(np.searchsorted(places, np.linspace(places[0], places[-1], MOST_KNOTS)).clip(max=len(values) - 1))
         values, places = values[chosen], places[chosen]

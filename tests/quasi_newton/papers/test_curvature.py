@@ -137,9 +137,10 @@ def test_a_step_is_never_longer_than_allowed_and_never_uphill() -> None:
         assert np.linalg.norm(moved) == pytest.approx(min(0.1, 0.5 * np.linalg.norm(gradient)))
     assert descent.offer(np.array([1.0, 0.5]), np.array([0.5, 0.3]))
     # No vectors have these products: g is too short for them.
-    found = descent.step(np.array([1.0, 1.0, 0.01]))
-    assert descent.fallbacks == 1
-    np.testing.assert_allclose(found, [0, 0, 0.5])
+    np.testing.assert_allclose(descent.step(np.array([1.0, 1.0, 0.01])), [0, 0, 0.5])
+    # A step that has a length but goes uphill.
+    np.testing.assert_allclose(descent.step(np.array([1.0, 3.0, 0.01])), [0, 0, 0.5])
+    assert descent.fallbacks == 2
     assert descent.step(np.zeros(3)).tolist() == [0, 0, 0.5]
 
 

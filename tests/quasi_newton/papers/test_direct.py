@@ -142,6 +142,7 @@ def test_mean_iterates_lose_the_batches_noise() -> None:
         return float(np.mean(np.square(columns @ (weights - best))) / 8)
 
     assert gap(whole(trace.model)) < 2e-4
+    np.testing.assert_allclose(trace.outputs([inputs[:, :3], inputs[:, 3:]]), columns @ whole(trace.model), atol=1e-12)
     assert gap(whole(trace.model)) < 0.5 * np.mean([gap(whole(at)) for at in list(zip(*trace.weights, strict=True))[-20:]])
 
 

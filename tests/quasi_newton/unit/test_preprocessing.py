@@ -82,6 +82,11 @@ def test_a_host_needs_no_labels() -> None:
     assert "labels" not in inspect.signature(fit_preprocessing).parameters
 
 
+def weight(good: int, bad: int, labels: Floats) -> float:
+    """Weight of evidence of a bin, with half a row added."""
+    return float(np.log((bad + 0.5) / ((labels > 0).sum() + 0.5)) - np.log((good + 0.5) / ((labels < 0).sum() + 0.5)))
+
+
 def test_evidence_is_the_log_of_the_labels_shares() -> None:
     """Protects the guest's bins: values by the formula, written out for each bin."""
     random = np.random.default_rng(1)
@@ -95,8 +100,7 @@ def test_evidence_is_the_log_of_the_labels_shares() -> None:
             inside = numbers[:, column] == number
             good, bad = (labels[inside] < 0).sum(), (labels[inside] > 0).sum()
             assert min(good, bad) >= 30
-            expected = np.log((bad + 0.5) / ((labels > 0).sum() + 0.5)) - np.log((good + 0.5) / ((labels < 0).sum() + 0.5))
-            np.testing.assert_allclose(values[inside, column], expected)
+            np.testing.assert_allclose(values[inside, column], weight(good, bad, labels))
     assert np.all(np.diff(fitted.values[0][: len(fitted.edges[0]) + 1]) > 0)
 
 
@@ -104,13 +108,16 @@ def test_bins_with_too_few_of_a_label_tell_nothing() -> None:
     """Protects few customers of one label: neighbours are joined, and what is still too few weighs 0."""
     random = np.random.default_rng(2)
     rows = random.normal(size=(1000, 1))
-    labels = np.where(rows[:, 0] > 1.2, 1.0, -1.0)
-    labels[:60] = 1.0
+    # Label -1 is rare above 0.3, so that what is left there is no bin of its own.
+    labels = np.where(rows[:, 0] > 0.3, 1.0, np.where(random.random(1000) < 0.4, 1.0, -1.0))
+    labels[:60] = -1.0
     rows[-5:] = np.nan
     fitted = fit_evidence(rows, labels, least=50)
-    numbers = fitted.bins(rows)[:, 0]
+    numbers, values = fitted.bins(rows)[:, 0], fitted.apply(rows)[:, 0]
     for number in range(len(fitted.edges[0]) + 1):
         inside = numbers == number
-        assert min((labels[inside] > 0).sum(), (labels[inside] < 0).sum()) >= 50
+        good, bad = (labels[inside] < 0).sum(), (labels[inside] > 0).sum()
+        assert min(good, bad) >= 50
+        np.testing.assert_allclose(values[inside], weight(good, bad, labels))
     assert fitted.values[0][-1] == 0.0
     assert not fit_evidence(rows[:80], labels[:80], least=50).apply(rows).any()
