@@ -12,6 +12,7 @@ from quasi_newton.laws.closed_loop import ClosedLoop
 from streamfl.quasi_newton.party_settings import TRAINED
 
 ROWS = 350
+MOST_TURNS = 2_000
 
 
 def federation(hosts: int, secrets: Secrets | None = None, **sections: dict[str, Any]) -> ClosedLoop:
@@ -51,3 +52,55 @@ def test_plain_training_is_the_arithmetic(hosts: int) -> None:
     assert loop.direct().epochs == 4
     assert any(kept for _, kept in loop.direct().pairs)
     assert_equals_direct(loop)
+
+
+@pytest.fixture(name="secrets", scope="module")
+def _secrets(tmp_path_factory: pytest.TempPathFactory) -> Secrets:
+    return Secrets(tmp_path_factory.mktemp("secrets"))
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize("masked", [True, False])
+def test_encrypted_training_is_the_arithmetic(secrets: Secrets, hosts: int, masked: bool) -> None:
+    """Encryption, packing, blinding and masks change no bit of what is learnt."""
+    loop = trained(hosts, secrets, encryption={"mask_gradients": masked}, learning={"epochs": 2})
+    assert loop.direct().epochs == 2
+    assert any(kept for _, kept in loop.direct().pairs)
+    assert_equals_direct(loop)
+
+
+def outcome(loop: ClosedLoop) -> list[bytes]:
+    """What every party has learnt."""
+    models = [loop.party(name).iterates.model for name in loop.members if name != "c"]
+    return [b"" if model is None else model.tobytes() for model in models]
+
+
+@pytest.mark.parametrize("precision", ["plain", "paillier"])
+@pytest.mark.parametrize("killed", ["g", "h1", "c"])
+def test_a_member_may_end_at_any_message(secrets: Secrets, killed: str, precision: str) -> None:
+    """A member that is killed before a commit, at every message, and taken up by another process, comes to the same weights.
+
+    What it had sent before it was killed is sent again with the same bytes.
+    """
+    hosts, own = 2, secrets if precision == "paillier" else None
+    usual = trained(hosts, own, learning={"epochs": 1})
+    loop = federation(hosts, own, learning={"epochs": 1})
+    loop.write_table(ROWS, 3, hosts, missing=7)
+    for _ in range(MOST_TURNS):
+        moved = False
+        for name, member in loop.members.items():
+            if name == killed and member.unread:
+                # The columns all at once, messages one by one.
+                most = 1000 if member.unread[0][0].endswith(("samples", "labels")) else 1
+                loop.step(name, most, lost=True)
+                moved |= loop.step(name, most)
+            else:
+                moved |= loop.step(name)
+        if not moved:
+            if loop.party("g").progress.phase == TRAINED:
+                break
+            loop.now += 5.0
+    assert outcome(loop) == outcome(usual)
+    assert loop.rejections() == []
+    # Of one member to one topic, a redo is the same bytes: uncommitted records among them.
+    assert {write for write in loop.writes if write[0] == killed} == {write for write in usual.writes if write[0] == killed}
