@@ -17,6 +17,8 @@ __all__ = ["COORDINATOR", "GUEST", "HOST", "MOST_COLUMNS", "QuasiNewtonSettings"
 GUEST, HOST, COORDINATOR = "quasi-newton-guest", "quasi-newton-host", "quasi-newton-coordinator"
 # A party's vectors of a round are remembered together, in one record.
 MOST_COLUMNS = 4_096
+# The coordinator remembers the losses of an epoch's batches in one record.
+MOST_BATCHES = 50_000
 
 
 class QuasiNewtonFederation(VerticalMembers):
@@ -205,6 +207,10 @@ class QuasiNewtonSettings(VerticalSettings):
             raise ValueError(
                 f"alignment.entities = {alignment.entities}: learning.batch = {learning.batch} to alignment.limit = "
                 f"{alignment.limit} is expected"
+            )
+        if alignment.limit // learning.batch > MOST_BATCHES:
+            raise ValueError(
+                f"alignment.limit = {alignment.limit}: at most {MOST_BATCHES} times learning.batch = {learning.batch} is expected"
             )
         links = link_files(self)
         if self.role.kind == GUEST and links is not None and set(links) != set(self.federation.hosts):

@@ -50,7 +50,7 @@ NOWHERE = Place("", "", "", 0, "")
 
 @dataclass(frozen=True)
 class CoordinatorSettings:
-    """parties: their names. key: None where nothing is encrypted."""
+    """parties: their names. key: None where nothing is encrypted. most_batches: of a run."""
 
     federation: str
     parties: tuple[str, ...]
@@ -59,6 +59,7 @@ class CoordinatorSettings:
     learning: Learning
     kinds: Kinds
     key: PrivateKey | None
+    most_batches: int
     codec: Codec[Message]
 
     @property
@@ -169,7 +170,7 @@ class CoordinatorTask:
         joined: Joined = read_content(message.content, Joined)
         if message.run > run.run or run.phase != ALIGNING:
             raise PeerError("implausible", f"{party!r} has rows for run {message.run}: nothing led to it")
-        if not (0 < joined.columns <= MOST_COLUMNS and joined.batches):
+        if not (0 < joined.columns <= MOST_COLUMNS and 0 < joined.batches <= self.settings.most_batches):
             raise PeerError("implausible", f"{joined.columns} columns and {joined.batches} batches cannot be learnt from")
         if run.joined and (message.alignment, joined.batches) != (run.alignment, run.batches):
             raise PeerError("alignment", f"{party!r} has other entities in common, or other batches")

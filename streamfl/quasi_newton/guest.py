@@ -11,7 +11,7 @@ from streamfl.quasi_newton.alignment import POINT_BYTES, set_digest
 from streamfl.quasi_newton.batches import FrozenBatches
 from streamfl.quasi_newton.chunks import Chunks
 from streamfl.quasi_newton.member import Desk
-from streamfl.quasi_newton.messages import Aligned, Answer, Message, content_of, read_content
+from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, content_of, read_content
 from streamfl.quasi_newton.own_columns import loss_product
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.party_settings import ADDING, ALIGNING, DECIDING, OPENING, OUTPUTS, PartySettings
@@ -83,9 +83,10 @@ class GuestTask(PartyTask):
             chunks.clear()
         for host in settings.hosts:
             content = request(Aligning(settings.secret, self.session(host), names, settings.most))
-            self.desk.ask(
-                blinded, content, lambda points, host=host: self.tell(f"residuals/{host}", host, "blinded", points)  # type: ignore[misc]
-            )
+            self.desk.ask(blinded, content, lambda points, host=host: self._tell_blinded(host, points))  # type: ignore[misc]
+
+    def _tell_blinded(self, host: str, points: bytes) -> None:
+        self.tell(f"residuals/{host}", host, "blinded", content_of(Blinded(points)))
 
     def _take_answer(self, host: str, message: Message) -> None:
         settings = self.settings

@@ -10,7 +10,7 @@ import numpy as np
 from streamfl.quasi_newton.alignment import POINT_BYTES, set_digest
 from streamfl.quasi_newton.chunks import Chunks
 from streamfl.quasi_newton.member import Desk
-from streamfl.quasi_newton.messages import Aligned, Answer, Message, content_of, read_content
+from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, content_of, read_content
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.party_settings import ALIGNING, DECIDING, OPENING, OUTPUTS, PartySettings
 from streamfl.quasi_newton.scheme import numbers_to_bytes
@@ -65,7 +65,7 @@ class HostTask(PartyTask):
             return
         if message.run > progress.run + 1 or message.round:
             raise PeerError("implausible", f"an alignment for run {message.run} after run {progress.run}")
-        points = self.unsealed(self.settings.guest, message)
+        points = read_content(self.unsealed(self.settings.guest, message), Blinded).points
         if len(points) % POINT_BYTES or len(points) > self.settings.most * POINT_BYTES:
             raise PeerError("shape", f"{len(points)} bytes are no points, or too many")
         if self._asked:
@@ -82,15 +82,20 @@ class HostTask(PartyTask):
         self._asked.clear()
         self._order.clear()
         if asked[:8] == self.progress.run.to_bytes(8, "big"):
-            self._answer(asked[8:])
+            self._answer(asked[8:], early=True)
 
-    def _answer(self, points: bytes) -> None:
+    def _answer(self, points: bytes, *, early: bool = False) -> None:
+        """early: the points came before, and whoever is heard now has not sent them."""
         settings = self.settings
         content = request(Aligning(settings.secret, self.session(settings.own), self.rows.names, settings.most, points))
-        self.desk.ask(aligned, content, self._tell_answer)
+        self.desk.ask(aligned, content, lambda result: self._tell_answer(result, early))
 
-    def _tell_answer(self, result: bytes) -> None:
+    def _tell_answer(self, result: bytes, early: bool) -> None:
         found: tuple[Any, ...] = msgspec.msgpack.decode(result, type=tuple)
+        if found[0] and early:
+            self.desk.counts["refused_alignments"] += 1
+            self.desk.notices.say("alignment", f"the guest's points for an alignment are refused: {found[1]}")
+            return
         if found[0]:
             raise PeerError(found[0], found[1])
         _, own, twice, order = found

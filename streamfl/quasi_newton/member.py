@@ -112,9 +112,9 @@ class Member(Generic[One]):
         self._moments = Moments()
         self._notices = Notices()
         self._silence = Silence(patience)
-        self._ahead = False
         self._queue: deque[Received] = deque()
-        self._awaited: deque[tuple[Received | None, Then]] = deque()
+        # What work is for: its partition, the message that led to it, and what is done with the result.
+        self._awaited: deque[tuple[int, Received | None, Then]] = deque()
         self.counts: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
 
@@ -153,6 +153,11 @@ class Member(Generic[One]):
     def close(self, partition: int) -> None:
         self._long.close(partition)
         del self._tasks[partition]
+        # Of a step that came to nothing: whoever has the partition next hears these messages again.
+        self._queue = deque(one for one in self._queue if one.partition != partition)
+        self._awaited = deque(one for one in self._awaited if one[0] != partition)
+        if not self._tasks:
+            self._silence.answered()
 
     def restore(self, change: StateChange) -> None:
         if change.value is None or self._long.restore(change):
@@ -166,8 +171,9 @@ class Member(Generic[One]):
         replies: list[Send | Rejection | Work] = []
         if self._awaited:
             for result in batch:
-                cause, then = self._awaited.popleft()
+                _, cause, then = self._awaited.popleft()
                 self._attempt(cause, lambda then=then, result=result: then(result.message), replies)  # type: ignore[misc]
+                replies += self._go_on(cause)
         else:
             if self._moments.pass_to(now, tick=not batch):
                 for task in self._tasks.values():
@@ -178,8 +184,8 @@ class Member(Generic[One]):
             self._queue.extend(whole)
             if not batch:
                 for task in self._tasks.values():
-                    self._attempt(None, lambda task=task: task.pass_time(now), replies)  # type: ignore[misc]
-        replies += self._go_on(None)
+                    task.pass_time(now)
+            replies += self._go_on(None)
         while self._queue and not self._awaited:
             received = self._queue.popleft()
             task = self._tasks[received.partition]
@@ -226,7 +232,7 @@ class Member(Generic[One]):
             sends, asked = task.desk.take()
             yield from sends
             for work, then in asked:
-                self._awaited.append((cause, then))
+                self._awaited.append((work.partition, cause, then))
                 yield work
 
     def _look(self, heard: bool, now: float) -> None:

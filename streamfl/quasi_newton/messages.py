@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from streamfl.parts import split
+from streamfl.parts import PART_BYTES, split
 from streamfl.role import PeerError
 from streamfl.wire import LARGEST_VALUE, VERSION, Codec, Count, Name, Version
 
@@ -19,9 +19,11 @@ __all__ = [
     "COORDINATOR_NAME",
     "HEADER_BYTES",
     "KINDS",
+    "PART_BYTES",
     "Aligned",
     "Answer",
     "Begin",
+    "Blinded",
     "Joined",
     "Message",
     "Opened",
@@ -81,6 +83,12 @@ class Begin(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=
     key: bytes
 
 
+class Blinded(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """The guest's side of the alignment. points: its own, blinded."""
+
+    points: bytes
+
+
 class Answer(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """A host's side of the alignment. own: its points, blinded. twice: the guest's, blinded by both, in the guest's order."""
 
@@ -132,7 +140,7 @@ def codec(content_bytes: int) -> Codec[Message]:
 
 _encode = msgspec.msgpack.Encoder().encode
 _decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {
-    one: msgspec.msgpack.Decoder(one) for one in (Ready, Begin, Answer, Aligned, Joined, Opened, Step)
+    one: msgspec.msgpack.Decoder(one) for one in (Ready, Begin, Blinded, Answer, Aligned, Joined, Opened, Step)
 }
 
 
@@ -159,4 +167,4 @@ def place_of(message: Message) -> bytes:
 def records_of(own: Codec[Message], message: Message) -> list[bytes]:
     """The values of the records that carry a message. The same message is the same bytes."""
     sequence = message.round * len(KINDS) + KINDS[message.kind]
-    return split(message.sender, message.run, sequence, own.encode(message))
+    return split(message.sender, message.run, sequence, own.encode(message), PART_BYTES)

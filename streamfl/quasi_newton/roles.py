@@ -9,6 +9,7 @@ from typing import Any
 
 from streamfl.made_with import MadeWith, by_key
 from streamfl.parts import Limits, decoded_in_parts
+from streamfl.quasi_newton import messages
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, MOST_COLUMNS, QuasiNewtonSettings, link_files
 from streamfl.quasi_newton.coordinator import CoordinatorSettings, CoordinatorTask
 from streamfl.quasi_newton.guest import GuestTask
@@ -83,7 +84,7 @@ def _outputs(settings: QuasiNewtonSettings, host: str) -> str:
 
 def _member(settings: QuasiNewtonSettings, make: Any) -> Member[Any]:
     decode = {name: one.decode for name, one in _channels(settings).inputs.items()}
-    limits = Limits(settings.message_bytes + HEADER_BYTES, UNDER_WAY, UNDER_WAY, PART_SECONDS)
+    limits = Limits(settings.message_bytes + HEADER_BYTES, UNDER_WAY, UNDER_WAY, PART_SECONDS, messages.PART_BYTES)
     # The whole of a message is decoded as a single record is.
     whole = dict.fromkeys(decode, _decoder(settings))
     return Member(make, whole, limits, settings.alignment.patience_seconds, settings.role.kind)
@@ -160,6 +161,7 @@ def _build_coordinator(settings: QuasiNewtonSettings) -> Member[CoordinatorTask]
         learning=settings.learning.learning,
         kinds=settings.kinds,
         key=_private_key(settings),
+        most_batches=settings.alignment.limit // settings.learning.batch,
         codec=codec(settings.message_bytes),
     )
     return _member(settings, lambda desk: CoordinatorTask(own, desk))

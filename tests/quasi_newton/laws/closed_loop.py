@@ -25,7 +25,10 @@ MOST_STEPS = 20_000
 
 @dataclass
 class Place:
-    """A member. state: what its changelog holds. unread: by topic position, what its inputs hold, in the order of writing."""
+    """A member.
+
+    state: what its changelog holds. unread: what its inputs hold, in the order of writing. heard: all batches and ticks.
+    """
 
     name: str
     settings: QuasiNewtonSettings
@@ -35,16 +38,19 @@ class Place:
     state: dict[bytes, bytes] = field(default_factory=dict)
     unread: deque[tuple[str, Record]] = field(default_factory=deque)
     rejections: list[Rejection] = field(default_factory=list)
+    heard: list[tuple[float, list[Received]]] = field(default_factory=list)
 
 
 class ClosedLoop:
     """One partition, in which time passes as nothing moves any more.
 
-    settings: by member's name. writes: every record that was sent, committed or not, as (from, topic, value).
+    settings: by member's name. copies: how often each record is delivered.
+    writes: every record that was sent, committed or not, as (from, topic, value).
     """
 
-    def __init__(self, settings: dict[str, QuasiNewtonSettings]) -> None:
+    def __init__(self, settings: dict[str, QuasiNewtonSettings], copies: int = 1) -> None:
         self.now = BEGIN
+        self.copies = copies
         self.writes: list[tuple[str, str, bytes]] = []
         self.members: dict[str, Place] = {}
         for name, own in settings.items():
@@ -60,7 +66,7 @@ class ClosedLoop:
         record = Record(topic, 0, len(self.writes), None if key is None else key.encode(), value, (), self.now)
         for member in self.members.values():
             if topic in member.inputs:
-                member.unread.append((topic, record))
+                member.unread.extend([(topic, record)] * self.copies)
 
     def write_table(self, rows: int, columns: int, hosts: int, missing: int = 0) -> None:
         """Entities with columns at every party and labels at the guest. missing: at each party another so many are not there."""
@@ -82,8 +88,10 @@ class ClosedLoop:
         messages = [Received(member.inputs[topic][0], member.inputs[topic][1](record), record) for topic, record in batch]
         wake_at = member.role.wake_at
         replies = receive_at_once(member.role, messages, self.now) if messages else []
+        member.heard += [(self.now, messages)] if messages else []
         if wake_at is not None and wake_at <= self.now and not lost:
             replies += receive_at_once(member.role, [], self.now)
+            member.heard.append((self.now, []))
         sends = [reply for reply in replies if isinstance(reply, Send)]
         self.writes += [(name, member.outputs[send.channel], send.value) for send in sends]
         if lost:
