@@ -164,7 +164,7 @@ class CoordinatorTask:
 
     def _take_joined(self, party: str, message: Message) -> None:
         run = self.run
-        if message.run < run.run or party in run.joined:
+        if message.run < run.run or party in run.joined or (message.run == run.run and run.phase == FAILED):
             self._repeated()
             return
         joined: Joined = read_content(message.content, Joined)
@@ -186,8 +186,12 @@ class CoordinatorTask:
         if message.run > self.run.run:
             raise PeerError("implausible", f"run {message.run} has failed: nothing led to it")
         self.run.phase = FAILED
+        self.desk.counts["failed_trainings"] += 1
         self.run.failure = f"training {message.run} has ended: {party!r} could not go on, see its log"
         self.desk.notices.say("failed", self.run.failure)
+        for name in self.settings.parties:
+            if name != party:
+                self._say(name, "failed", b"")
         self._remember()
 
     # ---- rounds

@@ -16,6 +16,7 @@ from streamfl.changelog import ChangedParts
 from streamfl.moments import Moments
 from streamfl.notices import Notices
 from streamfl.parts import Limits, LongMessages
+from streamfl.quasi_newton.figures import measured
 from streamfl.role import Decode, Measurement, Notice, PeerError, Received, Rejection, Send, StateChange, Work
 from streamfl.silence import Silence
 
@@ -212,10 +213,7 @@ class Member(Generic[One]):
 
     def measure(self) -> Iterator[Measurement]:
         yield from self._long.measure()
-        for name, count in sorted(self.counts.items()):
-            yield Measurement(name, "counter", name.replace("_", " ").capitalize(), count)
-        for reason, count in sorted(self.refused.items()):
-            yield Measurement("refused_messages", "counter", "Messages that were refused", count, (("reason", reason),))
+        yield from measured(self.counts, self.refused)
 
     def _attempt(self, cause: Received | None, act: Callable[[], None], replies: list[Send | Rejection | Work]) -> None:
         try:

@@ -55,6 +55,7 @@ from streamfl.wire import VERSION, decode_array, encode_array
 __all__ = ["PartyTask"]
 
 Floats = NDArray[np.float64]
+VECTORS = ("outputs", "residuals", "gradient", "dots", "sums")
 
 
 class PartyTask:
@@ -145,12 +146,18 @@ class PartyTask:
         known = progress.alignment if alignment is None else alignment
         return Message(VERSION, settings.fingerprint, settings.own, progress.run, progress.round, kind, known, content)
 
+    def _count(self, kind: str, content: bytes) -> None:
+        if kind in VECTORS:
+            self.desk.counts["ciphertexts_sent"] += len(content) // self.scheme.unit_bytes
+
     def upload(self, kind: str, content: bytes) -> None:
         """To the coordinator."""
+        self._count(kind, content)
         self.desk.send("uploads", records_of(self.settings.codec, self.message(kind, content)))
 
     def tell(self, channel: str, other: str, kind: str, content: bytes) -> None:
         """To another party, sealed."""
+        self._count(kind, content)
         message = self.message(kind, b"")
         sealed = self.settings.links[other].seal(content, self.settings.link_topics[other][0], place_of(message))
         self.desk.send(channel, records_of(self.settings.codec, msgspec.structs.replace(message, content=sealed)))
@@ -276,10 +283,15 @@ class PartyTask:
             self.fail(f"{error}: lower learning.learning_rate or learning.largest_step, or allow more at every member")
 
     def fail(self, text: str) -> None:
-        """The run has come to nothing."""
-        self.progress.phase, self.progress.failure = FAILED, f"training {self.progress.run} has ended: {text}"
-        self.remember()
+        """The run has come to nothing here, and so everywhere."""
+        self._end(text)
         self.upload("failed", b"")
+
+    def _end(self, text: str) -> None:
+        self.progress.phase, self.progress.failure = FAILED, f"training {self.progress.run} has ended: {text}"
+        self.desk.counts["failed_trainings"] += 1
+        self.desk.notices.say("failed", self.progress.failure)
+        self.remember()
 
     def go_on(self) -> None:
         """After a restart: the arithmetic is made again from what was remembered."""
@@ -296,6 +308,8 @@ class PartyTask:
     def _take_decision(self, message: Message) -> None:
         if message.kind == "begin":
             self._begin(message)
+        elif message.kind == "failed":
+            self._take_failed(message)
         elif message.kind == "opened" and self.is_present(message, OPENING):
             opened: Opened = read_content(message.content, Opened)
             self.within_bounds(lambda: self._take_opened(opened))
@@ -321,6 +335,15 @@ class PartyTask:
         self.rows.freeze(names, *self.table.rows(names))
         self.remember()
         self.align()
+
+    def _take_failed(self, message: Message) -> None:
+        progress = self.progress
+        if message.run < progress.run or progress.phase == FAILED:
+            self.repeated()
+        elif message.run > progress.run or not self.owed:
+            raise PeerError("implausible", f"training {message.run} has failed: nothing led to it")
+        else:
+            self._end("another party could not go on, see its log")
 
     def _take_opened(self, opened: Opened) -> None:
         progress, own = self.progress, self.iterates.own

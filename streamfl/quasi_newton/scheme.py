@@ -33,6 +33,10 @@ NUMBER_BYTES = 16
 class Scheme(Protocol):
     """place: of the vector that comes out. kind: of the numbers that it holds."""
 
+    @property
+    def unit_bytes(self) -> int:
+        """Of a ciphertext, or of the number in its place."""
+
     def check(self, content: bytes, count: int, kind: FixedPoint) -> None:
         """PeerError where a peer's vector of so many units is none that an honest member could have sent."""
 
@@ -76,6 +80,10 @@ class Paillier:
     def __init__(self, key: PublicKey, secret: bytes) -> None:
         self._key = key
         self._secret = secret
+
+    @property
+    def unit_bytes(self) -> int:
+        return self._key.ciphertext_bytes
 
     @functools.cached_property
     def _encryptor(self) -> Encryptor:
@@ -133,6 +141,8 @@ class Paillier:
 
 class Plain:
     """Nothing is hidden: a number stands for its ciphertext, and packing and masks leave it as it is."""
+
+    unit_bytes = NUMBER_BYTES
 
     def check(self, content: bytes, count: int, kind: FixedPoint) -> None:
         if len(content) != count * NUMBER_BYTES:

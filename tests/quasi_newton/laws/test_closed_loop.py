@@ -104,3 +104,51 @@ def test_a_member_may_end_at_any_message(secrets: Secrets, killed: str, precisio
     assert loop.rejections() == []
     # Of one member to one topic, a redo is the same bytes: uncommitted records among them.
     assert {write for write in loop.writes if write[0] == killed} == {write for write in usual.writes if write[0] == killed}
+
+
+@pytest.mark.parametrize(
+    ("sections", "text"),
+    [
+        ({"learning": {"output_bound": 0.01}}, "beyond the bound"),
+        ({"learning": {"min_support": 60}, "preprocessing": {"method": "quantile-bins"}}, "columns"),
+        ({"learning": {"batch": 340}, "alignment": {"entities": 340}}, "fill no batch"),
+    ],
+)
+def test_a_training_that_comes_to_nothing_ends_everywhere(sections: dict[str, Any], text: str) -> None:
+    """Nobody waits for a member that cannot go on, and the operator of each is told."""
+    loop = trained(2, **sections)
+    troubles = [member.role.trouble for member in loop.members.values()]
+    assert all(trouble is not None and "training 1 has ended" in trouble for trouble in troubles), troubles
+    assert any(text in str(trouble) for trouble in troubles)
+    assert not any(member.role.waiting for member in loop.members.values())
+    assert [member.role.counts["failed_trainings"] for member in loop.members.values()] == [1, 1, 1, 1]
+    for name in loop.members:
+        loop.restart(name)
+        assert loop.members[name].role.trouble is not None
+    assert loop.rejections() == []
+
+
+def test_ciphertexts_are_as_many_as_the_formulas_say(secrets: Secrets) -> None:
+    """Host and guest send 2 |S| an iteration and 2 |S_H| a pair; uploads are ceil(columns / slots), inner products too."""
+    loop = trained(1, secrets, learning={"epochs": 2})
+    trace = loop.direct()
+    learning, settings = loop.party("g").settings.learning, loop.party("g").settings
+    bits = 512 - 2
+    gradient, curvature = (kind.slot_bits for kind in (settings.kinds.gradients, settings.kinds.curvature))
+    numbers = {"g": 3 + 1, "h1": 3}
+    expected = {"g": 0, "h1": 0}
+    kept = 0
+    offers = dict(trace.pairs)
+    for iteration in range(1, len(trace.visited) + 1):
+        for name, columns in numbers.items():
+            # The guest's labels are one more column. Both send the products of g with the basis, and one number for the loss.
+            expected[name] += learning.batch + -(-(columns + (name == "g")) // (bits // gradient))
+            expected[name] += -(-(2 * kept + 2) // (bits // settings.products.slot_bits))
+        if iteration in offers:
+            for name, columns in numbers.items():
+                expected[name] += learning.batch + -(-columns // (bits // curvature))
+                expected[name] += -(-(4 * kept + 4) // (bits // settings.products.slot_bits))
+            kept = min(kept + offers[iteration], learning.memory)
+    assert {name: loop.members[name].role.counts["ciphertexts_sent"] for name in numbers} == expected
+    measured = {one.name: one.value for one in loop.members["h1"].role.measure()}
+    assert measured["ciphertexts_sent"] == expected["h1"]
