@@ -1,1 +1,1 @@
-"""Quasi-Newton: accuracy against the paper, and attacks on its privacy."""
+"""Quasi-Newton: accuracy against the paper, attacks on its privacy, and what its encryption costs."""

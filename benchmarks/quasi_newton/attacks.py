@@ -75,10 +75,12 @@ def heard(trace: Trace, inputs: Floats, party: int, numbers: Kinds) -> Equations
     return Equations(rows, sums)
 
 
-def fixed(federation: Federation, learning: Learning, retrainings: int = 3) -> list[Trace]:
+def fixed(federation: Federation, learning: Learning, retrainings: int = 3, repartition: bool = False) -> list[Trace]:
     """One partition for life: trained, and trained again when records have filled new batches, with a warm start.
 
     Rows that fill no batch wait. The oldest batch goes at each retraining.
+
+    repartition: the mutant that draws all batches anew at each retraining.
     """
     batches = FrozenBatches(learning.batch, seed=1)
     ends = np.linspace(federation.kept, len(federation.labels), retrainings + 1).astype(int)
@@ -87,7 +89,10 @@ def fixed(federation: Federation, learning: Learning, retrainings: int = 3) -> l
     for number, end in enumerate(ends):
         batches.add(str(row) for row in range(known, end))
         known = int(end)
-        if number:
+        if number and repartition:
+            batches = FrozenBatches(learning.batch, seed=1 + number)
+            batches.add(str(row) for row in range(known))
+        elif number:
             batches.expire(1)
         rows = np.array([[int(name) for name in batch] for batch in batches.batches.values()], dtype=np.intp)
         traces.append(_train(federation, learning, rows, traces[-1].model if traces else None))
@@ -199,6 +204,8 @@ def findings(batch: int = 100) -> Iterator[Finding]:
     yield Finding("labels, one epoch", label_auc(of_host(one), federation.host, federation.labels), "AUC, frozen batches")
     yield Finding("labels, first training", label_auc(of_host(traces[:1]), federation.host, federation.labels), "AUC, frozen")
     yield Finding("labels, three retrainings", label_auc(of_host(traces), federation.host, federation.labels), "AUC, frozen")
+    anew = of_host(fixed(federation, learning, repartition=True))
+    yield Finding("labels, three retrainings with new batches", label_auc(anew, federation.host, federation.labels), "AUC")
     for epochs in (6, 13, 20):
         equations = of_host(reshuffled(federation, learning, epochs))
         yield Finding(f"labels, {epochs} reshuffled epochs", label_auc(equations, federation.host, federation.labels), "AUC")

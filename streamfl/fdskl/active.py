@@ -1,61 +1,45 @@
-"""What only the active party does in a partition: it predicts, learns, and asks all parties for what it needs for that.
+"""What only an active party does in a partition: it predicts, learns, and asks all parties for what it needs for that.
 
 FDSKL, Algorithm 1, worker l. Its coefficients never leave it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.fdskl.contributions import features_of
+from streamfl.fdskl.active_settings import ActiveSettings
+from streamfl.fdskl.contributions import features_of, opened_outputs
 from streamfl.fdskl.feature_cache import FeatureCache
 from streamfl.fdskl.figures import ActiveFigures
 from streamfl.fdskl.forecasts import Forecasts
 from streamfl.fdskl.iteration import (
     FEWEST_DISTANCES,
     BandwidthSearch,
-    Learning,
     SgdIteration,
+    SharedSgdIteration,
 )
 from streamfl.fdskl.labelled import LabelledEntities
-from streamfl.fdskl.messages import CARRIED_BYTES, MOST_ENTITIES, ROUND, Prediction, Revision, Round
+from streamfl.fdskl.messages import OUTPUTS, ROUND, Prediction, Revision, Round, Turn
 from streamfl.fdskl.model import Expansion, KernelModel
 from streamfl.fdskl.newton_iteration import NewtonIteration
 from streamfl.fdskl.pending_sums import Key
-from streamfl.fdskl.rounds import Question, Rounds, phases_of
+from streamfl.fdskl.rounds import Question, Rounds, fit_together, outputs_of, phases_of
+from streamfl.fdskl.shared_model import SharedModel
 from streamfl.fdskl.worker_partition import WorkerPartition
 from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.role import PeerError, Send
 from streamfl.wire import VERSION
 
-__all__ = ["ActivePartition", "ActiveSettings"]
+__all__ = ["ActivePartition"]
 
 # Iterations, or rounds, that are begun without looking up: more wait for a tick.
 MOST_TURNS = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class ActiveSettings:
-    """What only the active party is told.
-
-    encode: a prediction to the bytes that users read.
-    prediction_of: f to what users read of it: a probability, or a number in the label's own unit.
-    label_of: a label to what the loss takes; PeerError for one that it cannot take.
-    linger: seconds in which entities are gathered to be predicted together.
-    revise: whether an entity is predicted again when a party has new columns of it.
-    """
-
-    learning: Learning
-    encode: Callable[[Prediction], bytes]
-    prediction_of: Callable[[float], float]
-    label_of: Callable[[float], float]
-    linger: float
-    revise: bool
 
 
 class _PredictionsWanted:
@@ -66,12 +50,15 @@ class _PredictionsWanted:
         self._expansion = expansion
 
     def answered(self, question: Question, total: NDArray[Any], known: NDArray[np.uint8]) -> None:
-        outputs = self._expansion.evaluate(features_of(total, len(question.entities)))
+        if question.purpose == OUTPUTS:
+            outputs = opened_outputs(total)
+        else:
+            outputs = self._expansion.evaluate(features_of(total, len(question.entities)))
         self._active.predict(question.entities, outputs, known, self._expansion.version)
 
 
 class ActivePartition:
-    """The active party's own part of a partition: forecasts, labelled entities, the model, and what is being asked.
+    """An active party's own part of a partition: forecasts, labelled entities, the model, and what is being asked.
 
     settings, active: of the party.
     partition: what it does as any party.
@@ -89,14 +76,18 @@ class ActivePartition:
         self.forecasts = Forecasts(partition.parts, settings.expiry, settings.limit, figures.forgotten)
         self.labelled = LabelledEntities(partition.parts, max(learning.window, learning.block_instances))
         self.model = KernelModel(partition.parts, learning.block_features, learning.features_limit)
-        self.cache = FeatureCache(self.model.limit, learning.cache_bytes)
+        self.cache = FeatureCache(self.model.block, self.model.limit, learning.cache_bytes)
         self.rounds = Rounds(settings.rounds_in_flight)
+        # Where others are active too.
+        several = len(settings.actives) > 1
+        self.shared = SharedModel(settings, active, partition, self.model, self.rounds) if several else None
+        self._predicts = settings.own == settings.root
         self._iteration: BandwidthSearch | NewtonIteration | SgdIteration | None = None
         # Entities that were asked for, and of which a party has new columns since.
         self._again: set[str] = set()
         self._sends: list[Send] = []
         self._last_now = 0.0
-        self._is_going_on = self._is_behind = False
+        self._is_going_on = self._is_behind = self._has_said_so = False
         partition.sums.collector = self
 
     # ---- what comes in
@@ -107,16 +98,24 @@ class ActivePartition:
             # Its label was of what it was before.
             self.labelled.forget(entity)
             self.cache.forget(entity)
-            if self._iteration is not None:
+            if isinstance(self._iteration, SgdIteration) and entity in self._iteration:
+                # It begins anew without the entity, as it would after a restart.
+                self.rounds.drop(self._iteration)
+                self._iteration = None
+            elif self._iteration is not None:
                 self._iteration.revised(entity)
-        self._want(entity, now)
+        if self._predicts:
+            self._want(entity, now)
+        elif (found := self.forecasts.get(entity)) is not None and found.label is not None:
+            self.labelled.add(entity, found.label)
+            self.forecasts.forget(entity)
 
     def take_label(self, entity: str, label: float, now: float) -> None:
         """A label came."""
         self._figures.counts["labels"] += 1
         label = self._active.label_of(label)
         found = self.forecasts.get(entity)
-        if found is None and entity in self.labelled:
+        if found is None and (entity in self.labelled or (not self._predicts and self._partition.columns.knows(entity))):
             self.labelled.add(entity, label)
         elif found is None or found.awaited or not found.revision:
             self.forecasts.keep_label(entity, label, now)
@@ -132,6 +131,11 @@ class ActivePartition:
         self.revise(message.entity, now)
         return True
 
+    def take_turn(self, message: Turn) -> bool:
+        """The log of several active parties says this next. Returns False for what came before."""
+        assert self.shared is not None
+        return self.shared.take_turn(message)
+
     def revise(self, entity: str, now: float) -> None:
         """Some party has new columns of an entity: what was computed of it is of old ones."""
         self.labelled.forget_output(entity)
@@ -139,7 +143,7 @@ class ActivePartition:
         if self._iteration is not None:
             self._iteration.revised(entity)
         found = self.forecasts.get(entity)
-        if found is not None and self._active.revise and found.label is None:
+        if found is not None and self._predicts and self._active.revise and found.label is None:
             self._want(entity, now)
 
     def pass_time(self, now: float) -> None:
@@ -148,8 +152,8 @@ class ActivePartition:
         if since is not None and since + self._active.linger <= now:
             self._gather(full_only=False)
         self.forecasts.expire(now)
-        if (at := self._freezes_at) is not None and at <= now:
-            self._partition.standardisation.freeze()
+        if (at := self._freezes_at) is not None:
+            self._wait_for_entities(at, now)
         self._again = {entity for entity in self._again if self.forecasts.get(entity) is not None}
 
     def set_back(self, now: float) -> None:
@@ -164,19 +168,39 @@ class ActivePartition:
         return min((at for at in times if at is not None), default=None)
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether others owe it anything."""
+        return self.rounds.busy or (self.shared is not None and self.shared.turns.is_asked_for)
+
+    @property
     def is_due(self) -> bool:
         """Whether there are enough labels for an iteration."""
-        learning = self._active.learning
-        if self.labelled.fresh < learning.block_instances:
+        if self.labelled.fresh < self._active.learning.block_instances:
             return False
-        known = self.model.bandwidth is not None or learning.bandwidth is not None
-        return known or len(self.labelled) >= 2 * FEWEST_DISTANCES
+        return self._knows_bandwidth or len(self.labelled) >= 2 * FEWEST_DISTANCES
+
+    @property
+    def _knows_bandwidth(self) -> bool:
+        return self.model.bandwidth is not None or self._active.learning.bandwidth is not None
 
     @property
     def _freezes_at(self) -> float | None:
         """When fewer entities than are wanted have to do to standardise columns by: the first iteration waits for them."""
         standardisation = self._partition.standardisation
         return None if standardisation.frozen or not self.is_due else standardisation.waits_until
+
+    def _wait_for_entities(self, until: float, now: float) -> None:
+        standardisation = self._partition.standardisation
+        if until <= now:
+            standardisation.freeze()
+        elif not self._has_said_so:
+            self._has_said_so = True
+            self._partition.notices.say(
+                "first_entities",
+                f"learning begins once {self._settings.first_entities} samples were seen in a partition, which columns are "
+                f"standardised by, or none came for {self._settings.reply_seconds:g} s; there are {standardisation.seen}. To begin "
+                "with fewer, lower standardisation.first_entities",
+            )
 
     # ---- what rounds come to
 
@@ -238,17 +262,10 @@ class ActivePartition:
         """An entity that was predicted has its label: score the prediction, and learn from the entity."""
         found = self.forecasts.get(entity)
         assert found is not None
-        self._score(found.output, label)
+        self._figures.score(found.output, label)
         current = found.version == self.model.version
         self.labelled.add(entity, label, found.output if current else float("nan"), found.parties)
         self.forecasts.forget(entity)
-
-    def _score(self, output: float, label: float) -> None:
-        figures, loss = self._figures, self._active.learning.loss
-        figures.counts["scored"] += 1
-        figures.loss += float(loss.value(output, label))
-        figures.squared_error += (output - label) ** 2
-        figures.right += (output >= 0) == (label > 0)
 
     def _next_iteration(self) -> BandwidthSearch | NewtonIteration | SgdIteration:
         learning = self._active.learning
@@ -256,6 +273,8 @@ class ActivePartition:
             if learning.bandwidth is None:
                 return BandwidthSearch(learning, self.model, self.labelled)
             self.model.set_bandwidth(learning.bandwidth)
+        if self.shared is not None:
+            return SharedSgdIteration(learning, self.model, self.labelled, self._count_dropped)
         if learning.solver == "sgd":
             return SgdIteration(learning, self.model, self.labelled, self._count_dropped)
         return NewtonIteration(learning, self.model, self.labelled, self.cache, self._count_dropped)
@@ -268,13 +287,28 @@ class ActivePartition:
         if self._iteration is not None and self._iteration.ended:
             if not isinstance(self._iteration, BandwidthSearch):
                 self._figures.counts["iterations"] += 1
+            if isinstance(self._iteration, SharedSgdIteration):
+                assert self.shared is not None
+                self._sends.append(self.shared.end(self._iteration))
             self._iteration = None
-        if self._iteration is not None or not self.is_due or not self._partition.standardisation.frozen:
+        if self._iteration is not None or not self._partition.standardisation.frozen or not self._may_begin():
             return False
+        # Where others are active too, features give way at the end of a turn only, which tells all of it.
+        if self.shared is None and self.model.keep_to_limit():
+            self.labelled.forget_outputs_but([])
         self._iteration = self._next_iteration()
         for question in self._iteration.questions():
             self.rounds.want(question)
         return True
+
+    def _may_begin(self) -> bool:
+        """Whether an iteration may begin. Where others are active too, ask for a turn if it is due."""
+        if self.shared is None:
+            return self.is_due
+        if self.is_due and not self.shared.turns.is_asked_for:
+            self._sends.append(self.shared.ask())
+        # Labelled entities may have been forgotten meanwhile, and a distance is of two.
+        return self.shared.turns.has_come and (self._knows_bandwidth or len(self.labelled) >= 2)
 
     def _want(self, entity: str, now: float) -> None:
         """The entity is to be predicted, once more if it was asked for with older columns."""
@@ -288,16 +322,29 @@ class ActivePartition:
         """Ask for entities that are to be predicted, as many as fit into rounds. full_only: the last round waits for others."""
         expansion, width = self.model.snapshot(), self._active.learning.bits // 8
         features = len(expansion.alphas)
-        most = max(1, min(MOST_ENTITIES, CARRIED_BYTES // (width * max(1, features))))
+        most = fit_together(features, width)
         while self.forecasts.gathered >= (most if full_only else 1):
             entities = self.forecasts.gather(most)
             if not features:
                 # f is 0 before anything is learnt, whatever the columns.
                 self.predict(entities, np.zeros(len(entities)), self._known(entities), expansion.version)
                 continue
-            wanted = _PredictionsWanted(self, expansion)
-            for question in phases_of(wanted, entities, expansion.ranges, expansion.bandwidth, width, most):
+            for question in self._outputs_asked(entities, most):
                 self.rounds.want(question)
+
+    def _outputs_asked(self, entities: Sequence[str], most: int) -> Iterator[Question]:
+        """Questions for f of these entities by the present version of the model."""
+        expansion, width = self.model.snapshot(), self._active.learning.bits // 8
+        wanted = _PredictionsWanted(self, expansion)
+        if self.shared is None:
+            yield from phases_of(wanted, entities, expansion.ranges, expansion.bandwidth, width, most)
+            return
+        for question in outputs_of(wanted, entities, expansion, most):
+            yield replace(question, renewed=partial(self._asked_anew, question.entities))
+
+    def _asked_anew(self, entities: Sequence[str]) -> Question:
+        """The version that was asked for may be over by now."""
+        return next(self._outputs_asked(entities, len(entities)))
 
     def _known(self, entities: list[str]) -> NDArray[np.uint8]:
         return np.array([self._partition.columns.knows(entity) for entity in entities], np.uint8)
@@ -337,6 +384,8 @@ class ActivePartition:
         kind, _, name = key.partition(b"/")
         if key == b"model":
             self.model.restore(value)
+        elif key == b"turns" and self.shared is not None:
+            self.shared.turns.restore(value)
         elif key == b"labels":
             self.labelled.restore_counts(value)
         elif kind == b"alphas":

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from streamfl.fdskl.messages import CARRIED_BYTES
+from streamfl.fdskl.messages import CARRIED_BYTES, MOST_RANGES
 from streamfl.records.entities import VerticalMembers, VerticalSettings
 from streamfl.settings import Section
 
@@ -23,24 +23,40 @@ FEWEST_ENTITIES = 64
 class FdsklFederation(VerticalMembers):
     """Who learns together. Every member has to be given the same values."""
 
-    active: str | None = None
-    """The party that knows the labels. Left out: the first of federation.parties."""
+    active: str | Annotated[list[str], Field(min_length=1)] | None = None
+    """The party that knows the labels. Left out: the first of federation.parties. With learning.solver = "sgd" a list of several,
+    of which the first predicts."""
 
     @model_validator(mode="after")
-    def _active_is_a_party(self) -> FdsklFederation:
-        if self.active is not None and self.active not in self.parties:
-            raise ValueError(f"active = {self.active!r}: one of federation.parties = {self.parties} is expected")
+    def _active_are_parties(self) -> FdsklFederation:
+        wrong = [name for name in self.active_parties if name not in self.parties]
+        if wrong:
+            raise ValueError(f"active = {wrong[0]!r}: one of federation.parties = {self.parties} is expected")
+        if len(set(self.active_parties)) < len(self.active_parties):
+            raise ValueError(f"active = {self.active_parties}: no party is expected twice")
         return self
 
     @property
+    def active_parties(self) -> list[str]:
+        """The names of those that know labels, the one that predicts first."""
+        if self.active is None:
+            return self.parties[:1]
+        return [self.active] if isinstance(self.active, str) else self.active
+
+    @property
     def active_party(self) -> str:
-        """Its name."""
-        return self.parties[0] if self.active is None else self.active
+        """The name of the active party, or of the first of several."""
+        return self.active_parties[0]
+
+    @property
+    def actives(self) -> list[int]:
+        """The places of the active parties in the list of parties."""
+        return [self.parties.index(name) for name in self.active_parties]
 
     @property
     def root(self) -> int:
-        """Its place in the list of parties."""
-        return self.parties.index(self.active_party)
+        """The first one's place in the list of parties."""
+        return self.actives[0]
 
 
 class KernelLearningSection(Section):
@@ -48,6 +64,9 @@ class KernelLearningSection(Section):
 
     loss: Literal["logistic", "square", "smooth-hinge"] = "logistic"
     """Of the active party: `square` for numbers, `logistic` or `smooth-hinge` for labels 0 and 1."""
+    positive_weight: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
+    """Of the active party, with labels 0 and 1: a label 1 counts so many times as much as a 0. More than 1 finds more of them where
+    they are rare; what is predicted is then above their share."""
     kernel: Literal["gaussian", "laplacian", "matern"] = "gaussian"
     """How alike two entities are, by their distance."""
     matern_nu: float = Field(default=1.5, gt=0, le=100, allow_inf_nan=False)
@@ -91,6 +110,8 @@ class KernelLearningSection(Section):
 
     @model_validator(mode="after")
     def _numbers_fit(self) -> KernelLearningSection:
+        if self.loss == "square" and self.positive_weight != 1:
+            raise ValueError(f'positive_weight = {self.positive_weight:g}: with learning.loss = "square" only 1 has a meaning')
         if self.step * self.regularisation >= 1:
             raise ValueError(f"step = {self.step:g}: learning.step times learning.regularisation has to be below 1")
         if (self.step_rule == "horizon") != (self.horizon is not None):
@@ -189,8 +210,8 @@ class FdsklSettings(VerticalSettings):
 
     @property
     def is_active(self) -> bool:
-        """Whether this member knows the labels."""
-        return self.own_party == self.federation.active_party
+        """Whether this member knows labels."""
+        return self.own_party in self.federation.active_parties
 
     @property
     def is_for_study(self) -> bool:
@@ -206,8 +227,11 @@ class FdsklSettings(VerticalSettings):
             raise ValueError("labels is missing: the active party needs this section")
         if not self.is_active and self.labels is not None:
             raise ValueError(
-                f"labels has no meaning at {self.own_party!r}: federation.active is {self.federation.active_party!r}"
+                f"labels has no meaning at {self.own_party!r}: federation.active is "
+                f"{', '.join(map(repr, self.federation.active_parties))}"
             )
+        if len(self.federation.active_parties) > 1:
+            self._check_several_actives()
         learning, aggregation = self.learning, self.aggregation
         number = aggregation.circle_bits // 8
         if (2 * learning.features_limit + learning.block_features) * number > CARRIED_BYTES:
@@ -238,3 +262,26 @@ class FdsklSettings(VerticalSettings):
         if self.privacy.input_noise is not None and aggregation.secret_file is None:
             raise ValueError("aggregation.secret_file is missing: noise that others can compute protects nothing")
         return self
+
+    def _check_several_actives(self) -> None:
+        """ValueError for what only one active party can do."""
+        names, learning = ", ".join(self.federation.active_parties), self.learning
+        if self.is_active and learning.solver == "newton":
+            raise ValueError(
+                f'learning.solver = "newton" needs exactly one active party, and federation.active names {names}: set '
+                'learning.solver = "sgd" at each of them, or name one'
+            )
+        if self.aggregation.mask == "paper":
+            raise ValueError(
+                f'aggregation.mask = "paper" needs exactly one active party, which owns no phase: federation.active names {names}'
+            )
+        if self.bus.processing_guarantee != "exactly_once":
+            raise ValueError(
+                f'bus.processing_guarantee = "{self.bus.processing_guarantee}": "exactly_once" is expected where federation.active '
+                f"names {names}, for an iteration has to be announced and remembered in one step"
+            )
+        if learning.features_limit // learning.block_features > 2 * MOST_RANGES:
+            raise ValueError(
+                f"learning.block_features = {learning.block_features}: at least a {2 * MOST_RANGES:,}th of learning.features_limit "
+                f"= {learning.features_limit} is expected where federation.active names {names}: a round asks for the blocks of one"
+            )

@@ -17,13 +17,26 @@ from numpy.typing import NDArray
 from streamfl.fdskl.circle import from_circle, number_type, to_circle
 from streamfl.fdskl.frequencies import Frequencies, SpectralDensity
 from streamfl.fdskl.masks import CHECK_WORDS, masked, paper_mask
-from streamfl.fdskl.messages import DISTANCES, Round
+from streamfl.fdskl.messages import DISTANCES, OUTPUTS, Round
 from streamfl.privacy.keyed_noise import ROUNDING, noisy
 
-__all__ = ["DISTANCE_BITS", "Contributions", "InputNoise", "Kernel", "features_of", "numbers_of", "opened_distances"]
+__all__ = [
+    "DISTANCE_BITS",
+    "LARGEST_PART",
+    "OUTPUT_BITS",
+    "Contributions",
+    "InputNoise",
+    "Kernel",
+    "features_of",
+    "numbers_of",
+    "opened_distances",
+    "opened_outputs",
+]
 
 # A squared distance between entities as a whole number of 2^-24, at most 2^30, so that 64 parties' parts fit into 64 bits.
 DISTANCE_BITS, DISTANCE_STEPS, FARTHEST = 64, 2.0**24, 2.0**30
+# f_l' as a whole number of 2^-40, at most 2^16, so that 64 parties' parts fit into 63 bits with their sign.
+OUTPUT_BITS, OUTPUT_STEPS, LARGEST_PART = 64, 2.0**40, 2.0**16
 SUM = b"sum"
 
 
@@ -110,11 +123,14 @@ class Contributions:
 
         identity: of the round.
         secrets: by party, what only this party's life and its can compute.
-        rows: standardised columns of the round's entities, (n, columns).
+        rows: standardised columns of the round's entities, (n, columns); where outputs are asked for, f_l' of them, (n,).
         """
-        rows = self._hidden(announced.entities, rows)
-        distances = announced.purpose == DISTANCES
-        numbers = self._distances(rows) if distances else to_circle(self._phases(announced, rows), self._bits).ravel()
+        if announced.purpose == OUTPUTS:
+            numbers = np.rint(rows * OUTPUT_STEPS).astype(np.int64).view(np.uint64)
+        elif announced.purpose == DISTANCES:
+            numbers = self._distances(self._hidden(announced.entities, rows))
+        else:
+            numbers = to_circle(self._phases(announced, self._hidden(announced.entities, rows)), self._bits).ravel()
         return masked(numbers, secrets if self._mask == "one-time" else {}, self._own, identity, SUM)
 
     def owners(self, announced: Round) -> NDArray[np.int64]:
@@ -164,6 +180,8 @@ def numbers_of(announced: Round, bits: int) -> tuple[int, Any]:
     """How many numbers a sum of this round has, with check words, and of which type."""
     if announced.purpose == DISTANCES:
         return len(announced.entities) // 2 + CHECK_WORDS, number_type(DISTANCE_BITS)
+    if announced.purpose == OUTPUTS:
+        return len(announced.entities) + CHECK_WORDS, number_type(OUTPUT_BITS)
     features = sum(one.count for one in announced.ranges)
     return len(announced.entities) * features + CHECK_WORDS, number_type(bits)
 
@@ -177,3 +195,8 @@ def opened_distances(total: NDArray[Any], laplacian: bool) -> NDArray[np.float64
     """Distances between entities, two by two, (pairs,), of a whole sum of distances."""
     distances = total.astype(np.float64) / DISTANCE_STEPS
     return distances if laplacian else np.sqrt(distances)
+
+
+def opened_outputs(total: NDArray[Any]) -> NDArray[np.float64]:
+    """f of entities, (n,), of a whole sum of the active parties' f_l' (FDSKL, Algorithm 1, line 6)."""
+    return np.asarray(total.view(np.int64) / OUTPUT_STEPS)

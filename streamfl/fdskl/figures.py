@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from streamfl.fdskl.losses import MarginLoss
 from streamfl.role import Measurement
 
 __all__ = ["ActiveFigures", "WorkerFigures"]
@@ -26,7 +27,16 @@ ACTIVE_COUNTS = {
     "rows_dropped": "Labelled entities left out because a party forgot their columns",
     "scored": "Labels of entities that had been predicted",
 }
-IGNORED = ("incarnation_again", "round_again", "old_incarnation", "late_sum", "sum_again", "wrong_early_sum", "revision_again")
+IGNORED = (
+    "incarnation_again",
+    "round_again",
+    "old_incarnation",
+    "late_sum",
+    "sum_again",
+    "wrong_early_sum",
+    "revision_again",
+    "turn_again",
+)
 HEADLINES = {"samples", "rounds", "predictions", "iterations", "labels"}
 
 
@@ -39,7 +49,7 @@ class WorkerFigures:
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(COUNTS, 0)
-        self.abandoned = dict.fromkeys(("timeout", "incarnation", "masks", "displaced"), 0)
+        self.abandoned = dict.fromkeys(("timeout", "incarnation", "masks", "displaced", "version"), 0)
         self.ignored = dict.fromkeys(IGNORED, 0)
         self.forgotten = dict.fromkeys(("expired", "displaced"), 0)
 
@@ -48,7 +58,7 @@ class WorkerFigures:
         for name, text in COUNTS.items():
             yield Measurement(name, "counter", text, self.counts[name], (), name in HEADLINES)
         for reason, count in self.abandoned.items():
-            text = "Rounds given up: too slow, a party began anew, masks did not cancel, or too many at once"
+            text = "Rounds given up: too slow, a party began anew, masks did not cancel, too many at once, or an old model"
             yield Measurement("abandoned_rounds", "counter", text, count, (("reason", reason),), True)
         for reason, count in self.ignored.items():
             text = "Messages of others that changed nothing: they came again, too late, or of a life that is over"
@@ -63,16 +73,28 @@ class WorkerFigures:
 class ActiveFigures:
     """What only the active party counts.
 
+    what: the loss; None: this is another party.
     loss, squared_error, right: sums over scored predictions, each made before its label was learnt from.
     forgotten: predictions and labels, by reason.
     """
 
-    def __init__(self, classifies: bool) -> None:
-        self._classifies = classifies
+    def __init__(self, what: MarginLoss | None) -> None:
+        self._what = what
         self.counts = dict.fromkeys(ACTIVE_COUNTS, 0)
         self.forgotten = dict.fromkeys(("no_label", "no_columns", "displaced"), 0)
         self.loss = self.squared_error = 0.0
         self.right = 0
+        self._labels = self._squares = 0.0
+
+    def score(self, output: float, label: float) -> None:
+        """A prediction was made, and its label came."""
+        assert self._what is not None
+        self.counts["scored"] += 1
+        self.loss += float(self._what.value(output, label))
+        self.squared_error += (output - label) ** 2
+        self.right += (output >= 0) == (label > 0)
+        self._labels += label
+        self._squares += label * label
 
     def measure(self, awaited: int, labelled: int, features: int, version: int, dropped: int) -> Iterable[Measurement]:
         """The counters, and gauges of all partitions together.
@@ -87,7 +109,11 @@ class ActiveFigures:
             yield Measurement("forgotten_forecasts", "counter", text, count, (("reason", reason),))
         text = "Loss of all scored predictions, each made before its label was learnt from"
         yield Measurement("loss_sum", "counter", text, self.loss)
-        if self._classifies:
+        assert self._what is not None
+        text = "Loss of all scored predictions less that of the best constant for these labels; below 0 what was learnt is of use"
+        regret = self.loss - self._what.of_constant(self.counts["scored"], self._labels, self._squares)
+        yield Measurement("regret", "gauge", text, regret)
+        if self._what.classifies:
             yield Measurement("right_predictions", "counter", "Scored predictions of the right label", self.right)
         else:
             text = "Squared error of all scored predictions, in label ranges"

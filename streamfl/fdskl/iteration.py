@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.fdskl.config import FEWEST_ENTITIES
-from streamfl.fdskl.contributions import features_of, opened_distances
+from streamfl.fdskl.contributions import features_of, opened_distances, opened_outputs
 from streamfl.fdskl.doubly_stochastic import StepRule, decay, step_alphas, step_size
 from streamfl.fdskl.labelled import LabelledEntities
 from streamfl.fdskl.losses import MarginLoss
-from streamfl.fdskl.messages import DISTANCES, MOST_ENTITIES, FeatureRange
+from streamfl.fdskl.messages import DISTANCES, MOST_ENTITIES, OUTPUTS, FeatureRange
 from streamfl.fdskl.model import KernelModel
-from streamfl.fdskl.rounds import Question, phases_of
+from streamfl.fdskl.rounds import Question, fit_together, outputs_of, phases_of
 
-__all__ = ["FEWEST_DISTANCES", "LARGEST_ALPHA", "BandwidthSearch", "Iteration", "Learning", "SgdIteration"]
+__all__ = ["FEWEST_DISTANCES", "LARGEST_ALPHA", "BandwidthSearch", "Iteration", "Learning", "SgdIteration", "SharedSgdIteration"]
 
 # Distances between entities that the bandwidth is the median of.
 FEWEST_DISTANCES, MOST_DISTANCES = FEWEST_ENTITIES // 2, 256
@@ -108,6 +108,9 @@ class Iteration(ABC):
         self._revised: set[str] = set()
         self.ended = False
 
+    def __contains__(self, entity: str) -> bool:
+        return entity in self._places
+
     def revised(self, entity: str) -> None:
         """A party has new columns of the entity: what is computed of it here is not kept."""
         self._revised.add(entity)
@@ -116,6 +119,9 @@ class Iteration(ABC):
         """Take the answer to a question, and end with the last one."""
         rows = [self._places[entity] for entity in question.entities]
         self._take(rows, features_of(total, len(rows)), question, known)
+        self._answer_came()
+
+    def _answer_came(self) -> None:
         self._left -= 1
         if not self._left:
             self._end()
@@ -163,13 +169,18 @@ class SgdIteration(Iteration):
     ) -> None:
         self._features[rows] = features
 
+    def _outputs_before(self) -> NDArray[np.float64]:
+        """f of the entities before this iteration, (n,)."""
+        return self._expansion.evaluate(self._features[:, : self._model.kept])
+
     def _end(self) -> None:
         learning, model, kept = self._learning, self._model, self._model.kept
-        outputs = self._expansion.evaluate(self._features[:, :kept])
+        outputs = self._outputs_before()
         gamma = step_size(learning.step_rule, model.version, learning.step, learning.regularisation, learning.horizon)
         alphas = step_alphas(self._features[:, kept:], outputs, self._labels, gamma, learning.loss)
-        model.decay_to(decay(model.scale, gamma, learning.regularisation))
-        if model.is_full:
+        self.decay = decay(1.0, gamma, learning.regularisation)
+        model.decay_to(model.scale * self.decay)
+        while model.is_full:
             model.drop_oldest()
         model.put(model.newest, np.clip(alphas, -LARGEST_ALPHA, LARGEST_ALPHA))
         model.end_iteration()
@@ -177,3 +188,34 @@ class SgdIteration(Iteration):
         self.ended = True
 
 
+class SharedSgdIteration(SgdIteration):
+    """The same where others are active too: f is asked for, as a sum of what each one's coefficients say, and not its features."""
+
+    def questions(self) -> Iterator[Question]:
+        expansion = self._expansion
+        self._outputs = np.zeros(len(self._entities))
+        yield from self._asked(self._entities, [self._model.newest])
+        if expansion.ranges:
+            # Each is of so many that the phases which others ask for then are one round.
+            most = fit_together(len(expansion.alphas), self._learning.bits // 8)
+            for question in outputs_of(self, self._entities, expansion, most):
+                self._left += 1
+                yield question
+        if not self._left:
+            self._end()
+
+    def answered(self, question: Question, total: NDArray[Any], known: NDArray[np.uint8]) -> None:
+        """Take f of some entities, or their new features."""
+        if question.purpose != OUTPUTS:
+            super().answered(question, total, known)
+            return
+        self._outputs[[self._places[entity] for entity in question.entities]] = opened_outputs(total)
+        self._answer_came()
+
+    def _take(
+        self, rows: list[int], features: NDArray[np.float64], question: Question, known: NDArray[np.uint8]
+    ) -> None:
+        self._features[rows, self._model.kept :] = features
+
+    def _outputs_before(self) -> NDArray[np.float64]:
+        return self._outputs

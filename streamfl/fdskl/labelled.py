@@ -104,7 +104,8 @@ class LabelledEntities:
         self._counts.labels += 1
         self._counts.fresh += 1
         self._parts.remember(b"labels", self._counts)
-        if len(self._entities) > self._limit:
+        # More than one, after the limit was lowered.
+        while len(self._entities) > self._limit:
             self.forget(next(iter(self._entities)))
 
     def use(self, count: int) -> None:

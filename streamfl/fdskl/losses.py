@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.special import entr, expit
 
 from streamfl.role import ConfigurationError
 
@@ -39,6 +40,12 @@ class MarginLoss(Protocol):
     def curvature(self, outputs: Any, labels: Any) -> Floats:
         """d^2 L / d f^2, or a bound above it where that is not continuous: a Newton step needs one that it can divide by."""
 
+    def of_constant(self, count: float, total: float, squares: float) -> float:
+        """min over c of sum_n L(c, y_n): what the best constant in hindsight loses.
+
+        count, total, squares: how many labels, their sum, the sum of their squares.
+        """
+
 
 class _Square:
     """(f - y)^2."""
@@ -54,6 +61,9 @@ class _Square:
 
     def curvature(self, outputs: Any, labels: Any) -> Floats:
         return np.full(np.broadcast_shapes(np.shape(outputs), np.shape(labels)), 2.0)
+
+    def of_constant(self, count: float, total: float, squares: float) -> float:
+        return max(0.0, squares - total * total / count) if count else 0.0
 
 
 class _Logistic:
@@ -71,6 +81,10 @@ class _Logistic:
     def curvature(self, outputs: Any, labels: Any) -> Floats:
         margins = _margins(outputs, labels)
         return np.asarray(np.square(labels, dtype=np.float64) * expit(margins) * expit(-margins), dtype=np.float64)
+
+    def of_constant(self, count: float, total: float, squares: float) -> float:
+        # c is the logarithm of the odds, so this is the entropy of the labels in nats.
+        return float(entr([(count + total) / (2 * count), (count - total) / (2 * count)]).sum() * count) if count else 0.0
 
 
 class _SmoothHinge:
@@ -92,6 +106,46 @@ class _SmoothHinge:
         # The second derivative is 0 wherever the loss is linear: Newton's step would be without bound there.
         return np.ones(np.broadcast_shapes(np.shape(outputs), np.shape(labels)))
 
+    def of_constant(self, count: float, total: float, squares: float) -> float:
+        if not count:
+            return 0.0
+        # c = 1 - few / many has the sign of the label that is more frequent, and margins c and -c.
+        many, few = (count + abs(total)) / 2, (count - abs(total)) / 2
+        return few * few / (2 * many) + few * (1.5 - few / many)
+
+
+@dataclass(frozen=True)
+class _Weighted:
+    """A loss of labels -1 and +1, of which +1 counts ``positive`` times as much."""
+
+    loss: MarginLoss
+    positive: float
+
+    @property
+    def name(self) -> str:
+        return self.loss.name
+
+    @property
+    def classifies(self) -> bool:
+        return self.loss.classifies
+
+    def value(self, outputs: Any, labels: Any) -> Floats:
+        return self._weights(labels) * self.loss.value(outputs, labels)
+
+    def gradient(self, outputs: Any, labels: Any) -> Floats:
+        return self._weights(labels) * self.loss.gradient(outputs, labels)
+
+    def curvature(self, outputs: Any, labels: Any) -> Floats:
+        return self._weights(labels) * self.loss.curvature(outputs, labels)
+
+    def of_constant(self, count: float, total: float, squares: float) -> float:
+        positive = self.positive * (count + total) / 2
+        negative = (count - total) / 2
+        return self.loss.of_constant(positive + negative, positive - negative, positive + negative)
+
+    def _weights(self, labels: Any) -> Floats:
+        return np.where(np.asarray(labels) > 0, self.positive, 1.0)
+
 
 def _margins(outputs: Any, labels: Any) -> Floats:
     return np.asarray(np.multiply(outputs, labels, dtype=np.float64), dtype=np.float64)
@@ -103,12 +157,15 @@ SMOOTH_HINGE: MarginLoss = _SmoothHinge()
 LOSSES: Mapping[str, MarginLoss] = MappingProxyType({loss.name: loss for loss in (LOGISTIC, SQUARE, SMOOTH_HINGE)})
 
 
-def loss_named(name: str) -> MarginLoss:
+def loss_named(name: str, positive: float = 1.0) -> MarginLoss:
     """The loss that the configuration calls ``name``; ConfigurationError for any other name.
+
+    positive: so many times as much does a label +1 count.
 
     >>> float(loss_named("smooth-hinge").value(0.5, 1.0))
     0.125
     """
     if name not in LOSSES:
         raise ConfigurationError(f"loss {name!r} is not one of {', '.join(LOSSES)}")
-    return LOSSES[name]
+    loss = LOSSES[name]
+    return loss if positive == 1.0 else _Weighted(loss, positive)

@@ -16,24 +16,28 @@ __all__ = [
     "MOST_ENTITIES",
     "MOST_RANGES",
     "NAMES_BYTES",
+    "OUTPUTS",
     "PARTIAL_SUM",
     "PHASES",
     "REVISION",
     "ROUND",
+    "TURN",
     "FeatureRange",
     "Incarnation",
     "PartialSum",
     "Prediction",
     "Revision",
     "Round",
+    "Turn",
     "identity_of",
 ]
 
 # Why a message is refused that another member wrote.
 ANOTHER = "another federation name, seed, list of parties, kernel or aggregation was used"
 
-# What a round asks of each party: phases of features, or squared distances between entities, two by two.
-PHASES, DISTANCES = 0, 1
+# What a round asks of each party: phases of features, squared distances between entities, two by two, or with several active
+# parties f_l' of entities.
+PHASES, DISTANCES, OUTPUTS = 0, 1, 2
 
 # Of the numbers of a partial sum, and of the names of a round's entities. Each is one record.
 CARRIED_BYTES = ROOM - 16_384
@@ -68,13 +72,13 @@ class FeatureRange(msgspec.Struct, array_like=True, gc=False, frozen=True, forbi
 
 
 class Round(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
-    """The active party asks all others for one masked sum.
+    """An active party asks all others for one masked sum.
 
     incarnations: of every party, in the order of federation.parties; who has another by now does not answer.
     number: grows by one with each round of the active party's incarnation.
-    purpose: phases (0) or distances (1).
+    purpose: phases (0), distances (1) or, with several active parties, outputs (2): what each one's coefficients say of an entity.
     bandwidth: of the kernel.
-    ranges: of the features.
+    ranges: of the features; with outputs the one of all that are kept, which names the version of the model.
     entities: whose columns; with distances they are taken two by two.
     """
 
@@ -94,7 +98,8 @@ class PartialSum(msgspec.Struct, array_like=True, gc=False, forbid_unknown_field
 
     incarnation, number: of the round.
     round: digest of its whole announcement, :func:`identity_of`.
-    stage: 1, or 2 for the sum that takes the masks off again (mask = "paper").
+    stage: 1, or 2 + p for the sum that takes the masks off features that party p owns (mask = "paper"); and 128 more for rounds of
+        each further active party.
     contributors: numbers of the parties in the sum, in order.
     known: for each entity, how many of them had its columns; raw bytes.
     values: raw whole numbers, with check words at the end.
@@ -126,6 +131,31 @@ class Revision(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=
     entity: Name
 
 
+class Turn(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
+    """One of several active parties wants to learn, or has learnt. The order of these in their log is that of iterations.
+
+    fingerprint: of what active parties have to agree on.
+    number: counts the sender's turns from 1.
+    learnt: False: it asks for a turn. True: its iteration is complete; what follows is of that, and otherwise 0 or 1.
+    model: version that the iteration began with.
+    first: the first feature that is kept after it.
+    bandwidth: of the kernel.
+    decay: factor of all coefficients before it, 1 - gamma lambda.
+    signature: where members have keys; otherwise empty.
+    """
+
+    version: Version
+    fingerprint: Count
+    sender: Name
+    number: Count
+    learnt: bool
+    model: Count
+    first: Count
+    bandwidth: float
+    decay: float
+    signature: bytes = b""
+
+
 class Prediction(msgspec.Struct, gc=False):
     """What the user's consumers read.
 
@@ -148,6 +178,7 @@ INCARNATION = Codec(Incarnation)
 ROUND = Codec(Round)
 PARTIAL_SUM = Codec(PartialSum)
 REVISION = Codec(Revision)
+TURN = Codec(Turn)
 
 
 def identity_of(content: bytes, federation: str, partition: int) -> bytes:

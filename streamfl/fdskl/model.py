@@ -1,4 +1,7 @@
-"""The kernel model of a partition: random features that are kept, and their coefficients. Only the active party has it."""
+"""The kernel model of a partition: random features that are kept, and their coefficients. Only active parties have it.
+
+Of several active parties each has the coefficients of its own iterations, and knows of all others' how many features they brought.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,17 @@ LARGEST_ALPHA = 1e150
 
 @dataclass(frozen=True)
 class Expansion:
-    """f(x) = sum_i alpha_i phi_i(x)   (FDSKL, eq. 7) as it was at a version. alphas: of the features from ``first`` on."""
+    """f(x) = sum_i alpha_i phi_i(x)   (FDSKL, eq. 7) as it was at a version.
+
+    alphas: of the features from ``first`` on, 0 for those of other active parties.
+    own: the features whose coefficients are this party's.
+    """
 
     version: int
     first: int
     alphas: NDArray[np.float64]
     bandwidth: float
+    own: tuple[FeatureRange, ...] = ()
 
     @property
     def ranges(self) -> list[FeatureRange]:
@@ -39,6 +47,11 @@ class Expansion:
     def evaluate(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """f of entities, (n,), of their features, (n, kept)."""
         return np.asarray(features @ self.alphas)
+
+    def evaluate_own(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+        """f_l' of entities, (n,), of this party's own features of them, (n, those in ``own``)."""
+        places = [np.arange(one.first, one.first + one.count) - self.first for one in self.own]
+        return np.asarray(features @ self.alphas[np.concatenate(places)])
 
 
 class _Record(msgspec.Struct, array_like=True):
@@ -130,7 +143,8 @@ class KernelModel:
             numbers = range(record.first // self.block, record.next // self.block)
             blocks = [self._alphas.get(number, np.zeros(self.block)) for number in numbers]
             alphas = np.concatenate(blocks) * record.scale if blocks else np.zeros(0)
-            self._expansion = Expansion(record.version, record.first, alphas, record.bandwidth)
+            own = _merged([number for number in numbers if number in self._alphas], self.block)
+            self._expansion = Expansion(record.version, record.first, alphas, record.bandwidth, own)
         return self._expansion
 
     def set_bandwidth(self, bandwidth: float) -> None:
@@ -143,11 +157,20 @@ class KernelModel:
         """The oldest block gives way."""
         record = self._record
         number = record.first // self.block
-        self._alphas.pop(number, None)
-        self._parts.forget(b"alphas/%d" % number)
+        if self._alphas.pop(number, None) is not None:
+            self._parts.forget(b"alphas/%d" % number)
         record.first += self.block
         record.dropped += self.block
         self._changed()
+
+    def keep_to_limit(self) -> bool:
+        """Where the limit was lowered, the oldest blocks give way, and it is a new version. Returns whether any did."""
+        if self.kept <= self.limit:
+            return False
+        while self.kept > self.limit:
+            self.drop_oldest()
+        self.end_iteration()
+        return True
 
     def put(self, block: FeatureRange, alphas: NDArray[np.float64]) -> None:
         """Coefficients of a kept block, or of the next new one, (R,)."""
@@ -170,6 +193,24 @@ class KernelModel:
     @property
     def scale(self) -> float:
         return self._record.scale
+
+    def take_turn(self, first: int, decay: float, bandwidth: float) -> None:
+        """Another active party has made an iteration: its new features have no coefficients here. PeerError for what none can make.
+
+        first: the first feature that is kept from now on. decay: of all coefficients before it.
+        """
+        record = self._record
+        if not (record.first <= first <= record.next and first % self.block == 0 and 0 < decay <= 1):
+            raise PeerError("implausible", f"an iteration keeps features from {first} on, of {record.first} to {record.next}")
+        if not record.next:
+            if not 1e-12 <= bandwidth <= 1e12:
+                raise PeerError("implausible", f"an iteration with the bandwidth {bandwidth:g}")
+            record.bandwidth = bandwidth
+        self.decay_to(record.scale * decay)
+        while record.first < first:
+            self.drop_oldest()
+        record.next += self.block
+        self.end_iteration()
 
     def end_iteration(self) -> None:
         """It is a new version from here on."""
@@ -200,3 +241,15 @@ class KernelModel:
     def _changed(self) -> None:
         self._expansion = None
         self._parts.remember(b"model", self._record)
+
+
+def _merged(numbers: list[int], block: int) -> tuple[FeatureRange, ...]:
+    """The features of blocks with these numbers, neighbours together."""
+    ranges: list[FeatureRange] = []
+    for number in numbers:
+        before = ranges[-1] if ranges else None
+        if before is not None and before.first + before.count == number * block:
+            ranges[-1] = FeatureRange(before.first, before.count + block)
+        else:
+            ranges.append(FeatureRange(number * block, block))
+    return tuple(ranges)

@@ -25,7 +25,7 @@ class NewtonIteration(Iteration):
     While there is room the blocks are new. Then the kept ones have their turn, the oldest first. Where ``sweeps`` is given, a block
     that has had as many turns gives way to a new one, at most one in an iteration. f of each entity is kept from iteration to
     iteration, and so are its features as far as the cache has room. So only new features are asked for; of an entity that is new,
-    or not in the cache, all are.
+    all are, and of one that is not in the cache, those of the iteration's blocks.
     """
 
     def __init__(
@@ -43,11 +43,13 @@ class NewtonIteration(Iteration):
         self._known = self._known_before.copy()
         self._blocks, self._replaces = self._plan()
         # Before the first feature f is 0, and nothing needs to be asked to know it.
-        nothing = not model.kept
-        if nothing:
+        if not model.kept:
             self._outputs[:] = 0.0
         self._unknown = np.isnan(self._outputs)
-        self._cached = ~self._unknown & (cache.has(self._entities, model.newest.first) | nothing)
+        self._needed = [*([model.oldest] if self._replaces else []), *self._blocks]
+        self._news = [block for block in self._blocks if block.first >= model.newest.first]
+        kept = [block for block in self._needed if block.first < model.newest.first]
+        self._cached = ~self._unknown & cache.has(self._entities, kept)
         width = len(self._blocks) * learning.block_features
         self._features = np.zeros((len(self._entities), width), np.float32)
         self._old = np.zeros((len(self._entities), learning.block_features if self._replaces else 0), np.float32)
@@ -65,14 +67,11 @@ class NewtonIteration(Iteration):
         return [model.nth((model.visits + number) % blocks) for number in range(min(learning.visits, blocks))], False
 
     def questions(self) -> Iterator[Question]:
-        model = self._model
-        news = [block for block in self._blocks if block.first >= model.newest.first]
-        needed = [*([model.oldest] if self._replaces else []), *self._blocks]
         self._fill_from_cache()
         for chosen, ranges in (
-            (self._cached, news),
-            (~self._cached & ~self._unknown, needed),
-            (self._unknown, [*self._expansion.ranges, *news]),
+            (self._cached, self._news),
+            (~self._cached & ~self._unknown, self._needed),
+            (self._unknown, [*self._expansion.ranges, *self._news]),
         ):
             if ranges:
                 entities = [self._entities[place] for place in np.flatnonzero(chosen).tolist()]
@@ -82,14 +81,14 @@ class NewtonIteration(Iteration):
 
     def _fill_from_cache(self) -> None:
         rows = np.flatnonzero(self._cached)
-        if not len(rows) or not self._model.kept:
+        if not len(rows):
             return
         entities = [self._entities[place] for place in rows.tolist()]
         for number, block in enumerate(self._blocks):
             if block.first < self._model.newest.first:
-                self._features[rows, self._part(number)] = self._cache.get(entities, block.first, block.count)
+                self._features[rows, self._part(number)] = self._cache.get(entities, block)
         if self._replaces:
-            self._old[rows] = self._cache.get(entities, self._model.oldest.first, self._model.block)
+            self._old[rows] = self._cache.get(entities, self._model.oldest)
 
     def _part(self, number: int) -> slice:
         """Where the n-th block stands."""
@@ -106,15 +105,10 @@ class NewtonIteration(Iteration):
                 self._features[rows, self._part(number)] = small[:, columns]
         if self._replaces and (columns := columns_of(question.ranges, self._model.oldest)) is not None:
             self._old[rows] = small[:, columns]
-        unknown, cached = self._unknown[rows[0]], self._cached[rows[0]]
-        if unknown:
+        if self._unknown[rows[0]]:
             self._known_before[rows] = known
             self._outputs[rows] = self._expansion.evaluate(features[:, : len(self._expansion.alphas)])
-        if unknown or cached:
-            # The last ones: with the oldest block and a new one there may be more than are kept.
-            upto = question.ranges[-1].first + question.ranges[-1].count
-            kept = small[:, -self._model.limit :]
-            self._cache.put(question.entities, upto - kept.shape[1], kept)
+        self._cache.put(question.entities, question.ranges, small)
 
     def _end(self) -> None:
         learning, model = self._learning, self._model

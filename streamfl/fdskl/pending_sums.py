@@ -13,10 +13,15 @@ from streamfl.fdskl.messages import PartialSum, Round
 from streamfl.fdskl.topology import Aggregation
 from streamfl.role import PeerError
 
-__all__ = ["Key", "PendingSum", "PendingSums", "Stage"]
+__all__ = ["STAGES", "SUM", "Key", "PendingSum", "PendingSums", "Stage"]
 
 Key = tuple[int, int]
-"""Of a round: the active party's incarnation, and its number there."""
+"""Of a round: the incarnation of the active party that asks, and its number there."""
+
+# Stages of sums below this number are of the first active party's rounds, of so many more of the second's, and so on.
+STAGES = 128
+# The sum of a round itself.
+SUM = 1
 
 
 @dataclass
@@ -39,6 +44,7 @@ class PendingSum:
     """A round that this party has a part in.
 
     since: when it was first heard of.
+    total: the stage of the round's own sum, which says whose round it is.
     announced, identity: of the round; None: a party below was faster than the announcement.
     missing: entities whose own columns have not come.
     answered: whether the own part is in.
@@ -47,6 +53,7 @@ class PendingSum:
     """
 
     since: float
+    total: int = SUM
     announced: Round | None = None
     identity: bytes = b""
     missing: set[str] = field(default_factory=set)
@@ -101,11 +108,11 @@ class PendingSums:
             if pending.announced is not None:
                 yield key, pending
 
-    def begin(self, key: Key, now: float) -> PendingSum:
-        """The round of this name, new or as it stands."""
+    def begin(self, key: Key, now: float, total: int = SUM) -> PendingSum:
+        """The round of this name, new or as it stands. total: the stage of its own sum."""
         pending = self._rounds.get(key)
         if pending is None:
-            pending = self._rounds[key] = PendingSum(now)
+            pending = self._rounds[key] = PendingSum(now, total)
             if len(self._rounds) > self._limit:
                 self.give_up(next(iter(self._rounds)), "displaced")
         return pending
@@ -117,11 +124,15 @@ class PendingSums:
     def give_up(self, key: Key, reason: str) -> None:
         self._abandon(key, self._rounds.pop(key), reason)
 
-    def give_up_all(self, reason: str, but: int | None = None) -> None:
-        """Give up every round, but those of the active party's incarnation ``but``."""
-        for key in list(self._rounds):
-            if key[0] != but:
+    def give_up_all(self, reason: str, but: int | None = None, root: int | None = None) -> None:
+        """Give up every round, but those of the incarnation ``but``. root: only those that this active party asks."""
+        for key, pending in list(self._rounds.items()):
+            if key[0] != but and root in (None, self.root_of(pending)):
                 self.give_up(key, reason)
+
+    def root_of(self, pending: PendingSum) -> int:
+        """The active party that asks, where the round's sums end."""
+        return self._trees[pending.total].root
 
     def expire(self, seconds: float, now: float) -> None:
         """Give up what was first heard of so many seconds ago."""

@@ -11,16 +11,19 @@ import msgspec
 import numpy as np
 from scipy.special import expit
 
-from streamfl.fdskl.active import ActiveSettings
+from streamfl.fdskl.active_settings import ActiveSettings
 from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.contributions import InputNoise, Kernel
 from streamfl.fdskl.iteration import Learning
 from streamfl.fdskl.losses import loss_named
 from streamfl.fdskl.messages import INCARNATION, PARTIAL_SUM, REVISION, ROUND
+from streamfl.fdskl.pending_sums import STAGES
 from streamfl.fdskl.sums import OFF, SUM
 from streamfl.fdskl.topology import Aggregation, aggregation
+from streamfl.fdskl.turn_signing import decode_signed, signer
 from streamfl.fdskl.worker import FdsklWorker
 from streamfl.fdskl.worker_settings import WorkerSettings
+from streamfl.identity import load_identity
 from streamfl.made_with import MadeWith, by_key
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection
 from streamfl.records.labels import LabelReader
@@ -32,8 +35,8 @@ from streamfl.wire import Codec, fingerprint
 
 __all__ = ["ROLES"]
 
-# What is remembered of the columns altogether is one record, of up to 32 bytes a column.
-MOST_COLUMNS = 25_000
+# What is remembered of the columns altogether is one record, of 80 bytes a column.
+MOST_COLUMNS = 12_000
 _SMALL_SEGMENTS = {"segment.bytes": "67108864"}
 # What each party hears: from whom comes below.
 _INBOXES: Mapping[str, Codec[Any]] = {"incarnations": INCARNATION, "rounds": ROUND, "sums": PARTIAL_SUM, "revisions": REVISION}
@@ -50,7 +53,7 @@ def _fingerprint(settings: FdsklSettings) -> int:
         federation.name,
         federation.seed,
         tuple(federation.parties),
-        federation.active_party,
+        federation.active_party if len(federation.actives) == 1 else tuple(federation.active_parties),
         learning.kernel,
         learning.matern_nu,
         learning.columns_share,
@@ -82,7 +85,8 @@ def _own(settings: FdsklSettings) -> str:
 def trees_of(settings: FdsklSettings) -> dict[int, Aggregation]:
     """By stage of a round, who adds whose sums."""
     count, root, kind = len(settings.federation.parties), settings.federation.root, settings.aggregation.topology
-    trees = {SUM: aggregation(kind, count, root)}
+    actives = settings.federation.actives
+    trees = {STAGES * place + SUM: aggregation(kind, count, active) for place, active in enumerate(actives)}
     if settings.aggregation.mask == "paper":
         others = [party for party in range(count) if party != root]
         trees |= {OFF + owner: aggregation(kind, count, root, without=owner, second=True) for owner in others}
@@ -110,7 +114,7 @@ def _build(settings: FdsklSettings) -> FdsklWorker:
         federation=federation.name,
         parties=tuple(federation.parties),
         own=federation.parties.index(name),
-        root=federation.root,
+        actives=tuple(federation.actives),
         fingerprint=_fingerprint(settings),
         seed=federation.seed,
         columns=_column_names(samples, dimension, name),
@@ -151,8 +155,8 @@ def _noise(settings: FdsklSettings, secret: bytes | None) -> InputNoise | None:
 
 
 def _active(settings: FdsklSettings) -> ActiveSettings:
-    learning = settings.learning
-    loss = loss_named(learning.loss)
+    learning, log = settings.learning, _log(settings)
+    loss = loss_named(learning.loss, learning.positive_weight)
     low, high = _labels(settings).label_range
     return ActiveSettings(
         learning=Learning(
@@ -179,6 +183,14 @@ def _active(settings: FdsklSettings) -> ActiveSettings:
         label_of=_sign if loss.classifies else float,
         linger=settings.alignment.linger_ms / 1000,
         revise=settings.alignment.revise,
+        fingerprint=fingerprint(
+            _fingerprint(settings),
+            learning.loss,
+            learning.positive_weight,
+            (low, high) if learning.loss == "square" else (),
+            learning.block_features,
+        ),
+        sign=signer(None if log is None else load_identity(settings), log or ""),
     )
 
 
@@ -211,12 +223,21 @@ def _heard(settings: FdsklSettings) -> list[str]:
     """What this party hears of others."""
     if len(settings.federation.parties) == 1:
         return []
-    return ["incarnations", "sums", "revisions"] if settings.is_active else ["incarnations", "rounds", "sums"]
+    actives, own = settings.federation.active_parties, _own(settings)
+    asked = ["rounds"] if actives != [own] else []
+    return ["incarnations", *asked, "sums", *(["revisions"] if own == actives[0] else [])]
+
+
+def _read(settings: FdsklSettings) -> list[str]:
+    """Of these, what anybody says to it: nobody is below a leaf."""
+    number = settings.federation.parties.index(_own(settings))
+    leaf = not any(tree.children[number] for tree in trees_of(settings).values())
+    return [kind for kind in _heard(settings) if kind != "sums" or not leaf]
 
 
 def _said(settings: FdsklSettings) -> dict[str, list[str]]:
     """What this party says to others: to whom."""
-    own, active = _own(settings), settings.federation.active_party
+    own = _own(settings)
     others = [name for name in settings.federation.parties if name != own]
     number = settings.federation.parties.index(own)
     parents = {tree.parent[number] for tree in trees_of(settings).values()} - {None}
@@ -224,7 +245,8 @@ def _said(settings: FdsklSettings) -> dict[str, list[str]]:
         "incarnations": others,
         "sums": [settings.federation.parties[parent] for parent in sorted(one for one in parents if one is not None)],
     }
-    return said | ({"rounds": others} if own == active else {"revisions": [active]})
+    predicts = settings.federation.active_party
+    return said | ({"rounds": others} if settings.is_active else {}) | ({"revisions": [predicts]} if own != predicts else {})
 
 
 def _channels(settings: FdsklSettings) -> Channels:
@@ -236,15 +258,19 @@ def _channels(settings: FdsklSettings) -> Channels:
         square = settings.learning.loss == "square"
         decode = LabelReader(labels, labels.label_range if square else None, "labels.label_range").decode
         inputs["labels"] = Input(labels.topic, decode if square else _checked(decode))
-    for kind in _heard(settings):
+    for kind in _read(settings):
         topic = f"{federation}.{own}.{kind}"
         inputs[kind] = Input(topic, _decoder(_INBOXES[kind]), makes_room=True, sender=Sender(WORKER, _sender))
     outputs = {f"{kind}/{to}": f"{federation}.{to}.{kind}" for kind, names in _said(settings).items() for to in names}
+    receivers = {f"{kind}/{to}": Receiver(WORKER, to) for kind, names in _said(settings).items() for to in names}
+    if log := _log(settings):
+        inputs["turns"] = Input(log, decode_signed(load_identity(settings)), makes_room=True)
+        outputs["turns"] = log
     return Channels(
         inputs=inputs,
-        outputs=outputs | ({"predictions": f"{federation}.predictions"} if settings.is_active else {}),
+        outputs=outputs | ({"predictions": f"{federation}.predictions"} if own == settings.federation.active_party else {}),
         changelogs={"state": f"{settings.member}.state"},
-        receivers={f"{kind}/{to}": Receiver(WORKER, to) for kind, names in _said(settings).items() for to in names},
+        receivers=receivers,
         party=own,
     )
 
@@ -260,19 +286,27 @@ def _checked(decode: Callable[[Record], Any]) -> Callable[[Record], Any]:
     return checked
 
 
+def _log(settings: FdsklSettings) -> str | None:
+    """The topic whose order is that of several active parties' iterations; None for a party that does not read it."""
+    shared = settings.is_active and len(settings.federation.actives) > 1
+    return f"{settings.federation.name}.turns" if shared else None
+
+
 def _between(settings: FdsklSettings) -> list[str]:
     """The topics of what parties say to one another, this one's share of them."""
     federation, own = settings.federation.name, _own(settings)
-    heard = [f"{federation}.{own}.{kind}" for kind in _heard(settings)]
+    heard = [f"{federation}.{own}.{kind}" for kind in _read(settings)]
     said = [f"{federation}.{to}.{kind}" for kind, names in _said(settings).items() for to in names]
-    return list(dict.fromkeys((*heard, *said)))
+    log = _log(settings)
+    return list(dict.fromkeys((*heard, *said, *([] if log is None else [log]))))
 
 
 def _topics(settings: FdsklSettings) -> list[TopicSpec]:
     federation = settings.federation.name
     caution = _CAUTION.get(settings.aggregation.mask, "") if len(settings.federation.parties) > 1 else ""
     users = [_samples(settings).topic, *([_labels(settings).topic] if settings.is_active else [])]
-    predictions = [TopicSpec(f"{federation}.predictions", None, compacted=False)] if settings.is_active else []
+    predicts = _own(settings) == settings.federation.active_party
+    predictions = [TopicSpec(f"{federation}.predictions", None, compacted=False)] if predicts else []
     return [
         *(TopicSpec(topic, None, compacted=False, users=True) for topic in users),
         *(TopicSpec(topic, None, compacted=False, caution=caution) for topic in _between(settings)),
@@ -294,6 +328,7 @@ _MAY_CHANGE = {
     "federation.members",
     "learning.bandwidth",
     "learning.bandwidth_multiplier",
+    "learning.positive_weight",
     "learning.solver",
     "learning.features_limit",
     "learning.block_instances",

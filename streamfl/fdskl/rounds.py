@@ -1,18 +1,20 @@
-"""What the active party wants to know of entities, cut into rounds that fit into records, so many on their way at a time."""
+"""What an active party wants to know of entities, cut into rounds that fit into records, so many on their way at a time."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.fdskl.messages import CARRIED_BYTES, NAMES_BYTES, PHASES, FeatureRange
+from streamfl.fdskl.contributions import OUTPUT_BITS
+from streamfl.fdskl.messages import CARRIED_BYTES, MOST_ENTITIES, NAMES_BYTES, OUTPUTS, PHASES, FeatureRange
+from streamfl.fdskl.model import Expansion
 
-__all__ = ["Question", "Rounds", "Wanting", "cut"]
+__all__ = ["Question", "Rounds", "Wanting", "cut", "fit_together", "outputs_of", "phases_of"]
 
 # An entity's name is up to four bytes a character, and has a header.
 NAME_HEADER = 5
@@ -27,24 +29,30 @@ class Wanting(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """What one round asks. wanting: who wants to know."""
+    """What one round asks.
+
+    wanting: who wants to know.
+    renewed: what is asked instead where the round came to nothing; None: the same.
+    """
 
     wanting: Wanting
     purpose: int
     ranges: Sequence[FeatureRange]
     entities: Sequence[str]
     bandwidth: float = 1.0
+    renewed: Callable[[], Question] | None = None
 
 
 class Rounds:
     """Questions that wait, and those that were asked. None of it is remembered: a restart asks anew.
 
-    limit: so many on their way at a time.
+    limit: so many on their way at a time; of outputs as many more, for each waits for phases that are asked for meanwhile.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._waiting: deque[Question] = deque()
+        self._outputs: deque[Question] = deque()
         self._asked: dict[tuple[int, int], Question] = {}
         self._next = 0
 
@@ -55,19 +63,20 @@ class Rounds:
     @property
     def busy(self) -> bool:
         """Whether anything is wanted."""
-        return bool(self._waiting or self._asked)
+        return bool(self._waiting or self._outputs or self._asked)
 
     def want(self, question: Question) -> None:
-        self._waiting.append(question)
+        self._queue(question).append(question)
 
     def ask(self, incarnation: int) -> Iterator[tuple[tuple[int, int], Question]]:
         """Questions that may go out now, with the names of their rounds in this incarnation of the active party."""
-        while self._waiting and len(self._asked) < self._limit:
-            question = self._waiting.popleft()
-            key = incarnation, self._next
-            self._next += 1
-            self._asked[key] = question
-            yield key, question
+        for outputs, queue in enumerate((self._waiting, self._outputs)):
+            while queue and self._under_way(bool(outputs)) < self._limit:
+                question = queue.popleft()
+                key = incarnation, self._next
+                self._next += 1
+                self._asked[key] = question
+                yield key, question
 
     def take(self, key: tuple[int, int]) -> Question | None:
         """The question of a round that is over."""
@@ -76,7 +85,21 @@ class Rounds:
     def ask_again(self, key: tuple[int, int]) -> None:
         """A round came to nothing: its question waits again, before all others."""
         if (question := self._asked.pop(key, None)) is not None:
-            self._waiting.appendleft(question)
+            question = question if question.renewed is None else question.renewed()
+            self._queue(question).appendleft(question)
+
+    def drop(self, wanting: Wanting) -> None:
+        """Nobody wants to know this any more: what waits is not asked, and what was asked is not asked again."""
+        self._waiting = deque(one for one in self._waiting if one.wanting is not wanting)
+        self._outputs = deque(one for one in self._outputs if one.wanting is not wanting)
+        self._asked = {key: one for key, one in self._asked.items() if one.wanting is not wanting}
+
+    def _under_way(self, outputs: bool) -> int:
+        found = sum(one.purpose == OUTPUTS for one in self._asked.values())
+        return found if outputs else len(self._asked) - found
+
+    def _queue(self, question: Question) -> deque[Question]:
+        return self._outputs if question.purpose == OUTPUTS else self._waiting
 
 
 def cut(entities: Sequence[str], numbers: int, width: int, most: int) -> Iterator[list[str]]:
@@ -107,3 +130,14 @@ def phases_of(
     numbers = sum(one.count for one in ranges)
     for part in cut(entities, numbers, width, most):
         yield Question(wanting, PHASES, ranges, part, bandwidth)
+
+
+def outputs_of(wanting: Wanting, entities: Sequence[str], expansion: Expansion, most: int) -> Iterator[Question]:
+    """Questions for f of these entities, by this version of the model."""
+    for part in cut(entities, 1, OUTPUT_BITS // 8, most):
+        yield Question(wanting, OUTPUTS, expansion.ranges, part, expansion.bandwidth)
+
+
+def fit_together(features: int, width: int) -> int:
+    """Of how many entities the phases of so many features fit into a record. width: bytes of a number."""
+    return max(1, min(MOST_ENTITIES, CARRIED_BYTES // (width * max(1, features))))

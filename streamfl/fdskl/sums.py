@@ -11,24 +11,22 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.fdskl.contributions import Contributions, numbers_of
+from streamfl.fdskl.asked_rounds import asked_by
+from streamfl.fdskl.contributions import LARGEST_PART, Contributions, numbers_of
 from streamfl.fdskl.figures import WorkerFigures
 from streamfl.fdskl.heard_rounds import HeardRounds
 from streamfl.fdskl.masks import CHECK_WORDS, checked
 from streamfl.fdskl.messages import (
-    CARRIED_BYTES,
     DISTANCES,
-    MOST_ENTITIES,
-    MOST_RANGES,
+    OUTPUTS,
     PARTIAL_SUM,
-    PHASES,
     PartialSum,
     Round,
     identity_of,
 )
 from streamfl.fdskl.own_columns import OwnColumns
 from streamfl.fdskl.peers import Peers
-from streamfl.fdskl.pending_sums import Key, PendingSum, PendingSums
+from streamfl.fdskl.pending_sums import STAGES, SUM, Key, PendingSum, PendingSums
 from streamfl.fdskl.secret import Secret
 from streamfl.fdskl.standardisation import Standardisation
 from streamfl.fdskl.worker_settings import WorkerSettings
@@ -40,18 +38,35 @@ __all__ = ["OFF", "SUM", "Collector", "Sums"]
 
 # Rounds that are under way at a party, in multiples of those that the active one lets be.
 PENDING = 4
-# The sum of phases; with mask = "paper" the masks of features that party p owns are summed in stage OFF + p.
-SUM, OFF = 1, 2
+# With mask = "paper" the masks of features that party p owns are summed in stage OFF + p.
+OFF = SUM + 1
+TOO_LARGE = (
+    f"a round is not answered, for this party's part of f is beyond {LARGEST_PART:g}: learning diverges. Take a smaller "
+    "learning.step or a larger learning.regularisation"
+)
 
 
 class Collector(Protocol):
-    """Who takes what rounds come to, at the active party."""
+    """Who takes what rounds come to, at an active party."""
 
     def complete(self, key: Key, total: NDArray[Any], known: NDArray[np.uint8]) -> None:
         """A round's sum over all parties, its masks gone. known: of how many parties' columns each entity's part is."""
 
     def abandoned(self, key: Key) -> None:
         """A round came to nothing."""
+
+
+class Outputs(Protocol):
+    """Who knows f_l' of entities, at one of several active parties."""
+
+    def want(self, key: Key, announced: Round) -> None:
+        """They are asked for in this round."""
+
+    def has(self, key: Key) -> bool:
+        """Whether they are known."""
+
+    def drop(self, key: Key) -> NDArray[np.float64] | None:
+        """The round is answered or over. Returns them, (n,), if they are known."""
 
 
 class Sums:
@@ -85,8 +100,12 @@ class Sums:
         self._sends = sends
         self._figures = figures
         self._notices = notices
-        self.pending = PendingSums(settings.own, settings.trees, PENDING * settings.rounds_in_flight, self._given_up)
+        actives = len(settings.actives)
+        # Of several active parties each has outputs on their way too, and their phases.
+        most = PENDING * settings.rounds_in_flight * (1 if actives == 1 else 2 * actives)
+        self.pending = PendingSums(settings.own, settings.trees, most, self._given_up)
         self.collector: Collector | None = None
+        self.outputs: Outputs | None = None
         self._contributions: Contributions | None = None
         self._heard = HeardRounds()
         self._last_now = 0.0
@@ -103,20 +122,24 @@ class Sums:
 
     def party_began(self, party: int, number: int) -> None:
         """A party says that a life of it has begun that is not the one it had: what names another one comes to nothing."""
-        if party == self._settings.root:
-            self.pending.give_up_all("incarnation", but=number)
-        for key, pending in self.pending.waiting():
-            self._answer_if_possible(key, pending)
+        if party in self._settings.actives:
+            self.pending.give_up_all("incarnation", but=number, root=party)
+        self.try_again()
         for key, pending in self.pending.announced():
             assert pending.announced is not None
             if pending.announced.incarnations[party] != number:
                 self.pending.give_up(key, "incarnation")
 
+    def try_again(self) -> None:
+        """More is known than before: answer what waited for it."""
+        for key, pending in self.pending.waiting():
+            self._answer_if_possible(key, pending)
+
     def take_round(self, message: Round, content: bytes, now: float) -> None:
-        """The active party asks for a sum. PeerError for what cannot be asked."""
+        """An active party asks for a sum. PeerError for what cannot be asked."""
         settings = self._settings
-        self._check_round(message)
-        key = message.incarnations[settings.root], message.number
+        root = asked_by(message, settings)
+        key = message.incarnations[root], message.number
         if message.incarnations[settings.own] != self._peers.incarnation.number:
             self._figures.ignored["old_incarnation"] += 1
             self._peers.is_mistaken(now)
@@ -132,6 +155,7 @@ class Sums:
             return
         self._figures.counts["rounds"] += 1
         pending = self.pending.begin(key, now)
+        pending.total = SUM + STAGES * settings.actives.index(root)
         pending.announced = message
         pending.identity = identity_of(content, settings.federation, self._partition)
         pending.missing = {entity for entity in message.entities if not self._columns.knows(entity)}
@@ -142,6 +166,8 @@ class Sums:
             except PeerError as error:
                 self._figures.ignored["wrong_early_sum"] += 1
                 self._notices.say("wrong_early_sum", str(error))
+        if message.purpose == OUTPUTS and self.outputs is not None:
+            self.outputs.want(key, message)
         self._answer_if_possible(key, pending)
         self._go_on(key, pending)
 
@@ -155,11 +181,12 @@ class Sums:
             if key in self._heard:
                 self._figures.ignored["late_sum"] += 1
                 return
-            if self._settings.own == self._settings.root:
+            total = message.stage - message.stage % STAGES + SUM
+            if self._settings.own == self._settings.trees[total].root:
                 # Whoever announces knows every round that there is.
                 self._figures.ignored["old_incarnation"] += 1
                 return
-            pending = self.pending.begin(key, now)
+            pending = self.pending.begin(key, now, total)
         if pending.announced is None:
             if any((one.sender, one.stage) == (message.sender, message.stage) for one in pending.early):
                 self._figures.ignored["sum_again"] += 1
@@ -183,7 +210,7 @@ class Sums:
     @property
     def _freezes_at(self) -> float | None:
         """When fewer entities than are wanted have to do, for a round waits."""
-        oldest = min((pending.since for _, pending in self.pending.waiting() if self._may_answer(pending)), default=None)
+        oldest = min((pending.since for key, pending in self.pending.waiting() if self._may_answer(key, pending)), default=None)
         until = self._standardisation.waits_until
         return None if oldest is None else min(oldest + self._settings.reply_seconds, max(oldest, until))
 
@@ -192,7 +219,7 @@ class Sums:
         settings, oldest = self._settings, self.pending.oldest
         times = [] if oldest is None else [oldest + settings.round_seconds]
         if self._standardisation.frozen:
-            waiting = [pending for _, pending in self.pending.waiting() if self._may_answer(pending)]
+            waiting = [pending for key, pending in self.pending.waiting() if self._may_answer(key, pending)]
             times += [pending.since + (settings.reply_seconds if pending.missing else 0.0) for pending in waiting]
         elif (at := self._freezes_at) is not None:
             times.append(at)
@@ -202,21 +229,7 @@ class Sums:
     def contributions(self) -> Contributions:
         """This party's part of sums, by its secret."""
         if self._contributions is None:
-            settings = self._settings
-            self._contributions = Contributions(
-                kernel=settings.kernel,
-                columns=settings.columns,
-                seed=settings.seed,
-                secret=self._secret.value,
-                shared=settings.shared,
-                parties=len(settings.parties),
-                own=settings.own,
-                root=settings.root,
-                mask=settings.mask,
-                bits=settings.bits,
-                noise=settings.noise,
-                place=(settings.fingerprint, self._partition),
-            )
+            self._contributions = self._settings.contributions(self._secret.value, self._partition)
         return self._contributions
 
     def party_of(self, name: str) -> int:
@@ -227,75 +240,63 @@ class Sums:
 
     # ----
 
-    def _check_round(self, message: Round) -> None:
-        settings = self._settings
-        if message.sender != settings.parties[settings.root]:
-            raise PeerError("forged", f"a round of {message.sender!r}, who is not the active party")
-        if len(message.incarnations) != len(settings.parties):
-            text = f"a round with {len(message.incarnations)} incarnations of {len(settings.parties)} parties"
-            raise PeerError("malformed", text)
-        if len(message.entities) > MOST_ENTITIES or len(message.ranges) > MOST_RANGES:
-            text = f"a round of {len(message.entities)} entities and {len(message.ranges)} ranges of features"
-            raise PeerError("oversized", f"{text}: at most {MOST_ENTITIES} and {MOST_RANGES} are expected")
-        if message.purpose not in (PHASES, DISTANCES) or not message.entities:
-            raise PeerError("malformed", f"a round of purpose {message.purpose} with {len(message.entities)} entities")
-        features = sum(one.count for one in message.ranges)
-        if message.purpose == DISTANCES:
-            if features or len(message.entities) % 2:
-                raise PeerError("malformed", "a round of distances asks for features, or for an odd number of entities")
-        elif not (1e-12 <= message.bandwidth <= 1e12 and all(one.count for one in message.ranges) and message.ranges):
-            raise PeerError("malformed", f"a round of {features} features with the bandwidth {message.bandwidth:g}")
-        if features > 2 * settings.features_limit + CARRIED_BYTES or any(one.first > 2**52 for one in message.ranges):
-            raise PeerError("oversized", f"a round of {features} features")
-        count, dtype = numbers_of(message, settings.bits)
-        if count * np.dtype(dtype).itemsize > CARRIED_BYTES + 1024:
-            raise PeerError("oversized", f"a round of {count} numbers, which is more than a record holds")
-
-    def _may_answer(self, pending: PendingSum) -> bool:
-        """Whether everybody in a round is as it says."""
+    def _may_answer(self, key: Key, pending: PendingSum) -> bool:
+        """Whether everybody in a round is as it says, and what is asked for is known."""
         announced = pending.announced
-        return announced is not None and not pending.answered and self._peers.know(announced.incarnations)
+        if announced is None or pending.answered or not self._peers.know(announced.incarnations):
+            return False
+        return announced.purpose != OUTPUTS or self.outputs is None or self.outputs.has(key)
 
     def _answer_if_possible(self, key: Key, pending: PendingSum, whatever: bool = False) -> None:
         """Put the own part in, if its columns are here; whatever: or their mean."""
-        if not self._may_answer(pending):
+        if not self._may_answer(key, pending):
             return
         if not self._standardisation.frozen or (pending.missing and not whatever):
             return
-        self._put_own_part(pending)
-        self._go_on(key, pending)
+        if self._put_own_part(key, pending):
+            self._go_on(key, pending)
 
-    def _put_own_part(self, pending: PendingSum) -> None:
+    def _put_own_part(self, key: Key, pending: PendingSum) -> bool:
+        """Returns False where it is too large to be sent."""
         announced, settings = pending.announced, self._settings
         assert announced is not None
         rows, known = self._columns.rows(announced.entities)
         standardised = self._standardisation.apply(rows, known)
         for entity in announced.entities:
             self._columns.ask(entity, self._last_now)
-        self._figures.counts["imputed"] += int((~known).sum())
+        if announced.purpose == OUTPUTS:
+            found = None if self.outputs is None else self.outputs.drop(key)
+            standardised = np.zeros(len(known)) if found is None else found
+            if not (np.abs(standardised) <= LARGEST_PART).all():
+                # Whoever asks gives the round up when its time is over, and not at once: it would come again at once.
+                self._notices.say("range", TOO_LARGE)
+                return False
+        else:
+            self._figures.counts["imputed"] += int((~known).sum())
         parts = self.contributions
         numbers = parts.numbers(announced, pending.identity, self._peers.pair_secrets(announced.incarnations), standardised)
         pending.answered = True
-        pending.stage(SUM).add(numbers, known.astype(np.uint8), [settings.own])
+        pending.stage(pending.total).add(numbers, known.astype(np.uint8), [settings.own])
         for stage in self._stages(pending):
-            if stage != SUM and stage != OFF + settings.own:
+            if stage != pending.total and stage != OFF + settings.own:
                 masks = parts.own_masks(announced, stage - OFF)
                 pending.stage(stage).add(masks, np.zeros(len(announced.entities), np.uint8), [settings.own])
+        return True
 
     def _stages(self, pending: PendingSum) -> list[int]:
         """The sums of a round: one, and with mask = "paper" one more for each owner of its features."""
         announced = pending.announced
         assert announced is not None
         if self._settings.mask != "paper" or announced.purpose == DISTANCES or len(self._settings.parties) == 1:
-            return [SUM]
-        return [SUM, *(OFF + int(owner) for owner in np.unique(self.contributions.owners(announced)))]
+            return [pending.total]
+        return [pending.total, *(OFF + int(owner) for owner in np.unique(self.contributions.owners(announced)))]
 
     def _size(self, pending: PendingSum, stage: int) -> tuple[int, Any]:
         """How many numbers a sum of this stage has, and of which type."""
         announced = pending.announced
         assert announced is not None
         count, dtype = numbers_of(announced, self._settings.bits)
-        if stage == SUM:
+        if stage == pending.total:
             return count, dtype
         return int((self.contributions.owners(announced) == stage - OFF).sum()) + CHECK_WORDS, dtype
 
@@ -309,11 +310,11 @@ class Sums:
             self._figures.ignored["sum_again"] += 1
 
     def _go_on(self, key: Key, pending: PendingSum) -> None:
-        """Send on what is whole; at the active party, open the sum when all of it is."""
+        """Send on what is whole; at the party that asked, open the sum when all of it is."""
         if not pending.answered or self.pending.get(key) is not pending:
             return
         stages = [stage for stage in self._stages(pending) if stage != OFF + self._settings.own]
-        if self._settings.own == self._settings.root:
+        if self._settings.own == self.pending.root_of(pending):
             if all(self.pending.is_whole(pending, stage) for stage in stages):
                 self._open(key, pending, stages)
             return
@@ -349,7 +350,7 @@ class Sums:
         self._send(f"sums/{settings.parties[parent]}", content)
 
     def _open(self, key: Key, pending: PendingSum, stages: list[int]) -> None:
-        sums = pending.stage(SUM)
+        sums = pending.stage(pending.total)
         assert sums.values is not None
         assert sums.known is not None
         assert pending.announced is not None
@@ -359,7 +360,7 @@ class Sums:
             self._given_up(key, pending, "masks")
             return
         for stage in stages:
-            if stage != SUM and (masks := pending.stage(stage).values) is not None:
+            if stage != pending.total and (masks := pending.stage(stage).values) is not None:
                 own = self.contributions.owners(pending.announced) == stage - OFF
                 total = total.reshape(len(pending.announced.entities), -1).copy()
                 total[:, own] -= masks[: int(own.sum())]
@@ -369,15 +370,18 @@ class Sums:
 
     def _given_up(self, key: Key, pending: PendingSum, reason: str) -> None:
         self._figures.abandoned[reason] += 1
-        missing = sorted(set(range(len(self._settings.parties))) - pending.stage(SUM).contributors)
+        missing = sorted(set(range(len(self._settings.parties))) - pending.stage(pending.total).contributors)
         names = ", ".join(self._settings.parties[number] for number in missing[:8])
         texts = {
             "timeout": f"a round was not complete in {self._settings.round_seconds:g} s; no part came of {names or 'nobody'}",
             "incarnation": "a round was given up because a party began anew",
             "masks": "the masks of a round did not cancel: a part was damaged, or of another round. Its sum was not used",
             "displaced": "a round was given up because too many are under way: is a party below this one away?",
+            "version": "a round was given up because it asks for a version of the model that is over. It is asked for anew",
         }
         self._notices.say(f"round_{reason}", texts[reason])
+        if self.outputs is not None:
+            self.outputs.drop(key)
         if self.collector is not None:
             self.collector.abandoned(key)
 

@@ -1,7 +1,7 @@
-"""FDSKL's one role: a party that adds its part to masked sums, and if it is the active one, predicts and learns from them.
+"""FDSKL's one role: a party that adds its part to masked sums, and if it is an active one, predicts and learns from them.
 
 Gu et al. 2020. The role orders the owners of its state: :class:`~streamfl.fdskl.worker_partition.WorkerPartition` has what every
-party does, :class:`~streamfl.fdskl.active.ActivePartition` what only the active one does.
+party does, :class:`~streamfl.fdskl.active.ActivePartition` what only an active one does.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from streamfl.fdskl.active import ActivePartition, ActiveSettings
+from streamfl.fdskl.active import ActivePartition
+from streamfl.fdskl.active_settings import ActiveSettings
 from streamfl.fdskl.figures import ActiveFigures, WorkerFigures
-from streamfl.fdskl.messages import ANOTHER, Incarnation, PartialSum, Revision, Round
+from streamfl.fdskl.messages import ANOTHER, Incarnation, PartialSum, Revision, Round, Turn
 from streamfl.fdskl.worker_partition import WorkerPartition
 from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.moments import Moments, time_written
@@ -37,7 +38,7 @@ class FdsklWorker:
     """A party of the federation.
 
     settings: what is the same in all partitions.
-    active: what only the active party has; None: this is another one.
+    active: what only an active party has; None: this is another one.
     patience: seconds without an answer after which the party is not ready.
     kind: the role's name, for the operator.
     """
@@ -53,7 +54,7 @@ class FdsklWorker:
         self._moments = Moments()
         self._notices = Notices()
         self._figures = WorkerFigures()
-        self._active_figures = ActiveFigures(active is not None and active.learning.loss.classifies)
+        self._active_figures = ActiveFigures(None if active is None else active.learning.loss)
         self._silence = Silence(patience)
         self._tasks: dict[int, WorkerPartition] = {}
         self._actives: dict[int, ActivePartition] = {}
@@ -152,7 +153,7 @@ class FdsklWorker:
         return self._tasks[number]
 
     def active_partition(self, number: int) -> ActivePartition:
-        """What it holds of a partition as the active party."""
+        """What it holds of a partition as an active party."""
         return self._actives[number]
 
     # ---- state
@@ -198,12 +199,17 @@ class FdsklWorker:
             late = task.take_sample(message.client, message.features, now)
             if active is not None:
                 active.take_sample(message.client, late, now)
-            elif late:
+            if late and self.settings.own != self.settings.root:
                 task.tell_revision(message.client, now)
             return
         if isinstance(message, Label):
             assert active is not None
             active.take_label(message.client, message.label, now)
+            return
+        if isinstance(message, Turn):
+            assert active is not None
+            if not active.take_turn(message):
+                self._figures.ignored["turn_again"] += 1
             return
         if message.fingerprint != self.settings.fingerprint:
             raise PeerError("configuration", ANOTHER)
@@ -234,7 +240,7 @@ class FdsklWorker:
     def _look(self, ended: int, tick: bool, now: float) -> None:
         """Whether somebody owes an answer for too long."""
         owed = any(len(task.sums.pending) for task in self._tasks.values()) or any(
-            active.rounds.busy for active in self._actives.values()
+            active.is_waiting for active in self._actives.values()
         )
         if self._ended > ended or not (owed or self._silence.overdue):
             self._silence.answered()

@@ -44,6 +44,7 @@ class WorkerPartition:
         self._settings = settings
         self.partition = partition
         self._figures = figures
+        self.notices = notices
         self.parts = ChangedParts()
         count = len(settings.columns)
         self.peers = Peers(self.parts, settings.parties, settings.own, settings.entropy)
@@ -115,7 +116,7 @@ class WorkerPartition:
         known = self.peers.knows(party, message.number)
         began = self.peers.hear(party, message)
         # A life that was heard of before is the present one for whoever announces rounds; for others it is as good as any.
-        if began and (not known or self._settings.own == self._settings.root):
+        if began and (not known or self._settings.own in self._settings.actives):
             self.sums.party_began(party, message.number)
         if began or message.known != self.peers.incarnation.number:
             self._tell(party)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from streamfl.fdskl.contributions import InputNoise, Kernel
+from streamfl.fdskl.contributions import Contributions, InputNoise, Kernel
 from streamfl.fdskl.topology import Aggregation
 
 __all__ = ["WorkerSettings"]
@@ -18,7 +18,7 @@ class WorkerSettings:
     federation: str
     parties: tuple[str, ...]
     own: int
-    root: int
+    actives: tuple[int, ...]
     fingerprint: int
     seed: int
     columns: tuple[str, ...]
@@ -45,3 +45,25 @@ class WorkerSettings:
     def name(self) -> str:
         """Of this party."""
         return self.parties[self.own]
+
+    @property
+    def root(self) -> int:
+        """The first active party, which predicts."""
+        return self.actives[0]
+
+    def contributions(self, secret: bytes, partition: int) -> Contributions:
+        """The party's part of sums. secret: that its frequencies are drawn from."""
+        return Contributions(
+            kernel=self.kernel,
+            columns=self.columns,
+            seed=self.seed,
+            secret=secret,
+            shared=self.shared,
+            parties=len(self.parties),
+            own=self.own,
+            root=self.root,
+            mask=self.mask,
+            bits=self.bits,
+            noise=self.noise,
+            place=(self.fingerprint, partition),
+        )

@@ -114,6 +114,10 @@ class Identity:
 
     def check_signature(self, kind: str, statement: bytes, signature: bytes) -> None:
         """PeerError unless a member that may be ``kind`` signed the statement with a key that is not revoked."""
+        self.signer_of(kind, statement, signature)
+
+    def signer_of(self, kind: str, statement: bytes, signature: bytes) -> Member:
+        """The member that signed the statement, as for :meth:`check_signature`."""
         identifier, content = signature[:IDENTIFIER_BYTES], signature[IDENTIFIER_BYTES:]
         found = self._known.get(identifier)
         if found is None:
@@ -121,6 +125,7 @@ class Identity:
         if len(content) != SIGNATURE_BYTES or not found.key.verifies(content, statement):
             raise PeerError("forged", f"its signature is not of {found.member.name!r}, or of other content")
         _check_standing(found, kind, "signed")
+        return found.member
 
     # ----
 

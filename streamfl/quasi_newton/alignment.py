@@ -70,7 +70,7 @@ class Alignment:
     @functools.cached_property
     def _blinded(self) -> list[tuple[bytes, str]]:
         """Each own entity behind its blinded point, in the order of the points."""
-        return sorted((self._multiply(_point_of(name, self._session)), name) for name in self._names)
+        return sorted((self._multiplied(_point_of(name, self._session)), name) for name in self._names)
 
     def blind_own(self) -> list[bytes]:
         """The first message: the abscissa of a P for each own entity, 32 bytes each, sorted."""
@@ -81,7 +81,13 @@ class Alignment:
 
         points: the other's first message. PeerError with reason oversized, malformed or repeated.
         """
-        return [self._multiply(point) for point in self._checked(points)]
+        multiplied = []
+        for abscissa in self._checked(points):
+            point = _point_with(abscissa)
+            if point is None:
+                raise PeerError("malformed", "no point of P-256 has this abscissa")
+            multiplied.append(self._multiplied(point))
+        return multiplied
 
     @property
     def names_in_order(self) -> list[str]:
@@ -120,13 +126,9 @@ class Alignment:
             raise PeerError("repeated", "a point is there twice")
         return points
 
-    def _multiply(self, point: bytes) -> bytes:
-        """The abscissa of the scalar times the point; either point with that abscissa will do."""
-        try:
-            public = ec.EllipticCurvePublicKey.from_encoded_point(CURVE, b"\x02" + point)
-        except ValueError:
-            raise PeerError("malformed", "no point of P-256 has this abscissa") from None
-        return self._scalar.exchange(ec.ECDH(), public)
+    def _multiplied(self, point: ec.EllipticCurvePublicKey) -> bytes:
+        """The abscissa of the scalar times the point."""
+        return self._scalar.exchange(ec.ECDH(), point)
 
 
 def keyed_hashes(names: Sequence[str], key: bytes, session: bytes) -> list[bytes]:
@@ -178,14 +180,19 @@ def _keyed_hash(name: str, key: bytes, session: bytes) -> bytes:
     return hmac.digest(key, _digest_of((session, name.encode())), "sha256")
 
 
-def _point_of(name: str, session: bytes) -> bytes:
-    """The abscissa of the point that a name stands for: nobody knows its logarithm, by any base."""
+def _point_of(name: str, session: bytes) -> ec.EllipticCurvePublicKey:
+    """The point that a name stands for: nobody knows its logarithm, by any base."""
     content = _digest_of((session, name.encode()))
     for attempt in range(TRIES):
-        abscissa = hashlib.sha256(content + attempt.to_bytes(4, "big")).digest()
-        try:
-            ec.EllipticCurvePublicKey.from_encoded_point(CURVE, b"\x02" + abscissa)
-        except ValueError:
-            continue
-        return abscissa
+        point = _point_with(hashlib.sha256(content + attempt.to_bytes(4, "big")).digest())
+        if point is not None:
+            return point
     raise AssertionError("a coin has fallen on the same side 256 times")
+
+
+def _point_with(abscissa: bytes) -> ec.EllipticCurvePublicKey | None:
+    """One of the two points with this abscissa, either will do; None if there is none."""
+    try:
+        return ec.EllipticCurvePublicKey.from_encoded_point(CURVE, b"\x02" + abscissa)
+    except ValueError:
+        return None

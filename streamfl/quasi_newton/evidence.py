@@ -8,6 +8,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.quasi_newton.bins import bin_numbers, lower_ends
+
 __all__ = ["Evidence", "fit_evidence"]
 
 Floats = NDArray[np.float64]
@@ -25,10 +27,7 @@ class Evidence:
 
     def bins(self, rows: Floats) -> NDArray[np.intp]:
         """The bin of each number, (rows, columns)."""
-        found = [np.searchsorted(edges, rows[:, column], side="right") for column, edges in enumerate(self.edges)]
-        numbers = np.column_stack(found)
-        last = np.array([len(edges) + 1 for edges in self.edges])
-        return np.asarray(np.where(np.isfinite(rows), numbers, last), dtype=np.intp)
+        return bin_numbers(rows, self.edges)
 
     def apply(self, rows: Floats) -> Floats:
         """Each number's weight, (rows, columns)."""
@@ -43,14 +42,14 @@ def fit_evidence(rows: Floats, labels: Floats, *, bins: int = 10, least: int = 5
 
     rows: (rows, columns); what is not finite has a bin of its own.
     labels: -1 and +1, (rows,).
-    bins: by quantiles, at most so many.
+    bins: of about equally many rows, at most so many.
     least: rows of each label that a bin has: with fewer, a model that is shown tells about them.
     """
     rows, ones = np.asarray(rows, dtype=np.float64), np.asarray(labels) > 0
     edges, values = [], []
     for column in rows.T:
         seen = np.isfinite(column)
-        cuts = np.unique(np.quantile(column[seen], np.arange(1, bins) / bins)) if seen.any() else np.zeros(0)
+        cuts = lower_ends(column[seen], bins, least)
         counts = _counts(column[seen], ones[seen], cuts)
         cuts, counts = _together(cuts, counts, least)
         missing = np.array([[(~ones[~seen]).sum(), ones[~seen].sum()]])

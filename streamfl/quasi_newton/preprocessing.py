@@ -11,6 +11,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.quasi_newton.bins import bin_numbers, lower_ends
+
 __all__ = ["METHODS", "Method", "Preprocessing", "fit_preprocessing"]
 
 Floats = NDArray[np.float64]
@@ -49,11 +51,7 @@ class Preprocessing:
 
     def bins(self, rows: Floats) -> NDArray[np.intp]:
         """Of "quantile-bins", the bin of each number, (rows, columns)."""
-        numbers = np.empty(rows.shape, dtype=np.intp)
-        for column, edges in enumerate(self.edges):
-            found = np.searchsorted(edges, rows[:, column], side="right")
-            numbers[:, column] = np.where(np.isfinite(rows[:, column]), found, len(edges) + 1)
-        return numbers
+        return bin_numbers(rows, self.edges)
 
     def _changed(self, rows: Floats) -> Floats:
         """Before mean and deviation are taken off."""
@@ -128,16 +126,11 @@ def _knots(column: Floats) -> Floats:
 
 
 def _bins(rows: Floats, present: list[Floats], bins: int, least: int) -> dict[str, object]:
-    edges, kept = [], []
-    for column, values in enumerate(present):
-        cuts = np.unique(np.quantile(values, np.arange(1, bins) / bins)) if len(values) else np.zeros(0)
-        # A lower end that is the smallest value would leave nothing beneath it.
-        cuts = cuts[cuts > values.min()] if len(values) else cuts
-        found = np.searchsorted(cuts, rows[:, column], side="right")
-        counts = np.bincount(np.where(np.isnan(rows[:, column]), len(cuts) + 1, found), minlength=len(cuts) + 2)
-        common = [number for number in range(len(cuts) + 2) if counts[number] >= least]
+    edges, kept = [lower_ends(values, bins, least) for values in present], []
+    for column, numbers in enumerate(bin_numbers(rows, edges).T):
+        counts = np.bincount(numbers, minlength=len(edges[column]) + 2)
+        common = [number for number in range(len(counts)) if counts[number] >= least]
         # The bins of a column add up to one: without the largest, what is left is independent.
         largest = max(common, key=lambda number: counts[number], default=None)
-        edges.append(cuts)
         kept.append([number for number in common if number != largest])
     return {"edges": edges, "kept": kept}

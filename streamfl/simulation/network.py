@@ -26,7 +26,7 @@ class NetworkBus(MemoryBus):
     """A memory bus; the topics in ``between`` are of a network.
 
     Their records can be read ``delay`` seconds after they were written, and are forgotten when their reader has committed: each has
-    one reader, and a long run would fill memory with them.
+    one reader, but those in ``logs``, and a long run would fill memory with them.
 
     clock: virtual seconds.
     overheard: told each message of the network, by whoever wants to show what is said there.
@@ -39,6 +39,7 @@ class NetworkBus(MemoryBus):
         self.delay = delay
         self._overheard = overheard
         self.between: set[str] = set()
+        self.logs: set[str] = set()
         self.traffic: dict[str, Traffic] = {}
         # When the oldest record that nobody could read yet can be read; an estimate from below.
         self._next = math.inf
@@ -74,7 +75,7 @@ class NetworkBus(MemoryBus):
 
     def read_until(self, place: TopicPartition, offset: int) -> None:
         """The reader of a place has committed: what stands before is not needed any more."""
-        if place[0] in self.between:
+        if place[0] in self.between and place[0] not in self.logs:
             self._log(*place).drop(offset)
 
 

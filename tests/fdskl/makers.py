@@ -30,7 +30,8 @@ def settings_of(party: str, parties: int, **sections: dict[str, Any]) -> FdsklSe
     }  # fmt: skip
     merged = {name: {**content, **sections.pop(name, {})} for name, content in small.items()}
     federation = {"name": "f", "parties": [f"p{number}" for number in range(parties)], **sections.pop("federation", {})}
-    labels = {} if party != federation.get("active", "p0") else {"labels": {"topic": "labels", "label": "y"}}
+    active = federation.get("active", "p0")
+    labels = {"labels": {"topic": "labels", "label": "y"}} if party in ([active] if isinstance(active, str) else active) else {}
     content = {
         "federation": federation,
         "role": {"kind": WORKER},

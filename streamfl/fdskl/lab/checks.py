@@ -100,8 +100,14 @@ def check_labels(bus: FaultyBus, chosen: FdsklScenario) -> None:
     """Every label that was written is counted once, and every whole block of them is one iteration."""
     if chosen.forgets:
         return
-    state = latest(bus, f"{chosen.name}.{chosen.active}.state")
-    written = Counter(bus.partition_of(entity.encode(), chosen.partitions) for entity in chosen.labels)
+    for place, party in enumerate(names := chosen.settings.federation.active_parties):
+        own = [entity for entity in chosen.labels if int(entity[1:]) % len(names) == place]
+        _check_labels_of(bus, chosen, party, own)
+
+
+def _check_labels_of(bus: FaultyBus, chosen: FdsklScenario, party: str, entities: list[str]) -> None:
+    state, several = latest(bus, f"{chosen.name}.{party}.state"), len(chosen.settings.federation.actives) > 1
+    written = Counter(bus.partition_of(entity.encode(), chosen.partitions) for entity in entities)
     for partition in range(chosen.partitions):
         counts = state.get((partition, b"labels"))
         labels, fresh = (0, 0) if counts is None else msgspec.msgpack.decode(counts)
@@ -110,6 +116,9 @@ def check_labels(bus: FaultyBus, chosen: FdsklScenario) -> None:
         require(as_written, f"partition {partition}: {labels} labels were learnt, {written[partition]} written")
         model = state.get((partition, b"model"))
         version, bandwidth = (0, 0.0) if model is None else [msgspec.msgpack.decode(model)[place] for place in (0, 5)]
+        if several and (turns := state.get((partition, b"turns"))) is not None:
+            # Of all iterations, the party's own.
+            version = msgspec.msgpack.decode(turns)[3]
         size = chosen.settings.learning.block_instances
         left = labels - version * size
         require(left == fresh, f"partition {partition}: {version} iterations of {size} in {labels} labels leave {fresh}")

@@ -151,7 +151,7 @@ class _Newton:
         self._inputs = inputs
         self._labels = labels
         self._learnt = learnt
-        self._loss = loss_named(learning.loss)
+        self._loss = loss_named(learning.loss, learning.positive_weight)
         self._size = learning.block_features
         self._most = learning.features_limit // self._size
         rows = min(max(learning.window, learning.block_instances), len(labels))
@@ -244,7 +244,7 @@ class _Sgd:
         self._inputs = inputs
         self._labels = labels
         self._learnt = learnt
-        self._loss = loss_named(learning.loss)
+        self._loss = loss_named(learning.loss, learning.positive_weight)
         self._size = learning.block_features
         self._most = learning.features_limit // self._size * self._size
         self._stored, self._scale = np.zeros(0), 1.0

@@ -6,18 +6,23 @@ from dataclasses import replace
 
 from streamfl.fdskl.lab.checks import check_outcome
 from streamfl.fdskl.lab.said import recorded
-from streamfl.fdskl.lab.scenario import LABELS, FdsklScenario, scenario
+from streamfl.fdskl.lab.scenario import LABELS, FdsklScenario, scenario, scenario_of_several
 from streamfl.seeding import rng_for
 from streamfl.simulation.faults.federation import Verdict, run
 from streamfl.simulation.faults.staying import GONE, Staying, of_a_process
 from streamfl.simulation.faults.systems import FaultSimulation
 
-__all__ = ["FAULTS", "simulate", "simulate_liveness"]
+__all__ = ["FAULTS", "simulate", "simulate_liveness", "simulate_several"]
 
 
 def simulate(seed: int, bus: str = "memory") -> Verdict:
     """Run the scenario of this seed on a bus, memory or sqlite, and check whatever must hold of it."""
     return _simulate(scenario(seed), bus)
+
+
+def simulate_several(seed: int, bus: str = "memory") -> Verdict:
+    """The same of several active parties."""
+    return _simulate(scenario_of_several(seed), bus)
 
 
 def simulate_liveness(seed: int, bus: str = "memory") -> Verdict:

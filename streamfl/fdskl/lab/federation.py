@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from streamfl.fdskl.active import ActivePartition
 from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.contributions import InputNoise
-from streamfl.fdskl.messages import Prediction
+from streamfl.fdskl.messages import TURN, Prediction
+from streamfl.fdskl.model import Expansion
 from streamfl.fdskl.worker import FdsklWorker
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.runtime.bus import Outgoing
@@ -28,7 +29,7 @@ __all__ = ["BETWEEN", "KernelFederation"]
 
 LABELS = "labels"
 # What parties say to one another.
-BETWEEN = ("incarnations", "rounds", "sums", "revisions")
+BETWEEN = ("incarnations", "rounds", "sums", "revisions", "turns")
 # Numbers that are computed at once where a model is evaluated.
 EVALUATED = 2**22
 
@@ -39,7 +40,7 @@ class KernelFederation:
     settings: of any member; what belongs to a single one is filled in here.
     inputs: by party, in the order of federation.parties, (entities, its columns).
     columns: by party, the names of its columns.
-    labels: (entities,).
+    labels: (entities,); of several active parties each is told its own ones.
     label_range: of the labels.
     delay: virtual seconds from a worker's turn to the next.
     network_delay: virtual seconds from one party to another.
@@ -70,18 +71,24 @@ class KernelFederation:
         section = EntityLabelsSection(topic=LABELS, format="msgpack", label="y", label_range=label_range)
         federation = settings.federation
         self.bus.between = {f"{federation.name}.{name}.{kind}" for name in federation.parties for kind in BETWEEN}
+        # Of several active parties, each of which reads all of it.
+        self.bus.logs.add(f"{federation.name}.turns")
+        self.bus.between |= self.bus.logs
         # A secret is made up here, so none is read.
         aggregation = settings.aggregation.model_copy(update={"secret_file": None})
         self.workers: dict[str, Worker] = {}
+        self._lives: dict[str, int] = {}
+        self._of_party: dict[str, FdsklSettings] = {}
         for name, names in zip(federation.parties, columns, strict=True):
             update = {
                 "role": RoleSection(kind=WORKER),
                 "party": PartySection(name=name),
                 "samples": EntitySamplesSection(topic=f"samples-{name}", format="msgpack", features=list(names)),
-                "labels": section if name == federation.active_party else None,
+                "labels": section.model_copy(update={"topic": f"{LABELS}-{name}"}) if name in federation.active_parties else None,
                 "aggregation": aggregation,
             }
-            self.workers[name] = self._start(settings.model_copy(update=update), name)
+            self._of_party[name] = settings.model_copy(update=update)
+            self.workers[name] = self._start(name)
 
     @property
     def roles(self) -> Mapping[str, FdsklWorker]:
@@ -89,12 +96,32 @@ class KernelFederation:
 
     @property
     def active(self) -> FdsklWorker:
+        """The active party's role, or the first one's."""
         return self.roles[self.settings.federation.active_party]
 
     @property
     def held(self) -> ActivePartition:
-        """What the active party holds of the one partition."""
+        """What it holds of the one partition."""
         return self.active.active_partition(0)
+
+    @property
+    def expansions(self) -> dict[str, Expansion]:
+        """By active party, its part of the model."""
+        return {name: self.roles[name].active_partition(0).model.snapshot() for name in self.settings.federation.active_parties}
+
+    @property
+    def learners(self) -> list[str]:
+        """By iteration, the active party that made it."""
+        names = self.settings.federation.active_parties
+        if len(names) == 1:
+            return names * self.held.model.version
+        said = (TURN.decode(record.value) for record in self.bus.read(f"{self.settings.federation.name}.turns"))
+        return [message.sender for message in said if message.learnt]
+
+    def learner_of(self, entity: int) -> str:
+        """The active party that knows the entity's label: they are dealt out in turn."""
+        names = self.settings.federation.active_parties
+        return names[entity % len(names)]
 
     @property
     def seconds(self) -> float:
@@ -113,8 +140,13 @@ class KernelFederation:
             )
 
     def write_labels(self, entities: Sequence[int]) -> None:
-        """Let the active party have the labels of these entities."""
-        self.bus.write([Outgoing(LABELS, str(one).encode(), self._encode({"y": float(self.labels[one])})) for one in entities])
+        """Let the active parties have the labels of these entities, each those that are its own."""
+        self.bus.write(
+            [
+                Outgoing(f"{LABELS}-{self.learner_of(one)}", str(one).encode(), self._encode({"y": float(self.labels[one])}))
+                for one in entities
+            ]
+        )
 
     def run(self, most_seconds: float = 1e9) -> None:
         """Go on until nothing moves and nothing is waited for, or for so many virtual seconds."""
@@ -163,7 +195,9 @@ class KernelFederation:
 
         absent: a party that knows none of them.
         """
-        expansion, count = self.held.model.snapshot(), len(inputs[0])
+        parts, count = list(self.expansions.values()), len(inputs[0])
+        # Each is 0 where another party has the coefficient.
+        expansion = replace(parts[0], alphas=np.sum([one.alphas for one in parts], axis=0))
         outputs = np.zeros(count)
         if not len(expansion.alphas):
             return outputs
@@ -175,11 +209,17 @@ class KernelFederation:
             outputs[part] = expansion.evaluate(np.sqrt(2.0) * np.cos(phases))
         return outputs
 
+    def restart(self, name: str) -> None:
+        """Another process takes the party up, from its changelog alone."""
+        self.workers[name].close()
+        self.workers[name] = self._start(name)
+
     def close(self) -> None:
         for worker in self.workers.values():
             worker.close()
 
-    def _start(self, settings: FdsklSettings, name: str) -> Worker:
+    def _start(self, name: str) -> Worker:
+        settings = self._of_party[name]
         kind = find_kind(WORKER)
         topics = kind.topics(settings)
         known = self.bus.describe([topic.name for topic in topics])
@@ -187,7 +227,8 @@ class KernelFederation:
         worker = build_worker(settings, self.bus, lambda: self.now, lambda: self.now, lambda seconds: None)
         role = cast(FdsklWorker, worker.role)
         # Others are to compute the same figures.
-        draws = rng_for(settings.federation.seed, "fdskl", "simulation", name)
+        life = self._lives[name] = self._lives.get(name, 0) + 1
+        draws = rng_for(settings.federation.seed, "fdskl", "simulation", name, *([str(life)] if life > 1 else []))
         own = replace(role.settings, secret=draws.bytes(32), entropy=lambda: draws.bytes(32))
         privacy = settings.privacy
         if privacy.input_norm is not None and privacy.input_noise is not None:

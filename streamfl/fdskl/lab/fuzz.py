@@ -22,6 +22,7 @@ from streamfl.fdskl.messages import (
     PHASES,
     REVISION,
     ROUND,
+    TURN,
     FeatureRange,
     PartialSum,
     Prediction,
@@ -51,7 +52,7 @@ STALE = 0.2
 GOES_ON = 10
 _encode = msgspec.msgpack.Encoder().encode
 
-# Both solvers, every topology, mask and width of numbers.
+# Both solvers, every topology, mask and width of numbers, and two active parties.
 FEDERATIONS: dict[str, dict[str, Any]] = {
     "fdskl-newton": {
         "samples": {"format": "json", "entity": "id", "features": ["t1", "t2", "t3"]},
@@ -71,7 +72,20 @@ FEDERATIONS: dict[str, dict[str, Any]] = {
         "learning": {"loss": "smooth-hinge", "kernel": "matern"},
         "aggregation": {"topology": "ring", "mask": "paper", "study": True},
     },
+    "fdskl-several": {
+        "active": [ACTIVE, OTHER],
+        "samples": {"format": "json", "features": "x", "dimension": 3},
+        "labels": {},
+        "learning": {"solver": "sgd"},
+        "aggregation": {"topology": "tree"},
+    },
 }
+
+
+def actives(federation: str) -> list[str]:
+    """The active parties' names."""
+    names: list[str] = FEDERATIONS[federation].get("active", [ACTIVE])
+    return names
 
 
 @cache
@@ -87,9 +101,9 @@ def settings(federation: str, name: str) -> FdsklSettings:
         "sweeps": 2,
         "cache_bytes": 10_000,
     }
-    labels = {"topic": "truths", "label": "y", **content["labels"]} if name == ACTIVE else None
+    labels = {"topic": "truths", "label": "y", **content["labels"]} if name in actives(federation) else None
     return FdsklSettings(
-        federation={"name": "plant", "seed": 3, "parties": list(PARTIES)},  # type: ignore[arg-type]
+        federation={"name": "plant", "seed": 3, "parties": list(PARTIES), "active": actives(federation)},  # type: ignore[arg-type]
         role={"kind": WORKER},  # type: ignore[arg-type]
         party={"name": name},  # type: ignore[arg-type]
         samples={"topic": "readings", **content["samples"]},  # type: ignore[arg-type]
@@ -152,7 +166,8 @@ def record(federation: str) -> list[Message]:
         for name, own in heard.items():
             # Some columns come anew, and one party's come late.
             own += [sample(federation, entity, number)] if name != PARTIES[-1] or number % 4 else []
-        heard[ACTIVE] += [label(federation, entity, number)] if number % 3 else []
+        knows = actives(federation)
+        heard[knows[number // 3 % len(knows)]] += [label(federation, entity, number)] if number % 3 else []
         for moment in range(12):
             for name, party in parties.items():
                 told, heard[name] = heard[name], []
@@ -161,8 +176,8 @@ def record(federation: str) -> list[Message]:
                 sends += receive_at_once(party.role, [], now)
                 for one in _sent(sends):
                     channel, _, to = one.channel.partition("/")
-                    if to:
-                        heard[to].append(Message(channel, one.key, one.value, one.partition or 0))
+                    for reader in knows if channel == "turns" else [to] if to else []:
+                        heard[reader].append(Message(channel, one.key, one.value, one.partition or 0))
                 found += [replace(one, channel=f"{name}/{one.channel}") for one in told]
                 found += [
                     Message(f"{name}/state", one.key, one.value, one.partition) for one in party.role.changed_state() if one.value
@@ -245,7 +260,8 @@ class FdsklTarget(RoleTarget):
     def knows(self, content: bytes) -> None:
         """A round was announced."""
         announced = ROUND.decode(content)
-        self.last = announced.incarnations[0], announced.number, identity_of(content, self.chosen.federation.name, 0)
+        root = PARTIES.index(announced.sender) if announced.sender in PARTIES else 0
+        self.last = announced.incarnations[root], announced.number, identity_of(content, self.chosen.federation.name, 0)
 
     def good_entity(self) -> str:
         """One that nobody has heard of."""
@@ -270,7 +286,7 @@ class FdsklTarget(RoleTarget):
             said: PartialSum = PARTIAL_SUM.decode(send.value)
             assert max(said.known, default=0) <= len(said.contributors) <= len(PARTIES)
         else:
-            codecs: dict[str, Any] = {"incarnations": INCARNATION, "revisions": REVISION}
+            codecs: dict[str, Any] = {"incarnations": INCARNATION, "revisions": REVISION, "turns": TURN}
             codecs[kind].decode(send.value)
 
     def finish(self) -> None:
@@ -343,11 +359,16 @@ def targets(random: Random) -> Mapping[str, Callable[[str], Target]]:
             return Decoder(name, recorded("fdskl-newton", who, kind), random, lambda message: codec.decode(message.value))
 
         make[f"decode fdskl {kind}"] = decoder
+    make["decode fdskl turns"] = lambda name: Decoder(
+        name, recorded("fdskl-several", ACTIVE, "turns"), random, lambda message: TURN.decode(message.value)
+    )
     for federation in FEDERATIONS:
         heard = {
             ACTIVE: ("samples", "labels", "incarnations", "sums", "revisions"),
             OTHER: ("samples", "incarnations", "rounds", "sums"),
         }
+        if len(actives(federation)) > 1:
+            heard = {ACTIVE: (*heard[ACTIVE], "rounds", "turns"), OTHER: (*heard[OTHER], "labels", "turns")}
         for name, target in ((ACTIVE, ActiveTarget), (OTHER, OtherTarget)):
             common: dict[str, Any] = {"random": random, "federation": federation, "member": name}
             make[f"{WORKER} {name} {federation}"] = partial(target, messages=recorded(federation, name, *heard[name]), **common)

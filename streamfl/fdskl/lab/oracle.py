@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, product
 from typing import Any
 
@@ -42,10 +42,24 @@ class Model:
 
 
 def models_of(bus: Bus, chosen: FdsklScenario) -> dict[int, dict[int, Model]]:
-    """By partition and version, the models that the active party remembered. Versions of one commit are the last of them."""
+    """By partition and version, the models that active parties remembered, those of which all have done so."""
+    found = [_models_of(bus, chosen, party) for party in chosen.settings.federation.active_parties]
+    return {
+        partition: {
+            version: replace(model, alphas=np.sum([own[partition][version].alphas for own in found], axis=0))
+            for version, model in first.items()
+            if all(version in own[partition] for own in found)
+        }
+        for partition, first in found[0].items()
+    }
+
+
+def _models_of(bus: Bus, chosen: FdsklScenario, party: str) -> dict[int, dict[int, Model]]:
+    """What one of them remembered. Versions of one commit are the last of them."""
     found: dict[int, dict[int, Model]] = {partition: {} for partition in range(chosen.partitions)}
+    size = chosen.settings.learning.block_features
     alphas: dict[int, dict[int, NDArray[np.float64]]] = {partition: {} for partition in range(chosen.partitions)}
-    records = sorted(bus.read(f"{chosen.name}.{chosen.active}.state"), key=lambda one: (one.partition, one.offset))
+    records = sorted(bus.read(f"{chosen.name}.{party}.state"), key=lambda one: (one.partition, one.offset))
     for (partition, _), group in groupby(records, key=lambda one: (one.partition, one.timestamp)):
         content = None
         for record in group:
@@ -58,9 +72,11 @@ def models_of(bus: Bus, chosen: FdsklScenario) -> dict[int, dict[int, Model]]:
             elif record.key == b"model":
                 content = record.value
         if content is not None:
-            version, first, _, scale, cursor, bandwidth, dropped = msgspec.msgpack.decode(content)
-            own = [alphas[partition][number] * scale for number in sorted(alphas[partition])]
-            together = np.concatenate(own) if own else np.zeros(0)
+            version, first, last, scale, cursor, bandwidth, dropped = msgspec.msgpack.decode(content)
+            # 0 where another party has the coefficient.
+            together = np.zeros(last - first)
+            for number, own in alphas[partition].items():
+                together[number * size - first : (number + 1) * size - first] = own * scale
             found[partition][version] = Model(version, first, cursor, bandwidth, dropped, together)
     return found
 

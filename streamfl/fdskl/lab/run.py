@@ -36,8 +36,9 @@ class KernelOutcome:
     final: on the test entities. absent: as final, when the party of this name knows none of them. progressive: of the last
     prediction of each entity that came before it was learnt from, None in epochs. history: on the test entities, over virtual time.
     iterations: of learning. features, features_dropped: that are kept, and that gave way. traffic: by kind, messages between
-    parties and their bytes. abandoned: rounds given up, by reason. forgotten: of the active party, by reason. parties: by name.
-    bandwidth: of the kernel, None before it is known. trace: arrays by name, if they were asked for.
+    parties and their bytes. abandoned: rounds given up, by reason. forgotten: of active parties, by reason. parties: by name.
+    bandwidth: of the kernel, None before it is known. trace: arrays by name, if they were asked for. regret: summed loss of the
+    progressive predictions, less that of the better in hindsight of the model at the end and the best constant; None in epochs.
     """
 
     settings: FdsklSettings
@@ -47,6 +48,7 @@ class KernelOutcome:
     final: VerticalFigures
     absent: dict[str, VerticalFigures]
     progressive: VerticalFigures | None
+    regret: float | None
     history: list[VerticalFigures]
     iterations: int
     features: int
@@ -69,8 +71,9 @@ class KernelOutcome:
             **_measures(self.final),
             "absent": {name: _measures(figures) for name, figures in self.absent.items()},
             "progressive": None if self.progressive is None else _measures(self.progressive),
+            "regret": self.regret,
             "virtual_seconds": self.seconds,
-            "active": federation.active_party,
+            "active": federation.active_party if len(federation.actives) == 1 else federation.active_parties,
             "iterations": self.iterations,
             "features": self.features,
             "features_dropped": self.features_dropped,
@@ -127,10 +130,10 @@ def run_kernel(
         history = [look()]
         size = settings.learning.block_instances
         if epochs is None:
-            shown = np.arange(count)
-            steps = _one_pass(federation, count, size, label_delay)
+            shown = by_learner(federation, np.arange(count)[np.newaxis], size)
+            steps = _one_pass(federation, count, size * len(shown), label_delay)
         else:
-            shown = shown_order(epoch_orders(settings.federation.seed, count, epochs), size)
+            shown = by_learner(federation, epoch_orders(settings.federation.seed, count, epochs), size)
             steps = _in_epochs(federation, shown, count, size)
         for share in steps:
             if share * LOOKS >= len(history):
@@ -143,9 +146,12 @@ def run_kernel(
                 "learning.regularisation"
             )
         history.append(final)
-        names, active = settings.federation.parties, settings.federation.active_party
+        names, actives = settings.federation.parties, settings.federation.active_parties
         model = federation.held.model
-        iterations = int(federation.figure(active, "iterations"))
+
+        def figure(name: str) -> int:
+            return sum(int(federation.figure(active, name)) for active in actives)
+
         return KernelOutcome(
             settings=settings,
             entities=count,
@@ -154,18 +160,19 @@ def run_kernel(
             final=final,
             absent={name: look(name) for name in names} if len(names) > 1 else {},
             progressive=_progressive(federation, labels, loss) if epochs is None else None,
+            regret=_regret(federation, inputs, labels, loss) if epochs is None else None,
             history=history,
-            iterations=iterations,
+            iterations=figure("iterations"),
             features=model.kept,
             features_dropped=model.dropped,
-            rounds=int(federation.figure(active, "rounds_announced")),
+            rounds=figure("rounds_announced"),
             traffic={kind: asdict(federation.traffic(kind)) for kind in BETWEEN},
-            abandoned=_by_reason(federation, active, "abandoned_rounds"),
-            forgotten=_by_reason(federation, active, "forgotten_forecasts"),
-            rows_dropped=int(federation.figure(active, "rows_dropped")),
+            abandoned=_by_reason(federation, "abandoned_rounds"),
+            forgotten=_by_reason(federation, "forgotten_forecasts"),
+            rows_dropped=figure("rows_dropped"),
             parties={name: _party_figures(federation, name) for name in names},
             bandwidth=model.bandwidth,
-            trace=trace_of(federation, table, shown, iterations) if trace else {},
+            trace=trace_of(federation, table, shown) if trace else {},
         )
 
 
@@ -199,11 +206,23 @@ def shown_order(orders: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     return shown
 
 
-def _in_epochs(federation: KernelFederation, shown: NDArray[np.int64], count: int, size: int) -> Iterator[float]:
+def by_learner(federation: KernelFederation, orders: NDArray[np.int64], size: int) -> dict[str, NDArray[np.int64]]:
+    """By active party, the entities whose labels it gets, in order. orders: (passes, entities) of all together."""
+    found = {}
+    for place, name in enumerate(names := federation.settings.federation.active_parties):
+        own = [order[order % len(names) == place] for order in orders]
+        found[name] = shown_order(np.array(own), size)
+    return found
+
+
+def _in_epochs(
+    federation: KernelFederation, shown: dict[str, NDArray[np.int64]], count: int, size: int
+) -> Iterator[float]:
     federation.write_samples(range(count))
     federation.run()
-    for begin in range(0, len(shown), size):
-        entities = shown[begin : begin + size].tolist()
+    most = max(len(own) for own in shown.values())
+    for begin in range(0, most, size):
+        entities = np.concatenate([own[begin : begin + size] for own in shown.values()]).tolist()
         federation.write_labels(entities)
         federation.run()
         # Its label came when the window had let it go, so its columns are waited for.
@@ -212,7 +231,7 @@ def _in_epochs(federation: KernelFederation, shown: NDArray[np.int64], count: in
         if gone:
             federation.write_samples(gone)
             federation.run()
-        yield min(1.0, (begin + size) / len(shown))
+        yield min(1.0, (begin + size) / most)
 
 
 def _one_pass(federation: KernelFederation, count: int, size: int, label_delay: int) -> Iterator[float]:
@@ -237,7 +256,7 @@ def _adapted(settings: FdsklSettings, entities: int, epochs: int | None) -> Fdsk
     if epochs is None:
         return settings
     learning, alignment = settings.learning, settings.alignment
-    size = min(learning.block_instances, entities)
+    size = min(learning.block_instances, max(1, entities // len(settings.federation.actives)))
     # An sgd iteration looks at its own labels only: with a longer window nothing has to be shown twice.
     window = max(learning.window, entities) if learning.solver == "sgd" else learning.window
     kept = {"limit": max(alignment.limit, entities), "expiry_seconds": FOR_EVER}
@@ -253,9 +272,15 @@ def _measures(figures: VerticalFigures) -> dict[str, float | None]:
     return {name: value for name, value in asdict(figures).items() if name != "seconds"}
 
 
-def _by_reason(federation: KernelFederation, party: str, figure: str) -> dict[str, int]:
-    measured = federation.workers[party].measure()
-    return {dict(one.labels)["reason"]: int(one.value) for one in measured if one.name == figure}
+def _by_reason(federation: KernelFederation, figure: str) -> dict[str, int]:
+    """Of all active parties."""
+    found: dict[str, int] = {}
+    for party in federation.settings.federation.active_parties:
+        for one in federation.workers[party].measure():
+            if one.name == figure:
+                reason = dict(one.labels)["reason"]
+                found[reason] = found.get(reason, 0) + int(one.value)
+    return found
 
 
 def _party_figures(federation: KernelFederation, name: str) -> dict[str, int]:
@@ -263,8 +288,26 @@ def _party_figures(federation: KernelFederation, name: str) -> dict[str, int]:
     return {figure: int(federation.figure(name, figure)) for figure in figures}
 
 
+def _last_predictions(federation: KernelFederation) -> tuple[list[int], NDArray[np.float64]]:
+    """Entities that got predictions, and f of the last one of each."""
+    last = {int(one.entity): one.score for one in federation.predictions()}
+    return list(last), np.array(list(last.values()), np.float64)
+
+
 def _progressive(federation: KernelFederation, labels: NDArray[np.float64], loss: str) -> VerticalFigures:
     """Of each entity's last prediction; entities that got none are left out."""
-    last = {int(one.entity): one.score for one in federation.predictions()}
-    own = labels[list(last)] if last else labels[:0]
-    return figures_of(np.array(list(last.values()), np.float64), own, loss, federation.seconds)
+    entities, outputs = _last_predictions(federation)
+    return figures_of(outputs, labels[entities], loss, federation.seconds)
+
+
+def _regret(
+    federation: KernelFederation, inputs: Sequence[NDArray[np.float64]], labels: NDArray[np.float64], loss: str
+) -> float:
+    """sum_t L(f_t(x_t), y_t) less the smaller of sum_t L(f_T(x_t), y_t) and min over c of sum_t L(c, y_t)."""
+    entities, outputs = _last_predictions(federation)
+    chosen = loss_named(loss)
+    known = 2 * labels[entities] - 1 if chosen.classifies else labels[entities]
+    final = federation.evaluate([own[entities] for own in inputs])
+    best = float(chosen.value(final, known).sum())
+    constant = chosen.of_constant(len(known), float(known.sum()), float(np.square(known).sum()))
+    return float(chosen.value(outputs, known).sum()) - min(best, constant)

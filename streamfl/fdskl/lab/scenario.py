@@ -23,14 +23,14 @@ from streamfl.simulation.faults.federation import Reading, topics_of
 from streamfl.simulation.faults.said import require
 from streamfl.simulation.faults.staying import Staying, with_a_process_left
 
-__all__ = ["FOR_EVER", "LABELS", "FdsklScenario", "scenario"]
+__all__ = ["FOR_EVER", "LABELS", "FdsklScenario", "labels_of", "scenario", "scenario_of_several"]
 
 LABELS = "labels"
 # Longer than any run.
 FOR_EVER = 1e6
 LAST_ENTITIES = 3
 # What parties say to one another.
-BETWEEN = ("incarnations", "rounds", "sums", "revisions")
+BETWEEN = ("incarnations", "rounds", "sums", "revisions", "turns")
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ class FdsklScenario:
         samples = EntitySamplesSection(
             topic=f"samples-{party}", format="msgpack", features="x", dimension=self.dimensions[party]
         )
-        labels = EntityLabelsSection(topic=LABELS, format="msgpack", label="y") if party == self.active else None
+        actives = self.settings.federation.active_parties
+        labels = EntityLabelsSection(topic=labels_of(self, party), format="msgpack", label="y") if party in actives else None
         update = {"role": RoleSection(kind=WORKER), "party": PartySection(name=party), "samples": samples, "labels": labels}
         return self.settings.model_copy(update=update)
 
@@ -140,14 +141,17 @@ class FdsklScenario:
             counted = {one.name: int(one.value) for one in role.measure() if one.value}
             self.said.abandoned |= "abandoned_rounds" in counted
             self.said.announced |= "rounds_announced" in counted
-        most = settings.aggregation.rounds_in_flight
+        most, actives = settings.aggregation.rounds_in_flight, len(settings.federation.actives)
+        several = 2 * actives if actives > 1 else 1
         for partition, task in role._tasks.items():
-            require(len(task.sums.pending) <= 4 * most, f"{role.settings.name}: {len(task.sums.pending)} rounds under way")
+            pending = len(task.sums.pending)
+            require(pending <= 4 * most * several, f"{role.settings.name}: {pending} rounds under way")
             require(len(task.columns) <= settings.alignment.limit, f"{role.settings.name}: {len(task.columns)} entities")
             if role.active is None:
                 continue
             active = role.active_partition(partition)
-            require(len(active.rounds) <= most, f"{len(active.rounds)} rounds were announced and are not over, {most} may be")
+            may = most if actives == 1 else 2 * most
+            require(len(active.rounds) <= may, f"{len(active.rounds)} rounds were announced and are not over, {may} may be")
             limit = max(settings.learning.window, settings.learning.block_instances)
             require(len(active.labelled) <= limit, f"{len(active.labelled)} labelled entities are kept, {limit} may be")
             require(active.model.kept <= settings.learning.features_limit, f"{active.model.kept} features are kept")
@@ -172,6 +176,46 @@ class FdsklScenario:
         topic, count = f"samples-{self.active}", self.partitions
         seen = {entity for party, entity in self.columns if party == self.active}
         return {entity for entity in seen if not self.is_hidden(topic, bus.partition_of(entity.encode(), count))}
+
+
+def labels_of(chosen: FdsklScenario, party: str) -> str:
+    """The topic of an active party's labels."""
+    return LABELS if party == chosen.active else f"{LABELS}-{party}"
+
+
+def scenario_of_several(seed: int) -> FdsklScenario:
+    """As the scenario of this seed, with two active parties or more, where everybody sees everything, once, and is waited for."""
+    chosen, draws = scenario(seed), rng_for(seed, "simulation", "several active parties")
+    names = [str(name) for name in draws.permutation(list(chosen.parties))][: int(draws.integers(2, len(chosen.parties) + 1))]
+    given = chosen.settings
+
+    def changed(section: Any, **update: Any) -> Any:
+        return section.model_copy(update=update)
+
+    settings = changed(
+        given,
+        federation=changed(given.federation, active=names),
+        bus=changed(given.bus, processing_guarantee="exactly_once"),
+        learning=changed(given.learning, solver="sgd", bandwidth=2.0, window=500),
+        aggregation=changed(given.aggregation, mask="one-time"),
+        alignment=changed(given.alignment, reply_seconds=FOR_EVER, expiry_seconds=FOR_EVER),
+        standardisation=changed(given.standardisation, columns=False),
+    )
+    data = _data(draws, settings, chosen.dimensions, int(draws.integers(12, 25)), chosen.faulty_seconds, True)
+    chosen = replace(chosen, settings=settings, labels=data.labels, columns=data.columns, synchronous=True, said=Said())
+
+    def dealt(reading: Reading) -> Reading:
+        if reading.topic != LABELS:
+            return reading
+        return replace(reading, topic=labels_of(chosen, names[int(reading.client[1:]) % len(names)]))
+
+    readings = [dealt(one) for one in data.readings]
+    topics = [*(f"samples-{name}" for name in chosen.parties), *(labels_of(chosen, name) for name in names)]
+    return replace(
+        chosen,
+        readings=tuple(tuple(sorted((one for one in readings if one.topic == topic), key=lambda one: one.at)) for topic in topics),
+        last=tuple(dealt(one) for one in data.last),
+    )
 
 
 def scenario(seed: int) -> FdsklScenario:

@@ -31,7 +31,9 @@ from streamfl.simulation.vertical import DealtTable, VerticalTable, checked_opti
 
 __all__ = ["kernel_rows", "run_with_bar", "simulate"]
 
-ActiveOption = Annotated[str | None, typer.Option(help="The party that knows the labels; left out: federation.active.")]
+ActiveOption = Annotated[
+    str | None, typer.Option(help="The party that knows the labels, or several with commas; left out: federation.active.")
+]
 
 
 class _Members(FdsklSettings):
@@ -116,6 +118,8 @@ def kernel_rows(outcome: KernelOutcome) -> list[tuple[str, str]]:
             *((f"test entities, {name} absent", figures) for name, figures in summary["absent"].items()),
         )
     )
+    if outcome.regret is not None:
+        rows.append(("Regret an entity", f"{outcome.regret / outcome.entities:.4f}"))
     bandwidth = "not known yet" if outcome.bandwidth is None else f"{outcome.bandwidth:.4g}"
     rows += [
         ("Iterations", f"{outcome.iterations:,}"),
@@ -152,7 +156,7 @@ def _read(config: Path, label: str, active: str | None, seed: int | None) -> Fds
     """The settings of ``config``, whichever member's they are, checked as the active party's."""
     own: dict[str, Any] = {} if seed is None else {"seed": seed}
     if active is not None:
-        own["active"] = active
+        own["active"] = active.split(",") if "," in active else active
     members = load_settings(config, _Members, {"federation": own, "bus": {"url": "memory://"}})
     # What a member needs for itself comes from the data here; what all share is checked as it is for ``run``.
     sections: dict[str, Any] = {

@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from wrong_messages import check_found, trusts_the_sender
+from wrong_messages import check_found
 
+from streamfl.fdskl import sums
 from streamfl.fdskl.active import ActivePartition
 from streamfl.fdskl.lab import fuzz
-from streamfl.fdskl.messages import PartialSum
+from streamfl.fdskl.messages import PartialSum, Round
 from streamfl.fdskl.pending_sums import PendingSum, PendingSums
-from streamfl.fdskl.sums import Sums
 from streamfl.fdskl.worker import FdsklWorker
+from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.role import PeerError, Rejection, StateChange
 from streamfl.testing.fuzz.member import NOW
 
@@ -35,6 +36,10 @@ def test_the_corpus_is_of_this_release(federation: str, name: str) -> None:
         taken.restore(StateChange("state", one.partition, one.key or b"", one.value))
 
 
+def _asked_by_whoever_says_so(message: Round, settings: WorkerSettings) -> int:
+    return settings.root
+
+
 def _adds_whatever_came(self: PendingSums, pending: PendingSum, party: int, message: PartialSum, size: int, dtype: Any) -> bool:
     values = np.frombuffer(message.values, dtype)
     pending.stage(message.stage).add(values, np.frombuffer(message.known, np.uint8), message.contributors)
@@ -47,7 +52,7 @@ def _restores_unchecked(self: FdsklWorker, change: StateChange) -> None:
 
 
 MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
-    "a party trusts the active one": (Sums, "_check_round", trusts_the_sender, "fdskl-worker pump"),
+    "a party trusts the active one": (sums, "asked_by", _asked_by_whoever_says_so, "fdskl-worker pump"),
     "the active party passes over labels": (ActivePartition, "take_label", lambda *given: None, "fdskl-worker press"),
     "a party adds whatever came": (PendingSums, "add", _adds_whatever_came, "fdskl-worker press"),
     "a party's state is not checked": (FdsklWorker, "restore", _restores_unchecked, "restore fdskl-worker"),

@@ -10,7 +10,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import pytest
 from broker import Broker
 from identities import Keys
 
-from streamfl.fdskl.messages import PARTIAL_SUM, ROUND, PartialSum, Round
+from streamfl.fdskl.messages import PARTIAL_SUM, ROUND, TURN, PartialSum, Round, Turn
 from streamfl.runtime.bus import Bus, Outgoing, connect
 
 pytestmark = pytest.mark.broker
@@ -61,15 +61,15 @@ first_entities = 20
 """
 LABELS = """
 [labels]
-topic = "{name}-results"
+topic = "{labels}"
 label = "outcome"
 """
 
 
 class Federation:
-    """Its members' settings, keys and processes."""
+    """Its members' settings, keys and processes. active: who has labels, the first topic of them without a name of its own."""
 
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, folder: Path, url: str, active: Sequence[str] = PARTIES[:1]) -> None:
         self.name = f"kernel-{uuid.uuid4().hex[:8]}"
         self.url = url
         self._folder = folder
@@ -78,10 +78,19 @@ class Federation:
         for party in PARTIES:
             keys.add(party, "fdskl-worker", speaks_for=(party,))
         for party in PARTIES:
-            text = CONFIGURATION + (LABELS if party == PARTIES[0] else "")
-            (folder / f"{party}.toml").write_text(text.format(name=self.name, url=url, party=party, folder=folder))
+            text = (CONFIGURATION + (LABELS if party in active else "")).format(
+                name=self.name, url=url, party=party, folder=folder, labels=self.labels_of(party)
+            )
+            if len(active) > 1:
+                text = text.replace("[identity]", f"active = {json.dumps(list(active))}\n[identity]")
+                text = text.replace("block_instances = 40", 'solver = "sgd"\nstep = 10.0\nbandwidth = 2.0\nblock_instances = 20')
+            (folder / f"{party}.toml").write_text(text)
         for party in PARTIES:
             self._call("topics", str(folder / f"{party}.toml"), "--create-inputs", "--partitions", str(PARTITIONS))
+
+    def labels_of(self, party: str) -> str:
+        """The topic of an active party's labels."""
+        return f"{self.name}-results" + ("" if party == PARTIES[0] else f"-{party}")
 
     def start(self, party: str) -> subprocess.Popen[bytes]:
         with (self._folder / f"{party}.log").open("ab") as log:
@@ -199,10 +208,59 @@ def test_who_is_killed_or_stands_still_costs_rounds_and_nothing_else(federation:
         assert np.mean(right) > 0.75
 
 
-def counted(bus: Bus, federation: Federation) -> int:
-    """Labels that the active party remembers to have taken, of all partitions."""
+def test_two_active_parties_with_keys_take_turns(tmp_path: Path, broker: Broker) -> None:
+    """Protects several active parties on a real cluster: one is killed, and every turn is signed, taken once and in one order."""
+    made, entities, size = Federation(tmp_path, broker.url, ("bank", "shop")), 480, 20
+    generator = np.random.default_rng(3)
+    with closing(connect(made.url, {})) as bus:
+        try:
+            _, victim, _ = (made.start(party) for party in PARTIES)
+            for party in PARTIES:
+                names = (f"{party}-0", f"{party}-1")
+                rows = [dict(zip(names, row, strict=True)) for row in generator.normal(size=(entities, 2)).tolist()]
+                topic = f"{made.name}-{party}"
+                bus.write([Outgoing(topic, b"%d" % number, json.dumps(row).encode()) for number, row in enumerate(rows)])
+            made.wait(lambda: len(made.predictions(bus)), entities, "entities predicted")
+
+            def write_labels(numbers: range) -> None:
+                for number in numbers:
+                    content = json.dumps({"outcome": number % 3 % 2}).encode()
+                    bus.write([Outgoing(made.labels_of(("bank", "shop")[number % 2]), b"%d" % number, content)])
+
+            write_labels(range(entities // 2))
+            made.wait(lambda: len(learnt(bus, made)), 4, "iterations of learning")
+            victim.kill()
+            write_labels(range(entities // 2, entities))
+            made.start("shop")
+            made.wait(lambda: counted(bus, made, "bank") + counted(bus, made, "shop"), entities, "labels counted")
+            # In each partition of each party fewer labels than an iteration's are left.
+            made.wait(lambda: len(learnt(bus, made)) * size, entities - 4 * (size - 1), "labels learnt from")
+            assert made.stop() == [0] * 3
+        finally:
+            made.stop()
+        turns = learnt(bus, made)
+        assert {message.sender for _, message in turns} == {"bank", "shop"}
+        assert all(message.signature for _, message in turns)
+        for partition in range(PARTITIONS):
+            own = [message for place, message in turns if place == partition]
+            assert [message.model for message in own] == list(range(len(own)))
+            assert len({(message.sender, message.number) for message in own}) == len(own)
+        for party in PARTIES:
+            assert not list(bus.read(f"{made.name}.{party}.dead-letters")), party
+        assert Counter(one["entity"] for one in made.predictions(bus)) == {str(entity): 1 for entity in range(entities)}
+
+
+def learnt(bus: Bus, federation: Federation) -> list[tuple[int, Turn]]:
+    """By partition, iterations that several active parties have made, in the log's order."""
+    records = bus.read(f"{federation.name}.turns")
+    said = [(record.partition, TURN.decode(record.value)) for record in records]
+    return [(partition, message) for partition, message in said if message.learnt]
+
+
+def counted(bus: Bus, federation: Federation, party: str = "bank") -> int:
+    """Labels that an active party remembers to have taken, of all partitions."""
     latest: dict[int, int] = {}
-    for record in bus.read(f"{federation.name}.bank.state"):
+    for record in bus.read(f"{federation.name}.{party}.state"):
         if record.key == b"labels" and record.value is not None:
             latest[record.partition] = msgspec.msgpack.decode(record.value)[0]
     return sum(latest.values())
@@ -227,7 +285,8 @@ def check_rounds(bus: Bus, federation: Federation) -> None:
     assert set(rounds.values()) == {1}
     answers: Counter[tuple[int, str, bytes]] = Counter()
     contents: Counter[bytes] = Counter()
-    for receiver in PARTIES:
+    # The last party of the tree is a leaf, and has no such topic.
+    for receiver in PARTIES[:-1]:
         for record in bus.read(f"{federation.name}.{receiver}.sums"):
             part: PartialSum = PARTIAL_SUM.decode(record.value)
             answers[record.partition, part.sender, part.round] += 1

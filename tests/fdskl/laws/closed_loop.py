@@ -9,7 +9,7 @@ import msgspec
 from fdskl.makers import lives, make_worker
 
 from streamfl.fdskl.config import WORKER, FdsklSettings
-from streamfl.fdskl.messages import Prediction
+from streamfl.fdskl.messages import TURN, Prediction, Turn
 from streamfl.fdskl.roles import ROLES
 from streamfl.fdskl.worker import FdsklWorker
 from streamfl.records.labels import Label
@@ -45,6 +45,8 @@ class ClosedLoop:
         self.members: list[Member] = []
         self.predictions: list[Prediction] = []
         self.turn: Member | None = None
+        # Of several active parties, who asked for a turn and who has learnt, in the log's order.
+        self.log: list[Turn] = []
         for number, own in enumerate(settings):
             inputs = ROLES[WORKER].channels(own).inputs
             role = make_worker(own)
@@ -62,9 +64,9 @@ class ClosedLoop:
             record = Record("samples", 0, 0, entity.encode(), b"", (), self.now)
             member.unread.append(("samples", Received("samples", sample, record)))
 
-    def write_label(self, entity: str, label: float) -> None:
+    def write_label(self, entity: str, label: float, to: int = 0) -> None:
         record = Record("labels", 0, 0, entity.encode(), b"", (), self.now)
-        self.members[0].unread.append(("labels", Received("labels", Label(entity, entity, label), record)))
+        self.members[to].unread.append(("labels", Received("labels", Label(entity, entity, label), record)))
 
     def step(self, number: int, most: int, lost: bool = False) -> bool:
         """A party takes so many messages, or a tick. lost: it ends before that is committed. Returns whether anything came."""
@@ -124,6 +126,12 @@ class ClosedLoop:
     def _deliver(self, send: Send) -> None:
         if send.channel == "predictions":
             self.predictions.append(msgspec.json.decode(send.value, type=Prediction))
+            return
+        if send.channel == "turns":
+            self.log.append(TURN.decode(send.value))
+            for member in self.members:
+                if "turns" in member.decode:
+                    member.unread.append(("turns", Record("turns", 0, 0, send.key, send.value, (), self.now)))
             return
         kind, _, name = send.channel.partition("/")
         to = next(one for one in self.members if one.settings.own_party == name)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from streamfl.fdskl import masks
 from streamfl.fdskl.config import FdsklSettings
+from streamfl.fdskl.iteration import SgdIteration
 from streamfl.fdskl.masks import mask_key
 
 ENTITIES = [f"e{number}" for number in range(9)]
@@ -112,3 +113,27 @@ def test_masks_are_seen_by_this_test() -> None:
     assert all(len(member.masks) > 4 for member in loop.members)
     outputs = loop.active.active_partition(0).model.snapshot().alphas
     assert np.abs(outputs).max() > 0
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_iteration_whose_entity_comes_anew_begins_without_it(restarts: bool) -> None:
+    """Protects the law of restoring where own columns come anew while they are learnt from: the label was of what they were."""
+    loop = ClosedLoop(federation("sgd-ring", 2))
+    for number, entity in enumerate(ENTITIES[:3]):
+        loop.write_sample(entity, 0.3 * number)
+    loop.settle()
+    for entity in ENTITIES[:3]:
+        loop.write_label(entity, 1.0)
+    loop.step(0, 3)
+    active = loop.active.active_partition(0)
+    assert active.rounds.busy
+    assert active.model.version == 0
+    loop.write_sample(ENTITIES[0], 9.0)
+    loop.step(0, 1)
+    if restarts:
+        loop.restart(0)
+    begun = loop.active.active_partition(0)._iteration
+    assert isinstance(begun, SgdIteration)
+    assert [entity in begun for entity in ENTITIES[:3]] == [False, True, True]
+    loop.settle()
+    assert loop.active.active_partition(0).model.version == 1

@@ -124,5 +124,6 @@ def _largest_sum(subject: Subject, records: Sequence[tuple[str, Record]]) -> int
     role, now = subject.make(), 1000.0
     role.open(0)
     batch = [Received(channel, subject.decode[channel](record), record) for channel, record in records]
-    replies = [*role.receive(batch, now), *role.receive([], now + 11.0)]
+    # Mean and deviation are fixed when columns have been waited for, and answers follow.
+    replies = [*role.receive(batch, now), *role.receive([], now + 11.0), *role.receive([], now + 12.0)]
     return max((len(one.value) for one in replies if isinstance(one, Send) and one.channel == "sums/p0"), default=0)

@@ -24,12 +24,14 @@ from streamfl.fdskl.messages import (
     PHASES,
     REVISION,
     ROUND,
+    TURN,
     FeatureRange,
     Incarnation,
     PartialSum,
     Prediction,
     Revision,
     Round,
+    Turn,
     identity_of,
 )
 from streamfl.fdskl.roles import ROLES
@@ -162,6 +164,45 @@ def passive_traffic(draw: st.DrawFn, settings: FdsklSettings) -> Traffic:
     return Traffic(batches, partitions=[0, 1])
 
 
+class Log:
+    """Turns of the subject, p0, and of p1, which a test plays, in one partition and in the order in which both read them."""
+
+    def __init__(self, others: Others) -> None:
+        self._others = others
+        self.said: list[Turn] = []
+        self._read = 0
+        self.fingerprint = 0
+        if len(others.settings.federation.actives) > 1:
+            active = make_worker(others.settings).active
+            assert active is not None
+            self.fingerprint = active.fingerprint
+
+    def next(self, says: bool, now: float) -> list[Received]:
+        """What the subject reads next. says: whether p1 first says what it can say."""
+        if says:
+            self._say()
+        if self._read == len(self.said):
+            return []
+        message = self.said[self._read]
+        self._read += 1
+        return [arrived("turns", self._others.partition, message, TURN.encode(message), now)]
+
+    def _say(self) -> None:
+        queue: list[tuple[str, int]] = []
+        for message in self.said:
+            if message.learnt:
+                queue.pop(0)
+            else:
+                queue.append((message.sender, message.number))
+        own = sum(message.sender == "p1" and not message.learnt for message in self.said)
+        ended = sum(message.learnt for message in self.said)
+        if own and queue[:1] == [("p1", own)]:
+            first = max(0, (ended + 1) * 2 - 6)
+            self.said.append(Turn(VERSION, self.fingerprint, "p1", own, True, ended, first, 1.0, 0.999))
+        elif not any(sender == "p1" for sender, _ in queue):
+            self.said.append(Turn(VERSION, self.fingerprint, "p1", own + 1, False, 0, 0, 1.0, 1.0))
+
+
 @st.composite
 def active_traffic(draw: st.DrawFn, settings: FdsklSettings) -> Traffic:
     """Samples, labels, revisions and lives of others; sums for whatever rounds were announced in an earlier batch."""
@@ -173,6 +214,8 @@ def active_traffic(draw: st.DrawFn, settings: FdsklSettings) -> Traffic:
     now, revisions = BEGIN, 0
     batches: list[tuple[float, list[Received]]] = []
     asked: list[list[tuple[Round, bytes]]] = [[], []]
+    several = len(settings.federation.actives) > 1
+    logs = [Log(others) for others in played]
     for place in range(draw(st.integers(1, 7))):
         batch, known = [], len(batches)
         if not place and draw(st.integers(0, 3)):
@@ -197,6 +240,8 @@ def active_traffic(draw: st.DrawFn, settings: FdsklSettings) -> Traffic:
                 entity = draw(st.sampled_from(ENTITIES))
                 message = Revision(VERSION, others.fingerprint, "p1", EPOCH, revisions, entity)
                 batch.append(arrived("revisions", partition_of(entity), message, REVISION.encode(message), now))
+            elif several and what == "sum" and draw(st.integers(0, 2)) == 0:
+                batch += logs[others.partition].next(draw(st.booleans()), now)
             elif asked[others.partition]:
                 announced, content = draw(st.sampled_from(asked[others.partition][-3:]))
                 batch.append(others.sum_of(1, announced, content, now, wrong=draw(st.integers(0, 7)) == 0))
@@ -208,6 +253,9 @@ def active_traffic(draw: st.DrawFn, settings: FdsklSettings) -> Traffic:
                 if isinstance(one, Send) and one.channel == "rounds/p1":
                     assert one.partition is not None
                     asked[one.partition].append((ROUND.decode(one.value), one.value))
+                elif isinstance(one, Send) and one.channel == "turns":
+                    assert one.partition is not None
+                    logs[one.partition].said.append(TURN.decode(one.value))
         now += draw(st.sampled_from([0.0, 0.2, 0.5, 3.0]))
     return Traffic(batches, partitions=[0, 1])
 
@@ -243,13 +291,18 @@ def anybody(settings: FdsklSettings, extreme: Extreme) -> list[tuple[str, Record
         records += [
             written("revisions", [VERSION, print_, "p1", epoch, whole, one]) for one in (name, "b") for epoch in (whole, EPOCH)
         ]
+    if "turns" in heard:
+        turns = Log(others).fingerprint
+        for learnt, bandwidth in ((False, 1.0), (True, abs(number))):
+            records.append(written("turns", [VERSION, turns, "p1", 1, learnt, 0, 0, bandwidth, 0.5, b""]))
     if "rounds" in heard:
+        asks = "p1" if others.own == 0 else "p0"
         for place, entities in enumerate(([name, "b"], [name] * (900 if len(name) <= LONGEST_NAME else 1))):
             ranges = [[whole, 2], [4, 3]]
-            content = [VERSION, print_, "p0", others.incarnations, whole + place, PHASES, number, ranges, entities]
+            content = [VERSION, print_, asks, others.incarnations, whole + place, PHASES, number, ranges, entities]
             records.append(written("rounds", content))
             value = records[-1][1].value or b""
-            for child in TREE.children[others.own]:
+            for child in TREE.children[others.own] if asks == "p0" else ():
                 asked = [FeatureRange(*one) for one in ranges]
                 with_names = Round(VERSION, print_, "p0", others.incarnations, whole + place, PHASES, number, asked, entities)
                 if 0 <= whole <= 2**53:
@@ -309,6 +362,16 @@ def bad_messages(settings: FdsklSettings) -> list[tuple[Received, str]]:
             (arrived("labels", 0, Label("e0", "e0", 0.5), b"", BEGIN), "label"),
             (arrived("revisions", 0, msgspec.structs.replace(revision, sender="x"), b"", BEGIN), "forged"),
         ]
+        if len(settings.federation.actives) > 1:
+            turn = Turn(VERSION, Log(others).fingerprint, "p1", 1, False, 0, 0, 1.0, 1.0)
+            wrong: list[tuple[dict[str, Any], str]] = [
+                ({"sender": "x"}, "forged"),
+                ({"sender": "p2"}, "forged"),
+                ({"fingerprint": 5}, "configuration"),
+                # Nobody has so many turns that the log does not say.
+                ({"number": 2**52}, "implausible"),
+            ]
+            bad += [(arrived("turns", 0, msgspec.structs.replace(turn, **one), b"", BEGIN), reason) for one, reason in wrong]
         return bad
 
     def asked(**changes: Any) -> Received:
@@ -339,7 +402,7 @@ def subject_of(party: str, parties: int, **sections: dict[str, Any]) -> Subject:
         anybody=lambda extreme: anybody(settings, extreme),
         decode=decoders(settings),
         bad=bad_messages(settings),
-        repeatable=["incarnations", "rounds", "sums", "revisions"],
+        repeatable=["incarnations", "rounds", "sums", "revisions", "turns"],
         # A round that nobody answers is asked again after a time.
         paced=[f"rounds/p{number}" for number in range(1, PARTIES)],
     )
@@ -351,6 +414,12 @@ SUBJECTS = {
     "inner-none": subject_of("p1", PARTIES, aggregation={"mask": "none", "circle_bits": 64}),
     "active-newton": subject_of("p0", PARTIES, learning={"sweeps": 2}),
     "active-sgd": subject_of("p0", 2, learning={"solver": "sgd"}, aggregation={"circle_bits": 64}),
+    "one-of-two-active": subject_of(
+        "p0", 2, federation={"active": ["p0", "p1"]}, learning={"solver": "sgd"}
+    ),
+    "active-and-not-first": subject_of(
+        "p0", 3, federation={"active": ["p1", "p0"]}, learning={"solver": "sgd"}
+    ),
     "alone-newton": subject_of("p0", 1, learning={"sweeps": 1, "visits": 1, "cache_bytes": 100}),
 }
 

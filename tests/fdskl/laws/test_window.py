@@ -9,8 +9,18 @@ import pytest
 from fdskl.laws.closed_loop import ClosedLoop
 from fdskl.makers import settings_of
 
+from streamfl.fdskl.active import ActivePartition
+from streamfl.fdskl.config import FdsklSettings
+from streamfl.fdskl.newton_iteration import NewtonIteration
+from streamfl.fdskl.rounds import Question, Rounds
+
 LEARNING = {"window": 30, "block_instances": 6, "block_features": 4, "features_limit": 24, "visits": 2}
 ENTITIES = 60
+
+
+def members(**learning: Any) -> list[FdsklSettings]:
+    alignment = {"expiry_seconds": 1e6, "limit": 200, "linger_ms": 5.0}
+    return [settings_of(f"p{number}", 3, learning={**LEARNING, **learning}, alignment=alignment) for number in range(3)]
 
 
 def learnt(restarts: dict[int, int], **learning: Any) -> ClosedLoop:
@@ -19,9 +29,7 @@ def learnt(restarts: dict[int, int], **learning: Any) -> ClosedLoop:
     restarts: by the number of a label, the turns of the parties that come after it before the active party ends; it ends at once
     with 0, and in the middle of an iteration's rounds with a few.
     """
-    alignment = {"expiry_seconds": 1e6, "limit": 200, "linger_ms": 5.0}
-    sections = {"learning": {**LEARNING, **learning}, "alignment": alignment}
-    loop = ClosedLoop([settings_of(f"p{number}", 3, **sections) for number in range(3)])
+    loop = ClosedLoop(members(**learning))
     for number in range(ENTITIES):
         loop.write_sample(f"e{number}", np.sin(number) * 2)
     loop.settle()
@@ -61,3 +69,66 @@ def test_a_restart_leaves_the_window_as_it_was(restarts: dict[int, int], learnin
     outputs = stayed.labelled.outputs_of(entities)
     assert np.std(outputs[~np.isnan(outputs)]) > 0.1
     np.testing.assert_allclose(restarted.labelled.outputs_of(entities), outputs, rtol=1e-4, atol=1e-4)
+
+
+def test_after_a_restart_features_are_asked_for_once_and_not_in_each_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects traffic: what is in memory no more comes back into it as the blocks have their turn, and then as little is asked for
+    as if nobody had stopped.
+    """
+    asked: list[int] = []
+    want = Rounds.want
+
+    def counted(self: Rounds, question: Question) -> None:
+        if isinstance(question.wanting, NewtonIteration):
+            asked[-1] += len(question.entities) * sum(one.count for one in question.ranges)
+        want(self, question)
+
+    def begun(self: ActivePartition) -> Any:
+        asked.append(0)
+        return real(self)
+
+    real = ActivePartition._next_iteration
+    monkeypatch.setattr(Rounds, "want", counted)
+    monkeypatch.setattr(ActivePartition, "_next_iteration", begun)
+    totals = []
+    for restarts in ({}, {27: 0}):
+        learnt(restarts)
+        totals.append(asked[:])
+        asked.clear()
+    stayed, restarted = totals
+    # Three iterations fill the model, and three more visit each of its blocks.
+    at = next(place for place, (one, other) in enumerate(zip(stayed, restarted, strict=True)) if one != other)
+    assert sum(restarted[at : at + 3]) > sum(stayed[at : at + 3])
+    assert restarted[at + 3 :] == stayed[at + 3 :]
+    assert len(stayed) > at + 4
+
+
+@pytest.mark.parametrize("learning", [{"visits": 2}, {"sweeps": 2}, {"solver": "sgd"}])
+def test_lower_limits_are_kept_to_after_a_restart(learning: dict[str, Any]) -> None:
+    """Protects learning from an operator who lowers features_limit or the window: a model above its limit took no more steps."""
+    loop = learnt({}, **learning)
+    before = loop.active.active_partition(0).model
+    assert before.kept == LEARNING["features_limit"]
+    for member, lower in zip(loop.members, members(features_limit=8, window=12, **learning), strict=True):
+        member.settings = lower
+    for number in range(3):
+        loop.restart(number)
+    for number in range(ENTITIES, ENTITIES + 20):
+        loop.write_sample(f"e{number}", np.sin(number) * 2)
+        loop.settle()
+        loop.write_label(f"e{number}", float(np.sin(number) > 0.2))
+        loop.settle()
+    active = loop.active.active_partition(0)
+    assert (active.model.kept, len(active.labelled)) == (8, 12)
+    assert active.model.dropped >= 16
+    # One version more for what gave way at once.
+    labels = active.labelled.labels
+    assert active.model.version == labels // LEARNING["block_instances"] + 1
+    assert active.model.version > before.version + 2
+    if "solver" not in learning:
+        assert active.model.visits > before.visits
+        outputs = active.labelled.outputs_of(list(active.labelled))
+        assert np.isfinite(outputs).any()
+    last = [one for one in loop.predictions if one.entity == f"e{ENTITIES + 19}"]
+    assert [one.parties for one in last] == [3]
+    assert last[0].score != 0

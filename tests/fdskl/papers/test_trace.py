@@ -64,6 +64,10 @@ def gradient(loss: str, output: np.ndarray[Any, Any], label: np.ndarray[Any, Any
         ("smooth-hinge", "late", "star", (7, 3, 18), ("--online", "--label-delay", 10)),
         # The paper to the letter, and a bandwidth that is found out only after many labels.
         ("logistic", "late", "tree", (1, 1, 300), ("--epochs", 2)),
+        # Several active parties, whose labels are of every second or third row.
+        ("logistic", "late", "tree", (7, 3, 60), ("--epochs", 3, "--active", "bank,post")),
+        ("square", "amount", "star", (6, 3, 300), ("--online", "--label-delay", 10, "--active", "post,bank,shop")),
+        ("logistic", "late", "ring", (2, 1, 300), ("--epochs", 1, "--active", "shop,post")),
     ],
 )
 def test_coefficients_and_predictions_follow_from_the_trace(
@@ -78,7 +82,7 @@ def test_coefficients_and_predictions_follow_from_the_trace(
     options: tuple[object, ...],
 ) -> None:
     """Protects whoever checks a run: columns, frequencies, phases and the order of instances are all that coefficients and
-    predictions depend on, whatever the topology, with old features dropped and with labels that come late.
+    predictions depend on, whatever the topology, with old features dropped, with labels that come late, and whoever is active.
     """
     config = tmp_path / "bank.toml"
     block, size, limit = sizes
@@ -108,7 +112,13 @@ def test_coefficients_and_predictions_follow_from_the_trace(
     instances = trace["instances"]
     passes = 1 if "--online" in options else options[1]
     assert isinstance(passes, int)
-    assert instances.shape == (passes * (ROWS - TEST) // block, block)
+    active = options[-1].split(",") if isinstance(options[-1], str) else ["bank"]
+    assert instances.shape == (len(active) * (passes * (ROWS - TEST) // len(active) // block), block)
+    learners = trace["learners"].reshape(len(instances), size)
+    for rows, own in zip(instances, learners, strict=True):
+        # One party learns in an iteration, from labels that only it has, and all of the new coefficients are its own.
+        assert {PARTIES.index(active[row % len(active)]) for row in rows.tolist()} == set(own.tolist())
+    assert {PARTIES[number] for number in learners.ravel().tolist()} == set(active)
     assert all(len(set(rows)) == block and max(rows) < ROWS - TEST for rows in instances.tolist())
     alphas = np.zeros(len(omega))
     for number, rows in enumerate(instances):

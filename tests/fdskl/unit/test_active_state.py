@@ -166,16 +166,26 @@ def test_a_remembered_model_that_cannot_be_is_refused(content: object) -> None:
 
 def test_the_cache_is_a_ring_of_features_for_as_many_entities_as_fit() -> None:
     """Protects memory, and from features of another block, or of columns that are old."""
-    cache = FeatureCache(4, 2 * 16)
-    cache.put(["a", "b", "c"], 0, np.arange(12, dtype=np.float32).reshape(3, 4))
-    assert cache.has(["a", "b", "c"], 4).tolist() == [True, True, False]
-    assert cache.get(["b"], 1, 2).tolist() == [[5, 6]]
-    cache.put(["a"], 4, np.array([[40, 41]], np.float32))
-    assert cache.get(["a"], 2, 4).tolist() == [[2, 3, 40, 41]]
-    assert cache.has(["a", "b"], 6).tolist() == [True, False]
+    cache = FeatureCache(2, 4, 2 * 16)
+    blocks = [FeatureRange(first, 2) for first in range(0, 12, 2)]
+    cache.put(["a", "b", "c"], [FeatureRange(0, 4)], np.arange(12, dtype=np.float32).reshape(3, 4))
+    assert cache.has(["a", "b", "c"], blocks[:2]).tolist() == [True, True, False]
+    assert cache.get(["b"], blocks[1]).tolist() == [[6, 7]]
+    cache.put(["a"], [blocks[2]], np.array([[40, 41]], np.float32))
+    assert cache.get(["a"], blocks[1]).tolist() == [[2, 3]]
+    assert cache.get(["a"], blocks[2]).tolist() == [[40, 41]]
+    assert cache.has(["a", "b"], blocks[1:3]).tolist() == [True, False]
+    assert cache.has(["a", "b"], blocks[:1]).tolist() == [False, True]
+    assert cache.has(["a", "x"], []).tolist() == [True, True]
+    # The new block stays, of two that have one place, in whichever order they come.
+    cache.put(["b"], [blocks[3], blocks[1]], np.array([[60, 61, 2, 3]], np.float32))
+    assert cache.get(["b"], blocks[3]).tolist() == [[60, 61]]
+    assert cache.has(["b"], [blocks[0], blocks[3]]).tolist() == [True]
     cache.forget("a")
-    cache.put(["c"], 0, np.ones((1, 4), np.float32))
-    assert cache.has(["a", "c"], 4).tolist() == [False, True]
+    cache.put(["c"], [blocks[0]], np.ones((1, 2), np.float32))
+    assert cache.has(["a", "c"], blocks[:1]).tolist() == [False, True]
+    # Nothing of whoever had its row before.
+    assert cache.has(["c"], blocks[1:2]).tolist() == [False]
     cache.keep_only(["c"])
     assert len(cache) == 1
 

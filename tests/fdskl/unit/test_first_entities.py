@@ -120,6 +120,7 @@ def test_the_first_iteration_waits_for_entities() -> None:
     role.receive([], BEGIN + 0.1)
     assert role.active_partition(0).labelled.labels == 4
     assert dict(role.waiting) == {"iterations": 1}
+    assert [one.text for one in role.notices() if one.reason == "first_entities" and "there are 4" in one.text]
     # While samples come there may be more.
     for step in range(1, 10):
         assert sends(role.receive(samples(3 + step, 1), BEGIN + step / 2), "rounds") == 0

@@ -69,7 +69,7 @@ class Active:
         self.labelled = LabelledEntities(self.parts, max(settings.window, settings.block_instances))
         self.model = KernelModel(self.parts, settings.block_features, settings.features_limit)
         self.model.set_bandwidth(1.0)
-        self.cache = FeatureCache(self.model.limit, settings.cache_bytes)
+        self.cache = FeatureCache(self.model.block, self.model.limit, settings.cache_bytes)
         self.dropped = 0
         # By entity and feature, how often it was asked for.
         self.asked: Counter[tuple[int, int]] = Counter()

@@ -163,7 +163,12 @@ def test_a_stream_is_predicted_before_it_is_learnt_from(line: Line) -> None:
         new = slice(8 * number, 8 * number + 8)
         alphas[new] = (features[rows, new].T @ (labels[rows] / (1 + np.exp(labels[rows] * before)))) / (32 * 8)
     assert found["progressive"]["accuracy"] == pytest.approx(np.mean((outputs >= 0) == (labels > 0)))
-    assert found["progressive"]["loss"] == pytest.approx(np.mean(np.log1p(np.exp(-labels * outputs))), abs=1e-6)
+    lost = np.log1p(np.exp(-labels * outputs))
+    assert found["progressive"]["loss"] == pytest.approx(np.mean(lost), abs=1e-6)
+    share = np.mean(labels > 0)
+    constant = -128 * (share * np.log(share) + (1 - share) * np.log(1 - share))
+    at_the_end = np.log1p(np.exp(-labels * (features @ alphas))).sum()
+    assert found["regret"] == pytest.approx(lost.sum() - min(constant, at_the_end), abs=1e-4)
 
 
 def test_numbers_are_measured_in_their_own_unit(line: Line) -> None:

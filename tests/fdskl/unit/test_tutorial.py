@@ -54,7 +54,7 @@ def test_its_table_of_topics_is_whole() -> None:
         readers = {name for name, one in channels.items() if topic in [each.topic for each in one.inputs.values()]}
         if topic.endswith(".state"):
             continue
-        assert writers == ({writer} - {"nobody, with two parties"}), topic
+        assert writers == {writer}, topic
         assert readers == ({reader} - {"you"}), topic
     every = {topic.name for item in settings.values() for topic in find_kind(item.role.kind).topics(item)}
     assert told.keys() == {name for name in every if name.startswith("credit.") and not name.endswith("dead-letters")}

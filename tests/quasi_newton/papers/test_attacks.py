@@ -58,6 +58,13 @@ def test_reshuffled_batches_tell_a_host_nearly_every_label() -> None:
     assert attacked(reshuffled(federation(), LEARNING, epochs=13)) >= 0.95
 
 
+def test_a_retraining_with_new_batches_tells_a_host_more() -> None:
+    """Protects the partition's life: frozen within a training is not enough."""
+    once = Learning(batch=100, memory=24, epochs=1)
+    anew = fixed(federation(), LEARNING, retrainings=3, repartition=True)
+    assert attacked(anew) > attacked(fixed(federation(), once, retrainings=0)) + 0.05
+
+
 def test_batches_that_are_refused_would_tell_every_label() -> None:
     """Protects the least batch and the least support: without them one visit is enough."""
     assert tiny_batches(federation()) == 1.0

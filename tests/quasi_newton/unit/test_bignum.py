@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 
 import pytest
@@ -28,3 +29,12 @@ def test_many_inverses_are_each_an_inverse() -> None:
     assert bignum.inverses([], modulus) == []
     with pytest.raises(ZeroDivisionError):
         bignum.inverses([3, 10, 7], 35)
+
+
+def test_what_needs_no_encryption_needs_no_extra() -> None:
+    """Protects `precision = "plain"`, the link and the alignment: they work where phe and gmpy2 are missing."""
+    program = (
+        "import sys; sys.modules.update(gmpy2=None, phe=None);"
+        "import streamfl.quasi_newton.fixed_point, streamfl.quasi_newton.link, streamfl.quasi_newton.alignment"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

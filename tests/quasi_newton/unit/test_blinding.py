@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
+import numpy as np
 import phe
 import pytest
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -13,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamfl.quasi_newton.blinding import Encryptor
-from streamfl.quasi_newton.fixed_point import OutOfBounds
+from streamfl.quasi_newton.fixed_point import FixedPoint, OutOfBounds
 from streamfl.quasi_newton.keys import PrivateKey
 from streamfl.quasi_newton.masks import Masks
-from streamfl.quasi_newton.packing import FixedPoint, Packing
+from streamfl.quasi_newton.packing import Packing
+from streamfl.quasi_newton.products import add_plain
 from streamfl.quasi_newton.randomness import Place, SecretRandomness
 from streamfl.role import PeerError
 
@@ -150,3 +152,15 @@ def test_numbers_outside_the_group_are_refused(private: PrivateKey) -> None:
             encryptor.encrypt([number], PLACE)
     with pytest.raises(ValueError, match="too few"):
         Encryptor(private.public, SECRET[:31])
+
+
+def test_vectors_of_numpy_and_of_python_are_the_same(private: PrivateKey) -> None:
+    """Protects a redo by another way of computing: what kind of integer a number was must not change a byte."""
+    encryptor, numbers = Encryptor(private.public, SECRET), [5, -(2**40), 0]
+    expected = encryptor.encrypt(numbers, PLACE)
+    assert encryptor.encrypt(np.array(numbers), PLACE) == expected
+    assert encryptor.encrypt(np.array(numbers, dtype=object), PLACE) == expected
+    assert encryptor.encrypt([number % private.public.n for number in numbers], PLACE) == expected
+    assert add_plain(private.public, expected, np.array(numbers)) == add_plain(private.public, expected, numbers)
+    packing = Packing(private.public, FixedPoint(0, 2**40))
+    assert packing.pack(np.array(numbers)) == packing.pack(numbers)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from streamfl.quasi_newton.bins import bin_numbers, lower_ends
 from streamfl.quasi_newton.evidence import fit_evidence
 from streamfl.quasi_newton.preprocessing import METHODS, Method, fit_preprocessing
 
@@ -67,6 +68,22 @@ def test_rare_bins_have_no_column_of_their_own(rows: Floats) -> None:
         assert (len(fitted.edges[2]) + 1 in fitted.kept[2]) == missing
         assert (fitted.apply(rows).sum(axis=0) >= least).all()
     assert fitted.kept[3] == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_bins_share_rows_and_none_is_rare(seed: int) -> None:
+    """Protects counts that are mostly 0: by quantiles all their rows would be in one bin, and the column would say nothing."""
+    random = np.random.default_rng(seed)
+    mostly_zero = random.poisson(0.08, 5000).astype(float)
+    assert lower_ends(mostly_zero, 6, 100)[0] == 1.0
+    even = random.normal(size=5000)
+    counts = np.bincount(bin_numbers(even[:, None], [lower_ends(even, 8, 10)])[:, 0])
+    assert (np.abs(counts[:8] - 625) <= 1).all()
+    for values in (mostly_zero, even, random.integers(0, 4, 5000).astype(float), np.ones(5000), np.zeros(0)):
+        ends = lower_ends(values, 8, 300)
+        assert (np.diff(ends) > 0).all()
+        if len(values):
+            assert np.bincount(np.searchsorted(ends, values, side="right")).min() >= 300
 
 
 def test_missing_numbers_become_the_median(rows: Floats) -> None:

@@ -1,0 +1,87 @@
+"""A model whose coefficients lie at several active parties: whose turn it is, others' iterations, and the part of f here.
+
+Iterations are made one after the other, in the order in which they were asked for in one log that all active parties write and
+read. So each sees exactly those before it, and a version of the model is the number of iterations that came to their end there.
+"""
+
+from __future__ import annotations
+
+from streamfl.fdskl.active_settings import ActiveSettings
+from streamfl.fdskl.iteration import SharedSgdIteration
+from streamfl.fdskl.messages import TURN, Turn
+from streamfl.fdskl.model import KernelModel
+from streamfl.fdskl.own_outputs import OwnOutputs
+from streamfl.fdskl.rounds import Rounds
+from streamfl.fdskl.turns import Turns
+from streamfl.fdskl.worker_partition import WorkerPartition
+from streamfl.fdskl.worker_settings import WorkerSettings
+from streamfl.role import PeerError, Send
+from streamfl.wire import VERSION
+
+__all__ = ["ANOTHER_LEARNING", "SharedModel"]
+
+ANOTHER_LEARNING = "another loss, label range or number of features an iteration was used: active parties have to agree on them"
+
+
+class SharedModel:
+    """One partition's.
+
+    settings, active: of the party.
+    partition: what it does as any party.
+    model, rounds: this party's.
+    """
+
+    def __init__(
+        self, settings: WorkerSettings, active: ActiveSettings, partition: WorkerPartition, model: KernelModel, rounds: Rounds
+    ) -> None:
+        self._settings = settings
+        self._fingerprint = active.fingerprint
+        self._sign = active.sign
+        self._partition = partition
+        self._model = model
+        self.turns = Turns(partition.parts, settings.actives, settings.own)
+        sums = partition.sums
+        self.outputs = sums.outputs = OwnOutputs(
+            model, rounds, settings.bits // 8, sums.try_again, lambda key: sums.pending.give_up(key, "version")
+        )
+
+    def take_turn(self, message: Turn) -> bool:
+        """The log says this next. Returns False for what came before. PeerError for what no active party can have said."""
+        names, settings = self._settings.parties, self._settings
+        party = names.index(message.sender) if message.sender in names else -1
+        if party not in settings.actives:
+            raise PeerError("forged", f"{message.sender!r} is no active party of this federation")
+        if message.fingerprint != self._fingerprint:
+            raise PeerError("configuration", ANOTHER_LEARNING)
+        if not message.learnt:
+            return self.turns.take_request(party, message.number)
+        if not self.turns.is_first(party, message.number):
+            return False
+        if party != settings.own:
+            if message.model != self._model.version:
+                raise PeerError(
+                    "implausible",
+                    f"iteration {message.model} of {message.sender!r}, and {self._model.version} were heard of: this party's "
+                    "state, or the log of turns, has lost some",
+                )
+            self._model.take_turn(message.first, message.decay, message.bandwidth)
+            self.outputs.model_changed()
+        self.turns.take_end()
+        return True
+
+    def ask(self) -> Send:
+        """This party has enough labels for an iteration."""
+        return self._said(Turn(VERSION, self._fingerprint, self._settings.name, self.turns.ask(), False, 0, 0, 1.0, 1.0))
+
+    def end(self, iteration: SharedSgdIteration) -> Send:
+        """This party's iteration has come to its end, and the model is of the next version."""
+        model = self._model
+        self.outputs.model_changed()
+        assert model.bandwidth is not None
+        before, first = model.version - 1, model.oldest.first
+        own = self._fingerprint, self._settings.name, self.turns.end()
+        return self._said(Turn(VERSION, *own, True, before, first, model.bandwidth, iteration.decay))
+
+    def _said(self, message: Turn) -> Send:
+        partition = self._partition.partition
+        return Send("turns", None, TURN.encode(self._sign(message, partition)), partition)

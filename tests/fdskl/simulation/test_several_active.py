@@ -1,0 +1,79 @@
+"""Several active parties under faults: seeds hold, and mistakes in taking turns are found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from mutations import Mutation, after, check_caught, instead
+
+from streamfl.fdskl import iteration
+from streamfl.fdskl.active import ActivePartition
+from streamfl.fdskl.lab.faults import simulate_several
+from streamfl.fdskl.lab.scenario import scenario_of_several
+from streamfl.fdskl.model import KernelModel
+from streamfl.fdskl.own_outputs import OwnOutputs
+from streamfl.fdskl.turns import Turns
+from streamfl.simulation.faults.chances import FAULTS
+
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
+
+SEEDS = range(24)
+
+
+def test_every_check_holds_and_every_fault_is_met() -> None:
+    """Protects the one model of several active parties: aborted and repeated commits, moved partitions, workers cut off."""
+    verdicts = [simulate_several(seed) for seed in SEEDS]
+    assert [f"SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
+    met = sum((verdict.faults for verdict in verdicts), Counter())
+    # Half a commit there is with at_least_once alone.
+    assert set(met) == set(FAULTS) - {"half a commit"}
+    chosen = [scenario_of_several(seed) for seed in SEEDS]
+    assert {len(one.settings.federation.actives) for one in chosen} >= {2, 3, 4}
+    assert {one.settings.aggregation.topology for one in chosen} == {"tree", "star", "ring"}
+
+
+def others_iterations_decay_nothing(patch: pytest.MonkeyPatch) -> None:
+    instead(patch, KernelModel, "take_turn", lambda real, self, first, decay, bandwidth: real(self, first, 1.0, bandwidth))
+
+
+def answers_by_the_version_before(patch: pytest.MonkeyPatch) -> None:
+    real = iteration.SharedSgdIteration._outputs_before
+    patch.setattr(iteration.SharedSgdIteration, "_outputs_before", lambda self: real(self) * 0)
+
+
+def an_abandoned_round_decays(patch: pytest.MonkeyPatch) -> None:
+    def change(result: None, self: ActivePartition, key: Any) -> None:
+        self.model.decay_to(self.model.scale * 0.9)
+
+    after(patch, ActivePartition, "abandoned", change)
+
+
+def others_parts_are_left_out(patch: pytest.MonkeyPatch) -> None:
+    after(patch, OwnOutputs, "drop", lambda result, self, key: None if result is None else result * 0)
+
+
+def turns_are_not_remembered(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Turns, "restore", lambda self, value: None)
+
+
+def two_have_the_turn(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Turns, "has_come", Turns.is_asked_for)
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "decay: not of others' iterations": others_iterations_decay_nothing,
+    "decay: an abandoned round decays": an_abandoned_round_decays,
+    "outputs: stale, from before anything was learnt": answers_by_the_version_before,
+    "outputs: a party's part is left out": others_parts_are_left_out,
+    "restored: without turns": turns_are_not_remembered,
+    "turns: two have one": two_have_the_turn,
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_mutation_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the simulation's worth: what learns out of turn or from stale coefficients fails, and says how."""
+    MUTATIONS[name](monkeypatch)
+    check_caught(name, simulate_several)
