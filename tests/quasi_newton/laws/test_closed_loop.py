@@ -82,9 +82,11 @@ def test_a_member_may_end_at_any_message(secrets: Secrets, killed: str, precisio
 
     What it had sent before it was killed is sent again with the same bytes.
     """
-    hosts, own = 2, secrets if precision == "paillier" else None
-    usual = trained(hosts, own, learning={"epochs": 1})
-    loop = federation(hosts, own, learning={"epochs": 1})
+    # Long enough that pairs are kept, used after a restart, and give way to newer ones.
+    hosts, own, learning = 2, secrets if precision == "paillier" else None, {"epochs": 3, "memory": 1}
+    usual = trained(hosts, own, learning=learning)
+    assert sum(kept for _, kept in usual.direct().pairs) > 1
+    loop = federation(hosts, own, learning=learning)
     loop.write_table(ROWS, 3, hosts, missing=7)
     for _ in range(MOST_TURNS):
         moved = False

@@ -209,3 +209,42 @@ def test_what_is_no_message_is_refused_before_a_role_sees_it() -> None:
             for value in (None, b"", b"\xc1", b"\x98\x01", b"\x98" + bytes([1]) * 8, b"\xff" * 100):
                 with pytest.raises(PeerError):
                     decode(Record(topic, 0, 0, b"k", value, (), 0.0))
+
+
+def test_a_host_hears_the_guest_before_the_coordinator() -> None:
+    """The guest's points may come before the run has begun at the host: they are kept, over a restart too, and answered then."""
+    loop = federation(1, **SHORT)
+    loop.write_table(ROWS, 3, 1, missing=7)
+    host = loop.members["h1"]
+    while not any(topic == "f.h1.decisions" for topic, _ in host.unread):
+        if not sum(loop.step(name) for name in loop.members):
+            loop.now += 5.0
+    loop.step("g")
+    assert [topic for topic, _ in host.unread] == ["f.h1.decisions", "f.h1.residuals"]
+    host.unread.reverse()
+    loop.step("h1", 1)
+    loop.restart("h1")
+    loop.settle()
+    assert_equals_direct(loop)
+
+
+def test_residuals_are_blinded_anew(secrets: Secrets) -> None:
+    """Were they not, a host could divide its own ciphertexts out, and read the guest's part: the labels."""
+    loop = trained(1, secrets, **SHORT)
+    guest = loop.party("g")
+    n = int.from_bytes(guest.progress.modulus, "big")
+    vectors: dict[tuple[str, int], list[int]] = {}
+    for sender, topic, value in loop.writes:
+        if topic in ("f.h1.outputs", "f.h1.residuals"):
+            message = guest.settings.codec.decode(value)
+            if message.kind in ("outputs", "residuals"):
+                content = guest.settings.links["h1"].open(message.content, topic, place_of(message))
+                units = [int.from_bytes(content[at : at + 128], "big") for at in range(0, len(content), 128)]
+                vectors[sender, message.round] = units
+    rounds = {number for _, number in vectors}
+    assert rounds
+    for number in rounds:
+        pairs = zip(vectors["g", number], vectors["h1", number], strict=True)
+        quotients = [residual * pow(output, -1, n * n) % (n * n) for residual, output in pairs]
+        # (1 + n m) is 1 modulo n: what anybody can read.
+        assert all(quotient % n != 1 for quotient in quotients)
