@@ -89,6 +89,21 @@ class Alignment:
             multiplied.append(self._multiplied(point))
         return multiplied
 
+    @property
+    def names_in_order(self) -> list[str]:
+        """The own entities, each in the place of its point in :meth:`blind_own`."""
+        return [name for _, name in self._blinded]
+
+    def places(self, own: Sequence[bytes], theirs: Sequence[bytes]) -> dict[str, int]:
+        """The entities in common, each with the place of its point in the other's first message.
+
+        own, theirs: as for :meth:`intersect`, and so are the errors.
+        """
+        found = self.intersect(own, theirs)
+        place = {point: number for number, point in enumerate(theirs)}
+        twice = dict(zip(self.names_in_order, own, strict=True))
+        return {name: place[twice[name]] for name in found.names}
+
     def intersect(self, own: Sequence[bytes], theirs: Sequence[bytes]) -> Found:
         """The entities in common. PeerError where the answer is not one to what was asked.
 

@@ -29,6 +29,20 @@ class IterateMeans:
         self._count = 0
         self._last: Floats | None = None
 
+    @property
+    def sum(self) -> Floats:
+        """Of the iterates that no mean has yet."""
+        return self._sum
+
+    @property
+    def last(self) -> Floats | None:
+        """The latest mean."""
+        return self._last
+
+    def restore(self, total: Floats, count: int, last: Floats | None) -> None:
+        """Go on from a sum of so many iterates and the mean before."""
+        self._sum, self._count, self._last = total, count, last
+
     def add(self, weights: Floats) -> Floats | None:
         """Take an iterate in, (columns,). After 2 L of them, and after each L more, it returns s."""
         self._sum = self._sum + weights
@@ -51,6 +65,14 @@ class OwnPairs:
         self._steps: deque[Floats] = deque(maxlen=memory)
         self._curvatures: deque[Floats] = deque(maxlen=memory)
         self._columns = columns
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    @property
+    def pairs(self) -> Floats:
+        """All of them, oldest first, (pairs, 2, columns)."""
+        return np.array([*zip(self._steps, self._curvatures, strict=True)]).reshape(-1, 2, self._columns)
 
     def keep(self, step: Floats, curvature: Floats) -> None:
         """Remember s and v, each (columns,); the oldest pair goes where there are too many."""

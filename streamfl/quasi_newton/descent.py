@@ -8,16 +8,30 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.quasi_newton.curvature import is_usable, two_loop
 
-__all__ = ["Descent", "Learning"]
+__all__ = ["Descent", "DescentState", "Learning"]
 
 Floats = NDArray[np.float64]
+
+
+class DescentState(msgspec.Struct, array_like=True):
+    """All that a :class:`Descent` has come to. pairs: the Gram matrix of the pairs, its side and its numbers."""
+
+    side: Annotated[int, msgspec.Meta(ge=0, le=2048)]
+    pairs: bytes
+    last_loss: float | None
+    epochs: Annotated[int, msgspec.Meta(ge=0)]
+    skipped: Annotated[int, msgspec.Meta(ge=0)]
+    fallbacks: Annotated[int, msgspec.Meta(ge=0)]
+    frozen: bool
+    converged: bool
 
 
 @dataclass(frozen=True)
@@ -72,6 +86,26 @@ class Descent:
         self.fallbacks = 0
         self.frozen = learning.optimiser == "sgd"
         self.converged = False
+
+    @property
+    def state(self) -> DescentState:
+        """What :meth:`restore` takes back."""
+        return DescentState(
+            len(self._pairs),
+            self._pairs.astype("<f8").tobytes(),
+            self._last_loss,
+            self.epochs,
+            self.skipped,
+            self.fallbacks,
+            self.frozen,
+            self.converged,
+        )
+
+    def restore(self, state: DescentState) -> None:
+        """Go on from there; ValueError where the matrix is none."""
+        self._pairs = np.frombuffer(state.pairs, "<f8").reshape(state.side, state.side).astype(np.float64)
+        self._last_loss, self.epochs, self.skipped = state.last_loss, state.epochs, state.skipped
+        self.fallbacks, self.frozen, self.converged = state.fallbacks, state.frozen, state.converged
 
     @property
     def pairs(self) -> int:

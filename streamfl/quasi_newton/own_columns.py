@@ -14,7 +14,7 @@ from streamfl.quasi_newton.curvature import IterateMeans, OwnPairs
 from streamfl.quasi_newton.descent import Learning
 from streamfl.quasi_newton.fixed_point import FixedPoint, Kinds
 
-__all__ = ["PRODUCTS", "OwnColumns", "column_sums"]
+__all__ = ["PRODUCTS", "OwnColumns", "column_sums", "loss_product"]
 
 Floats = NDArray[np.float64]
 PRODUCTS = FixedPoint.bounded(2.0**32, 56)
@@ -93,6 +93,11 @@ class OwnColumns:
         longer = np.array([*basis[:half], step, *basis[half:], curvature])
         return PRODUCTS.encode(np.array([_inner(longer, step), _inner(longer, curvature)]))
 
+    @property
+    def pair_count(self) -> int:
+        """How many it keeps."""
+        return len(self._pairs)
+
     def keep_pair(self, step: Floats, curvature: Floats) -> None:
         """Remember what the coordinator has accepted."""
         self._pairs.keep(step, curvature)
@@ -103,8 +108,40 @@ class OwnColumns:
         self._epoch_sum, self._epoch_count = np.zeros_like(mean), 0
         return mean
 
+    @property
+    def vectors(self) -> Floats:
+        """What it has come to besides its pairs, for :meth:`restore`: rows of (columns,)."""
+        last = self._means.last
+        rows = [self.weights, self._means.sum, self._epoch_sum, np.zeros_like(self.weights) if last is None else last]
+        return np.array(rows)
+
+    @property
+    def pairs(self) -> Floats:
+        """Its pairs, oldest first, for :meth:`restore`: (pairs, 2, columns)."""
+        return self._pairs.pairs
+
+    def restore(self, vectors: Floats, pairs: Floats, iterations: int, in_epoch: int) -> None:
+        """Go on from there.
+
+        iterations, in_epoch: how many steps were taken in all, and since the epoch began.
+        """
+        every = self._learning.curvature_every
+        self.weights, self._epoch_sum, self._epoch_count = vectors[0], vectors[2], in_epoch
+        self._means.restore(vectors[1], iterations % every, vectors[3] if iterations >= every else None)
+        for step, curvature in pairs:
+            self._pairs.keep(step, curvature)
+
     def _mean(self, kind: FixedPoint, sums: NDArray[Any]) -> Floats:
         return kind.decode(sums) / (4 * self._learning.batch)
+
+
+def loss_product(product: float, label_residual: NDArray[Any], kind: FixedPoint, batch: int) -> int:
+    """The guest's w'g less mean(y D) / 2, as a whole number: half of the parties' sum of it is the loss but for a constant.
+
+    product: the guest's w'g. label_residual: y'D of the batch, (1,). kind: of it. batch: rows.
+    """
+    mean = float(kind.decode(label_residual)[0]) / batch
+    return int(PRODUCTS.encode(np.array([product]))[0]) - int(PRODUCTS.encode(np.array([mean / 2]))[0])
 
 
 def column_sums(inputs: NDArray[Any], numbers: NDArray[Any], kind: FixedPoint) -> NDArray[Any]:

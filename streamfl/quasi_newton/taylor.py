@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["gradient", "hessian_product", "loss", "loss_from_gradients", "probabilities", "residuals"]
+__all__ = ["gradient", "hessian_product", "loss", "loss_from_gradients", "loss_from_products", "probabilities", "residuals"]
 
 Floats = NDArray[np.float64]
 
@@ -62,6 +62,11 @@ def loss_from_gradients(products: float, mean_label_residual: float) -> float:
     mean_label_residual: mean of y D.
     """
     return math.log(2.0) - 0.5 + products / 2 - mean_label_residual / 4
+
+
+def loss_from_products(total: float) -> float:
+    """The same from sum_p w_p'g_p - mean(y D) / 2, which is all that the coordinator learns of the two."""
+    return math.log(2.0) - 0.5 + total / 2
 
 
 def probabilities(outputs: NDArray[Any]) -> Floats:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streamfl.quasi_newton import taylor
 from streamfl.quasi_newton.descent import Descent, Learning
 from streamfl.quasi_newton.fixed_point import Kinds, kinds
-from streamfl.quasi_newton.own_columns import PRODUCTS, OwnColumns, column_sums
+from streamfl.quasi_newton.own_columns import PRODUCTS, OwnColumns, column_sums, loss_product
 
 __all__ = ["Party", "Trace", "partition", "train"]
 
@@ -133,7 +133,7 @@ def train(
             residuals = taylor.residuals(outputs, scaled[rows])
             sums = [column_sums(party.integers[rows], residuals, numbers.gradients) for party in own]
             found = [party.gradient(total) for party, total in zip(own, sums, strict=True)]
-            loss = _loss([product for _, product in found], signs[rows], residuals, numbers)
+            loss = _loss([product for _, product in found], signs[rows], residuals, numbers, guest)
             products = _total([party.products(gradient) for party, (gradient, _) in zip(own, found, strict=True)])
             coefficients = descent.step(products)
             steps = [party.step(gradient, coefficients) for party, (gradient, _) in zip(own, found, strict=True)]
@@ -164,10 +164,13 @@ def _total(encoded: Sequence[NDArray[Any]]) -> Floats:
     return PRODUCTS.decode(sum(encoded[1:], encoded[0].astype(object)))
 
 
-def _loss(products: Sequence[float], signs: NDArray[Any], residuals: NDArray[Any], numbers: Kinds) -> float:
-    together = float(_total([PRODUCTS.encode(np.array([product])) for product in products])[0])
+def _loss(
+    products: Sequence[float], signs: NDArray[Any], residuals: NDArray[Any], numbers: Kinds, guest: int
+) -> float:
     label_residual = column_sums(signs[:, np.newaxis], residuals, numbers.gradients)
-    return taylor.loss_from_gradients(together, float(numbers.gradients.decode(label_residual)[0]) / len(signs))
+    encoded = [PRODUCTS.encode(np.array([product])).astype(object) for product in products]
+    encoded[guest][0] = loss_product(products[guest], label_residual, numbers.gradients, len(signs))
+    return taylor.loss_from_products(float(_total(encoded)[0]))
 
 
 def _offer(

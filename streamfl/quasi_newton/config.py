@@ -1,0 +1,226 @@
+"""Settings of the quasi-Newton system's three roles."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from streamfl.quasi_newton.descent import Learning
+from streamfl.quasi_newton.fixed_point import Kinds, kinds
+from streamfl.quasi_newton.preprocessing import Method
+from streamfl.records.entities import VerticalMembers, VerticalSettings
+from streamfl.settings import Section
+
+__all__ = ["COORDINATOR", "GUEST", "HOST", "MOST_COLUMNS", "QuasiNewtonSettings", "link_files"]
+
+GUEST, HOST, COORDINATOR = "quasi-newton-guest", "quasi-newton-host", "quasi-newton-coordinator"
+# A party's vectors of a round are remembered together, in one record.
+MOST_COLUMNS = 4_096
+# The coordinator remembers the losses of an epoch's batches in one record.
+MOST_BATCHES = 50_000
+
+
+class QuasiNewtonFederation(VerticalMembers):
+    """Who learns together. Every member has to be given the same values."""
+
+    guest: str | None = None
+    """The party that knows the labels. Left out: the first of federation.parties."""
+
+    @model_validator(mode="after")
+    def _guest_is_a_party(self) -> QuasiNewtonFederation:
+        if self.guest is not None and self.guest not in self.parties:
+            raise ValueError(f"guest = {self.guest!r}: one of federation.parties = {self.parties} is expected")
+        return self
+
+    @property
+    def guest_party(self) -> str:
+        """Its name."""
+        return self.parties[0] if self.guest is None else self.guest
+
+    @property
+    def hosts(self) -> list[str]:
+        """All others."""
+        return [name for name in self.parties if name != self.guest_party]
+
+
+class CurvatureLearningSection(Section):
+    """What is learnt and how. Every member has to be given the same values."""
+
+    optimiser: Literal["quasi-newton", "sgd"] = "quasi-newton"
+    """`sgd`: the same without curvature."""
+    batch: int = Field(default=1000, ge=1, le=100_000)
+    """Entities of a batch. Batches are fixed once; entities that fill none wait."""
+    memory: int = Field(default=20, ge=1, le=100)
+    """So many curvature pairs are kept."""
+    curvature_every: int = Field(default=4, ge=1, le=10_000)
+    """A pair each so many iterations."""
+    regularisation: float = Field(default=0.0, ge=0, le=1e6, allow_inf_nan=False)
+    """lambda of lambda |w|^2 / 2, without the intercept."""
+    learning_rate: float = Field(default=Learning().learning_rate, gt=0, le=1e6, allow_inf_nan=False)
+    """The share of a step that is taken."""
+    largest_step: float = Field(default=Learning().largest_step, gt=0, le=1e6, allow_inf_nan=False)
+    """No step is longer."""
+    freeze_below: float = Field(default=Learning().freeze_below, ge=0, allow_inf_nan=False)
+    """No pairs are taken while the losses of two epochs in a row differ by less."""
+    tolerance: float = Field(default=1e-5, ge=0, allow_inf_nan=False)
+    """It is over when the losses of two epochs in a row differ by less."""
+    epochs: int = Field(default=20, ge=1, le=100_000)
+    """At most."""
+    min_batch: int = Field(default=256, ge=1, le=100_000)
+    """A smaller batch is refused, and one smaller than 20 times a party's columns."""
+    min_support: int = Field(default=10, ge=1, le=100_000)
+    """A column in which fewer entities of a batch differ from the most common value is left out."""
+    input_bound: float = Field(default=256.0, ge=1, le=1e6, allow_inf_nan=False)
+    """Inputs beyond it are cut to it, after preprocessing."""
+    output_bound: float = Field(default=64.0, gt=0, le=1e6, allow_inf_nan=False)
+    """A party's inner product beyond it ends the run."""
+
+    @property
+    def learning(self) -> Learning:
+        """The same for the arithmetic."""
+        return Learning(
+            optimiser=self.optimiser,
+            batch=self.batch,
+            memory=self.memory,
+            curvature_every=self.curvature_every,
+            regularisation=self.regularisation,
+            learning_rate=self.learning_rate,
+            largest_step=self.largest_step,
+            freeze_below=self.freeze_below,
+            tolerance=self.tolerance,
+            epochs=self.epochs,
+        )
+
+
+class EncryptionSection(Section):
+    """How numbers are hidden. precision, key_bits and key_fingerprint are the same at every member."""
+
+    precision: Literal["paillier", "plain"] = "paillier"
+    """`plain`: the same messages without encryption, for study and for tables."""
+    study: bool = False
+    """`true`: `plain` is allowed on a bus other than memory."""
+    key_bits: int = Field(default=2048, ge=512, le=8192, multiple_of=16)
+    """Length of the coordinator's key."""
+    key_fingerprint: str | None = Field(default=None, pattern="^[0-9a-f]{64}$", max_length=64)
+    """Of the coordinator's public key: 64 hexadecimal digits, as `streamfl keys` shows them."""
+    key_file: str | None = None
+    """Of the coordinator: the file with its private keys."""
+    secret_file: str | None = None
+    """Of a party: a file with at least 32 bytes that nobody else knows, which all that hides its numbers is drawn from."""
+    link_secret_file: str | dict[str, str] | None = None
+    """A file with at least 32 bytes that a host shares with the guest and with nobody else. At a guest with several hosts: a table
+    with a file for each host."""
+    mask_gradients: bool = True
+    """`false`: the coordinator sees this party's gradients."""
+
+
+class PrivateAlignmentSection(Section):
+    """Which entities the parties have in common, and when they find out."""
+
+    entities: int = Field(default=1000, ge=1, le=1_000_000)
+    """A party waits until it knows so many entities; the guest counts those with labels. At least learning.batch."""
+    settle_seconds: float = Field(default=30.0, ge=0, le=1e6, allow_inf_nan=False)
+    """And until none has come for so long."""
+    limit: int = Field(default=200_000, ge=1, le=1_000_000)
+    """So many entities are kept; the oldest gives way. Neither has any other party more."""
+    expiry_seconds: float = Field(default=2_592_000.0, gt=0, le=1e9, allow_inf_nan=False)
+    """So long an entity is kept that is not learnt from."""
+    patience_seconds: float = Field(default=3_600.0, gt=0, allow_inf_nan=False)
+    """A member that has waited for another so long is not ready."""
+
+
+class PreprocessingSection(Section):
+    """What a party does to its own columns before they are learnt from. Each party has its own."""
+
+    method: Method = "standardise"
+    """`standardise`, `clip`, `rank`, `signed-log`, `quantile-bins` or `none`."""
+
+
+class QuasiNewtonSettings(VerticalSettings):
+    """Settings of guest, host and coordinator."""
+
+    federation: QuasiNewtonFederation
+    learning: CurvatureLearningSection = Field(default_factory=CurvatureLearningSection)
+    encryption: EncryptionSection = Field(default_factory=EncryptionSection)
+    alignment: PrivateAlignmentSection = Field(default_factory=PrivateAlignmentSection)
+    preprocessing: PreprocessingSection = Field(default_factory=PreprocessingSection)
+
+    @property
+    def kinds(self) -> Kinds:
+        """What messages consist of."""
+        learning = self.learning
+        return kinds(
+            len(self.federation.parties),
+            learning.batch,
+            learning.batch,
+            input_bound=learning.input_bound,
+            inner_bound=learning.output_bound,
+        )
+
+    @property
+    def message_bytes(self) -> int:
+        """The longest content that any message has."""
+        vector = self.learning.batch * max(16, self.encryption.key_bits // 4)
+        return max(vector, 64 * self.alignment.limit) + 1024
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> QuasiNewtonSettings:
+        kind, federation = self.role.kind, self.federation
+        if len(federation.parties) < 2:
+            raise ValueError("federation.parties: a guest and at least one host are expected")
+        if kind == COORDINATOR:
+            for section, given in (("party", self.party), ("samples", self.samples), ("labels", self.labels)):
+                if given is not None:
+                    raise ValueError(f"{section} has no meaning at a {COORDINATOR}")
+        else:
+            for section, given in (("party", self.party), ("samples", self.samples)):
+                if given is None:
+                    raise ValueError(f"{section} is missing: a {kind} needs this section")
+            if (kind == GUEST) != (self.own_party == federation.guest_party):
+                raise ValueError(f"party.name = {self.own_party!r}: the guest is {federation.guest_party!r}")
+            if (kind == GUEST) != (self.labels is not None):
+                raise ValueError("labels is missing at the guest" if kind == GUEST else "labels has no meaning at a host")
+        return self
+
+    @model_validator(mode="after")
+    def _hides_what_it_should(self) -> QuasiNewtonSettings:
+        encryption, kind = self.encryption, self.role.kind
+        if encryption.precision == "plain":
+            if not (encryption.study or self.bus.url.startswith("memory:")):
+                raise ValueError(
+                    'encryption.precision = "plain" shows what it is to hide: set encryption.study = true if that is meant'
+                )
+            return self
+        needed = ("key_fingerprint", "key_file") if kind == COORDINATOR else ("key_fingerprint", "secret_file", "link_secret_file")
+        for key in needed:
+            if getattr(encryption, key) is None:
+                raise ValueError(f"encryption.{key} is missing: a {kind} needs it")
+        return self
+
+    @model_validator(mode="after")
+    def _batches_are_large_enough(self) -> QuasiNewtonSettings:
+        learning, alignment = self.learning, self.alignment
+        if learning.batch < learning.min_batch:
+            raise ValueError(f"learning.batch = {learning.batch}: at least learning.min_batch = {learning.min_batch} is expected")
+        if not learning.batch <= alignment.entities <= alignment.limit:
+            raise ValueError(
+                f"alignment.entities = {alignment.entities}: learning.batch = {learning.batch} to alignment.limit = "
+                f"{alignment.limit} is expected"
+            )
+        if alignment.limit // learning.batch > MOST_BATCHES:
+            raise ValueError(
+                f"alignment.limit = {alignment.limit}: at most {MOST_BATCHES} times learning.batch = {learning.batch} is expected"
+            )
+        links = link_files(self)
+        if self.role.kind == GUEST and links is not None and set(links) != set(self.federation.hosts):
+            raise ValueError(f"encryption.link_secret_file: a file for each of {self.federation.hosts} is expected")
+        return self
+
+
+def link_files(settings: QuasiNewtonSettings) -> dict[str, str] | None:
+    """The file of each link's secret, by the other's name; None where none is given."""
+    given, federation = settings.encryption.link_secret_file, settings.federation
+    if given is None or isinstance(given, dict):
+        return given
+    return {federation.guest_party: given} if settings.role.kind == HOST else dict.fromkeys(federation.hosts[:1], given)

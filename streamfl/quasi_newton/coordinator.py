@@ -1,0 +1,311 @@
+"""The coordinator: it has the private key and no data. It opens masked gradients and sums of inner products, and decides the step.
+
+It is an oracle of decryption. So it opens one upload of each party a round, with as many numbers as the party said that it has, and
+one sum; what comes beside these is refused and counted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from streamfl.changelog import ChangedParts
+from streamfl.quasi_newton.bignum import to_bytes
+from streamfl.quasi_newton.config import MOST_COLUMNS
+from streamfl.quasi_newton.descent import Descent, DescentState, Learning
+from streamfl.quasi_newton.fixed_point import FixedPoint, Kinds
+from streamfl.quasi_newton.keys import PrivateKey
+from streamfl.quasi_newton.member import Desk
+from streamfl.quasi_newton.messages import (
+    ANOTHER,
+    COORDINATOR_NAME,
+    Begin,
+    Joined,
+    Message,
+    Opened,
+    Ready,
+    Step,
+    content_of,
+    read_content,
+    records_of,
+)
+from streamfl.quasi_newton.own_columns import PRODUCTS
+from streamfl.quasi_newton.randomness import Place
+from streamfl.quasi_newton.scheme import Scheme, scheme_of
+from streamfl.quasi_newton.taylor import loss_from_products
+from streamfl.quasi_newton.works import Opening, opened, request
+from streamfl.role import PeerError
+from streamfl.wire import VERSION, Codec, Count, encode_array
+
+__all__ = ["CoordinatorSettings", "CoordinatorTask"]
+
+# Phases: waiting for parties that are ready, for their rows, for a round's uploads; the rest.
+GATHERING, ALIGNING, ROUND, TRAINED, FAILED = range(5)
+NOWHERE = Place("", "", "", 0, "")
+
+
+@dataclass(frozen=True)
+class CoordinatorSettings:
+    """parties: their names. key: None where nothing is encrypted. most_batches: of a run."""
+
+    federation: str
+    parties: tuple[str, ...]
+    guest: str
+    fingerprint: int
+    learning: Learning
+    kinds: Kinds
+    key: PrivateKey | None
+    most_batches: int
+    codec: Codec[Message]
+
+    @property
+    def products(self) -> FixedPoint:
+        return PRODUCTS.sum_of(len(self.parties))
+
+
+class _Run(msgspec.Struct, array_like=True):
+    """Where it is; remembered as ``run``.
+
+    ready: parties that are. joined: by party, the numbers of its uploads. opened: by party, digest of what was opened in the round.
+    losses: of the epoch's batches. loss: of the present batch, in a round for curvature. epoch_losses: the latest.
+    """
+
+    run: Count = 0
+    phase: int = GATHERING
+    round: Count = 0
+    ready: list[str] = msgspec.field(default_factory=list)
+    joined: dict[str, Count] = msgspec.field(default_factory=dict)
+    alignment: bytes = b""
+    batches: Count = 0
+    opened: dict[str, bytes] = msgspec.field(default_factory=dict)
+    losses: list[float] = msgspec.field(default_factory=list)
+    loss: float = 0.0
+    failure: str = ""
+
+
+class CoordinatorTask:
+    """The coordinator's partition."""
+
+    def __init__(self, settings: CoordinatorSettings, desk: Desk) -> None:
+        self.settings = settings
+        self.desk = desk
+        self.parts = ChangedParts()
+        self.run = _Run()
+        self.descent = Descent(settings.learning)
+        self.epoch_loss = float("nan")
+
+    @property
+    def wake_at(self) -> float | None:
+        return None
+
+    @property
+    def owed(self) -> bool:
+        return self.run.phase in (ALIGNING, ROUND)
+
+    @property
+    def trouble(self) -> str | None:
+        return self.run.failure or None
+
+    def set_back(self, now: float) -> None:
+        """No time is remembered."""
+
+    def pass_time(self, now: float) -> None:
+        """Nothing falls due."""
+
+    def restore(self, key: bytes, value: bytes) -> None:
+        if key == b"run":
+            self.run = msgspec.msgpack.decode(value, type=_Run)
+        elif key == b"descent":
+            self.descent.restore(msgspec.msgpack.decode(value, type=DescentState))
+        else:
+            raise PeerError("malformed", f"state {key[:60]!r} is not of a coordinator")
+
+    def take(self, channel: str, message: Any, now: float) -> None:
+        assert isinstance(message, Message)
+        party = channel.partition("/")[2]
+        if message.fingerprint != self.settings.fingerprint:
+            raise PeerError("configuration", ANOTHER)
+        if message.sender != party:
+            raise PeerError("sender", f"{message.sender!r} speaks where {party!r} is heard")
+        if message.kind == "ready":
+            self._take_ready(party, message)
+        elif message.kind == "joined":
+            self._take_joined(party, message)
+        elif message.kind == "failed":
+            self._take_failed(party, message)
+        elif message.kind == "gradient":
+            self._take_gradient(party, message)
+        elif message.kind == "sums":
+            self._take_sums(party, message)
+        else:
+            raise PeerError("malformed", f"{message.kind!r} is nothing that a party says to the coordinator")
+
+    # ---- before the rounds
+
+    def _take_ready(self, party: str, message: Message) -> None:
+        run, settings = self.run, self.settings
+        read_content(message.content, Ready)
+        if message.run < run.run or run.phase != GATHERING or party in run.ready:
+            self._repeated()
+            return
+        if message.run > run.run:
+            raise PeerError("implausible", f"ready after run {message.run}, the latest is {run.run}")
+        run.ready.append(party)
+        if len(run.ready) == len(settings.parties):
+            self.run = _Run(run.run + 1, ALIGNING)
+            self.descent = Descent(settings.learning)
+            for name in settings.parties:
+                self._say(name, "begin", content_of(Begin(self._modulus)))
+        self._remember()
+
+    def _take_joined(self, party: str, message: Message) -> None:
+        run = self.run
+        if message.run < run.run or party in run.joined or (message.run == run.run and run.phase == FAILED):
+            self._repeated()
+            return
+        joined: Joined = read_content(message.content, Joined)
+        if message.run > run.run or run.phase != ALIGNING:
+            raise PeerError("implausible", f"{party!r} has rows for run {message.run}: nothing led to it")
+        if not (0 < joined.columns <= MOST_COLUMNS and 0 < joined.batches <= self.settings.most_batches):
+            raise PeerError("implausible", f"{joined.columns} columns and {joined.batches} batches cannot be learnt from")
+        if run.joined and (message.alignment, joined.batches) != (run.alignment, run.batches):
+            raise PeerError("alignment", f"{party!r} has other entities in common, or other batches")
+        run.alignment, run.batches = message.alignment, joined.batches
+        run.joined[party] = joined.columns
+        # Rounds begin without another word; a party's first upload comes behind this.
+        self._remember()
+
+    def _take_failed(self, party: str, message: Message) -> None:
+        if message.run < self.run.run or self.run.phase not in (ALIGNING, ROUND):
+            self._repeated()
+            return
+        if message.run > self.run.run:
+            raise PeerError("implausible", f"run {message.run} has failed: nothing led to it")
+        self.run.phase = FAILED
+        self.desk.counts["failed_trainings"] += 1
+        self.run.failure = f"training {message.run} has ended: {party!r} could not go on, see its log"
+        self.desk.notices.say("failed", self.run.failure)
+        for name in self.settings.parties:
+            if name != party:
+                self._say(name, "failed", b"")
+        self._remember()
+
+    # ---- rounds
+
+    def _take_gradient(self, party: str, message: Message) -> None:
+        run, settings = self.run, self.settings
+        if (message.run, message.round) < (run.run, run.round) or run.phase > ROUND:
+            self._repeated()
+            return
+        self._check_round(party, message)
+        digest = hashlib.blake2b(message.content, digest_size=32).digest()
+        if party in run.opened:
+            if run.opened[party] != digest:
+                self.desk.counts["refused_decryptions"] += 1
+                raise PeerError("repeated_decryption", f"{party!r} has had its upload of round {run.round} opened")
+            self._repeated()
+            return
+        kind = settings.kinds.curvature if run.round % 2 else settings.kinds.gradients
+        # At the guest the labels' column comes behind, but for curvature.
+        count = run.joined[party] + (party == settings.guest and run.round % 2 == 0)
+        self._scheme.check(message.content, self._scheme.units(count, kind), kind)
+        self._open(message.content, lambda residues: self._tell_opened(party, digest, residues))
+
+    def _tell_opened(self, party: str, digest: bytes, residues: bytes) -> None:
+        self.run.phase = ROUND
+        self.run.opened[party] = digest
+        self._say(party, "opened", content_of(Opened(residues)))
+        self._remember()
+
+    def _take_sums(self, party: str, message: Message) -> None:
+        run, settings = self.run, self.settings
+        if (message.run, message.round) < (run.run, run.round) or run.phase > ROUND:
+            self._repeated()
+            return
+        self._check_round(party, message)
+        if party != settings.guest or len(run.opened) < len(settings.parties):
+            raise PeerError("implausible", f"sums of {party!r} before all gradients of round {run.round}")
+        pairs = self.descent.pairs
+        count = 4 * pairs + 4 if run.round % 2 else 2 * pairs + 2
+        self._scheme.check(message.content, self._scheme.units(count, settings.products), settings.products)
+        self._open(message.content, lambda residues: self._decide(residues, count))
+
+    def _decide(self, residues: bytes, count: int) -> None:
+        run, learning = self.run, self.settings.learning
+        numbers = self._scheme.opened(residues, count, self.settings.products, NOWHERE, b"")
+        products = PRODUCTS.decode(np.array(numbers, dtype=object))
+        if run.round % 2:
+            offered = products.reshape(2, -1)
+            self._end_iteration(b"", kept=self.descent.offer(offered[0], offered[1]))
+            return
+        run.loss = loss_from_products(float(products[-1]))
+        coefficients = encode_array(self.descent.step(products[:-1]))
+        taken = run.round // 2 + 1
+        due = taken % learning.curvature_every == 0 and taken >= 2 * learning.curvature_every
+        if due and not self.descent.frozen:
+            self._say_all(Step(coefficients, run.loss, True, False, False, False))
+            run.round, run.opened = run.round + 1, {}
+            self._remember()
+        else:
+            self._end_iteration(coefficients, kept=False)
+
+    def _end_iteration(self, coefficients: bytes, *, kept: bool) -> None:
+        run = self.run
+        iteration = run.round // 2
+        run.losses.append(run.loss)
+        self.desk.counts["iterations"] += 1
+        epoch_ends, over = (iteration + 1) % run.batches == 0, False
+        if epoch_ends:
+            self.epoch_loss = float(np.mean(run.losses))
+            over = self.descent.end_epoch(self.epoch_loss)
+            run.losses = []
+        self._say_all(Step(coefficients, run.loss, False, kept, epoch_ends, over))
+        run.round, run.opened = 2 * (iteration + 1), {}
+        if over:
+            run.phase = TRAINED
+        self._remember()
+
+    def _check_round(self, party: str, message: Message) -> None:
+        run = self.run
+        if (message.run, message.round) != (run.run, run.round) or party not in run.joined:
+            raise PeerError("implausible", f"{message.kind} of run {message.run}, round {message.round}: nothing led to it")
+        if message.alignment != run.alignment:
+            raise PeerError("alignment", "other entities are in common there")
+
+    def _open(self, content: bytes, then: Any) -> None:
+        self.desk.counts["decryptions"] += 1
+        key = self.settings.key
+        p, q = (b"", b"") if key is None else (to_bytes(prime, key.public.bits // 16) for prime in (key.p, key.q))
+        self.desk.ask(opened, request(Opening(p, q, content)), then)
+
+    # ---- what is said
+
+    @property
+    def _modulus(self) -> bytes:
+        return b"" if self.settings.key is None else self.settings.key.public.to_bytes()
+
+    @property
+    def _scheme(self) -> Scheme:
+        return scheme_of(self._modulus, b"")
+
+    def _say(self, party: str, kind: str, content: bytes) -> None:
+        run, settings = self.run, self.settings
+        message = Message(
+            VERSION, settings.fingerprint, COORDINATOR_NAME, run.run, run.round, kind, run.alignment, content
+        )
+        self.desk.send(f"decisions/{party}", records_of(settings.codec, message))
+
+    def _say_all(self, step: Step) -> None:
+        for party in self.settings.parties:
+            self._say(party, "step", content_of(step))
+
+    def _repeated(self) -> None:
+        self.desk.counts["repeated_messages"] += 1
+
+    def _remember(self) -> None:
+        self.parts.remember(b"run", self.run)
+        self.parts.remember(b"descent", self.descent.state)

@@ -1,0 +1,243 @@
+"""The guest: it has the labels, knows which entities are common, and adds what hosts may not show one another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from streamfl.quasi_newton.alignment import POINT_BYTES, set_digest
+from streamfl.quasi_newton.batches import FrozenBatches
+from streamfl.quasi_newton.chunks import Chunks
+from streamfl.quasi_newton.member import Desk
+from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, content_of, read_content
+from streamfl.quasi_newton.own_columns import loss_product
+from streamfl.quasi_newton.party import PartyTask
+from streamfl.quasi_newton.party_settings import ADDING, ALIGNING, DECIDING, OPENING, OUTPUTS, PartySettings
+from streamfl.quasi_newton.scheme import NUMBER_BYTES, numbers_to_bytes
+from streamfl.quasi_newton.taylor import residuals
+from streamfl.quasi_newton.works import (
+    Adding,
+    Aligning,
+    Kind,
+    Multiplying,
+    added,
+    blinded,
+    matched,
+    multiplied,
+    read_product,
+    request,
+)
+from streamfl.records.labels import Label
+from streamfl.role import PeerError
+
+__all__ = ["GuestTask"]
+
+NOT_COMMON = 2**32 - 1
+ROUND_BYTES = 16
+
+
+class GuestTask(PartyTask):
+    """The guest's partition."""
+
+    def __init__(self, settings: PartySettings, desk: Desk) -> None:
+        super().__init__(settings, desk)
+        vector = settings.learning.batch * max(NUMBER_BYTES, settings.key_bits // 4)
+        dots = (4 * settings.learning.memory + 4) * max(NUMBER_BYTES, settings.key_bits // 4)
+        # By host: where its points are those of the own names; vectors and inner products of a round, behind run and round.
+        self._common = {host: Chunks(self.parts, f"common/{host}", 4 * settings.most) for host in settings.hosts}
+        self._outputs = {host: Chunks(self.parts, f"outputs/{host}", ROUND_BYTES + vector) for host in settings.hosts}
+        self._dots = {host: Chunks(self.parts, f"dots/{host}", ROUND_BYTES + dots) for host in settings.hosts}
+        # The own products of the round, until all hosts' have come.
+        self._products = Chunks(self.parts, "products", dots)
+
+    def restore(self, key: bytes, value: bytes) -> None:
+        chunks = [*self._common.values(), *self._outputs.values(), *self._dots.values(), self._products]
+        if not any(one.restore(key, value) for one in chunks):
+            super().restore(key, value)
+
+    def take(self, channel: str, message: Any, now: float) -> None:
+        if isinstance(message, Label):
+            self.desk.counts["labels"] += 1
+            self.table.put(message.client, now, label=int(2 * message.label - 1))
+        else:
+            super().take(channel, message, now)
+
+    def take_linked(self, channel: str, message: Message) -> None:
+        host = channel.partition("/")[2]
+        if message.kind == "answer":
+            self._take_answer(host, message)
+        elif message.kind == "outputs":
+            self._take_outputs(host, message)
+        elif message.kind == "dots":
+            self._take_dots(host, message)
+        else:
+            raise PeerError("malformed", f"{message.kind!r} is nothing that a host says")
+
+    # ---- alignment
+
+    def align(self) -> None:
+        settings, names = self.settings, self.rows.names
+        for chunks in (*self._common.values(), *self._outputs.values(), *self._dots.values(), self._products):
+            chunks.clear()
+        for host in settings.hosts:
+            content = request(Aligning(settings.secret, self.session(host), names, settings.most))
+            self.desk.ask(blinded, content, lambda points, host=host: self._tell_blinded(host, points))  # type: ignore[misc]
+
+    def _tell_blinded(self, host: str, points: bytes) -> None:
+        self.tell(f"residuals/{host}", host, "blinded", content_of(Blinded(points)))
+
+    def _take_answer(self, host: str, message: Message) -> None:
+        settings = self.settings
+        if message.run == self.progress.run and (self.progress.phase != ALIGNING or self._common[host]):
+            self.repeated()
+            return
+        if not self.is_present(message, ALIGNING):
+            return
+        answer: Answer = read_content(self.unsealed(host, message), Answer)
+        if len(answer.own) % POINT_BYTES or len(answer.own) > settings.most * POINT_BYTES:
+            raise PeerError("shape", f"{len(answer.own)} bytes are no points, or too many")
+        if len(answer.twice) != len(self.rows.names) * POINT_BYTES:
+            raise PeerError("shape", f"{len(answer.twice)} bytes answer {len(self.rows.names)} points")
+        content = Aligning(settings.secret, self.session(host), self.rows.names, settings.most, answer.own, answer.twice)
+        self.desk.ask(matched, request(content), lambda result: self._keep_common(host, result))
+
+    def _keep_common(self, host: str, result: bytes) -> None:
+        found: tuple[Any, ...] = msgspec.msgpack.decode(result, type=tuple)
+        if found[0]:
+            raise PeerError(found[0], found[1])
+        places = found[1]
+        self._common[host].write(np.array([places.get(name, NOT_COMMON) for name in self.rows.names], "<u4").tobytes())
+        if all(self._common.values()):
+            self._align_all()
+
+    def _align_all(self) -> None:
+        settings, names = self.settings, self.rows.names
+        places = {host: np.frombuffer(chunks.content, "<u4") for host, chunks in self._common.items()}
+        common = np.logical_and.reduce([one != NOT_COMMON for one in places.values()])
+        batches = FrozenBatches(settings.learning.batch, settings.seed)
+        filled = batches.add(names[number] for number in np.flatnonzero(common))
+        if not filled:
+            self.fail(f"{int(common.sum())} entities in common fill no batch of {settings.learning.batch}")
+            return
+        chosen = [name for number in filled for name in batches.batches[number]]
+        place = {name: number for number, name in enumerate(names)}
+        rows = [place[name] for name in chosen]
+        alignment = set_digest(chosen, self.session(""))
+        self.progress.alignment = alignment
+        for host, own in places.items():
+            self.tell(f"residuals/{host}", host, "aligned", content_of(Aligned(own[rows].astype("<u4").tobytes())))
+        for chunks in self._common.values():
+            chunks.clear()
+        self.join(chosen, alignment)
+
+    # ---- rounds
+
+    def begin_round(self) -> None:
+        if all(self._of_round(self._outputs[host]) for host in self.settings.hosts):
+            self._add_outputs()
+
+    def _take_outputs(self, host: str, message: Message) -> None:
+        settings, progress = self.settings, self.progress
+        now, then = (progress.run, progress.round), (message.run, message.round)
+        if then < now or (then == now and progress.phase > OUTPUTS):
+            self.repeated()
+            return
+        # A host may have heard the coordinator's decision already. It is a round ahead at most.
+        ahead = message.round - progress.round
+        later = progress.phase == DECIDING and (ahead == 1 or ahead == 2 - progress.round % 2)
+        if message.run != progress.run or not ((ahead == 0 and progress.phase == OUTPUTS) or later):
+            raise PeerError("implausible", f"vectors of run {message.run}, round {message.round}: nothing led to them")
+        if message.alignment != progress.alignment:
+            raise PeerError("alignment", "other entities are in common there")
+        vector = self.unsealed(host, message)
+        kind = settings.kinds.changes if message.round % 2 else settings.kinds.inner_products
+        self.scheme.check(vector, settings.learning.batch, kind)
+        head = _head(message)
+        if self._outputs[host].content[:ROUND_BYTES] == head:
+            self.repeated()
+            return
+        self._outputs[host].write(head + vector)
+        if progress.phase == OUTPUTS:
+            self.within_bounds(self.begin_round)
+
+    def _add_outputs(self) -> None:
+        settings, matrix, kinds = self.settings, self.matrix, self.settings.kinds
+        own = self.own_numbers()
+        if not self.for_curvature:
+            own = residuals(own, kinds.labels.encode(self.signs[self.batch]))
+        vectors = [self._of_round(self._outputs[host]) for host in settings.hosts]
+        content = Multiplying(
+            self.hidden,
+            vectors,
+            numbers_to_bytes(own.tolist()),
+            matrix.astype("<i8").tobytes(),
+            matrix.shape[1],
+            Kind.of(self.upload_kind),
+            self.place("residuals"),
+            self.place("gradient"),
+            settings.masked,
+        )
+        self.desk.ask(multiplied, request(content), self._tell_residuals)
+
+    def _tell_residuals(self, result: bytes) -> None:
+        product = read_product(result)
+        for host in self.settings.hosts:
+            self._outputs[host].clear()
+            self.tell(f"residuals/{host}", host, "residuals", product.hidden)
+        self.progress.phase, self.progress.digest = OPENING, product.digest
+        self.remember()
+        self.upload("gradient", product.upload)
+
+    def loss_number(self, numbers: list[int], product: float) -> int:
+        # The last column is the labels'.
+        label_residual = np.array(numbers[-1:], dtype=object)
+        return loss_product(product, label_residual, self.settings.kinds.gradients, self.settings.learning.batch)
+
+    def tell_products(self, products: list[int]) -> None:
+        self.progress.phase = ADDING
+        self.remember()
+        self._products.write(numbers_to_bytes(products))
+        self._add_products()
+
+    def _take_dots(self, host: str, message: Message) -> None:
+        settings, progress = self.settings, self.progress
+        if progress.phase != OPENING and not self.is_present(message, ADDING):
+            return
+        if progress.phase == OPENING and not self.is_present(message, OPENING):
+            return
+        vector = self.unsealed(host, message)
+        pairs = self.iterates.own.pair_count
+        count = 4 * pairs + 4 if self.for_curvature else 2 * pairs + 2
+        self.scheme.check(vector, self.scheme.units(count, settings.products), settings.products)
+        if self._dots[host]:
+            self.repeated()
+            return
+        self._dots[host].write(_head(message) + vector)
+        self._add_products()
+
+    def _add_products(self) -> None:
+        settings = self.settings
+        if self.progress.phase != ADDING or not all(self._dots.values()):
+            return
+        vectors = [self._of_round(self._dots[host]) for host in settings.hosts]
+        content = Adding(self.hidden, vectors, self._products.content, Kind.of(settings.products), self.place("sums"))
+        self.desk.ask(added, request(content), self._tell_sums)
+
+    def _tell_sums(self, vector: bytes) -> None:
+        for chunks in (*self._dots.values(), self._products):
+            chunks.clear()
+        self.progress.phase = DECIDING
+        self.remember()
+        self.upload("sums", vector)
+
+    def _of_round(self, chunks: Chunks) -> bytes:
+        """What a host said in the present round; empty for nothing."""
+        content = chunks.content
+        head = self.progress.run.to_bytes(8, "big") + self.progress.round.to_bytes(8, "big")
+        return content[ROUND_BYTES:] if content[:ROUND_BYTES] == head else b""
+
+
+def _head(message: Message) -> bytes:
+    return message.run.to_bytes(8, "big") + message.round.to_bytes(8, "big")

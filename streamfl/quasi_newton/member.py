@@ -1,0 +1,242 @@
+"""What guest, host and coordinator have in common as roles: messages are taken one by one, and whatever takes long is asked for.
+
+A message that led to work is done with when its result has come. What came behind it waits until then, within the same step: so a
+batch is the same as its messages one by one, and no work is ever under way in what is remembered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from streamfl.changelog import ChangedParts
+from streamfl.moments import Moments
+from streamfl.notices import Notices
+from streamfl.parts import Limits, LongMessages
+from streamfl.quasi_newton.figures import measured
+from streamfl.role import Decode, Measurement, Notice, PeerError, Received, Rejection, Send, StateChange, Work
+from streamfl.silence import Silence
+
+__all__ = ["Desk", "Member", "Task"]
+
+WORK = "work"
+PARTS = b"parts/"
+Then = Callable[[bytes], None]
+
+
+class Desk:
+    """What a partition's messages lead to: records that go out, and work that is asked for.
+
+    partition: its number. counts: of the member, for the operator.
+    """
+
+    def __init__(self, partition: int, counts: Counter[str], notices: Notices) -> None:
+        self.partition = partition
+        self.counts = counts
+        self.notices = notices
+        self._sends: list[Send] = []
+        self._asked: deque[tuple[Work, Then]] = deque()
+
+    def send(self, channel: str, values: Iterable[bytes]) -> None:
+        """The records of a message."""
+        for value in values:
+            self.counts["bytes_sent"] += len(value)
+            self._sends.append(Send(channel, None, value, self.partition))
+
+    def ask(self, function: Callable[[bytes], bytes], content: bytes, then: Then) -> None:
+        """Have something computed. then: what is done with the result; PeerError refuses the message that led to it."""
+        self.counts["work"] += 1
+        key = b"%d" % len(self._asked)
+        self._asked.append((Work(WORK, self.partition, key, function, content), then))
+
+    def take(self) -> tuple[list[Send], list[tuple[Work, Then]]]:
+        """All that was sent and asked for since the last call."""
+        sends, asked = self._sends, list(self._asked)
+        self._sends, self._asked = [], deque()
+        return sends, asked
+
+
+class Task(Protocol):
+    """A partition of a member."""
+
+    desk: Desk
+    parts: ChangedParts
+
+    @property
+    def wake_at(self) -> float | None: ...
+
+    @property
+    def owed(self) -> bool:
+        """Whether somebody owes it a message."""
+
+    @property
+    def trouble(self) -> str | None: ...
+
+    def take(self, channel: str, message: Any, now: float) -> None: ...
+
+    def pass_time(self, now: float) -> None: ...
+
+    def set_back(self, now: float) -> None: ...
+
+    def restore(self, key: bytes, value: bytes) -> None: ...
+
+
+One = TypeVar("One", bound=Task)
+
+
+class Member(Generic[One]):
+    """A role over its partitions.
+
+    make: a partition without state.
+    decode: of each input that may bring messages in parts.
+    limits: of these.
+    patience: seconds without a message that is owed, after which the member is not ready.
+    """
+
+    prompt = True
+
+    def __init__(
+        self,
+        make: Callable[[Desk], One],
+        decode: Mapping[str, Decode],
+        limits: Limits,
+        patience: float,
+        kind: str,
+    ) -> None:
+        self.kind = kind
+        self._make = make
+        self._tasks: dict[int, One] = {}
+        self._long = LongMessages(decode, lambda message: str(message.sender), "state", PARTS, limits)
+        self._moments = Moments()
+        self._notices = Notices()
+        self._silence = Silence(patience)
+        self._queue: deque[Received] = deque()
+        # What work is for: its partition, the message that led to it, and what is done with the result.
+        self._awaited: deque[tuple[int, Received | None, Then]] = deque()
+        self.counts: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+
+    @property
+    def wake_at(self) -> float | None:
+        times = [self._silence.wake_at, self._long.wake_at, *(task.wake_at for task in self._tasks.values())]
+        return min((at for at in times if at is not None), default=None)
+
+    @property
+    def full(self) -> Collection[int]:
+        return ()
+
+    @property
+    def waiting(self) -> Mapping[str, int]:
+        owed = sum(task.owed for task in self._tasks.values())
+        return {**self._long.waiting, **({"rounds": owed} if owed else {})}
+
+    @property
+    def trouble(self) -> str | None:
+        for task in self._tasks.values():
+            if task.trouble is not None:
+                return task.trouble
+        if not self._silence.overdue:
+            return None
+        return f"nothing has come for {self._silence.patience:g} s while a training is under way: see whether every member runs"
+
+    def task(self, partition: int) -> One:
+        """What it holds of a partition."""
+        return self._tasks[partition]
+
+    def open(self, partition: int) -> None:
+        self._moments.opened()
+        self._long.open(partition)
+        self._tasks[partition] = self._make(Desk(partition, self.counts, self._notices))
+
+    def close(self, partition: int) -> None:
+        self._long.close(partition)
+        del self._tasks[partition]
+        # Of a step that came to nothing: whoever has the partition next hears these messages again.
+        self._queue = deque(one for one in self._queue if one.partition != partition)
+        self._awaited = deque(one for one in self._awaited if one[0] != partition)
+        if not self._tasks:
+            self._silence.answered()
+
+    def restore(self, change: StateChange) -> None:
+        if change.value is None or self._long.restore(change):
+            return
+        try:
+            self._tasks[change.partition].restore(change.key, change.value)
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+            raise PeerError("malformed", f"the member's state: {error}") from None
+
+    def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection | Work]:
+        replies: list[Send | Rejection | Work] = []
+        if self._awaited:
+            for result in batch:
+                _, cause, then = self._awaited.popleft()
+                self._attempt(cause, lambda then=then, result=result: then(result.message), replies)  # type: ignore[misc]
+                replies += self._go_on(cause)
+        else:
+            if self._moments.pass_to(now, tick=not batch):
+                for task in self._tasks.values():
+                    task.set_back(now)
+            whole, refused = self._long.receive(batch, now)
+            replies += refused
+            self.refused.update(rejection.error.reason for rejection in refused)
+            self._queue.extend(whole)
+            if not batch:
+                for task in self._tasks.values():
+                    task.pass_time(now)
+            replies += self._go_on(None)
+        while self._queue and not self._awaited:
+            received = self._queue.popleft()
+            task = self._tasks[received.partition]
+            self._attempt(
+                received,
+                lambda task=task, received=received: task.take(received.channel, received.message, now),  # type: ignore[misc]
+                replies,
+            )
+            replies += self._go_on(received)
+        self._look(bool(batch), now)
+        return replies
+
+    def changed_state(self) -> Iterable[StateChange]:
+        yield from self._long.changed_state()
+        for partition, task in self._tasks.items():
+            for key, value in task.parts.changed_state():
+                yield StateChange("state", partition, key, value)
+
+    def notices(self) -> Iterable[Notice]:
+        return self._notices.collect()
+
+    def forget(self, name: str) -> bool:
+        return False
+
+    def measure(self) -> Iterator[Measurement]:
+        yield from self._long.measure()
+        yield from measured(self.counts, self.refused)
+
+    def _attempt(self, cause: Received | None, act: Callable[[], None], replies: list[Send | Rejection | Work]) -> None:
+        try:
+            act()
+        except PeerError as error:
+            if cause is None:
+                raise
+            self.refused[error.reason] += 1
+            replies.append(Rejection(cause, error))
+
+    def _go_on(self, cause: Received | None) -> Iterator[Send | Work]:
+        """What the last message led to."""
+        for task in self._tasks.values():
+            sends, asked = task.desk.take()
+            yield from sends
+            for work, then in asked:
+                self._awaited.append((work.partition, cause, then))
+                yield work
+
+    def _look(self, heard: bool, now: float) -> None:
+        if heard or not any(task.owed for task in self._tasks.values()):
+            self._silence.answered()
+        if any(task.owed for task in self._tasks.values()):
+            self._silence.asked(now)
+        if not heard:
+            self._silence.look(now)

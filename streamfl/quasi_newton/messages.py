@@ -1,0 +1,170 @@
+"""What members say to one another: one header for all, and a content that belongs to its kind.
+
+Between host and guest the content is sealed (:mod:`streamfl.quasi_newton.link`), with the header in what the seal vouches for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from streamfl.parts import PART_BYTES, split
+from streamfl.role import PeerError
+from streamfl.wire import LARGEST_VALUE, VERSION, Codec, Count, Name, Version
+
+__all__ = [
+    "ANOTHER",
+    "COORDINATOR_NAME",
+    "HEADER_BYTES",
+    "KINDS",
+    "PART_BYTES",
+    "Aligned",
+    "Answer",
+    "Begin",
+    "Blinded",
+    "Joined",
+    "Message",
+    "Opened",
+    "Ready",
+    "Step",
+    "codec",
+    "content_of",
+    "place_of",
+    "read_content",
+    "records_of",
+]
+
+# Why a message is refused that another member wrote.
+ANOTHER = "another federation name, seed, list of parties, key, learning or bounds were used"
+COORDINATOR_NAME: Final = "(coordinator)"
+"""No party can have it: parties' names have no brackets."""
+HEADER_BYTES = 4_096
+"""More than everything but the content of a message takes."""
+
+KINDS: Mapping[str, int] = {
+    kind: number
+    for number, kind in enumerate(
+        (
+            *("ready", "begin", "blinded", "answer", "aligned", "joined", "outputs", "residuals"),
+            *("gradient", "opened", "dots", "sums", "step", "failed"),
+        )
+    )
+}
+"""A message's number within its round: no member sends two of one kind to the same member."""
+
+
+class Message(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True):
+    """run: counts trainings from 1, 0 before the first. round: twice the iteration, and one more where curvature is looked for.
+
+    alignment: digest of the entities in common, empty before they are known.
+    """
+
+    version: Version
+    fingerprint: Count
+    sender: Name
+    run: Count
+    round: Count
+    kind: Annotated[str, msgspec.Meta(max_length=16)]
+    alignment: bytes
+    content: bytes
+
+
+class Ready(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """A party has enough entities. entities: how many."""
+
+    entities: Count
+
+
+class Begin(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """The coordinator begins a run. key: its modulus; empty where nothing is encrypted."""
+
+    key: bytes
+
+
+class Blinded(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """The guest's side of the alignment. points: its own, blinded."""
+
+    points: bytes
+
+
+class Answer(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """A host's side of the alignment. own: its points, blinded. twice: the guest's, blinded by both, in the guest's order."""
+
+    own: bytes
+    twice: bytes
+
+
+class Aligned(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """Which of a host's points are common, in the order of the batches. places: 32-bit numbers in the order of its points."""
+
+    places: bytes
+
+
+class Joined(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """A party has its rows. columns: numbers of each of its uploads. batches: how many there are."""
+
+    columns: Count
+    batches: Count
+
+
+class Opened(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """What the coordinator decrypted: numbers below n, each of the key's length."""
+
+    residues: bytes
+
+
+class Step(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """What the coordinator decided at the end of a round.
+
+    coefficients: of the basis, 64-bit floats; empty after a round for curvature.
+    loss: of the batch before the step.
+    pair: a round for curvature follows.
+    kept: whether the pair of a round for curvature is to be kept.
+    epoch_ends, over: after this.
+    """
+
+    coefficients: bytes
+    loss: float
+    pair: bool
+    kept: bool
+    epoch_ends: bool
+    over: bool
+
+
+def codec(content_bytes: int) -> Codec[Message]:
+    """Of messages whose content has at most so many bytes; longer ones than a record travel in parts."""
+    return Codec(Message, max(LARGEST_VALUE, content_bytes + HEADER_BYTES))
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {
+    one: msgspec.msgpack.Decoder(one) for one in (Ready, Begin, Blinded, Answer, Aligned, Joined, Opened, Step)
+}
+
+
+def content_of(content: msgspec.Struct) -> bytes:
+    """The bytes of a content."""
+    return _encode(content)
+
+
+def read_content(content: bytes, of: type[Any]) -> Any:
+    """The content that :func:`content_of` wrote; PeerError with reason malformed."""
+    try:
+        return _decoders[of].decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PeerError("malformed", f"{of.__name__}: {error}") from None
+
+
+def place_of(message: Message) -> bytes:
+    """Everything outside the envelope: what a seal vouches for beside its content."""
+    return _encode(
+        (VERSION, message.fingerprint, message.sender, message.run, message.round, message.kind, message.alignment)
+    )
+
+
+def records_of(own: Codec[Message], message: Message) -> list[bytes]:
+    """The values of the records that carry a message. The same message is the same bytes."""
+    sequence = message.round * len(KINDS) + KINDS[message.kind]
+    return split(message.sender, message.run, sequence, own.encode(message), PART_BYTES)

@@ -1,0 +1,98 @@
+"""What a party was told, and where it is in its training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from streamfl.quasi_newton.descent import Learning
+from streamfl.quasi_newton.fixed_point import FixedPoint, Kinds
+from streamfl.quasi_newton.link import Link
+from streamfl.quasi_newton.messages import Message
+from streamfl.quasi_newton.own_columns import PRODUCTS
+from streamfl.quasi_newton.preprocessing import Method
+from streamfl.wire import Codec, Count
+
+__all__ = [
+    "ADDING",
+    "ALIGNING",
+    "DECIDING",
+    "FAILED",
+    "GATHERING",
+    "OPENING",
+    "OUTPUTS",
+    "READY",
+    "TRAINED",
+    "PartySettings",
+    "Progress",
+]
+
+# Phases. In ALIGNING the common entities are looked for. In a round: OUTPUTS waits for peers' vectors, OPENING for what the
+# coordinator decrypted, ADDING for hosts' inner products, DECIDING for the coordinator's decision.
+GATHERING, READY, ALIGNING, OUTPUTS, OPENING, ADDING, DECIDING, TRAINED, FAILED = range(9)
+
+
+class Progress(msgspec.Struct, array_like=True):
+    """Where a party is; remembered as ``progress``.
+
+    run, round, alignment: as in messages. modulus: of the run's key. batches: how many.
+    digest: by which the mask of the round's upload is found again.
+    gradient: g of the round's iteration. step, curvature: s and v, in a round for curvature.
+    failure: what the operator is told.
+    """
+
+    run: Count = 0
+    phase: int = GATHERING
+    round: Count = 0
+    alignment: bytes = b""
+    modulus: bytes = b""
+    batches: Count = 0
+    digest: bytes = b""
+    gradient: bytes = b""
+    step: bytes = b""
+    curvature: bytes = b""
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class PartySettings:
+    """own: the party's name. links: by the other's name. link_topics: by the other's name, what is sent there and what comes.
+
+    entities, settle: when the party is ready. most: entities of any party.
+    """
+
+    federation: str
+    own: str
+    guest: str
+    hosts: tuple[str, ...]
+    fingerprint: int
+    seed: int
+    columns: int
+    learning: Learning
+    kinds: Kinds
+    encrypted: bool
+    key_bits: int
+    key_fingerprint: str
+    masked: bool
+    secret: bytes
+    links: Mapping[str, Link]
+    link_topics: Mapping[str, tuple[str, str]]
+    method: Method
+    min_batch: int
+    min_support: int
+    entities: int
+    settle: float
+    most: int
+    expiry: float
+    codec: Codec[Message]
+
+    @property
+    def is_guest(self) -> bool:
+        return self.own == self.guest
+
+    @property
+    def products(self) -> FixedPoint:
+        """The kind of inner products that are summed over the parties."""
+        return PRODUCTS.sum_of(1 + len(self.hosts))

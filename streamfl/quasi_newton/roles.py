@@ -1,0 +1,305 @@
+"""The three roles of the quasi-Newton system, as ``[role] kind`` would name them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from streamfl.made_with import MadeWith, by_key
+from streamfl.parts import Limits, decoded_in_parts
+from streamfl.quasi_newton import messages
+from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, MOST_COLUMNS, QuasiNewtonSettings, link_files
+from streamfl.quasi_newton.coordinator import CoordinatorSettings, CoordinatorTask
+from streamfl.quasi_newton.guest import GuestTask
+from streamfl.quasi_newton.host import HostTask
+from streamfl.quasi_newton.key_file import read_key_file
+from streamfl.quasi_newton.keys import PrivateKey
+from streamfl.quasi_newton.link import Link
+from streamfl.quasi_newton.member import Member
+from streamfl.quasi_newton.messages import HEADER_BYTES, codec
+from streamfl.quasi_newton.party_settings import PartySettings
+from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection
+from streamfl.records.labels import LabelReader
+from streamfl.records.samples import SampleReader
+from streamfl.role import Channels, ConfigurationError, Input, PeerError, Receiver, Record, Sender, TopicSpec
+from streamfl.role_kind import RoleKind
+from streamfl.secrets import read_secret
+from streamfl.wire import fingerprint
+
+__all__ = ["ROLES"]
+
+_SMALL_SEGMENTS = {"segment.bytes": "67108864"}
+# Messages in parts that wait in a partition: of each sender two at most are under way.
+UNDER_WAY = 256
+PART_SECONDS = 86_400.0
+
+
+def _fingerprint(settings: QuasiNewtonSettings) -> int:
+    federation, learning, encryption = settings.federation, settings.learning, settings.encryption
+    return fingerprint(
+        "quasi-newton",
+        federation.name,
+        federation.seed,
+        tuple(federation.parties),
+        federation.guest_party,
+        learning.batch,
+        learning.memory,
+        learning.curvature_every,
+        learning.regularisation,
+        learning.input_bound,
+        learning.output_bound,
+        encryption.precision,
+        encryption.key_bits,
+        encryption.key_fingerprint,
+    )
+
+
+def _samples(settings: QuasiNewtonSettings) -> EntitySamplesSection:
+    if settings.samples is None:
+        raise ConfigurationError("the section [samples] is missing: a party has to know its samples' topic and fields")
+    return settings.samples
+
+
+def _labels(settings: QuasiNewtonSettings) -> EntityLabelsSection:
+    if settings.labels is None:
+        raise ConfigurationError("the section [labels] is missing: the guest has to know its labels' topic and field")
+    return settings.labels
+
+
+def _own(settings: QuasiNewtonSettings) -> str:
+    if settings.own_party is None:
+        raise ConfigurationError("the section [party] is missing: say which of federation.parties this is")
+    return settings.own_party
+
+
+def _residuals(settings: QuasiNewtonSettings, host: str) -> str:
+    return f"{settings.federation.name}.{host}.residuals"
+
+
+def _outputs(settings: QuasiNewtonSettings, host: str) -> str:
+    return f"{settings.federation.name}.{host}.outputs"
+
+
+def _member(settings: QuasiNewtonSettings, make: Any) -> Member[Any]:
+    decode = {name: one.decode for name, one in _channels(settings).inputs.items()}
+    limits = Limits(settings.message_bytes + HEADER_BYTES, UNDER_WAY, UNDER_WAY, PART_SECONDS, messages.PART_BYTES)
+    # The whole of a message is decoded as a single record is.
+    whole = dict.fromkeys(decode, _decoder(settings))
+    return Member(make, whole, limits, settings.alignment.patience_seconds, settings.role.kind)
+
+
+def _secret(settings: QuasiNewtonSettings, path: str | None, key: str, *names: str) -> bytes:
+    """The secret in a file; without encryption something that everybody could compute."""
+    if path is not None:
+        return read_secret(path, key)
+    return hashlib.blake2b(repr((settings.federation.name, settings.federation.seed, names)).encode(), digest_size=32).digest()
+
+
+def _party_settings(settings: QuasiNewtonSettings) -> PartySettings:
+    federation, learning, encryption = settings.federation, settings.learning, settings.encryption
+    alignment, own = settings.alignment, _own(settings)
+    columns = SampleReader(_samples(settings).samples).dimension
+    if columns >= MOST_COLUMNS:
+        raise ConfigurationError(f"samples.features: {columns:,} columns, fewer than {MOST_COLUMNS:,} are expected")
+    files = link_files(settings) or {}
+    others = federation.hosts if settings.role.kind == GUEST else [federation.guest_party]
+    links, topics = {}, {}
+    for other in others:
+        pair = sorted((own, other))
+        secret = _secret(settings, files.get(other), "encryption.link_secret_file", "link", *pair)
+        links[other] = Link(secret, federation.name)
+        host = other if settings.role.kind == GUEST else own
+        both = _residuals(settings, host), _outputs(settings, host)
+        topics[other] = both if settings.role.kind == GUEST else (both[1], both[0])
+    return PartySettings(
+        federation=federation.name,
+        own=own,
+        guest=federation.guest_party,
+        hosts=tuple(federation.hosts),
+        fingerprint=_fingerprint(settings),
+        seed=federation.seed,
+        columns=columns,
+        learning=learning.learning,
+        kinds=settings.kinds,
+        encrypted=encryption.precision == "paillier",
+        key_bits=encryption.key_bits,
+        key_fingerprint=encryption.key_fingerprint or "",
+        masked=encryption.mask_gradients,
+        secret=_secret(settings, encryption.secret_file, "encryption.secret_file", "party", own),
+        links=links,
+        link_topics=topics,
+        method=settings.preprocessing.method,
+        min_batch=learning.min_batch,
+        min_support=learning.min_support,
+        entities=alignment.entities,
+        settle=alignment.settle_seconds,
+        most=alignment.limit,
+        expiry=alignment.expiry_seconds,
+        codec=codec(settings.message_bytes),
+    )
+
+
+def _build_guest(settings: QuasiNewtonSettings) -> Member[GuestTask]:
+    party = _party_settings(settings)
+    return _member(settings, lambda desk: GuestTask(party, desk))
+
+
+def _build_host(settings: QuasiNewtonSettings) -> Member[HostTask]:
+    party = _party_settings(settings)
+    return _member(settings, lambda desk: HostTask(party, desk))
+
+
+def _build_coordinator(settings: QuasiNewtonSettings) -> Member[CoordinatorTask]:
+    federation = settings.federation
+    own = CoordinatorSettings(
+        federation=federation.name,
+        parties=tuple(federation.parties),
+        guest=federation.guest_party,
+        fingerprint=_fingerprint(settings),
+        learning=settings.learning.learning,
+        kinds=settings.kinds,
+        key=_private_key(settings),
+        most_batches=settings.alignment.limit // settings.learning.batch,
+        codec=codec(settings.message_bytes),
+    )
+    return _member(settings, lambda desk: CoordinatorTask(own, desk))
+
+
+def _private_key(settings: QuasiNewtonSettings) -> PrivateKey | None:
+    encryption = settings.encryption
+    if encryption.precision == "plain":
+        return None
+    if encryption.key_file is None:
+        raise ConfigurationError("encryption.key_file is missing: the coordinator decrypts")
+    with_file = read_key_file(Path(encryption.key_file))
+    for key in with_file:
+        if (key.public.fingerprint, key.public.bits) == (encryption.key_fingerprint, encryption.key_bits):
+            return key
+    raise ConfigurationError(
+        f"encryption.key_file = {encryption.key_file!r}: has no key of {encryption.key_bits} bits with "
+        f"encryption.key_fingerprint = {encryption.key_fingerprint}"
+    )
+
+
+def _decoder(settings: QuasiNewtonSettings) -> Callable[[Record], Any]:
+    own = codec(settings.message_bytes)
+    return lambda record: own.decode(record.value)
+
+
+def _sender(message: Any) -> str:
+    name: str = message.sender
+    return name
+
+
+def _for_nobody(_message: Any) -> None:
+    """The coordinator speaks for itself."""
+
+
+def _checked(decode: Callable[[Record], Any]) -> Callable[[Record], Any]:
+    def checked(record: Record) -> Any:
+        label = decode(record)
+        if label.label not in (0.0, 1.0):
+            raise PeerError("label", f"the label is {label.label:g}, 0 or 1 is expected")
+        return label
+
+    return checked
+
+
+def _channels(settings: QuasiNewtonSettings) -> Channels:
+    federation, kind = settings.federation, settings.role.kind
+    decode = decoded_in_parts(_decoder(settings))
+    changelogs = {"state": f"{settings.member}.state"}
+    if kind == COORDINATOR:
+        parties = {party: GUEST if party == federation.guest_party else HOST for party in federation.parties}
+        return Channels(
+            inputs={
+                f"uploads/{party}": Input(
+                    f"{federation.name}.{party}.uploads",
+                    decode,
+                    makes_room=True,
+                    sender=Sender(kind, _sender),
+                )
+                for party, kind in parties.items()
+            },
+            outputs={f"decisions/{party}": f"{federation.name}.{party}.decisions" for party in parties},
+            changelogs=changelogs,
+            receivers={f"decisions/{party}": Receiver(kind, party) for party, kind in parties.items()},
+        )
+    own, samples = _own(settings), _samples(settings)
+    inputs = {"samples": Input(samples.topic, SampleReader(samples.samples).decode)}
+    outputs = {"uploads": f"{federation.name}.{own}.uploads"}
+    receivers = {"uploads": Receiver(COORDINATOR)}
+    if kind == GUEST:
+        labels = _labels(settings)
+        inputs["labels"] = Input(labels.topic, _checked(LabelReader(labels, None).decode))
+        for host in federation.hosts:
+            inputs[f"outputs/{host}"] = Input(_outputs(settings, host), decode, makes_room=True, sender=Sender(HOST, _sender))
+            outputs[f"residuals/{host}"] = _residuals(settings, host)
+            receivers[f"residuals/{host}"] = Receiver(HOST, host)
+    else:
+        inputs["residuals"] = Input(_residuals(settings, own), decode, makes_room=True, sender=Sender(GUEST, _sender))
+        outputs["outputs"] = _outputs(settings, own)
+        receivers["outputs"] = Receiver(GUEST, federation.guest_party)
+    inputs["decisions"] = Input(
+        f"{federation.name}.{own}.decisions", decode, makes_room=True, sender=Sender(COORDINATOR, _for_nobody)
+    )
+    return Channels(inputs=inputs, outputs=outputs, changelogs=changelogs, receivers=receivers, party=own)
+
+
+_LINK = "sealed between host and guest: grant Read to nobody but the two, the coordinator least of all"
+
+
+def _topics(settings: QuasiNewtonSettings) -> list[TopicSpec]:
+    """One partition each: a training table is one."""
+    channels, users = _channels(settings), [one.topic for one in (settings.samples, settings.labels) if one is not None]
+    between = [one.topic for one in channels.inputs.values() if one.topic not in users] + list(channels.outputs.values())
+    return [
+        *(TopicSpec(topic, 1, compacted=False, users=True) for topic in users),
+        *(
+            TopicSpec(topic, 1, compacted=False, caution=_LINK if topic.endswith((".residuals", ".outputs")) else "")
+            for topic in between
+        ),
+        TopicSpec(f"{settings.member}.state", 1, compacted=True, preferred=_SMALL_SEGMENTS),
+        TopicSpec(settings.dead_letters, None, compacted=False),
+    ]
+
+
+_MAY_CHANGE = {
+    "federation.members",
+    "encryption.study",
+    "encryption.key_file",
+    # What is hidden already stays hidden by what it was hidden with; a mask that cannot be found again is a number out of bounds.
+    "encryption.link_secret_file",
+    "alignment.entities",
+    "alignment.settle_seconds",
+    "alignment.expiry_seconds",
+    "alignment.patience_seconds",
+    "samples.format",
+    "labels.format",
+}
+
+
+def _made_with(settings: QuasiNewtonSettings) -> MadeWith:
+    sections = ("federation", "party", "samples", "labels", "learning", "encryption", "alignment", "preprocessing")
+    return MadeWith.of(by_key(settings, sections), _MAY_CHANGE)
+
+
+_BUILD: Mapping[str, Callable[[QuasiNewtonSettings], Member[Any]]] = {
+    GUEST: _build_guest,
+    HOST: _build_host,
+    COORDINATOR: _build_coordinator,
+}
+
+ROLES: dict[str, RoleKind[Any]] = {
+    name: RoleKind(
+        name=name,
+        settings=QuasiNewtonSettings,
+        build=build,
+        channels=_channels,
+        topics=_topics,
+        made_with=_made_with,
+    )
+    for name, build in _BUILD.items()
+}

@@ -1,0 +1,200 @@
+"""What members compute with hidden numbers: under Paillier's scheme, or on the whole numbers themselves for study.
+
+Vectors go in and out as the bytes that stand in messages. Both schemes have the same methods, so that a role is the same for both.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.quasi_newton.bignum import from_bytes
+from streamfl.quasi_newton.blinding import Encryptor
+from streamfl.quasi_newton.ciphertexts import decode_ciphertexts, encode_ciphertexts
+from streamfl.quasi_newton.fixed_point import FixedPoint
+from streamfl.quasi_newton.keys import PublicKey
+from streamfl.quasi_newton.masks import Masks
+from streamfl.quasi_newton.own_columns import column_sums
+from streamfl.quasi_newton.packing import Packing
+from streamfl.quasi_newton.products import add, add_plain, transposed_product
+from streamfl.quasi_newton.randomness import Place
+from streamfl.role import PeerError
+
+__all__ = ["NUMBER_BYTES", "Paillier", "Plain", "Scheme", "numbers_to_bytes", "scheme_of", "to_numbers"]
+
+NUMBER_BYTES = 16
+"""Of a signed whole number in plain sight: more than any kind has."""
+
+
+class Scheme(Protocol):
+    """place: of the vector that comes out. kind: of the numbers that it holds."""
+
+    @property
+    def unit_bytes(self) -> int:
+        """Of a ciphertext, or of the number in its place."""
+
+    def check(self, content: bytes, count: int, kind: FixedPoint) -> None:
+        """PeerError where a peer's vector of so many units is none that an honest member could have sent."""
+
+    def units(self, count: int, kind: FixedPoint) -> int:
+        """How many units so many packed numbers take."""
+
+    def encrypt(self, numbers: Sequence[int], place: Place) -> bytes:
+        """Each number by itself."""
+
+    def encrypt_packed(self, numbers: Sequence[int], kind: FixedPoint, place: Place) -> bytes:
+        """The numbers, packed."""
+
+    def add(self, vectors: Sequence[bytes], own: Sequence[int]) -> bytes:
+        """The sum of peers' vectors and of own numbers. It must not leave as it is."""
+
+    def add_packed(self, vectors: Sequence[bytes], own: Sequence[int], kind: FixedPoint) -> bytes:
+        """The same with packed numbers."""
+
+    def hide(self, vector: bytes, place: Place) -> bytes:
+        """The vector, blinded anew."""
+
+    def product(self, vector: bytes, matrix: NDArray[Any], kind: FixedPoint) -> bytes:
+        """X'v, packed. It must not leave as it is. matrix: whole numbers, (rows, columns)."""
+
+    def mask(self, vector: bytes, place: Place) -> tuple[bytes, bytes]:
+        """The vector with a mask of the member's own, and what :meth:`opened` finds the mask again by."""
+
+    def opened(self, residues: bytes, count: int, kind: FixedPoint, place: Place, digest: bytes) -> list[int]:
+        """The numbers of a vector that the coordinator decrypted. PeerError where it cannot have been.
+
+        digest: of :meth:`mask`; empty without a mask.
+        """
+
+
+class Paillier:
+    """Under the coordinator's key.
+
+    key: checked. secret: of the party alone; empty at who only checks.
+    """
+
+    def __init__(self, key: PublicKey, secret: bytes) -> None:
+        self._key = key
+        self._secret = secret
+
+    @property
+    def unit_bytes(self) -> int:
+        return self._key.ciphertext_bytes
+
+    @functools.cached_property
+    def _encryptor(self) -> Encryptor:
+        # A second of work and megabytes: only the process that encrypts has one.
+        return Encryptor(self._key, self._secret)
+
+    @functools.cached_property
+    def _masks(self) -> Masks:
+        return Masks(self._key, self._secret)
+
+    def check(self, content: bytes, count: int, kind: FixedPoint) -> None:
+        decode_ciphertexts(self._key, content, count)
+
+    def units(self, count: int, kind: FixedPoint) -> int:
+        return Packing(self._key, kind).plaintexts(count)
+
+    def encrypt(self, numbers: Sequence[int], place: Place) -> bytes:
+        return encode_ciphertexts(self._key, self._encryptor.encrypt(numbers, place))
+
+    def encrypt_packed(self, numbers: Sequence[int], kind: FixedPoint, place: Place) -> bytes:
+        return self.encrypt(Packing(self._key, kind).pack(numbers), place)
+
+    def add(self, vectors: Sequence[bytes], own: Sequence[int]) -> bytes:
+        total = add(self._key, *(self._read(vector) for vector in vectors))
+        return encode_ciphertexts(self._key, add_plain(self._key, total, own))
+
+    def add_packed(self, vectors: Sequence[bytes], own: Sequence[int], kind: FixedPoint) -> bytes:
+        return self.add(vectors, Packing(self._key, kind).pack(own))
+
+    def hide(self, vector: bytes, place: Place) -> bytes:
+        return encode_ciphertexts(self._key, self._encryptor.rerandomise(self._read(vector), place))
+
+    def product(self, vector: bytes, matrix: NDArray[Any], kind: FixedPoint) -> bytes:
+        columns = transposed_product(self._key, self._read(vector), matrix)
+        return encode_ciphertexts(self._key, Packing(self._key, kind).pack_ciphertexts(columns))
+
+    def mask(self, vector: bytes, place: Place) -> tuple[bytes, bytes]:
+        masked, digest = self._masks.mask(self._read(vector), place)
+        return encode_ciphertexts(self._key, masked), digest
+
+    def opened(self, residues: bytes, count: int, kind: FixedPoint, place: Place, digest: bytes) -> list[int]:
+        packing, size = Packing(self._key, kind), self._key.bits // 8
+        if len(residues) != (expected := packing.plaintexts(count) * size):
+            raise PeerError("shape", f"{len(residues)} bytes of plaintexts, {count} numbers have {expected}")
+        plaintexts = [int.from_bytes(residues[at : at + size], "big") for at in range(0, len(residues), size)]
+        if digest:
+            plaintexts = self._masks.unmask(plaintexts, place, digest)
+        return packing.unpack(plaintexts, count)
+
+    def _read(self, vector: bytes) -> list[int]:
+        # Whatever a peer sent was checked when it came; what is on its way here need not be blinded.
+        size = self._key.ciphertext_bytes
+        return [from_bytes(vector[at : at + size]) for at in range(0, len(vector), size)]
+
+
+class Plain:
+    """Nothing is hidden: a number stands for its ciphertext, and packing and masks leave it as it is."""
+
+    unit_bytes = NUMBER_BYTES
+
+    def check(self, content: bytes, count: int, kind: FixedPoint) -> None:
+        if len(content) != count * NUMBER_BYTES:
+            raise PeerError("shape", f"{len(content)} bytes of numbers, {count} have {count * NUMBER_BYTES}")
+        if any(abs(number) > kind.largest for number in to_numbers(content)):
+            raise PeerError("out_of_bounds", f"a number is beyond {kind.largest}")
+
+    def units(self, count: int, kind: FixedPoint) -> int:
+        return count
+
+    def encrypt(self, numbers: Sequence[int], place: Place) -> bytes:
+        return numbers_to_bytes(numbers)
+
+    def encrypt_packed(self, numbers: Sequence[int], kind: FixedPoint, place: Place) -> bytes:
+        return numbers_to_bytes(numbers)
+
+    def add(self, vectors: Sequence[bytes], own: Sequence[int]) -> bytes:
+        columns = zip(*(to_numbers(vector) for vector in vectors), own, strict=True)
+        return numbers_to_bytes([sum(int(number) for number in column) for column in columns])
+
+    def add_packed(self, vectors: Sequence[bytes], own: Sequence[int], kind: FixedPoint) -> bytes:
+        return self.add(vectors, own)
+
+    def hide(self, vector: bytes, place: Place) -> bytes:
+        return vector
+
+    def product(self, vector: bytes, matrix: NDArray[Any], kind: FixedPoint) -> bytes:
+        return numbers_to_bytes(column_sums(matrix, np.array(to_numbers(vector)), kind).tolist())
+
+    def mask(self, vector: bytes, place: Place) -> tuple[bytes, bytes]:
+        return vector, b""
+
+    def opened(self, residues: bytes, count: int, kind: FixedPoint, place: Place, digest: bytes) -> list[int]:
+        self.check(residues, count, kind)
+        return to_numbers(residues)
+
+
+@functools.lru_cache(maxsize=4)
+def scheme_of(modulus: bytes, secret: bytes) -> Scheme:
+    """The scheme of a key, made once a process.
+
+    modulus: of the coordinator's key, checked; empty: nothing is encrypted.
+    """
+    return Paillier(PublicKey(from_bytes(modulus)), secret) if modulus else Plain()
+
+
+def numbers_to_bytes(numbers: Sequence[int]) -> bytes:
+    """Signed whole numbers, 16 bytes each."""
+    return b"".join(int(number).to_bytes(NUMBER_BYTES, "big", signed=True) for number in numbers)
+
+
+def to_numbers(content: bytes) -> list[int]:
+    """What :func:`numbers_to_bytes` wrote."""
+    pieces = (content[at : at + NUMBER_BYTES] for at in range(0, len(content), NUMBER_BYTES))
+    return [int.from_bytes(piece, "big", signed=True) for piece in pieces]

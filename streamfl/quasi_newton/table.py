@@ -1,0 +1,138 @@
+"""A party's own entities as they come: columns, and at the guest labels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.changelog import ChangedParts
+from streamfl.moments import overdue, set_back
+from streamfl.records.fields import LARGEST_NUMBER
+from streamfl.restored import Time, check_name, check_within
+from streamfl.role import PeerError
+from streamfl.wire import decode_array
+
+__all__ = ["EntityTable"]
+
+KEY = b"entity/"
+
+
+class _Entity(msgspec.Struct, array_like=True, gc=False):
+    """since: when something of it came last. columns: raw numbers; none yet: empty. label: -1 or 1; none yet: 0."""
+
+    since: Time
+    columns: bytes
+    label: int
+
+
+class EntityTable:
+    """The entities of a partition, the one that changed longest ago first; remembered as ``entity/NAME``.
+
+    columns: of an entity. labelled: whether an entity needs a label.
+    expiry: seconds after which an entity is forgotten. limit: so many at most; the oldest gives way.
+    counts: of the member, for the operator.
+    """
+
+    def __init__(
+        self, parts: ChangedParts, columns: int, labelled: bool, expiry: float, limit: int, counts: Counter[str]
+    ) -> None:
+        self._parts = parts
+        self._columns = columns
+        self._labelled = labelled
+        self._expiry = expiry
+        self._limit = limit
+        self._counts = counts
+        self._entities: dict[str, _Entity] = {}
+        self._complete = 0
+        self._in_order = True
+
+    def __len__(self) -> int:
+        return len(self._entities)
+
+    @property
+    def complete(self) -> int:
+        """Entities with all that they need."""
+        return self._complete
+
+    @property
+    def latest(self) -> float:
+        """When something came last."""
+        self._sort()
+        return next(reversed(self._entities.values())).since if self._entities else 0.0
+
+    @property
+    def wake_at(self) -> float | None:
+        """When the oldest expires."""
+        self._sort()
+        return next(iter(self._entities.values())).since + self._expiry if self._entities else None
+
+    def put(self, entity: str, now: float, columns: bytes = b"", label: int = 0) -> None:
+        """Columns of an entity came, or its label."""
+        found = self._entities.get(entity)
+        known = found if found is not None else _Entity(now, b"", 0)
+        changed = _Entity(now, columns or known.columns, label or known.label)
+        if found is not None and (found.columns, found.label) == (changed.columns, changed.label):
+            return
+        self._sort()
+        self._complete += self._is_complete(changed) - self._is_complete(known)
+        self._entities.pop(entity, None)
+        self._entities[entity] = changed
+        self._parts.remember(KEY + entity.encode(), changed)
+        if len(self._entities) > self._limit:
+            self._forget(next(iter(self._entities)), "displaced_entities")
+
+    def names(self) -> list[str]:
+        """Of entities that are complete, sorted."""
+        return sorted(name for name, entity in self._entities.items() if self._is_complete(entity))
+
+    def rows(self, names: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+        """Columns, (names, columns), and labels, (names,)."""
+        found = [self._entities[name] for name in names]
+        content = b"".join(entity.columns for entity in found)
+        numbers = np.frombuffer(content, "<f8").reshape(len(names), self._columns).astype(np.float64)
+        return numbers, np.array([entity.label for entity in found], dtype=np.int8)
+
+    def expire(self, now: float) -> None:
+        self._sort()
+        for entity in overdue(self._entities, self._expiry, now):
+            self._forget(entity, "expired_entities")
+
+    def set_back(self, now: float) -> None:
+        """What came after ``now`` has come now: the clock was ahead."""
+        self._sort()
+        for entity in set_back(self._entities, now):
+            self._parts.remember(KEY + entity.encode(), self._entities[entity])
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        """Take an entity back; False if the key is another's."""
+        if not key.startswith(KEY):
+            return False
+        name, entity = check_name(key.removeprefix(KEY)), msgspec.msgpack.decode(value, type=_Entity)
+        if entity.columns:
+            numbers = decode_array(entity.columns, np.float64, (self._columns,), "columns")
+            check_within(numbers, -LARGEST_NUMBER, LARGEST_NUMBER, "columns")
+        if entity.label not in (-1, 0, 1):
+            raise PeerError("malformed", f"label {entity.label} in state")
+        if name in self._entities:
+            self._complete -= self._is_complete(self._entities[name])
+        self._entities[name] = entity
+        self._complete += self._is_complete(entity)
+        self._in_order = False
+        return True
+
+    def _is_complete(self, entity: _Entity) -> bool:
+        return bool(entity.columns) and (entity.label != 0 or not self._labelled)
+
+    def _sort(self) -> None:
+        if not self._in_order:
+            self._entities = dict(sorted(self._entities.items(), key=lambda item: item[1].since))
+            self._in_order = True
+
+    def _forget(self, entity: str, reason: str) -> None:
+        self._complete -= self._is_complete(self._entities.pop(entity))
+        self._parts.forget(KEY + entity.encode())
+        self._counts[reason] += 1

@@ -1,0 +1,167 @@
+"""A federation of guest, hosts and coordinator that hear one another, any of which may end at any point and be taken up again."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+from quasi_newton.makers import problem
+
+from streamfl.quasi_newton.batches import secret_start
+from streamfl.quasi_newton.config import QuasiNewtonSettings
+from streamfl.quasi_newton.guest import GuestTask
+from streamfl.quasi_newton.lab.direct import Party, Trace, train
+from streamfl.quasi_newton.member import Member
+from streamfl.quasi_newton.party import PartyTask
+from streamfl.quasi_newton.roles import ROLES
+from streamfl.role import Received, Record, Rejection, Send, StateChange, receive_at_once
+
+BEGIN = 1000.0
+MOST_STEPS = 20_000
+
+
+@dataclass
+class Place:
+    """A member.
+
+    state: what its changelog holds. unread: what its inputs hold, in the order of writing. heard: all batches and ticks.
+    """
+
+    name: str
+    settings: QuasiNewtonSettings
+    role: Member[Any]
+    inputs: dict[str, Any]
+    outputs: dict[str, str]
+    state: dict[bytes, bytes] = field(default_factory=dict)
+    unread: deque[tuple[str, Record]] = field(default_factory=deque)
+    rejections: list[Rejection] = field(default_factory=list)
+    heard: list[tuple[float, list[Received]]] = field(default_factory=list)
+
+
+class ClosedLoop:
+    """One partition, in which time passes as nothing moves any more.
+
+    settings: by member's name. copies: how often each record is delivered.
+    writes: every record that was sent, committed or not, as (from, topic, value).
+    """
+
+    def __init__(self, settings: dict[str, QuasiNewtonSettings], copies: int = 1) -> None:
+        self.now = BEGIN
+        self.copies = copies
+        self.writes: list[tuple[str, str, bytes]] = []
+        self.members: dict[str, Place] = {}
+        for name, own in settings.items():
+            channels = ROLES[own.role.kind].channels(own)
+            inputs = {one.topic: (channel, one.decode) for channel, one in channels.inputs.items()}
+            role = ROLES[own.role.kind].build(own)
+            assert isinstance(role, Member)
+            role.open(0)
+            self.members[name] = Place(name, own, role, inputs, dict(channels.outputs))
+
+    def write(self, topic: str, key: str | None, value: bytes) -> None:
+        """A record that everybody gets who reads the topic."""
+        record = Record(topic, 0, len(self.writes), None if key is None else key.encode(), value, (), self.now)
+        for member in self.members.values():
+            if topic in member.inputs:
+                member.unread.extend([(topic, record)] * self.copies)
+
+    def write_table(self, rows: int, columns: int, hosts: int, missing: int = 0) -> None:
+        """Entities with columns at every party and labels at the guest. missing: at each party another so many are not there."""
+        inputs, labels = problem(rows, columns * (hosts + 1), seed=3)
+        for number, party in enumerate(["g", *(f"h{one + 1}" for one in range(hosts))]):
+            for row in range(rows):
+                if missing and row // missing == number:
+                    continue
+                own = inputs[row, number * columns : (number + 1) * columns]
+                content = {f"x{column}": float(value) for column, value in enumerate(own)}
+                self.write(f"{party}-samples", f"customer {row}", msgspec.json.encode(content))
+        for row in range(rows):
+            self.write("labels", f"customer {row}", msgspec.json.encode({"y": int(labels[row] > 0)}))
+
+    def step(self, name: str, most: int = 1000, lost: bool = False) -> bool:
+        """A member takes so many messages, or a tick. lost: it ends before that is committed. Returns whether anything came."""
+        member = self.members[name]
+        batch = [member.unread.popleft() for _ in range(min(most, len(member.unread)))]
+        messages = [Received(member.inputs[topic][0], member.inputs[topic][1](record), record) for topic, record in batch]
+        wake_at = member.role.wake_at
+        replies = receive_at_once(member.role, messages, self.now) if messages else []
+        member.heard += [(self.now, messages)] if messages else []
+        if wake_at is not None and wake_at <= self.now and not lost:
+            replies += receive_at_once(member.role, [], self.now)
+            member.heard.append((self.now, []))
+        sends = [reply for reply in replies if isinstance(reply, Send)]
+        self.writes += [(name, member.outputs[send.channel], send.value) for send in sends]
+        if lost:
+            member.unread.extendleft(reversed(batch))
+            self.restart(name)
+            return True
+        member.rejections += [reply for reply in replies if isinstance(reply, Rejection)]
+        self.commit(name)
+        for send in sends:
+            self.write(member.outputs[send.channel], None, send.value)
+        return bool(messages or replies)
+
+    def commit(self, name: str) -> None:
+        member = self.members[name]
+        for change in member.role.changed_state():
+            member.state.pop(change.key, None)
+            if change.value is not None:
+                assert len(change.value) < 1_000_000
+                member.state[change.key] = change.value
+
+    def restart(self, name: str) -> None:
+        """Another process takes the member up, with its state."""
+        member = self.members[name]
+        role = ROLES[member.settings.role.kind].build(member.settings)
+        assert isinstance(role, Member)
+        member.role = role
+        role.open(0)
+        for key, value in member.state.items():
+            role.restore(StateChange("state", 0, key, value))
+        sends = [reply for reply in receive_at_once(role, [], self.now) if isinstance(reply, Send)]
+        self.commit(name)
+        for send in sends:
+            self.write(member.outputs[send.channel], None, send.value)
+
+    def settle(self, most: int = 1000) -> None:
+        """Go on until nothing moves, and nothing is waited for that comes soon."""
+        for _ in range(MOST_STEPS):
+            if sum(self.step(name, most) for name in self.members):
+                self.now += 0.001
+                continue
+            times = [at for one in self.members.values() if (at := one.role.wake_at) is not None]
+            if not times or min(times) > self.now + 100:
+                return
+            self.now = max(self.now + 0.001, min(times))
+        raise AssertionError("the federation does not come to rest")
+
+    def party(self, name: str) -> PartyTask:
+        task = self.members[name].role.task(0)
+        assert isinstance(task, PartyTask)
+        return task
+
+    def rejections(self) -> list[str]:
+        return [str(one.error) for member in self.members.values() for one in member.rejections]
+
+    def direct(self) -> Trace:
+        """The same training without roles, of the rows that the parties have come to."""
+        parties, guest = [], self.party("g")
+        assert isinstance(guest, GuestTask)
+        rows = guest.progress.batches * guest.settings.learning.batch
+        for name in self.members:
+            if name == "c":
+                continue
+            party = self.party(name)
+            parties.append(Party(party.rows.inputs(rows), start_of(party)))
+        batches = np.arange(rows).reshape(-1, guest.settings.learning.batch)
+        return train(parties, guest.rows.signs, guest.settings.learning, batches, numbers=guest.settings.kinds)
+
+
+def start_of(party: PartyTask) -> Any:
+    """First weights, as the party drew them."""
+    settings, columns = party.settings, len(party.iterates.model if party.iterates.model is not None else ())
+    context = msgspec.msgpack.encode((settings.federation, party.progress.run, settings.own))
+    return secret_start(settings.secret, context, columns)
