@@ -130,7 +130,7 @@ class CoordinatorTask:
         if message.fingerprint != self.settings.fingerprint:
             raise PeerError("configuration", ANOTHER)
         if message.sender != party:
-            raise PeerError("sender", f"{message.sender!r} speaks where {party!r} is heard")
+            raise PeerError("forged", f"{message.sender!r} speaks where {party!r} is heard")
         if message.kind == "ready":
             self._take_ready(party, message)
         elif message.kind == "joined":

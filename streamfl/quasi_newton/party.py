@@ -165,7 +165,7 @@ class PartyTask:
     def unsealed(self, other: str, message: Message) -> bytes:
         """What another party said. PeerError where it was not that one."""
         if message.sender != other:
-            raise PeerError("sender", f"{message.sender!r} speaks where {other!r} is heard")
+            raise PeerError("forged", f"{message.sender!r} speaks where {other!r} is heard")
         return self.settings.links[other].open(message.content, self.settings.link_topics[other][1], place_of(message))
 
     def place(self, kind: str) -> Place:

@@ -72,7 +72,7 @@ def variants(message: Message, bits: int) -> Iterator[tuple[str, Message]]:
         yield "implausible", change(message, round=message.round + 1000)
         yield "alignment", change(message, alignment=bytes(32))
     if message.kind in ("gradient", "sums"):
-        yield "sender", change(message, sender="somebody")
+        yield "forged", change(message, sender="somebody")
         yield "shape", change(message, content=message.content[:-1])
         yield "shape", change(message, content=message.content + message.content[:unit])
         for reason, number in (("range", 0), ("range", 1), ("range", 2 ** (8 * unit) - 1)):
@@ -174,7 +174,7 @@ def test_what_is_wrong_is_refused_and_changes_nothing(secrets: Secrets) -> None:
             loop.now += 5.0
     assert outcome(loop) == outcome(usual)
     assert loop.rejections() == []
-    needed = {"configuration", "implausible", "alignment", "sender", "shape", "malformed", "repeated", "envelope", "out_of_bounds"}
+    needed = {"configuration", "implausible", "alignment", "forged", "shape", "malformed", "repeated", "envelope", "out_of_bounds"}
     assert reasons >= needed | {"ciphertext_range", "ciphertext_factor", "ciphertext_bare", "unpinned_key", "not_finite"}
     assert sum(loop.members["c"].role.refused.values()) > 10
 
