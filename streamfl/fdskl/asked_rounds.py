@@ -20,6 +20,9 @@ def asked_by(message: Round, settings: WorkerSettings) -> int:
     if len(message.incarnations) != len(settings.parties):
         text = f"a round with {len(message.incarnations)} incarnations of {len(settings.parties)} parties"
         raise PeerError("malformed", text)
+    if len(set(message.incarnations)) < len(message.incarnations):
+        # A round of one active party in the life of another would shut out that one's own.
+        raise PeerError("malformed", "a round in which two parties have the same incarnation")
     if len(message.entities) > MOST_ENTITIES or len(message.ranges) > MOST_RANGES:
         text = f"a round of {len(message.entities)} entities and {len(message.ranges)} ranges of features"
         raise PeerError("oversized", f"{text}: at most {MOST_ENTITIES} and {MOST_RANGES} are expected")

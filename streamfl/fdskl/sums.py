@@ -144,8 +144,8 @@ class Sums:
             self._figures.ignored["old_incarnation"] += 1
             self._peers.is_mistaken(now)
             return
-        if self._heard.is_crowded(key):
-            # What it has answered of the oldest could be asked again, and a mask be used twice.
+        if root != settings.own and self._heard.is_crowded(key):
+            # Without room to note it, it could be asked again and a mask be used twice. Own rounds never come twice.
             self._heard.forget()
             self.pending.give_up_all("incarnation")
             self._peers.begin_anew()

@@ -8,7 +8,7 @@ from fdskl.makers import life_of, lives, secret_bytes
 
 from streamfl.changelog import ChangedParts
 from streamfl.fdskl.heard_rounds import MOST_LIVES as MOST_ROUND_LIVES
-from streamfl.fdskl.heard_rounds import MOST_NUMBERS, HeardRounds
+from streamfl.fdskl.heard_rounds import MOST_RUNS, HeardRounds
 from streamfl.fdskl.masks import Incarnation as LifeKey
 from streamfl.fdskl.messages import Incarnation
 from streamfl.fdskl.peers import MOST_LIVES, Peers
@@ -149,14 +149,28 @@ def test_no_round_counts_twice_and_none_shuts_out_another() -> None:
     assert (2, 0) not in heard
 
 
-def test_numbers_of_rounds_are_bounded_and_none_that_was_heard_comes_back() -> None:
-    """Protects memory from rounds of any number, without a round that is answered twice."""
+def test_numbers_of_rounds_are_bounded_and_none_counts_as_heard_that_was_not() -> None:
+    """Protects memory from rounds of any number, without a round that is answered twice or one that is shut out."""
     heard = HeardRounds()
-    numbers = [3 * number + 1 for number in range(MOST_NUMBERS + 500)]
-    assert all(heard.note((1, number)) for number in numbers)
+    numbers = [3 * number + 1 for number in range(MOST_RUNS)]
+    assert not any(heard.is_crowded((1, number)) or not heard.note((1, number)) for number in numbers)
     assert not any(heard.note((1, number)) for number in numbers)
-    assert len(heard._lives[1]._above) <= MOST_NUMBERS
-    for life in range(2, MOST_ROUND_LIVES + 1):
+    assert len(heard) == MOST_RUNS
+    assert not any((1, number + 1) in heard or (1, number - 1) in heard for number in numbers)
+    assert heard.is_crowded((1, 2**40))
+    assert heard.is_crowded((2, 0))
+    assert not heard.is_crowded((1, 4))
+    for number in (2, 3, 0):
+        assert not heard.is_crowded((1, number))
+        assert heard.note((1, number))
+    assert len(heard) == MOST_RUNS - 1
+    assert [number in (0, 1, 2, 3, 4, 7, 10) for number in range(11)] == [(1, number) in heard for number in range(11)]
+
+
+def test_lives_that_rounds_are_of_are_bounded() -> None:
+    """Protects memory from rounds of any life."""
+    heard = HeardRounds()
+    for life in range(MOST_ROUND_LIVES):
         assert not heard.is_crowded((life, 0))
         heard.note((life, 0))
     assert heard.is_crowded((10**6, 0))

@@ -9,7 +9,7 @@ import pytest
 from fdskl.laws.closed_loop import ClosedLoop
 from fdskl.makers import life_of, make_worker, settings_of
 
-from streamfl.fdskl.heard_rounds import MOST_LIVES
+from streamfl.fdskl.heard_rounds import MOST_LIVES, MOST_RUNS
 from streamfl.fdskl.messages import INCARNATION, MOST_ENTITIES, PARTIAL_SUM, PHASES, ROUND, FeatureRange, Incarnation, Round
 from streamfl.role import PeerError, Received, Record, Rejection, Send
 from streamfl.wire import MAXIMUM_BYTES, VERSION
@@ -66,6 +66,12 @@ def many_lives(loop: ClosedLoop) -> None:
         tell(loop, 1, "rounds", ROUND.encode(announced(loop, 0, root=number)))
 
 
+def many_numbers(loop: ClosedLoop) -> None:
+    for number in range(MOST_RUNS + 100):
+        tell(loop, 1, "rounds", ROUND.encode(announced(loop, 2**40 + 2 * number)))
+        tell(loop, 1, "rounds", ROUND.encode(announced(loop, 2**41 + number)))
+
+
 def lose_state(loop: ClosedLoop) -> None:
     loop.members[1].state.clear()
     loop.restart(1)
@@ -73,9 +79,12 @@ def lose_state(loop: ClosedLoop) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [forge_life(0, 1), forge_life(1, 0), forge_life(1, 2), forge_life(2, 1), far_ahead, many_lives, lose_state],
-    ids=["life-to-active", "life-of-active", "life-to-passive", "life-to-leaf", "round-far-ahead", "many-lives", "state-lost"],
-)
+    [forge_life(0, 1), forge_life(1, 0), forge_life(1, 2), forge_life(2, 1), far_ahead, many_lives, many_numbers, lose_state],
+    ids=[
+        "life-to-active", "life-of-active", "life-to-passive", "life-to-leaf", "round-far-ahead", "many-lives", "many-numbers",
+        "state-lost",
+    ],
+)  # fmt: skip
 def test_a_federation_goes_on(wrong: Callable[[ClosedLoop], None]) -> None:
     """Protects a federation from standing still until somebody is restarted, after one wrong message or one lost state."""
     loop = federation()
@@ -169,3 +178,14 @@ def test_an_epoch_of_a_clock_far_ahead_is_given_up() -> None:
         task.tell_revision("e", now)
         epochs.append(msgspec.msgpack.decode(task.take_sends()[-1].value)[3])
     assert epochs == [10**15, 10**9, 10**9]
+
+
+def test_a_round_in_the_life_of_another_party_is_refused() -> None:
+    """Protects an active party's own rounds: one of another active party in its life would be heard before them."""
+    loop = federation()
+    learn(loop, ENTITIES[:3])
+    asked = announced(loop, 500)
+    own = loop.members[2].role.partition(0).peers.incarnation.number
+    (refused,) = answers(loop, 2, ROUND.encode(msgspec.structs.replace(asked, incarnations=[own, asked.incarnations[1], own])))
+    assert isinstance(refused, Rejection)
+    assert refused.error.reason == "malformed"
