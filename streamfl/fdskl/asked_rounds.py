@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from streamfl.fdskl.contributions import numbers_of
-from streamfl.fdskl.messages import CARRIED_BYTES, DISTANCES, MOST_ENTITIES, MOST_RANGES, OUTPUTS, PHASES, Round
+from streamfl.fdskl.messages import (
+    CARRIED_BYTES,
+    DISTANCES,
+    LARGEST_BANDWIDTH,
+    MOST_ENTITIES,
+    MOST_RANGES,
+    OUTPUTS,
+    PHASES,
+    SMALLEST_BANDWIDTH,
+    Round,
+)
 from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.role import PeerError
 
@@ -33,7 +43,11 @@ def asked_by(message: Round, settings: WorkerSettings) -> int:
     if message.purpose == DISTANCES:
         if features or len(message.entities) % 2:
             raise PeerError("malformed", "a round of distances asks for features, or for an odd number of entities")
-    elif not (1e-12 <= message.bandwidth <= 1e12 and all(one.count for one in message.ranges) and message.ranges):
+    elif not (
+        SMALLEST_BANDWIDTH <= message.bandwidth <= LARGEST_BANDWIDTH
+        and all(one.count for one in message.ranges)
+        and message.ranges
+    ):
         raise PeerError("malformed", f"a round of {features} features with the bandwidth {message.bandwidth:g}")
     if features > 2 * settings.features_limit + CARRIED_BYTES or any(one.first > 2**52 for one in message.ranges):
         raise PeerError("oversized", f"a round of {features} features")

@@ -13,6 +13,7 @@ __all__ = [
     "CARRIED_BYTES",
     "DISTANCES",
     "INCARNATION",
+    "LARGEST_BANDWIDTH",
     "MOST_ENTITIES",
     "MOST_RANGES",
     "NAMES_BYTES",
@@ -21,6 +22,7 @@ __all__ = [
     "PHASES",
     "REVISION",
     "ROUND",
+    "SMALLEST_BANDWIDTH",
     "TURN",
     "FeatureRange",
     "Incarnation",
@@ -44,6 +46,7 @@ CARRIED_BYTES = ROOM - 16_384
 NAMES_BYTES = ROOM // 2
 # Entities of a round at most: its memory, at every party, is bounded by this too. And ranges of features.
 MOST_ENTITIES, MOST_RANGES = 4096, 1024
+SMALLEST_BANDWIDTH, LARGEST_BANDWIDTH = 1e-12, 1e12
 
 
 class Incarnation(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
