@@ -19,14 +19,22 @@ from streamfl.fdskl.contributions import features_of, opened_distances, opened_o
 from streamfl.fdskl.doubly_stochastic import StepRule, decay, step_alphas, step_size
 from streamfl.fdskl.labelled import LabelledEntities
 from streamfl.fdskl.losses import MarginLoss
-from streamfl.fdskl.messages import DISTANCES, LARGEST_BANDWIDTH, MOST_ENTITIES, OUTPUTS, SMALLEST_BANDWIDTH, FeatureRange
+from streamfl.fdskl.messages import (
+    DISTANCES,
+    LARGEST_BANDWIDTH,
+    MOST_DISTANCES,
+    MOST_ENTITIES,
+    OUTPUTS,
+    SMALLEST_BANDWIDTH,
+    FeatureRange,
+)
 from streamfl.fdskl.model import KernelModel
 from streamfl.fdskl.rounds import Question, fit_together, outputs_of, phases_of
 
 __all__ = ["FEWEST_DISTANCES", "LARGEST_ALPHA", "BandwidthSearch", "Iteration", "Learning", "SgdIteration", "SharedSgdIteration"]
 
-# Distances between entities that the bandwidth is the median of.
-FEWEST_DISTANCES, MOST_DISTANCES = FEWEST_ENTITIES // 2, 256
+# Distances between entities that the bandwidth is the median of, at least.
+FEWEST_DISTANCES = FEWEST_ENTITIES // 2
 LARGEST_ALPHA = 1e100
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "DISTANCES",
     "INCARNATION",
     "LARGEST_BANDWIDTH",
+    "MOST_DISTANCES",
     "MOST_ENTITIES",
     "MOST_RANGES",
     "NAMES_BYTES",
@@ -46,6 +47,8 @@ CARRIED_BYTES = ROOM - 16_384
 NAMES_BYTES = ROOM // 2
 # Entities of a round at most: its memory, at every party, is bounded by this too. And ranges of features.
 MOST_ENTITIES, MOST_RANGES = 4096, 1024
+# Pairs of entities that a round asks the distances of at most.
+MOST_DISTANCES = 256
 SMALLEST_BANDWIDTH, LARGEST_BANDWIDTH = 1e-12, 1e12
 
 

@@ -118,6 +118,7 @@ def _build(settings: FdsklSettings) -> FdsklWorker:
         fingerprint=_fingerprint(settings),
         seed=federation.seed,
         columns=_column_names(samples, dimension, name),
+        distances=settings.learning.bandwidth is None,
         kernel=Kernel(settings.learning.kernel, settings.learning.matern_nu, settings.learning.columns_share),
         secret=os.urandom(32) if given is None else _derived(given, settings),
         secret_is_given=given is not None,

@@ -22,6 +22,7 @@ class WorkerSettings:
     fingerprint: int
     seed: int
     columns: tuple[str, ...]
+    distances: bool
     kernel: Kernel
     secret: bytes
     secret_is_given: bool

@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
 from fdskl.laws.closed_loop import ClosedLoop
 from fdskl.makers import life_of, make_worker, settings_of
 
+from streamfl.fdskl.asked_rounds import DISTANCES_SECONDS, MOST_LISTS
+from streamfl.fdskl.config import FEWEST_ENTITIES
 from streamfl.fdskl.heard_rounds import MOST_LIVES, MOST_RUNS
-from streamfl.fdskl.messages import INCARNATION, MOST_ENTITIES, PARTIAL_SUM, PHASES, ROUND, FeatureRange, Incarnation, Round
+from streamfl.fdskl.messages import (
+    DISTANCES,
+    INCARNATION,
+    MOST_DISTANCES,
+    MOST_ENTITIES,
+    PARTIAL_SUM,
+    PHASES,
+    ROUND,
+    FeatureRange,
+    Incarnation,
+    Round,
+)
 from streamfl.role import PeerError, Received, Record, Rejection, Send
 from streamfl.wire import MAXIMUM_BYTES, VERSION
 
 ENTITIES = [f"e{number}" for number in range(6)]
 
 
-def federation(parties: int = 3) -> ClosedLoop:
+def federation(parties: int = 3, **learning: Any) -> ClosedLoop:
     calm = {"reply_seconds": 0.7, "expiry_seconds": 1e6, "limit": 40, "linger_ms": 5.0}
-    return ClosedLoop([settings_of(f"p{number}", parties, alignment=dict(calm)) for number in range(parties)])
+    return ClosedLoop([settings_of(f"p{number}", parties, alignment=dict(calm), learning=learning) for number in range(parties)])
 
 
 def learn(loop: ClosedLoop, entities: list[str]) -> None:
@@ -189,3 +203,36 @@ def test_a_round_in_the_life_of_another_party_is_refused() -> None:
     (refused,) = answers(loop, 2, ROUND.encode(msgspec.structs.replace(asked, incarnations=[own, asked.incarnations[1], own])))
     assert isinstance(refused, Rejection)
     assert refused.error.reason == "malformed"
+
+
+def distances(loop: ClosedLoop, number: int, entities: list[str]) -> Round:
+    return msgspec.structs.replace(announced(loop, number, entities=entities), purpose=DISTANCES, ranges=[])
+
+
+def refusal(loop: ClosedLoop, asked: Round) -> str | None:
+    """Why the last party refuses it, None if it answers."""
+    (reply,) = answers(loop, 2, ROUND.encode(asked))
+    return reply.error.reason if isinstance(reply, Rejection) else None
+
+
+def test_distances_are_not_answered_where_the_bandwidth_is_set() -> None:
+    """Protects columns: with a bandwidth that is given nobody needs distances between entities."""
+    loop = federation()
+    learn(loop, ENTITIES[:3])
+    assert refusal(loop, distances(loop, 500, ["e0", "e1"])) == "configuration"
+
+
+def test_distances_that_are_answered_are_bounded() -> None:
+    """Protects columns from whoever asks for the distances of ever more pairs, and the bandwidth from having none left for good."""
+    loop = federation(bandwidth=None, block_instances=FEWEST_ENTITIES)
+    for to, entity in enumerate(ENTITIES):
+        loop.write_sample(entity, 0.3 * to)
+    loop.settle()
+    assert refusal(loop, distances(loop, 500, ["e0", "e1"] * MOST_DISTANCES)) is None
+    assert refusal(loop, distances(loop, 501, ["e0", "e1"] * (MOST_DISTANCES + 1))) == "malformed"
+    lists = [["e0", "e1"] * count for count in range(1, MOST_LISTS + 1)]
+    said = [refusal(loop, distances(loop, 600 + place, one)) for place, one in enumerate(lists)]
+    assert said == [None] * (MOST_LISTS - 1) + ["oversized"]
+    assert refusal(loop, distances(loop, 700, lists[0])) is None
+    loop.now += DISTANCES_SECONDS
+    assert refusal(loop, distances(loop, 701, lists[-1])) is None
