@@ -218,6 +218,12 @@ class FdsklSettings(VerticalSettings):
         """Whether what the masks would hide is shown."""
         return self.aggregation.mask != "one-time" and len(self.federation.parties) > 1
 
+    @property
+    def is_open(self) -> bool:
+        """Whether masks are agreed on with whoever writes in a party's name."""
+        agreed = self.aggregation.mask == "one-time" and len(self.federation.parties) > 1
+        return agreed and self.federation.members is None and not self.bus.url.startswith("memory:")
+
     @model_validator(mode="after")
     def _is_a_whole_member(self) -> FdsklSettings:
         for section, given in (("party", self.party), ("samples", self.samples)):

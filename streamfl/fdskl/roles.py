@@ -124,6 +124,7 @@ def _build(settings: FdsklSettings) -> FdsklWorker:
         secret_is_given=given is not None,
         shared=aggregated.frequencies == "shared",
         mask=aggregated.mask,
+        is_open=settings.is_open,
         bits=aggregated.circle_bits,
         trees=trees_of(settings),
         round_seconds=aggregated.round_seconds,

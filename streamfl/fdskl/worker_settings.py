@@ -28,6 +28,7 @@ class WorkerSettings:
     secret_is_given: bool
     shared: bool
     mask: str
+    is_open: bool
     bits: int
     trees: dict[int, Aggregation]
     round_seconds: float
