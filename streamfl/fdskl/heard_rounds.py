@@ -9,6 +9,8 @@ __all__ = ["MOST_LIVES", "MOST_RUNS", "HeardRounds"]
 MOST_LIVES = 256
 # Runs of numbers without a gap, of all lives together.
 MOST_RUNS = 4096
+# The latest rounds of which is known what was asked.
+MOST_IDENTITIES = 4096
 
 
 class _Numbers:
@@ -51,12 +53,13 @@ class HeardRounds:
     """Numbers of rounds by the active party's life, in any order. No number counts as heard that was not.
 
     >>> heard = HeardRounds()
-    >>> [heard.note((7, number)) for number in (0, 2**50, 1, 0, 2**50)]
+    >>> [heard.note((7, number), b"asked") for number in (0, 2**50, 1, 0, 2**50)]
     [True, True, True, False, False]
     """
 
     def __init__(self) -> None:
         self._lives: dict[int, _Numbers] = {}
+        self._identities: dict[tuple[int, int], bytes] = {}
 
     def __contains__(self, key: tuple[int, int]) -> bool:
         numbers = self._lives.get(key[0])
@@ -66,13 +69,20 @@ class HeardRounds:
         """Runs that are remembered."""
         return sum(len(numbers.firsts) for numbers in self._lives.values())
 
-    def note(self, key: tuple[int, int]) -> bool:
-        """A round of this name came; False if it has come before."""
+    def note(self, key: tuple[int, int], identity: bytes) -> bool:
+        """A round of this name came; False if it has come before. identity: of what it asks."""
         numbers = self._lives.setdefault(key[0], _Numbers())
         if key[1] in numbers:
             return False
         numbers.note(key[1])
+        self._identities[key] = identity
+        if len(self._identities) > MOST_IDENTITIES:
+            del self._identities[next(iter(self._identities))]
         return True
+
+    def is_another(self, key: tuple[int, int], identity: bytes) -> bool:
+        """Whether a round of this name came that asked something else, or may have: anybody can write numbers that are to come."""
+        return key in self and self._identities.get(key) != identity
 
     def is_crowded(self, key: tuple[int, int]) -> bool:
         """Whether there is no room for a round that was not heard."""
@@ -84,3 +94,4 @@ class HeardRounds:
     def forget(self) -> None:
         """The party takes another life, in which nothing was answered."""
         self._lives.clear()
+        self._identities.clear()

@@ -146,13 +146,14 @@ class Sums:
             self._figures.ignored["old_incarnation"] += 1
             self._peers.is_mistaken(now)
             return
-        if root != settings.own and self._heard.is_crowded(key):
-            # Without room to note it, it could be asked again and a mask be used twice. Own rounds never come twice.
+        identity = identity_of(content, settings.federation, self._partition)
+        if root != settings.own and (self._heard.is_crowded(key) or self._heard.is_another(key, identity)):
+            # One of two rounds of a name would be shut out; one without room to note it could be answered twice.
             self._heard.forget()
             self.pending.give_up_all("incarnation")
             self._peers.begin_anew()
             return
-        if not self._heard.note(key):
+        if not self._heard.note(key, identity):
             self._figures.ignored["round_again"] += 1
             return
         if message.purpose == DISTANCES and root != settings.own:
@@ -161,7 +162,7 @@ class Sums:
         pending = self.pending.begin(key, now)
         pending.total = SUM + STAGES * settings.actives.index(root)
         pending.announced = message
-        pending.identity = identity_of(content, settings.federation, self._partition)
+        pending.identity = identity
         pending.missing = {entity for entity in message.entities if not self._columns.knows(entity)}
         early, pending.early = pending.early, []
         for one in early:

@@ -87,6 +87,12 @@ def many_numbers(loop: ClosedLoop) -> None:
         tell(loop, 1, "rounds", ROUND.encode(announced(loop, 2**41 + number)))
 
 
+def numbers_to_come(loop: ClosedLoop) -> None:
+    for number in range(1000):
+        for to in (1, 2):
+            tell(loop, to, "rounds", ROUND.encode(announced(loop, number)))
+
+
 def lose_state(loop: ClosedLoop) -> None:
     loop.members[1].state.clear()
     loop.restart(1)
@@ -94,10 +100,13 @@ def lose_state(loop: ClosedLoop) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [forge_life(0, 1), forge_life(1, 0), forge_life(1, 2), forge_life(2, 1), far_ahead, many_lives, many_numbers, lose_state],
+    [
+        forge_life(0, 1), forge_life(1, 0), forge_life(1, 2), forge_life(2, 1), far_ahead, many_lives, many_numbers,
+        numbers_to_come, lose_state,
+    ],
     ids=[
         "life-to-active", "life-of-active", "life-to-passive", "life-to-leaf", "round-far-ahead", "many-lives", "many-numbers",
-        "state-lost",
+        "numbers-to-come", "state-lost",
     ],
 )  # fmt: skip
 def test_a_federation_goes_on(wrong: Callable[[ClosedLoop], None]) -> None:
