@@ -57,7 +57,7 @@ class Incarnation(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fiel
 
     number: names the life; a digest of ``public``.
     public: X25519 public key, 32 bytes.
-    telling: counts how often this life was told of, by which a copy is known.
+    telling: another number each time that this life is told of, by which a copy is known and which nobody can foretell.
     known: the receiver's life as the sender knows it, 0: none. If it has another one, it tells of it again.
     """
 

@@ -93,6 +93,15 @@ def numbers_to_come(loop: ClosedLoop) -> None:
             tell(loop, to, "rounds", ROUND.encode(announced(loop, number)))
 
 
+def tellings_to_come(loop: ClosedLoop) -> None:
+    """The true life of a party is told of in its name, a thousand times, and then one of nobody."""
+    life, own = loop.members[1].role.partition(0).peers.incarnation, loop.active.partition(0).peers.incarnation.number
+    for number in range(1000):
+        message = Incarnation(VERSION, loop.active.settings.fingerprint, "p1", life.number, life.public, number, own)
+        tell(loop, 0, "incarnations", INCARNATION.encode(message))
+    forge_life(0, 1)(loop)
+
+
 def lose_state(loop: ClosedLoop) -> None:
     loop.members[1].state.clear()
     loop.restart(1)
@@ -102,11 +111,11 @@ def lose_state(loop: ClosedLoop) -> None:
     "wrong",
     [
         forge_life(0, 1), forge_life(1, 0), forge_life(1, 2), forge_life(2, 1), far_ahead, many_lives, many_numbers,
-        numbers_to_come, lose_state,
+        numbers_to_come, tellings_to_come, lose_state,
     ],
     ids=[
         "life-to-active", "life-of-active", "life-to-passive", "life-to-leaf", "round-far-ahead", "many-lives", "many-numbers",
-        "numbers-to-come", "state-lost",
+        "numbers-to-come", "tellings-to-come", "state-lost",
     ],
 )  # fmt: skip
 def test_a_federation_goes_on(wrong: Callable[[ClosedLoop], None]) -> None:
