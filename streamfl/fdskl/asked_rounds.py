@@ -2,14 +2,57 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
 import numpy as np
 
 from streamfl.fdskl.contributions import numbers_of
-from streamfl.fdskl.messages import CARRIED_BYTES, DISTANCES, MOST_ENTITIES, MOST_RANGES, OUTPUTS, PHASES, Round
+from streamfl.fdskl.messages import (
+    CARRIED_BYTES,
+    DISTANCES,
+    LARGEST_BANDWIDTH,
+    MOST_DISTANCES,
+    MOST_ENTITIES,
+    MOST_RANGES,
+    OUTPUTS,
+    PHASES,
+    SMALLEST_BANDWIDTH,
+    Round,
+)
 from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.role import PeerError
 
-__all__ = ["asked_by"]
+__all__ = ["DISTANCES_SECONDS", "MOST_LISTS", "DistanceLists", "asked_by"]
+
+# Lists of entities whose distances a party answers in so many seconds. A federation asks for one, and for another one where the
+# active party begins anew before the bandwidth is known. They come back with time, for anybody may have used them up.
+MOST_LISTS, DISTANCES_SECONDS = 16, 86_400.0
+
+
+class DistanceLists:
+    """Bounds the distances between entities that a party answers: unlike phases they say something of the columns.
+
+    allowed: False: none are answered.
+    """
+
+    def __init__(self, allowed: bool) -> None:
+        self._allowed = allowed
+        self._asked: dict[bytes, float] = {}
+
+    def check(self, entities: Sequence[str], now: float) -> None:
+        """Their distances are asked for, two by two. PeerError if they are not to be answered. The same list counts once."""
+        if not self._allowed:
+            text = "learning.bandwidth is set at this party. Set it at the active party too, or leave it out here"
+            raise PeerError("configuration", f"a round of distances, and {text}")
+        self._asked = {name: at for name, at in self._asked.items() if now < at + DISTANCES_SECONDS}
+        name = hashlib.blake2b(msgspec.msgpack.encode(entities), digest_size=16).digest()
+        if len(self._asked) >= MOST_LISTS and name not in self._asked:
+            hours = DISTANCES_SECONDS / 3600
+            text = f"of {MOST_LISTS} lists of entities, which is the most in {hours:g} h, they were asked for"
+            raise PeerError("oversized", f"a round of distances: {text}")
+        self._asked.setdefault(name, now)
 
 
 def asked_by(message: Round, settings: WorkerSettings) -> int:
@@ -20,6 +63,9 @@ def asked_by(message: Round, settings: WorkerSettings) -> int:
     if len(message.incarnations) != len(settings.parties):
         text = f"a round with {len(message.incarnations)} incarnations of {len(settings.parties)} parties"
         raise PeerError("malformed", text)
+    if len(set(message.incarnations)) < len(message.incarnations):
+        # A round of one active party in the life of another would shut out that one's own.
+        raise PeerError("malformed", "a round in which two parties have the same incarnation")
     if len(message.entities) > MOST_ENTITIES or len(message.ranges) > MOST_RANGES:
         text = f"a round of {len(message.entities)} entities and {len(message.ranges)} ranges of features"
         raise PeerError("oversized", f"{text}: at most {MOST_ENTITIES} and {MOST_RANGES} are expected")
@@ -28,9 +74,14 @@ def asked_by(message: Round, settings: WorkerSettings) -> int:
         raise PeerError("malformed", f"a round of purpose {message.purpose} with {len(message.entities)} entities")
     features = sum(one.count for one in message.ranges)
     if message.purpose == DISTANCES:
-        if features or len(message.entities) % 2:
-            raise PeerError("malformed", "a round of distances asks for features, or for an odd number of entities")
-    elif not (1e-12 <= message.bandwidth <= 1e12 and all(one.count for one in message.ranges) and message.ranges):
+        if features or len(message.entities) % 2 or len(message.entities) > 2 * MOST_DISTANCES:
+            text = f"an odd number of entities, or for more than {MOST_DISTANCES} distances"
+            raise PeerError("malformed", f"a round of distances asks for features, or for {text}")
+    elif not (
+        SMALLEST_BANDWIDTH <= message.bandwidth <= LARGEST_BANDWIDTH
+        and all(one.count for one in message.ranges)
+        and message.ranges
+    ):
         raise PeerError("malformed", f"a round of {features} features with the bandwidth {message.bandwidth:g}")
     if features > 2 * settings.features_limit + CARRIED_BYTES or any(one.first > 2**52 for one in message.ranges):
         raise PeerError("oversized", f"a round of {features} features")

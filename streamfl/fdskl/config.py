@@ -69,12 +69,12 @@ class KernelLearningSection(Section):
     they are rare; what is predicted is then above their share."""
     kernel: Literal["gaussian", "laplacian", "matern"] = "gaussian"
     """How alike two entities are, by their distance."""
-    matern_nu: float = Field(default=1.5, gt=0, le=100, allow_inf_nan=False)
+    matern_nu: float = Field(default=1.5, ge=0.5, le=50, allow_inf_nan=False)
     """Smoothness of the kernel `matern`."""
-    bandwidth: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
+    bandwidth: float | None = Field(default=None, ge=1e-9, le=1e9, allow_inf_nan=False)
     """The distance at which entities become unlike. Left out: the median distance between entities, from masked sums, before the
     first feature is drawn."""
-    bandwidth_multiplier: float = Field(default=0.7, gt=0, le=1e3, allow_inf_nan=False)
+    bandwidth_multiplier: float = Field(default=0.7, ge=1e-3, le=1e3, allow_inf_nan=False)
     """Of that median."""
     solver: Literal["newton", "sgd"] = "newton"
     """`newton`: a block of features at a time is solved for over the window. `sgd`: the paper's stochastic gradient."""
@@ -217,6 +217,12 @@ class FdsklSettings(VerticalSettings):
     def is_for_study(self) -> bool:
         """Whether what the masks would hide is shown."""
         return self.aggregation.mask != "one-time" and len(self.federation.parties) > 1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether masks are agreed on with whoever writes in a party's name."""
+        agreed = self.aggregation.mask == "one-time" and len(self.federation.parties) > 1
+        return agreed and self.federation.members is None and not self.bus.url.startswith("memory:")
 
     @model_validator(mode="after")
     def _is_a_whole_member(self) -> FdsklSettings:

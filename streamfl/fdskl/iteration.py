@@ -19,14 +19,22 @@ from streamfl.fdskl.contributions import features_of, opened_distances, opened_o
 from streamfl.fdskl.doubly_stochastic import StepRule, decay, step_alphas, step_size
 from streamfl.fdskl.labelled import LabelledEntities
 from streamfl.fdskl.losses import MarginLoss
-from streamfl.fdskl.messages import DISTANCES, MOST_ENTITIES, OUTPUTS, FeatureRange
+from streamfl.fdskl.messages import (
+    DISTANCES,
+    LARGEST_BANDWIDTH,
+    MOST_DISTANCES,
+    MOST_ENTITIES,
+    OUTPUTS,
+    SMALLEST_BANDWIDTH,
+    FeatureRange,
+)
 from streamfl.fdskl.model import KernelModel
 from streamfl.fdskl.rounds import Question, fit_together, outputs_of, phases_of
 
 __all__ = ["FEWEST_DISTANCES", "LARGEST_ALPHA", "BandwidthSearch", "Iteration", "Learning", "SgdIteration", "SharedSgdIteration"]
 
-# Distances between entities that the bandwidth is the median of.
-FEWEST_DISTANCES, MOST_DISTANCES = FEWEST_ENTITIES // 2, 256
+# Distances between entities that the bandwidth is the median of, at least.
+FEWEST_DISTANCES = FEWEST_ENTITIES // 2
 LARGEST_ALPHA = 1e100
 
 
@@ -78,7 +86,9 @@ class BandwidthSearch:
     def answered(self, question: Question, total: NDArray[Any], known: NDArray[np.uint8]) -> None:
         distances = opened_distances(total, self._learning.laplacian)
         median = float(np.median(distances[distances > 0])) if (distances > 0).any() else 1.0
-        self._model.set_bandwidth(median * self._learning.multiplier)
+        # No party answers a round beyond these.
+        bandwidth = min(max(median * self._learning.multiplier, SMALLEST_BANDWIDTH), LARGEST_BANDWIDTH)
+        self._model.set_bandwidth(bandwidth)
         self.ended = True
 
 

@@ -39,17 +39,23 @@ class Incarnation:
     private: 32 bytes of fresh entropy; ValueError for fewer.
     """
 
-    __slots__ = ("_private", "number", "public")
+    __slots__ = ("_private", "_tellings", "number", "public")
 
     def __init__(self, private: bytes) -> None:
         if len(private) < 32:
             raise ValueError(f"{len(private)} bytes are too few for an incarnation")
         # X25519 drops five bits of a key: two that differ in those alone would be one.
         self._private = X25519PrivateKey.from_private_bytes(derive(private, b"fdskl incarnation"))
+        self._tellings = derive(private, b"fdskl tellings")
         self.public: bytes = self._private.public_key().public_bytes_raw()
         """32 bytes that the peers are told."""
         self.number = life_number(self.public)
         """53 bits of the public key, by which messages name it."""
+
+    def telling(self, count: int) -> int:
+        """53 bits that name the ``count``-th time that others are told of this life, which nobody can write before."""
+        digest = hashlib.blake2b(count.to_bytes(8, "big"), digest_size=8, key=self._tellings).digest()
+        return int.from_bytes(digest) >> 11
 
     def pair_secret(self, peer_public: bytes) -> bytes:
         """32 bytes that only this incarnation and the peer's can make (X25519, HKDF with both public keys).

@@ -13,6 +13,8 @@ __all__ = [
     "CARRIED_BYTES",
     "DISTANCES",
     "INCARNATION",
+    "LARGEST_BANDWIDTH",
+    "MOST_DISTANCES",
     "MOST_ENTITIES",
     "MOST_RANGES",
     "NAMES_BYTES",
@@ -21,6 +23,7 @@ __all__ = [
     "PHASES",
     "REVISION",
     "ROUND",
+    "SMALLEST_BANDWIDTH",
     "TURN",
     "FeatureRange",
     "Incarnation",
@@ -44,6 +47,9 @@ CARRIED_BYTES = ROOM - 16_384
 NAMES_BYTES = ROOM // 2
 # Entities of a round at most: its memory, at every party, is bounded by this too. And ranges of features.
 MOST_ENTITIES, MOST_RANGES = 4096, 1024
+# Pairs of entities that a round asks the distances of at most.
+MOST_DISTANCES = 256
+SMALLEST_BANDWIDTH, LARGEST_BANDWIDTH = 1e-12, 1e12
 
 
 class Incarnation(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
@@ -51,7 +57,7 @@ class Incarnation(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fiel
 
     number: names the life; a digest of ``public``.
     public: X25519 public key, 32 bytes.
-    telling: counts how often this life was told of, by which a copy is known.
+    telling: another number each time that this life is told of, by which a copy is known and which nobody can foretell.
     known: the receiver's life as the sender knows it, 0: none. If it has another one, it tells of it again.
     """
 

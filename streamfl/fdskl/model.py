@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from streamfl.changelog import ChangedParts
 from streamfl.fdskl.config import MOST_FEATURES
 from streamfl.fdskl.doubly_stochastic import SMALLEST_SCALE
-from streamfl.fdskl.messages import FeatureRange
+from streamfl.fdskl.messages import LARGEST_BANDWIDTH, SMALLEST_BANDWIDTH, FeatureRange
 from streamfl.restored import Amount, check_within
 from streamfl.role import PeerError
 from streamfl.wire import Count, decode_array, encode_array
@@ -203,7 +203,7 @@ class KernelModel:
         if not (record.first <= first <= record.next and first % self.block == 0 and 0 < decay <= 1):
             raise PeerError("implausible", f"an iteration keeps features from {first} on, of {record.first} to {record.next}")
         if not record.next:
-            if not 1e-12 <= bandwidth <= 1e12:
+            if not SMALLEST_BANDWIDTH <= bandwidth <= LARGEST_BANDWIDTH:
                 raise PeerError("implausible", f"an iteration with the bandwidth {bandwidth:g}")
             record.bandwidth = bandwidth
         self.decay_to(record.scale * decay)
@@ -226,7 +226,7 @@ class KernelModel:
         record = msgspec.msgpack.decode(value, type=_Record)
         if record.first > record.next or record.first % self.block or record.next % self.block:
             raise PeerError("malformed", f"features {record.first} to {record.next} are remembered, in blocks of {self.block}")
-        if not 1e-12 <= record.bandwidth <= 1e12 and (record.next or record.bandwidth):
+        if not SMALLEST_BANDWIDTH <= record.bandwidth <= LARGEST_BANDWIDTH and (record.next or record.bandwidth):
             raise PeerError("malformed", f"{record.next} features are remembered, with the bandwidth {record.bandwidth:g}")
         if record.next - record.first > MOST_FEATURES:
             raise PeerError("malformed", f"{record.next - record.first} features are remembered, {MOST_FEATURES} are kept at most")

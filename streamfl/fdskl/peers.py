@@ -170,11 +170,11 @@ class Peers:
         return self._told.number == self.incarnation.number
 
     def tell(self) -> int:
-        """Somebody is told of this life. Returns for how many times it is."""
+        """Somebody is told of this life. Returns the number of this telling."""
         before = self._told.telling if self._told.number == self.incarnation.number else 0
         self._told = _Told(self.incarnation.number, before + 1)
         self._parts.remember(b"told", self._told)
-        return self._told.telling
+        return self.incarnation.telling(self._told.telling)
 
     def is_mistaken(self, now: float) -> None:
         """Somebody takes another life for the present one: at the next tick all are told again."""

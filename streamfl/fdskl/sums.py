@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.fdskl.asked_rounds import asked_by
+from streamfl.fdskl.asked_rounds import DistanceLists, asked_by
 from streamfl.fdskl.contributions import LARGEST_PART, Contributions, numbers_of
 from streamfl.fdskl.figures import WorkerFigures
 from streamfl.fdskl.heard_rounds import HeardRounds
@@ -108,6 +108,8 @@ class Sums:
         self.outputs: Outputs | None = None
         self._contributions: Contributions | None = None
         self._heard = HeardRounds()
+        # Another life of the party, which a stranger may bring about, does not begin them anew.
+        self._distances = DistanceLists(settings.distances)
         self._last_now = 0.0
 
     def begin(self, now: float) -> None:
@@ -144,20 +146,23 @@ class Sums:
             self._figures.ignored["old_incarnation"] += 1
             self._peers.is_mistaken(now)
             return
-        if self._heard.is_crowded(key):
-            # What it has answered of the oldest could be asked again, and a mask be used twice.
+        identity = identity_of(content, settings.federation, self._partition)
+        if root != settings.own and (self._heard.is_crowded(key) or self._heard.is_another(key, identity)):
+            # One of two rounds of a name would be shut out; one without room to note it could be answered twice.
             self._heard.forget()
             self.pending.give_up_all("incarnation")
             self._peers.begin_anew()
             return
-        if not self._heard.note(key):
+        if not self._heard.note(key, identity):
             self._figures.ignored["round_again"] += 1
             return
+        if message.purpose == DISTANCES and root != settings.own:
+            self._distances.check(message.entities, now)
         self._figures.counts["rounds"] += 1
         pending = self.pending.begin(key, now)
         pending.total = SUM + STAGES * settings.actives.index(root)
         pending.announced = message
-        pending.identity = identity_of(content, settings.federation, self._partition)
+        pending.identity = identity
         pending.missing = {entity for entity in message.entities if not self._columns.knows(entity)}
         early, pending.early = pending.early, []
         for one in early:

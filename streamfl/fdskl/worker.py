@@ -30,6 +30,10 @@ NOBODY_ANSWERS = (
     "rounds of sums have not come to their end for {:g} s{}. See whether every party's {} runs, and what this log says of "
     "abandoned rounds"
 )
+NO_KEYS = (
+    "federation.members is not set: whoever may write to the parties' topics can come between two parties and take the masks off "
+    "what they send. Give the members keys, docs/identity.md says how"
+)
 # Predictions of a partition that may wait; then its inputs are paused.
 MOST_AWAITED = 10_000
 
@@ -53,6 +57,8 @@ class FdsklWorker:
         self._kind = kind
         self._moments = Moments()
         self._notices = Notices()
+        if settings.is_open:
+            self._notices.say("no_keys", NO_KEYS)
         self._figures = WorkerFigures()
         self._active_figures = ActiveFigures(None if active is None else active.learning.loss)
         self._silence = Silence(patience)

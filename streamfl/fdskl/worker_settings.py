@@ -22,11 +22,13 @@ class WorkerSettings:
     fingerprint: int
     seed: int
     columns: tuple[str, ...]
+    distances: bool
     kernel: Kernel
     secret: bytes
     secret_is_given: bool
     shared: bool
     mask: str
+    is_open: bool
     bits: int
     trees: dict[int, Aggregation]
     round_seconds: float

@@ -126,10 +126,10 @@ def check_lives(verdict: Verdict, left: Left) -> None:
     }
     for (sender, partition, number), tellings in lives.items():
         last, count = present.get((sender, partition), (0, 0))
-        told = sorted(telling for one in tellings.values() for telling in one)
-        wanted = list(range(1, (count if number == last else len(told)) + 1))
+        told = [telling for one in tellings.values() for telling in one]
+        wanted = count if number == last else len(told)
         heard = {receiver for receiver, one in tellings.items() if one}
-        sound = told == wanted and len(heard) == len(PARTIES) - 1
+        sound = len(told) == len(set(told)) == wanted and len(heard) == len(PARTIES) - 1
         verdict.require(sound, f"partition {partition}: of life {number} of {sender} was told {told} to {sorted(heard)}")
 
 

@@ -90,7 +90,7 @@ def masks_of_the_pair_alone(patch: pytest.MonkeyPatch) -> None:
 
 def answers_a_round_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(HeardRounds, "__contains__", lambda self, key: False)
-    instead(patch, HeardRounds, "note", lambda real, self, key: bool(real(self, key)) or True)
+    instead(patch, HeardRounds, "note", lambda real, self, key, identity: bool(real(self, key, identity)) or True)
 
 
 def leaves_its_part_out(patch: pytest.MonkeyPatch) -> None:

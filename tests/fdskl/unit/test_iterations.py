@@ -430,3 +430,13 @@ def test_entities_that_are_all_alike_have_a_bandwidth() -> None:
     (question,) = search.questions()
     search.answered(question, np.zeros(2, np.uint64), np.zeros(4, np.uint8))
     assert active.model.bandwidth == 0.7
+
+
+@pytest.mark.parametrize(("multiplier", "found"), [(1e3, 1e12), (1e-300, 1e-12)])
+def test_a_median_beyond_all_bandwidths_becomes_the_nearest(multiplier: float, found: float) -> None:
+    """Protects an active party from announcing a round that every party refuses, itself too, at which it would end."""
+    active = Active(learning(bandwidth=None, multiplier=multiplier, laplacian=True))
+    search = BandwidthSearch(active.settings, active.model, active.labelled)
+    total = np.full(3, 2**63, np.uint64)
+    search.answered(Question(search, DISTANCES, [], []), total, np.zeros(6, np.uint8))
+    assert active.model.bandwidth == found

@@ -7,8 +7,8 @@ import pytest
 from fdskl.makers import life_of, lives, secret_bytes
 
 from streamfl.changelog import ChangedParts
+from streamfl.fdskl.heard_rounds import MOST_IDENTITIES, MOST_RUNS, HeardRounds
 from streamfl.fdskl.heard_rounds import MOST_LIVES as MOST_ROUND_LIVES
-from streamfl.fdskl.heard_rounds import MOST_NUMBERS, HeardRounds
 from streamfl.fdskl.masks import Incarnation as LifeKey
 from streamfl.fdskl.messages import Incarnation
 from streamfl.fdskl.peers import MOST_LIVES, Peers
@@ -76,7 +76,7 @@ def test_what_was_heard_is_restored() -> None:
     one.hear(1, told(life_of(1, 0)))
     one.hear(2, told(life_of(2, 3), sender="c"))
     assert one.note_revision(1, 5, 9, 1.0)
-    assert one.tell() == 1
+    assert one.tell() == one.incarnation.telling(1)
     for key, value in parts.changed_state():
         assert value is not None
         if key == b"told":
@@ -85,7 +85,7 @@ def test_what_was_heard_is_restored() -> None:
             other.restore(key.partition(b"/")[2], value)
     assert other.numbers == one.numbers
     assert other.are_told
-    assert other.tell() == 2
+    assert other.tell() == other.incarnation.telling(2)
     assert other.was_heard(1, told(life_of(1, 0)))
     assert not other.note_revision(1, 5, 9, 1.0)
     assert other.pair_secrets(other.numbers) == one.pair_secrets(one.numbers)
@@ -95,9 +95,9 @@ def test_another_life_has_to_be_told() -> None:
     """Protects a party that is taken up again: nobody knows its new key before it says it."""
     known = peers()
     assert not known.are_told
-    known.tell()
+    first = known.tell()
     assert known.are_told
-    assert known.tell() == 2
+    assert known.tell() != first
     known.begin_anew()
     assert not known.are_told
 
@@ -141,23 +141,50 @@ def test_a_remembered_peer_with_a_wrong_key_is_refused() -> None:
 def test_no_round_counts_twice_and_none_shuts_out_another() -> None:
     """Protects masks from being used twice, and rounds from a number far ahead that anybody may have written."""
     heard = HeardRounds()
-    assert heard.note((1, 2**53))
+    assert heard.note((1, 2**53), b"asked")
     for number in range(10):
-        assert heard.note((1, number))
-        assert not heard.note((1, number))
+        assert heard.note((1, number), b"asked")
+        assert not heard.note((1, number), b"asked")
     assert (1, 2**53) in heard
     assert (2, 0) not in heard
 
 
-def test_numbers_of_rounds_are_bounded_and_none_that_was_heard_comes_back() -> None:
-    """Protects memory from rounds of any number, without a round that is answered twice."""
+def test_numbers_of_rounds_are_bounded_and_none_counts_as_heard_that_was_not() -> None:
+    """Protects memory from rounds of any number, without a round that is answered twice or one that is shut out."""
     heard = HeardRounds()
-    numbers = [3 * number + 1 for number in range(MOST_NUMBERS + 500)]
-    assert all(heard.note((1, number)) for number in numbers)
-    assert not any(heard.note((1, number)) for number in numbers)
-    assert len(heard._lives[1]._above) <= MOST_NUMBERS
-    for life in range(2, MOST_ROUND_LIVES + 1):
+    numbers = [3 * number + 1 for number in range(MOST_RUNS)]
+    assert not any(heard.is_crowded((1, number)) or not heard.note((1, number), b"asked") for number in numbers)
+    assert not any(heard.note((1, number), b"asked") for number in numbers)
+    assert len(heard) == MOST_RUNS
+    assert not any((1, number + 1) in heard or (1, number - 1) in heard for number in numbers)
+    assert heard.is_crowded((1, 2**40))
+    assert heard.is_crowded((2, 0))
+    assert not heard.is_crowded((1, 4))
+    for number in (2, 3, 0):
+        assert not heard.is_crowded((1, number))
+        assert heard.note((1, number), b"asked")
+    assert len(heard) == MOST_RUNS - 1
+    assert [number in (0, 1, 2, 3, 4, 7, 10) for number in range(11)] == [(1, number) in heard for number in range(11)]
+
+
+def test_lives_that_rounds_are_of_are_bounded() -> None:
+    """Protects memory from rounds of any life."""
+    heard = HeardRounds()
+    for life in range(MOST_ROUND_LIVES):
         assert not heard.is_crowded((life, 0))
-        heard.note((life, 0))
+        heard.note((life, 0), b"asked")
     assert heard.is_crowded((10**6, 0))
     assert not heard.is_crowded((1, 0))
+
+
+def test_two_rounds_of_a_name_are_told_apart() -> None:
+    """Protects rounds to come from whoever writes their numbers first; memory is bounded."""
+    heard = HeardRounds()
+    assert heard.note((1, 0), b"asked")
+    assert not heard.is_another((1, 0), b"asked")
+    assert heard.is_another((1, 0), b"something else")
+    assert not heard.is_another((1, 1), b"something else")
+    for number in range(1, MOST_IDENTITIES + 1):
+        heard.note((1, number), b"asked")
+    assert heard.is_another((1, 0), b"asked")
+    assert not heard.is_another((1, 1), b"asked")

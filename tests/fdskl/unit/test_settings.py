@@ -28,6 +28,11 @@ KIND = ROLES[WORKER]
         ({"aggregation": {"mask": "paper"}, "bus": {"url": "kafka://localhost:9092"}}, "set aggregation.study = true"),
         ({"alignment": {"limit": 7}}, "at least learning.window = 8"),
         ({"aggregation": {"round_seconds": 0.5}}, "more than alignment.reply_seconds"),
+        ({"learning": {"kernel": "matern", "matern_nu": 0.3}}, "greater than or equal to 0.5"),
+        ({"learning": {"kernel": "matern", "matern_nu": 60}}, "less than or equal to 50"),
+        ({"learning": {"bandwidth": 1e-300}}, "bandwidth"),
+        ({"learning": {"bandwidth": 1e-13}}, "bandwidth"),
+        ({"learning": {"bandwidth_multiplier": 1e-15}}, "greater than or equal to 0.001"),
         ({"learning": {"bandwidth": None}}, "or set learning.bandwidth"),
         ({"privacy": {"input_norm": 1.0}}, "input_norm is missing|protect only together"),
         ({"privacy": {"input_norm": 1.0, "input_noise": 1e9}}, "is expected"),
@@ -111,3 +116,20 @@ def test_users_read_predictions_in_their_own_unit() -> None:
     assert prediction_of("logistic", 0.0, 1.0)(0.0) == 0.5
     assert [prediction_of("smooth-hinge", 0.0, 1.0)(f) for f in (-9.0, 0.0, 1.0)] == [0.0, 0.5, 1.0]
     assert prediction_of("square", 10.0, 30.0)(0.25) == 15.0
+
+
+@pytest.mark.parametrize(
+    ("sections", "parties", "said"),
+    [
+        ({}, 2, True),
+        ({}, 1, False),
+        ({"bus": {"url": "memory://"}}, 2, False),
+        ({"aggregation": {"mask": "none", "study": True}}, 2, False),
+        ({"federation": {"members": "members.toml"}, "identity": {"key_file": "key.toml"}}, 2, False),
+    ],
+)
+def test_an_operator_is_told_who_can_take_masks_off(sections: dict[str, Any], parties: int, said: bool) -> None:
+    """Protects an operator from trusting masks that are agreed on with whoever writes in a party's name."""
+    role = KIND.build(settings_of("p0", parties, **{"bus": {"url": "kafka://localhost:9092"}, **sections}))
+    assert [one.reason for one in role.notices()] == ["no_keys"] * said
+    assert not [*role.notices()]

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from fdskl.laws.closed_loop import ClosedLoop
 from fdskl.makers import life_of, make_worker, settings_of
 
-from streamfl.fdskl.heard_rounds import MOST_LIVES
-from streamfl.fdskl.messages import INCARNATION, MOST_ENTITIES, PARTIAL_SUM, PHASES, ROUND, FeatureRange, Incarnation, Round
+from streamfl.fdskl.asked_rounds import DISTANCES_SECONDS, MOST_LISTS
+from streamfl.fdskl.config import FEWEST_ENTITIES
+from streamfl.fdskl.heard_rounds import MOST_LIVES, MOST_RUNS
+from streamfl.fdskl.messages import (
+    DISTANCES,
+    INCARNATION,
+    MOST_DISTANCES,
+    MOST_ENTITIES,
+    PARTIAL_SUM,
+    PHASES,
+    ROUND,
+    FeatureRange,
+    Incarnation,
+    Round,
+)
 from streamfl.role import PeerError, Received, Record, Rejection, Send
 from streamfl.wire import MAXIMUM_BYTES, VERSION
 
 ENTITIES = [f"e{number}" for number in range(6)]
 
 
-def federation(parties: int = 3) -> ClosedLoop:
+def federation(parties: int = 3, **learning: Any) -> ClosedLoop:
     calm = {"reply_seconds": 0.7, "expiry_seconds": 1e6, "limit": 40, "linger_ms": 5.0}
-    return ClosedLoop([settings_of(f"p{number}", parties, alignment=dict(calm)) for number in range(parties)])
+    return ClosedLoop([settings_of(f"p{number}", parties, alignment=dict(calm), learning=learning) for number in range(parties)])
 
 
 def learn(loop: ClosedLoop, entities: list[str]) -> None:
@@ -66,6 +81,27 @@ def many_lives(loop: ClosedLoop) -> None:
         tell(loop, 1, "rounds", ROUND.encode(announced(loop, 0, root=number)))
 
 
+def many_numbers(loop: ClosedLoop) -> None:
+    for number in range(MOST_RUNS + 100):
+        tell(loop, 1, "rounds", ROUND.encode(announced(loop, 2**40 + 2 * number)))
+        tell(loop, 1, "rounds", ROUND.encode(announced(loop, 2**41 + number)))
+
+
+def numbers_to_come(loop: ClosedLoop) -> None:
+    for number in range(1000):
+        for to in (1, 2):
+            tell(loop, to, "rounds", ROUND.encode(announced(loop, number)))
+
+
+def tellings_to_come(loop: ClosedLoop) -> None:
+    """The true life of a party is told of in its name, a thousand times, and then one of nobody."""
+    life, own = loop.members[1].role.partition(0).peers.incarnation, loop.active.partition(0).peers.incarnation.number
+    for number in range(1000):
+        message = Incarnation(VERSION, loop.active.settings.fingerprint, "p1", life.number, life.public, number, own)
+        tell(loop, 0, "incarnations", INCARNATION.encode(message))
+    forge_life(0, 1)(loop)
+
+
 def lose_state(loop: ClosedLoop) -> None:
     loop.members[1].state.clear()
     loop.restart(1)
@@ -73,9 +109,15 @@ def lose_state(loop: ClosedLoop) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [forge_life(0, 1), forge_life(1, 0), forge_life(1, 2), forge_life(2, 1), far_ahead, many_lives, lose_state],
-    ids=["life-to-active", "life-of-active", "life-to-passive", "life-to-leaf", "round-far-ahead", "many-lives", "state-lost"],
-)
+    [
+        forge_life(0, 1), forge_life(1, 0), forge_life(1, 2), forge_life(2, 1), far_ahead, many_lives, many_numbers,
+        numbers_to_come, tellings_to_come, lose_state,
+    ],
+    ids=[
+        "life-to-active", "life-of-active", "life-to-passive", "life-to-leaf", "round-far-ahead", "many-lives", "many-numbers",
+        "numbers-to-come", "tellings-to-come", "state-lost",
+    ],
+)  # fmt: skip
 def test_a_federation_goes_on(wrong: Callable[[ClosedLoop], None]) -> None:
     """Protects a federation from standing still until somebody is restarted, after one wrong message or one lost state."""
     loop = federation()
@@ -91,8 +133,22 @@ def test_a_federation_goes_on(wrong: Callable[[ClosedLoop], None]) -> None:
     assert loop.now < 1010.0
 
 
-def test_a_damaged_sum_is_never_learnt_from() -> None:
-    """Protects the model from a part of another round, or a damaged one: the round is counted, and asked again."""
+def other_mask(values: bytes) -> bytes:
+    """The part under another mask: all its numbers are others, its check words too."""
+    numbers = np.frombuffer(values, "<u4")
+    return (numbers + np.random.default_rng(1).integers(1, 2**32, len(numbers), np.uint32)).astype("<u4").tobytes()
+
+
+def other_check_word(values: bytes) -> bytes:
+    return values[:-1] + bytes([values[-1] ^ 1])
+
+
+@pytest.mark.parametrize("wrong", [other_mask, other_check_word])
+def test_a_sum_whose_masks_do_not_cancel_is_never_learnt_from(wrong: Callable[[bytes], bytes]) -> None:
+    """Protects the model from a part under another round's mask: the round is counted, and asked again.
+
+    Check words say that masks cancel. A single number that somebody changes on its way they do not find: members' keys do.
+    """
     loop = federation()
     for number, entity in enumerate(ENTITIES[:3]):
         loop.write_sample(entity, 0.3 * number)
@@ -107,8 +163,7 @@ def test_a_damaged_sum_is_never_learnt_from() -> None:
                 if channel == "sums" and not damaged:
                     assert isinstance(one, Record)
                     message = PARTIAL_SUM.decode(one.value)
-                    values = bytes([message.values[0] ^ 1]) + message.values[1:-1] + bytes([message.values[-1] ^ 1])
-                    content = PARTIAL_SUM.encode(msgspec.structs.replace(message, values=values))
+                    content = PARTIAL_SUM.encode(msgspec.structs.replace(message, values=wrong(message.values)))
                     loop.members[0].unread[place] = channel, msgspec.structs.replace(one, value=content)
                     damaged += 1
         loop.now += 0.001
@@ -169,3 +224,47 @@ def test_an_epoch_of_a_clock_far_ahead_is_given_up() -> None:
         task.tell_revision("e", now)
         epochs.append(msgspec.msgpack.decode(task.take_sends()[-1].value)[3])
     assert epochs == [10**15, 10**9, 10**9]
+
+
+def test_a_round_in_the_life_of_another_party_is_refused() -> None:
+    """Protects an active party's own rounds: one of another active party in its life would be heard before them."""
+    loop = federation()
+    learn(loop, ENTITIES[:3])
+    asked = announced(loop, 500)
+    own = loop.members[2].role.partition(0).peers.incarnation.number
+    (refused,) = answers(loop, 2, ROUND.encode(msgspec.structs.replace(asked, incarnations=[own, asked.incarnations[1], own])))
+    assert isinstance(refused, Rejection)
+    assert refused.error.reason == "malformed"
+
+
+def distances(loop: ClosedLoop, number: int, entities: list[str]) -> Round:
+    return msgspec.structs.replace(announced(loop, number, entities=entities), purpose=DISTANCES, ranges=[])
+
+
+def refusal(loop: ClosedLoop, asked: Round) -> str | None:
+    """Why the last party refuses it, None if it answers."""
+    (reply,) = answers(loop, 2, ROUND.encode(asked))
+    return reply.error.reason if isinstance(reply, Rejection) else None
+
+
+def test_distances_are_not_answered_where_the_bandwidth_is_set() -> None:
+    """Protects columns: with a bandwidth that is given nobody needs distances between entities."""
+    loop = federation()
+    learn(loop, ENTITIES[:3])
+    assert refusal(loop, distances(loop, 500, ["e0", "e1"])) == "configuration"
+
+
+def test_distances_that_are_answered_are_bounded() -> None:
+    """Protects columns from whoever asks for the distances of ever more pairs, and the bandwidth from having none left for good."""
+    loop = federation(bandwidth=None, block_instances=FEWEST_ENTITIES)
+    for to, entity in enumerate(ENTITIES):
+        loop.write_sample(entity, 0.3 * to)
+    loop.settle()
+    assert refusal(loop, distances(loop, 500, ["e0", "e1"] * MOST_DISTANCES)) is None
+    assert refusal(loop, distances(loop, 501, ["e0", "e1"] * (MOST_DISTANCES + 1))) == "malformed"
+    lists = [["e0", "e1"] * count for count in range(1, MOST_LISTS + 1)]
+    said = [refusal(loop, distances(loop, 600 + place, one)) for place, one in enumerate(lists)]
+    assert said == [None] * (MOST_LISTS - 1) + ["oversized"]
+    assert refusal(loop, distances(loop, 700, lists[0])) is None
+    loop.now += DISTANCES_SECONDS
+    assert refusal(loop, distances(loop, 701, lists[-1])) is None
