@@ -158,11 +158,10 @@ def _scaled(number: float, moments: NDArray[np.float64], transform: str) -> floa
         usual = variance > 1e-100
         skewness, kurtosis = (third / count / variance**1.5, fourth / count / variance**2) if usual else (0.0, 3.0)
         shapes.append((mean, math.sqrt(variance), skewness, kurtosis))
-    if transform == "none":
-        mean, deviation, *_ = shapes[0]
-        return (number - mean) / (deviation or 1.0)
-    heavy = shapes[0][3] > 6
+    heavy = transform != "none" and shapes[0][3] > 6
     mean, deviation, skewness, kurtosis = shapes[heavy]
-    if kurtosis - 1 - skewness**2 < 1e-6 * kurtosis:
+    if transform != "none" and kurtosis - 1 - skewness**2 < 1e-6 * kurtosis:
         deviation = max(deviation, 0.2 * math.sqrt(4 + skewness**2) * deviation)
-    return ((math.asinh(number) if heavy else number) - mean) / (deviation or 1.0)
+    scaled = ((math.asinh(number) if heavy else number) - mean) / (deviation or 1.0)
+    limit = 5.0 if deviation else 1.0
+    return max(-limit, min(limit, scaled))

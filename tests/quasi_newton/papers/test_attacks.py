@@ -10,7 +10,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from benchmarks.quasi_newton.attacks import (
+from benchmarks.quasi_newton.gradient_attacks import (
     HOST,
     Equations,
     Federation,

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.quasi_newton.attacks``: what parties find out about labels and outputs from gradients, by trying.
+"""``python -m benchmarks.quasi_newton.gradient_attacks``: what parties find out about labels and outputs from gradients, by trying.
 
 A party is told X'D of every batch, over its own columns X, exactly; encryption does not change that. It knows its own outputs, so
 it has equations for what is left of D: the other parties' outputs, and the labels. With the attacks here it solves them.
@@ -228,7 +228,7 @@ def own_model(federation: Federation) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.quasi_newton.attacks", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.quasi_newton.gradient_attacks", description=__doc__)
     parser.add_argument("--batch", type=int, default=100, help="rows of a batch")
     table = Table("attack", "value", "which is")
     for found in findings(parser.parse_args().batch):
