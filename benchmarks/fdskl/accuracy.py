@@ -242,7 +242,7 @@ METHODS = {
     "sgd": Method(
         "FDSKL, solver sgd in blocks of 64 labels and 64 features, 8192 features, one pass, four parties",
         kernel(BLOCKS),
-        every(bandwidth_multiplier=(0.5, 1.0), step=(10.0, 100.0)),
+        every(bandwidth_multiplier=(0.5, 1.0), step=(1.0, 10.0, 100.0)),
     ),
     "DSG": Method(
         "doubly stochastic gradients as published: one party, a label and a feature an iteration, 5,000 iterations",
