@@ -190,7 +190,8 @@ class SgdIteration(Iteration):
         alphas = step_alphas(self._features[:, kept:], outputs, self._labels, gamma, learning.loss)
         self.decay = decay(1.0, gamma, learning.regularisation)
         model.decay_to(model.scale * self.decay)
-        while model.is_full:
+        # More than one where the limit was lowered.
+        for _ in range(1 + (model.kept - model.limit) // model.block):
             model.drop_oldest()
         model.put(model.newest, np.clip(alphas, -LARGEST_ALPHA, LARGEST_ALPHA))
         model.end_iteration()
