@@ -87,9 +87,11 @@ def try_fewer_examples(items: list[pytest.Item]) -> None:
 def _logging_as_it_was() -> Iterator[None]:
     """A command that runs in the tests' process configures logging, to a stderr that is closed after the test."""
     handlers, level = list(logging.root.handlers), logging.root.level
+    own = logging.getLogger("streamfl").level
     yield
     logging.root.handlers[:] = handlers
     logging.root.setLevel(level)
+    logging.getLogger("streamfl").setLevel(own)
 
 
 @pytest.fixture(scope="session")
