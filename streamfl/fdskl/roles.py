@@ -25,7 +25,7 @@ from streamfl.fdskl.worker import FdsklWorker
 from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.identity import load_identity
 from streamfl.made_with import MadeWith, by_key
-from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection
+from streamfl.records.entities import EntitySamplesSection
 from streamfl.records.labels import LabelReader
 from streamfl.records.samples import SampleReader
 from streamfl.role import Channels, ConfigurationError, Input, PeerError, Receiver, Record, Sender, TopicSpec
@@ -64,24 +64,6 @@ def _fingerprint(settings: FdsklSettings) -> int:
     )
 
 
-def _samples(settings: FdsklSettings) -> EntitySamplesSection:
-    if settings.samples is None:
-        raise ConfigurationError(f"the section [samples] is missing: a {WORKER} has to know its samples' topic and fields")
-    return settings.samples
-
-
-def _labels(settings: FdsklSettings) -> EntityLabelsSection:
-    if settings.labels is None:
-        raise ConfigurationError("the section [labels] is missing: the active party has to know its labels' topic and field")
-    return settings.labels
-
-
-def _own(settings: FdsklSettings) -> str:
-    if settings.own_party is None:
-        raise ConfigurationError("the section [party] is missing: say which of federation.parties this is")
-    return settings.own_party
-
-
 def trees_of(settings: FdsklSettings) -> dict[int, Aggregation]:
     """By stage of a round, who adds whose sums."""
     count, root, kind = len(settings.federation.parties), settings.federation.root, settings.aggregation.topology
@@ -102,7 +84,7 @@ def _column_names(samples: EntitySamplesSection, dimension: int, party: str) -> 
 
 def _build(settings: FdsklSettings) -> FdsklWorker:
     federation, aggregated, alignment = settings.federation, settings.aggregation, settings.alignment
-    name, samples = _own(settings), _samples(settings)
+    name, samples = settings.required_party(), settings.required_samples(f"a {WORKER}")
     dimension = SampleReader(samples.samples).dimension
     if dimension > MOST_COLUMNS:
         raise ConfigurationError(
@@ -159,7 +141,7 @@ def _noise(settings: FdsklSettings, secret: bytes | None) -> InputNoise | None:
 def _active(settings: FdsklSettings) -> ActiveSettings:
     learning, log = settings.learning, _log(settings)
     loss = loss_named(learning.loss, learning.positive_weight)
-    low, high = _labels(settings).label_range
+    low, high = settings.required_labels("the active party").label_range
     return ActiveSettings(
         learning=Learning(
             loss=loss,
@@ -225,21 +207,21 @@ def _heard(settings: FdsklSettings) -> list[str]:
     """What this party hears of others."""
     if len(settings.federation.parties) == 1:
         return []
-    actives, own = settings.federation.active_parties, _own(settings)
+    actives, own = settings.federation.active_parties, settings.required_party()
     asked = ["rounds"] if actives != [own] else []
     return ["incarnations", *asked, "sums", *(["revisions"] if own == actives[0] else [])]
 
 
 def _read(settings: FdsklSettings) -> list[str]:
     """Of these, what anybody says to it: nobody is below a leaf."""
-    number = settings.federation.parties.index(_own(settings))
+    number = settings.federation.parties.index(settings.required_party())
     leaf = not any(tree.children[number] for tree in trees_of(settings).values())
     return [kind for kind in _heard(settings) if kind != "sums" or not leaf]
 
 
 def _said(settings: FdsklSettings) -> dict[str, list[str]]:
     """What this party says to others: to whom."""
-    own = _own(settings)
+    own = settings.required_party()
     others = [name for name in settings.federation.parties if name != own]
     number = settings.federation.parties.index(own)
     parents = {tree.parent[number] for tree in trees_of(settings).values()} - {None}
@@ -252,11 +234,11 @@ def _said(settings: FdsklSettings) -> dict[str, list[str]]:
 
 
 def _channels(settings: FdsklSettings) -> Channels:
-    own, samples = _own(settings), _samples(settings)
+    own, samples = settings.required_party(), settings.required_samples(f"a {WORKER}")
     federation = settings.federation.name
     inputs = {"samples": Input(samples.topic, SampleReader(samples.samples).decode)}
     if settings.is_active:
-        labels = _labels(settings)
+        labels = settings.required_labels("the active party")
         square = settings.learning.loss == "square"
         decode = LabelReader(labels, labels.label_range if square else None, "labels.label_range").decode
         inputs["labels"] = Input(labels.topic, decode if square else _checked(decode))
@@ -296,7 +278,7 @@ def _log(settings: FdsklSettings) -> str | None:
 
 def _between(settings: FdsklSettings) -> list[str]:
     """The topics of what parties say to one another, this one's share of them."""
-    federation, own = settings.federation.name, _own(settings)
+    federation, own = settings.federation.name, settings.required_party()
     heard = [f"{federation}.{own}.{kind}" for kind in _read(settings)]
     said = [f"{federation}.{to}.{kind}" for kind, names in _said(settings).items() for to in names]
     log = _log(settings)
@@ -306,8 +288,9 @@ def _between(settings: FdsklSettings) -> list[str]:
 def _topics(settings: FdsklSettings) -> list[TopicSpec]:
     federation = settings.federation.name
     caution = _CAUTION.get(settings.aggregation.mask, "") if len(settings.federation.parties) > 1 else ""
-    users = [_samples(settings).topic, *([_labels(settings).topic] if settings.is_active else [])]
-    predicts = _own(settings) == settings.federation.active_party
+    labels = [settings.required_labels("the active party").topic] if settings.is_active else []
+    users = [settings.required_samples(f"a {WORKER}").topic, *labels]
+    predicts = settings.required_party() == settings.federation.active_party
     predictions = [TopicSpec(f"{federation}.predictions", None, compacted=False)] if predicts else []
     return [
         *(TopicSpec(topic, None, compacted=False, users=True) for topic in users),
@@ -320,8 +303,8 @@ def _topics(settings: FdsklSettings) -> list[TopicSpec]:
 
 def _partitioned_like(settings: FdsklSettings) -> dict[str, str]:
     """An entity's records at all parties, and what is said and remembered of it, lie in partitions of the same number."""
-    like = _samples(settings).topic
-    labels = [_labels(settings).topic] if settings.is_active else []
+    like = settings.required_samples(f"a {WORKER}").topic
+    labels = [settings.required_labels("the active party").topic] if settings.is_active else []
     return dict.fromkeys((*labels, *_between(settings), f"{settings.member}.state"), like)
 
 

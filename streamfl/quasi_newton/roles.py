@@ -20,7 +20,6 @@ from streamfl.quasi_newton.link import Link
 from streamfl.quasi_newton.member import Member
 from streamfl.quasi_newton.messages import HEADER_BYTES, codec
 from streamfl.quasi_newton.party_settings import PartySettings
-from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection
 from streamfl.records.labels import LabelReader
 from streamfl.records.samples import SampleReader
 from streamfl.role import Channels, ConfigurationError, Input, PeerError, Receiver, Record, Sender, TopicSpec
@@ -56,24 +55,6 @@ def _fingerprint(settings: QuasiNewtonSettings) -> int:
     )
 
 
-def _samples(settings: QuasiNewtonSettings) -> EntitySamplesSection:
-    if settings.samples is None:
-        raise ConfigurationError("the section [samples] is missing: a party has to know its samples' topic and fields")
-    return settings.samples
-
-
-def _labels(settings: QuasiNewtonSettings) -> EntityLabelsSection:
-    if settings.labels is None:
-        raise ConfigurationError("the section [labels] is missing: the guest has to know its labels' topic and field")
-    return settings.labels
-
-
-def _own(settings: QuasiNewtonSettings) -> str:
-    if settings.own_party is None:
-        raise ConfigurationError("the section [party] is missing: say which of federation.parties this is")
-    return settings.own_party
-
-
 def _residuals(settings: QuasiNewtonSettings, host: str) -> str:
     return f"{settings.federation.name}.{host}.residuals"
 
@@ -99,8 +80,8 @@ def _secret(settings: QuasiNewtonSettings, path: str | None, key: str, *names: s
 
 def _party_settings(settings: QuasiNewtonSettings) -> PartySettings:
     federation, learning, encryption = settings.federation, settings.learning, settings.encryption
-    alignment, own = settings.alignment, _own(settings)
-    columns = SampleReader(_samples(settings).samples).dimension
+    alignment, own = settings.alignment, settings.required_party()
+    columns = SampleReader(settings.required_samples("a party").samples).dimension
     if columns >= MOST_COLUMNS:
         raise ConfigurationError(f"samples.features: {columns:,} columns, fewer than {MOST_COLUMNS:,} are expected")
     files = link_files(settings) or {}
@@ -227,12 +208,12 @@ def _channels(settings: QuasiNewtonSettings) -> Channels:
             changelogs=changelogs,
             receivers={f"decisions/{party}": Receiver(kind, party) for party, kind in parties.items()},
         )
-    own, samples = _own(settings), _samples(settings)
+    own, samples = settings.required_party(), settings.required_samples("a party")
     inputs = {"samples": Input(samples.topic, SampleReader(samples.samples).decode)}
     outputs = {"uploads": f"{federation.name}.{own}.uploads"}
     receivers = {"uploads": Receiver(COORDINATOR)}
     if kind == GUEST:
-        labels = _labels(settings)
+        labels = settings.required_labels("the guest")
         inputs["labels"] = Input(labels.topic, _checked(LabelReader(labels, None).decode))
         for host in federation.hosts:
             inputs[f"outputs/{host}"] = Input(_outputs(settings, host), decode, makes_room=True, sender=Sender(HOST, _sender))

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from streamfl.records.fields import LabelRange, TopicName
 from streamfl.records.samples import SamplesSection
+from streamfl.role import ConfigurationError
 from streamfl.settings import Federation, RoleSettings, Section
 
 __all__ = ["EntityLabelsSection", "EntitySamplesSection", "PartySection", "VerticalMembers", "VerticalSettings"]
@@ -106,6 +107,24 @@ class VerticalSettings(RoleSettings):
     def own_party(self) -> str | None:
         """The party that this member is; None: it is none."""
         return None if self.party is None else self.party.name
+
+    def required_party(self) -> str:
+        """The party that this member is; ConfigurationError where it is none."""
+        if self.party is None:
+            raise ConfigurationError("the section [party] is missing: say which of federation.parties this is")
+        return self.party.name
+
+    def required_samples(self, whose: str) -> EntitySamplesSection:
+        """``[samples]``; ConfigurationError where it is missing. whose: the role, for the operator."""
+        if self.samples is None:
+            raise ConfigurationError(f"the section [samples] is missing: {whose} has to know its samples' topic and fields")
+        return self.samples
+
+    def required_labels(self, whose: str) -> EntityLabelsSection:
+        """``[labels]``; ConfigurationError where it is missing. whose: the role, for the operator."""
+        if self.labels is None:
+            raise ConfigurationError(f"the section [labels] is missing: {whose} has to know its labels' topic and field")
+        return self.labels
 
     @property
     def member(self) -> str:

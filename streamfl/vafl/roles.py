@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection
 from streamfl.records.labels import Label, LabelReader
 from streamfl.records.samples import Sample, SampleReader
 from streamfl.role import Channels, ConfigurationError, Input, PeerError, Receiver, Record, Sender, TopicSpec
@@ -36,24 +35,6 @@ def _fingerprint(settings: VaflSettings) -> int:
     return fingerprint(
         "vafl", federation.name, federation.seed, tuple(federation.parties), federation.embedding_size, federation.precision
     )
-
-
-def _samples(settings: VaflSettings) -> EntitySamplesSection:
-    if settings.samples is None:
-        raise ConfigurationError("the section [samples] is missing: a vafl-party has to know its samples' topic and fields")
-    return settings.samples
-
-
-def _labels(settings: VaflSettings) -> EntityLabelsSection:
-    if settings.labels is None:
-        raise ConfigurationError("the section [labels] is missing: a vafl-coordinator has to know its labels' topic and field")
-    return settings.labels
-
-
-def _party(settings: VaflSettings) -> str:
-    if settings.party is None:
-        raise ConfigurationError("the section [party] is missing: say which of federation.parties this is")
-    return settings.party.name
 
 
 def _secret(settings: VaflSettings) -> str:
@@ -108,11 +89,11 @@ def _check_budget(settings: VaflSettings, what: str, least: float) -> None:
 
 def _build_party(settings: VaflSettings) -> VaflParty:
     learning, alignment = settings.learning, settings.alignment
-    inputs = SampleReader(_samples(settings).samples).dimension
+    inputs = SampleReader(settings.required_samples("a vafl-party").samples).dimension
     _check_remembered(settings, inputs)
     secret = _secret(settings)
     return VaflParty(
-        name=_party(settings),
+        name=settings.required_party(),
         function=embedding_function(settings, inputs),
         inputs=inputs,
         embedding_size=settings.federation.embedding_size,
@@ -146,7 +127,7 @@ def _check_remembered(settings: VaflSettings, inputs: int) -> None:
 
 def _build_coordinator(settings: VaflSettings) -> VaflCoordinator:
     learning, alignment = settings.learning, settings.alignment
-    low, high = _labels(settings).label_range
+    low, high = settings.required_labels("a vafl-coordinator").label_range
     loss, noise, secret = output_loss(settings), settings.privacy.reply_noise, _secret(settings)
     if noise:
         _check_budget(settings, "answering with an entity's label once costs", loss.sensitivity / noise)
@@ -196,7 +177,7 @@ def _decode_embedding(record: Record) -> Embedding:
 
 
 def _decode_label(settings: VaflSettings) -> Callable[[Record], Label]:
-    labels = _labels(settings)
+    labels = settings.required_labels("a vafl-coordinator")
     # A label that is a class has no range: the coordinator checks it against the number of classes.
     square = settings.learning.loss == "square"
     decode = LabelReader(labels, labels.label_range if square else None, "labels.label_range").decode
@@ -217,7 +198,7 @@ def _decode_label(settings: VaflSettings) -> Callable[[Record], Label]:
 
 
 def _party_channels(settings: VaflSettings) -> Channels:
-    own, samples = settings.member, _samples(settings)
+    own, samples = settings.member, settings.required_samples("a vafl-party")
     # An entity's ledger is kept in its partition. In another partition its whole budget could be spent again.
     checked = settings.privacy.embedding_norm is not None and samples.keyed_by_entity
     return Channels(
@@ -228,7 +209,7 @@ def _party_channels(settings: VaflSettings) -> Channels:
         outputs={"embeddings": f"{own}.embeddings"},
         changelogs={"state": f"{own}.state"},
         receivers={"embeddings": Receiver(COORDINATOR)},
-        party=_party(settings),
+        party=settings.required_party(),
     )
 
 
@@ -241,7 +222,7 @@ def _for_nobody(_message: Any) -> None:
 
 
 def _coordinator_channels(settings: VaflSettings) -> Channels:
-    name, labels = settings.federation.name, _labels(settings)
+    name, labels = settings.federation.name, settings.required_labels("a vafl-coordinator")
     parties = settings.federation.parties
     return Channels(
         inputs={
@@ -266,8 +247,8 @@ def _between(settings: VaflSettings, party: str) -> list[str]:
 
 def _party_topics(settings: VaflSettings) -> list[TopicSpec]:
     return [
-        TopicSpec(_samples(settings).topic, None, compacted=False, users=True),
-        *(TopicSpec(topic, None, compacted=False) for topic in _between(settings, _party(settings))),
+        TopicSpec(settings.required_samples("a vafl-party").topic, None, compacted=False, users=True),
+        *(TopicSpec(topic, None, compacted=False) for topic in _between(settings, settings.required_party())),
         TopicSpec(f"{settings.member}.state", None, compacted=True, preferred=_SMALL_SEGMENTS),
         TopicSpec(settings.dead_letters, None, compacted=False),
     ]
@@ -286,7 +267,7 @@ def _caution(settings: VaflSettings) -> str:
 
 def _coordinator_topics(settings: VaflSettings) -> list[TopicSpec]:
     return [
-        TopicSpec(_labels(settings).topic, None, compacted=False, users=True),
+        TopicSpec(settings.required_labels("a vafl-coordinator").topic, None, compacted=False, users=True),
         *(TopicSpec(topic, None, compacted=False) for party in settings.federation.parties for topic in _between(settings, party)),
         TopicSpec(f"{settings.federation.name}.predictions", None, compacted=False, caution=_caution(settings)),
         TopicSpec(f"{settings.member}.state", None, compacted=True, preferred=_SMALL_SEGMENTS),
@@ -297,9 +278,9 @@ def _coordinator_topics(settings: VaflSettings) -> list[TopicSpec]:
 def _partitioned_like(settings: VaflSettings) -> dict[str, str]:
     """An entity's records of both directions, its label and what is remembered of it lie in partitions of the same number."""
     if settings.role.kind == PARTY:
-        like, parties = _samples(settings).topic, [_party(settings)]
+        like, parties = settings.required_samples("a vafl-party").topic, [settings.required_party()]
     else:
-        like, parties = _labels(settings).topic, settings.federation.parties
+        like, parties = settings.required_labels("a vafl-coordinator").topic, settings.federation.parties
     topics = [topic for party in parties for topic in _between(settings, party)]
     return dict.fromkeys((*topics, f"{settings.member}.state"), like)
 
