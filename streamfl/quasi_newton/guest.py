@@ -10,6 +10,7 @@ import numpy as np
 from streamfl.quasi_newton.alignment import POINT_BYTES, set_digest
 from streamfl.quasi_newton.batches import FrozenBatches
 from streamfl.quasi_newton.chunks import Chunks
+from streamfl.quasi_newton.gradient_upload import ask_for_product, upload_product
 from streamfl.quasi_newton.member import Desk
 from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, content_of, read_content
 from streamfl.quasi_newton.own_columns import loss_product
@@ -21,12 +22,10 @@ from streamfl.quasi_newton.works import (
     Adding,
     Aligning,
     Kind,
-    Multiplying,
+    Product,
     added,
     blinded,
     matched,
-    multiplied,
-    read_product,
     request,
 )
 from streamfl.records.labels import Label
@@ -163,32 +162,18 @@ class GuestTask(PartyTask):
             self.within_bounds(self.begin_round)
 
     def _add_outputs(self) -> None:
-        settings, matrix, kinds = self.settings, self.matrix, self.settings.kinds
+        settings, kinds = self.settings, self.settings.kinds
         own = self.own_numbers()
         if not self.for_curvature:
             own = residuals(own, kinds.labels.encode(self.signs[self.batch]))
         vectors = [self._of_round(self._outputs[host]) for host in settings.hosts]
-        content = Multiplying(
-            self.hidden,
-            vectors,
-            numbers_to_bytes(own.tolist()),
-            matrix.astype("<i8").tobytes(),
-            matrix.shape[1],
-            Kind.of(self.upload_kind),
-            self.place("residuals"),
-            self.place("gradient"),
-            settings.masked,
-        )
-        self.desk.ask(multiplied, request(content), self._tell_residuals)
+        ask_for_product(self, vectors, numbers_to_bytes(own.tolist()), self._tell_residuals)
 
-    def _tell_residuals(self, result: bytes) -> None:
-        product = read_product(result)
+    def _tell_residuals(self, product: Product) -> None:
         for host in self.settings.hosts:
             self._outputs[host].clear()
             self.tell(f"residuals/{host}", host, "residuals", product.hidden)
-        self.progress.phase, self.progress.digest = OPENING, product.digest
-        self.remember()
-        self.upload("gradient", product.upload)
+        upload_product(self, product)
 
     def loss_number(self, numbers: list[int], product: float) -> int:
         # The last column is the labels'.

@@ -9,21 +9,19 @@ import numpy as np
 
 from streamfl.quasi_newton.alignment import POINT_BYTES, set_digest
 from streamfl.quasi_newton.chunks import Chunks
+from streamfl.quasi_newton.gradient_upload import ask_for_product, upload_product
 from streamfl.quasi_newton.member import Desk
 from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, content_of, read_content
 from streamfl.quasi_newton.party import PartyTask
-from streamfl.quasi_newton.party_settings import ALIGNING, DECIDING, OPENING, OUTPUTS, PartySettings
+from streamfl.quasi_newton.party_settings import ALIGNING, DECIDING, OUTPUTS, PartySettings
 from streamfl.quasi_newton.scheme import numbers_to_bytes
 from streamfl.quasi_newton.training_rows import NAME_BYTES
 from streamfl.quasi_newton.works import (
     Aligning,
     Encrypting,
     Kind,
-    Multiplying,
     aligned,
     encrypted,
-    multiplied,
-    read_product,
     request,
 )
 from streamfl.role import PeerError
@@ -132,28 +130,11 @@ class HostTask(PartyTask):
         self.desk.ask(encrypted, content, lambda vector: self.tell("outputs", self.settings.guest, "outputs", vector))
 
     def _take_residuals(self, message: Message) -> None:
-        settings, matrix = self.settings, self.matrix
+        settings = self.settings
         vector = self.unsealed(settings.guest, message)
         kind = settings.kinds.changes_sum if self.for_curvature else settings.kinds.residuals
-        self.scheme.check(vector, len(matrix), kind)
-        content = Multiplying(
-            self.hidden,
-            [vector],
-            b"",
-            matrix.astype("<i8").tobytes(),
-            matrix.shape[1],
-            Kind.of(self.upload_kind),
-            self.place("residuals"),
-            self.place("gradient"),
-            settings.masked,
-        )
-        self.desk.ask(multiplied, request(content), self._tell_gradient)
-
-    def _tell_gradient(self, result: bytes) -> None:
-        product = read_product(result)
-        self.progress.phase, self.progress.digest = OPENING, product.digest
-        self.remember()
-        self.upload("gradient", product.upload)
+        self.scheme.check(vector, len(self.matrix), kind)
+        ask_for_product(self, [vector], b"", lambda product: upload_product(self, product))
 
     def tell_products(self, products: list[int]) -> None:
         self.progress.phase = DECIDING

@@ -1,0 +1,38 @@
+"""What guest and host do alike with a round's vector: its product with the own columns goes to the coordinator, to be opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from streamfl.quasi_newton.party import PartyTask
+from streamfl.quasi_newton.party_settings import OPENING
+from streamfl.quasi_newton.works import Kind, Multiplying, Product, multiplied, read_product, request
+
+__all__ = ["ask_for_product", "upload_product"]
+
+
+def ask_for_product(party: PartyTask, vectors: list[bytes], numbers: bytes, then: Callable[[Product], None]) -> None:
+    """Have the sum of vectors and of own numbers multiplied with the party's columns.
+
+    numbers: empty: the one vector is taken as it is. then: what is done with the product.
+    """
+    matrix = party.matrix
+    content = Multiplying(
+        party.hidden,
+        vectors,
+        numbers,
+        matrix.astype("<i8").tobytes(),
+        matrix.shape[1],
+        Kind.of(party.upload_kind),
+        party.place("residuals"),
+        party.place("gradient"),
+        party.settings.masked,
+    )
+    party.desk.ask(multiplied, request(content), lambda result: then(read_product(result)))
+
+
+def upload_product(party: PartyTask, product: Product) -> None:
+    """The coordinator is to open it. Its digest is remembered, by which the mask is found again."""
+    party.progress.phase, party.progress.digest = OPENING, product.digest
+    party.remember()
+    party.upload("gradient", product.upload)
