@@ -2,3 +2,19 @@
 
 Yang, Fan, Chen, Shi and Yang, "A Quasi-Newton Method Based Vertical Federated Learning Framework for Logistic Regression", 2019.
 """
+
+from streamfl.system import System
+
+__all__ = ["SYSTEM"]
+
+SYSTEM = System(
+    name="quasi-newton",
+    summary="a scorecard over columns of several parties, under encryption",
+    kinds=("quasi-newton-guest", "quasi-newton-host", "quasi-newton-coordinator"),
+    roles="streamfl.quasi_newton.roles:ROLES",
+    rank=3,
+    sources={
+        "quasi-newton-guest": "streamfl.simulation.sources:entity_samples_and_labels",
+        "quasi-newton-host": "streamfl.simulation.sources:entity_samples_and_labels",
+    },
+)
