@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -46,6 +46,7 @@ from streamfl.quasi_newton.party_settings import (
 from streamfl.quasi_newton.randomness import Place
 from streamfl.quasi_newton.scheme import Scheme, scheme_of
 from streamfl.quasi_newton.table import EntityTable
+from streamfl.quasi_newton.trained_model import LatestModel, TrainedModel
 from streamfl.quasi_newton.training_rows import TrainingRows
 from streamfl.quasi_newton.works import Own
 from streamfl.records.samples import Sample
@@ -71,7 +72,20 @@ class PartyTask:
         )
         self.rows = TrainingRows(self.parts, settings.most)
         self.iterates = Iterates(self.parts, settings.learning, settings.kinds, settings.is_guest)
+        self._latest = LatestModel(self.parts)
         self._signs: Floats = np.zeros(0)
+
+    # ---- what it has come to
+
+    @property
+    def trained(self) -> TrainedModel | None:
+        """The party's part of the model of the latest successful training; None before the first."""
+        return self._latest.model
+
+    @property
+    def learnt(self) -> Collection[str]:
+        """Names of the entities that batches consist of."""
+        return frozenset(self.rows.names if self.progress.phase >= OUTPUTS else ())
 
     # ---- what the runtime asks
 
@@ -106,7 +120,8 @@ class PartyTask:
         if key == b"progress":
             self.progress = msgspec.msgpack.decode(value, type=Progress)
             return
-        if not (self.table.restore(key, value) or self.rows.restore(key, value) or self.iterates.restore(key, value)):
+        owners = (self.table, self.rows, self.iterates, self._latest)
+        if not any(owner.restore(key, value) for owner in owners):
             raise PeerError("malformed", f"state {key[:60]!r} is not of this party")
 
     def take(self, channel: str, message: Any, now: float) -> None:
@@ -269,6 +284,15 @@ class PartyTask:
         self.upload("joined", content_of(Joined(columns, progress.batches)))
         self.attempt_round()
 
+    def _keep_model(self) -> None:
+        """The training has come to its end."""
+        settings, progress, found, model = self.settings, self.progress, self.rows.preparation, self.iterates.model
+        assert model is not None
+        kind = settings.kinds.inputs
+        self._latest.keep(TrainedModel(progress.run, model, found.preprocessing, found.kept, kind, settings.is_guest))
+        progress.phase = TRAINED
+        self.remember()
+
     def attempt_round(self) -> None:
         """Begin the round, or say why this party cannot."""
         self.progress.phase = OUTPUTS
@@ -390,8 +414,7 @@ class PartyTask:
         if step.epoch_ends:
             self.iterates.end_epoch()
         if step.over:
-            progress.phase = TRAINED
-            self.remember()
+            self._keep_model()
             return
         progress.round = 2 * (iteration + 1)
         progress.gradient = progress.step = progress.curvature = b""

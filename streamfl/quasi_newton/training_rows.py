@@ -12,6 +12,7 @@ from streamfl.changelog import ChangedParts
 from streamfl.quasi_newton.batches import check_support
 from streamfl.quasi_newton.chunks import Chunks
 from streamfl.quasi_newton.config import MOST_COLUMNS
+from streamfl.quasi_newton.preparation import MOST_PREPARATION_BYTES, Preparation
 from streamfl.quasi_newton.preprocessing import Method, fit_preprocessing
 from streamfl.role import PeerError
 from streamfl.wire import LONGEST_NAME
@@ -32,6 +33,7 @@ class TrainingRows:
         self._names = Chunks(parts, "names", 5 + limit * NAME_BYTES)
         self._inputs = Chunks(parts, "inputs", limit * MOST_COLUMNS * 8)
         self._signs = Chunks(parts, "signs", limit)
+        self._preparation = Chunks(parts, "preparation", MOST_PREPARATION_BYTES)
 
     @property
     def names(self) -> list[str]:
@@ -44,6 +46,11 @@ class TrainingRows:
         if rows == 0 or len(numbers) % rows:
             raise PeerError("malformed", f"{len(numbers)} numbers in state are not {rows} rows")
         return numbers.reshape(rows, -1)
+
+    @property
+    def preparation(self) -> Preparation:
+        """What made the columns ready."""
+        return Preparation.decode(self._preparation.content)
 
     @property
     def signs(self) -> Floats:
@@ -65,13 +72,15 @@ class TrainingRows:
         place = {name: number for number, name in enumerate(known)}
         rows = [place[name] for name in names]
         raw = self.inputs(len(known))[rows]
-        inputs = fit_preprocessing(method, raw).apply(raw)
+        preprocessing = fit_preprocessing(method, raw)
+        inputs = preprocessing.apply(raw)
         refused = {column for at in range(0, len(rows), batch) for column in check_support(inputs[at : at + batch], least)}
         kept = [column for column in range(inputs.shape[1]) if column not in refused]
+        self._preparation.write(Preparation(preprocessing, kept).encode())
         signs = self.signs
         self.freeze(names, inputs[:, kept], signs[rows].astype(np.int8) if len(signs) else np.zeros(0, np.int8))
         return len(refused)
 
     def restore(self, key: bytes, value: bytes) -> bool:
         """Take a piece back; False if the key is another's."""
-        return any(chunks.restore(key, value) for chunks in (self._names, self._inputs, self._signs))
+        return any(chunks.restore(key, value) for chunks in (self._names, self._inputs, self._signs, self._preparation))
