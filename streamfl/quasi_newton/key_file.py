@@ -14,12 +14,14 @@ from streamfl.quasi_newton.keys import LARGEST_BITS, SMALLEST_BITS, PrivateKey, 
 from streamfl.role import ConfigurationError, PeerError
 from streamfl.secrets import read_private
 
-__all__ = ["add_key", "make_key_file", "read_key_file", "remove_key"]
+__all__ = ["MOST_KEYS", "OTHER_KEY", "add_key", "make_key_file", "read_key_file", "remove_key"]
 
 FORMAT: Final = "streamfl paillier private keys"
 WARNING = "Keep it to yourself: whoever can read it can decrypt what the parties encrypt."
 MOST_KEYS = 16
 LARGEST_FILE = 65_536
+# Why a training ends that is under way while the key changes.
+OTHER_KEY = "encryption.key_fingerprint has changed; the next training begins under the new key once every member has it"
 
 _Prime = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]+$", min_length=SMALLEST_BITS // 8, max_length=LARGEST_BITS // 8)]
 

@@ -27,7 +27,7 @@ from streamfl.quasi_newton.bignum import (
 )
 from streamfl.role import PeerError
 
-__all__ = ["LARGEST_BITS", "SMALLEST_BITS", "STEP_BITS", "PrivateKey", "PublicKey", "generate_key"]
+__all__ = ["LARGEST_BITS", "SMALLEST_BITS", "STEP_BITS", "PrivateKey", "PublicKey", "digest_of", "generate_key"]
 
 # The smallest is for tests: which sizes are safe the configuration says.
 SMALLEST_BITS, LARGEST_BITS = 512, 8192
@@ -150,6 +150,14 @@ class PrivateKey:
 
     def __repr__(self) -> str:
         return f"PrivateKey(of {self.public.fingerprint})"
+
+
+def digest_of(modulus: bytes) -> bytes:
+    """The fingerprint of a key, as 32 bytes; empty where nothing is encrypted.
+
+    modulus: as :meth:`PublicKey.to_bytes` writes it; empty: there is none.
+    """
+    return hashlib.sha256(modulus).digest() if modulus else b""
 
 
 def generate_key(bits: int = 2048, entropy: Callable[[int], bytes] = os.urandom) -> PrivateKey:
