@@ -57,16 +57,16 @@ class Inline:
         self.done = 0
         self._work: Sequence[Work] = ()
         self._results: list[bytes] = []
-        self._seconds: list[float] = []
+        self._taken: list[float] = []
 
     def start(self, work: Sequence[Work]) -> None:
-        self.done, self._work, self._results, self._seconds = 0, work, [], []
+        self.done, self._work, self._results, self._taken = 0, work, [], []
 
     def wait(self, seconds: float) -> bool:
         for work in self._work:
             begun = time.monotonic()
             self._results.append(_checked(work.function(work.content)))
-            self._seconds.append(time.monotonic() - begun)
+            self._taken.append(time.monotonic() - begun)
         self.done = len(self._results)
         return True
 
@@ -74,7 +74,7 @@ class Inline:
         return self._results
 
     def seconds(self) -> Sequence[float]:
-        return self._seconds
+        return self._taken
 
     def give_up(self) -> None:
         self._work, self._results = (), []

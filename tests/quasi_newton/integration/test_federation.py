@@ -71,6 +71,7 @@ regularisation = 0.01
 entities = 200
 settle_seconds = 3.0
 limit = 1000
+held_out = 0.0
 [encryption]
 key_bits = 2048
 key_fingerprint = "{fingerprint}"
@@ -226,8 +227,8 @@ def write(bus: Bus, federation: Federation, inputs: Any, labels: Any) -> None:
 def direct(parties: list[PartyTask], inputs: Any, labels: Any) -> Trace:
     """The same training by arithmetic alone, of the rows in the table that the parties have found in common."""
     guest = parties[0]
-    rows = [int(name) for name in guest.rows.names]
-    assert [int(name) for name in parties[1].rows.names] == rows
+    rows = [int(name) for name in guest.rows.batches]
+    assert [int(name) for name in parties[1].rows.batches] == rows
     given = []
     for party in parties:
         raw = inputs[np.ix_(rows, list(COLUMNS[party.settings.own]))]
