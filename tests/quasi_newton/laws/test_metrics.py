@@ -161,8 +161,6 @@ def test_the_loop_raises_no_power(loop: ClosedLoop, monkeypatch: pytest.MonkeyPa
     watched = SimpleNamespace(**{name: getattr(plain, name) for name in dir(plain) if not name.startswith("_")})
     watched.powmod, watched.powmod_sec = power("powmod"), power("powmod_sec")
     monkeypatch.setattr(bignum, "gmpy2", watched)
-    # Another test's may have made its table already.
-    scheme_of.cache_clear()
 
     def watch(member: Any) -> None:
         receive = member.role.receive
@@ -182,6 +180,8 @@ def test_the_loop_raises_no_power(loop: ClosedLoop, monkeypatch: pytest.MonkeyPa
                 return work.function(content)
             finally:
                 inside.pop()
+                # In earnest it is another process, and what it has made is not here.
+                scheme_of.cache_clear()
 
         return computed
 
