@@ -153,6 +153,35 @@ def test_rows_of_a_batch_are_remembered_as_they_were() -> None:
     assert np.array_equal(loop.party("g").rows.signs[:300], signs)
 
 
+def test_what_comes_twice_changes_nothing() -> None:
+    """Protects batches and models: every record twice, over two trainings, is the same, and nobody is refused."""
+    usual, loop = begun(2), federation(2, **AGAIN)
+    loop.copies = 2
+    grow(loop, 0, FIRST)
+    loop.settle(1)
+    for one in (usual, loop):
+        grow(one, FIRST, SECOND)
+        go_on(one)
+    assert batches_of(loop) == batches_of(usual)
+    assert outcome(loop) == outcome(usual)
+    assert set(loop.writes) == set(usual.writes)
+    assert len(loop.writes) == len(set(loop.writes))
+    assert loop.rejections() == []
+
+
+def test_a_clock_that_was_ahead_does_not_put_a_training_off() -> None:
+    """Protects the schedule: an end that is remembered from a clock ahead of ours is the end of now."""
+    loop = begun(1)
+    guest = loop.party("g")
+    grow(loop, FIRST, SECOND)
+    loop.settle()
+    guest.set_back(loop.now - 500.0)
+    assert guest.readiness.due_at == loop.now - 500.0 + EVERY
+    loop.commit("g")
+    loop.restart("g")
+    assert loop.party("g").readiness.due_at == loop.now - 500.0 + EVERY
+
+
 def test_the_oldest_batch_gives_way_as_a_whole() -> None:
     """Protects memory, and labels: nobody who was in a batch comes into another, at either party, after a restart either."""
     loop = begun(1, alignment={"limit": 400})
@@ -248,9 +277,6 @@ def test_a_member_may_end_at_any_message_of_two_trainings(secrets: Secrets, kill
     assert {write for write in loop.writes if write[0] == killed} == {write for write in usual.writes if write[0] == killed}
 
 
-TOO_LARGE: dict[str, Any] = {"retraining": {}, "learning": {"output_bound": 0.2, "epochs": 3}}
-
-
 def test_a_training_that_failed_is_tried_again_with_something_new() -> None:
     """Protects the federation from standing still for ever, and from trying the same for ever."""
     sections: dict[str, Any] = {"learning": {"batch": 340}, "alignment": {"entities": 340}}
@@ -271,11 +297,15 @@ def test_a_training_that_failed_is_tried_again_with_something_new() -> None:
     assert loop.rejections() == []
 
 
-def test_a_training_that_failed_is_tried_again_with_other_settings() -> None:
-    """Protects the operator: what the log tells to change may be changed, and is tried with the same entities at once."""
+@pytest.mark.parametrize(("rows", "missing"), [(FIRST, 7), (300, 0)])
+def test_a_training_that_failed_is_tried_again_with_other_settings(rows: int, missing: int) -> None:
+    """Protects the operator: what the log tells to change may be changed, and is tried with the same entities at once.
+
+    Also where all entities are in batches, so that the parties have none to compare.
+    """
     fast: dict[str, Any] = {"output_bound": 16.0, "learning_rate": 40.0, "largest_step": 40.0, "epochs": 4}
     loop = federation(1, learning=fast)
-    grow(loop, 0, FIRST)
+    grow(loop, 0, rows, missing)
     loop.settle()
     assert "beyond the bound" in str([member.role.trouble for member in loop.members.values()])
     before = batches_of(loop)
@@ -292,11 +322,11 @@ def test_a_training_that_failed_is_tried_again_with_other_settings() -> None:
     assert loop.party("g").progress.run == 2
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_batches_are_the_same_though_a_run_failed_before_all_knew_them(late: bool) -> None:
+@pytest.mark.parametrize("order", ["failure first", "beginning first", "guest first"])
+def test_batches_are_the_same_though_a_run_failed_before_all_knew_them(order: str) -> None:
     """Protects labels: a host that hears of the failure first learns the batches all the same. Others may have learnt from them.
 
-    late: it hears of the next beginning first, too.
+    order: what the host reads first: the failure; the next beginning, too; all that the guest says.
     """
     loop = federation(2, learning={"min_support": 60}, preprocessing={"method": "quantile-bins"})
     grow(loop, 0, FIRST)
@@ -312,12 +342,16 @@ def test_batches_are_the_same_though_a_run_failed_before_all_knew_them(late: boo
         second.unread.clear()
         second.unread.extend([*rest, *held])
         progress = loop.party("h2").progress
-        return bool(rest) or (progress.run == 1 and (late or progress.phase == ALIGNING))
+        return bool(rest) or (progress.run == 1 and (order == "beginning first" or progress.phase == ALIGNING))
 
     def turn() -> bool:
         moved = False
+        if order == "guest first":
+            unread = sorted(second.unread, key=lambda one: one[0] != "f.h2.residuals")
+            second.unread.clear()
+            second.unread.extend(unread)
         for name in loop.members:
-            if name == "h2" and hold_back():
+            if name == "h2" and order != "guest first" and hold_back():
                 rest = sum(topic != "f.h2.residuals" for topic, _ in second.unread)
                 moved |= bool(rest) and loop.step("h2", rest)
                 moved |= bool(not rest) and loop.step("h2", 0)

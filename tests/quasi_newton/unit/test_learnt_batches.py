@@ -163,6 +163,7 @@ def test_preprocessing_is_fixed_for_life() -> None:
             continue
         rows.fix(found)
         assert rows.preparation is not None
+        assert rows.prepare("standardise").encode() == rows.preparation.encode()
         assert np.allclose(rows.preparation.preprocessing.mean, rows.batches.raw[:20].mean(axis=0))
 
 
