@@ -1,4 +1,4 @@
-"""What `check` and `run` tell at the start: what is missing, and a cluster or settings with which a training would come to nothing."""
+"""What `check` and `run` tell at the start: what is missing, and a cluster or settings with which no training would succeed."""
 
 from __future__ import annotations
 
