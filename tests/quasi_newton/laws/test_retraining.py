@@ -277,6 +277,41 @@ def test_a_member_may_end_at_any_message_of_two_trainings(secrets: Secrets, kill
     assert {write for write in loop.writes if write[0] == killed} == {write for write in usual.writes if write[0] == killed}
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_topics_are_read_in_any_order_and_members_end_at_any_time(seed: int) -> None:
+    """Protects what a place in one topic says of another: over two trainings, with kills, it is the same models and batches."""
+    random = np.random.default_rng(seed)
+    sections = {"alignment": {"limit": 400}}
+    usual = begun(2, **sections)
+    grow(usual, FIRST, SECOND)
+    go_on(usual)
+    loop = federation(2, **AGAIN, **sections)
+    for first, rows, wait in ((0, FIRST, 5.0), (FIRST, SECOND, EVERY)):
+        grow(loop, first, rows)
+        rest = 0
+        while rest < 3:
+            busy = [name for name, member in loop.members.items() if member.unread or (member.role.wake_at or 1e9) <= loop.now]
+            if not busy:
+                rest, loop.now = rest + 1, loop.now + wait
+                continue
+            name = str(random.choice(busy))
+            unread = loop.members[name].unread
+            topics = sorted({topic for topic, _ in unread})
+            chosen = str(random.choice(topics)) if topics else ""
+            ordered = sorted(unread, key=lambda one: one[0] != chosen)
+            unread.clear()
+            unread.extend(ordered)
+            most = sum(topic == chosen for topic, _ in ordered) if chosen.endswith(("samples", "labels")) else 1
+            if random.random() < 0.1:
+                loop.step(name, most, lost=True)
+            else:
+                loop.step(name, most)
+    assert [loop.party(name).progress.run for name in parties(loop)] == [2] * 3
+    assert batches_of(loop) == batches_of(usual)
+    assert outcome(loop) == outcome(usual)
+    assert loop.rejections() == []
+
+
 def test_a_training_that_failed_is_tried_again_with_something_new() -> None:
     """Protects the federation from standing still for ever, and from trying the same for ever."""
     sections: dict[str, Any] = {"learning": {"batch": 340}, "alignment": {"entities": 340}}
