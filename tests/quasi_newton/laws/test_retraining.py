@@ -11,9 +11,11 @@ from quasi_newton.federations import Secrets, settings_of
 from quasi_newton.laws.closed_loop import ClosedLoop
 from quasi_newton.laws.test_closed_loop import federation, outcome
 
+from streamfl.quasi_newton.alignment import set_digest
 from streamfl.quasi_newton.guest import GuestTask
-from streamfl.quasi_newton.messages import Blinded, Message, place_of
+from streamfl.quasi_newton.messages import Aligned, Blinded, Message, content_of, place_of
 from streamfl.quasi_newton.party_settings import ALIGNING, FAILED, TRAINED
+from streamfl.role import Received, Rejection, receive_at_once
 
 WHOLE, FIRST, SECOND = 600, 350, 560
 EVERY = 1000.0
@@ -180,6 +182,47 @@ def test_a_clock_that_was_ahead_does_not_put_a_training_off() -> None:
     loop.commit("g")
     loop.restart("g")
     assert loop.party("g").readiness.due_at == loop.now - 500.0 + EVERY
+
+
+def test_new_batches_that_are_none_are_refused() -> None:
+    """Protects a host from a guest that divides entities otherwise: each is refused for its reason, and changes nothing."""
+    loop = begun(1)
+    grow(loop, FIRST, SECOND)
+    loop.settle()
+    loop.now += EVERY
+    host, topic = loop.members["h1"], "f.h1.residuals"
+    channel, decode = host.inputs[topic]
+    for name in ("h1", "c", "g") * 100:
+        if host.unread and host.unread[0][0] == topic and decode(host.unread[0][1]).kind == "aligned":
+            break
+        loop.step(name, 1)
+    record = host.unread[0][1]
+    message: Message = decode(record)
+    party = loop.party("h1")
+    link = party.settings.links["g"]
+    places = np.frombuffer(msgspec.msgpack.decode(link.open(message.content, topic, place_of(message)), type=Aligned).places, "<u4")
+    assert len(places) == 200
+    names = party.rows.candidates
+    for wrong, digest, text in (
+        (places[:-1], None, "no batches"),
+        (np.append(places[:-1], places[0]), None, "twice"),
+        (np.append(places[:-1], len(names)), None, "or is none"),
+        (places[::-1], None, "digest"),
+        (places[:100], None, "digest"),
+        (places[:0], None, "digest"),
+        # As if no batch was kept from before: all of them could be others then.
+        (places, set_digest([f"{place // 100} {names[at]}" for place, at in enumerate(places)], party.post.session("")), "digest"),
+    ):
+        changed = msgspec.structs.replace(message, alignment=digest or message.alignment)
+        sealed = link.seal(content_of(Aligned(np.asarray(wrong, "<u4").tobytes())), topic, place_of(changed))
+        received = Received(channel, msgspec.structs.replace(changed, content=sealed), record)
+        replies = receive_at_once(host.role, [received], loop.now)
+        assert [reply.error.reason for reply in replies if isinstance(reply, Rejection)] == ["alignment"]
+        assert text in str(replies[0].error)  # type: ignore[union-attr]
+        assert list(host.role.changed_state()) == []
+    loop.settle()
+    assert [len(one) for one in batches_of(loop)] == [500, 500]
+    assert loop.rejections() == []
 
 
 def test_the_oldest_batch_gives_way_as_a_whole() -> None:
