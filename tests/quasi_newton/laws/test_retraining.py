@@ -13,6 +13,7 @@ from quasi_newton.laws.test_closed_loop import federation, outcome
 
 from streamfl.quasi_newton.alignment import set_digest
 from streamfl.quasi_newton.guest import GuestTask
+from streamfl.quasi_newton.host import HostTask
 from streamfl.quasi_newton.messages import Aligned, Blinded, Message, content_of, place_of
 from streamfl.quasi_newton.party_settings import ALIGNING, FAILED, TRAINED
 from streamfl.role import Received, Rejection, receive_at_once
@@ -182,6 +183,28 @@ def test_a_clock_that_was_ahead_does_not_put_a_training_off() -> None:
     loop.commit("g")
     loop.restart("g")
     assert loop.party("g").readiness.due_at == loop.now - 500.0 + EVERY
+
+
+def test_a_question_of_a_run_that_came_to_nothing_is_no_hindrance() -> None:
+    """Protects the next training: a host that failed before it could answer answers the next question, which comes early too."""
+    loop = begun(1)
+    grow(loop, FIRST, SECOND)
+    loop.settle()
+    loop.now += EVERY
+    host = loop.members["h1"]
+    for name in ("c", "g") * 20:
+        if any(topic == "f.h1.residuals" for topic, _ in host.unread):
+            break
+        loop.step(name)
+    task = loop.party("h1")
+    assert isinstance(task, HostTask)
+    task._asked.write((1).to_bytes(8, "big") + bytes(32))
+    host.unread.reverse()
+    loop.step("h1", 1)
+    assert task.progress.run == 1
+    loop.settle()
+    assert [len(one) for one in batches_of(loop)] == [500, 500]
+    assert loop.rejections() == []
 
 
 def test_new_batches_that_are_none_are_refused() -> None:
