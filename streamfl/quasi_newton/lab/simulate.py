@@ -114,8 +114,8 @@ def curvature_rows(outcome: CurvatureOutcome) -> list[tuple[str, str]]:
     rows = [
         (
             "Entities",
-            f"{outcome.entities:,} of {len(outcome.parties)} parties in {outcome.batches:,} batches, {outcome.waiting:,} fill no "
-            f"batch, {outcome.test_entities:,} more to measure on",
+            f"{outcome.entities:,} of {len(outcome.parties)} parties in {outcome.batches:,} batches, {outcome.held_out:,} held "
+            f"out, {outcome.waiting:,} fill no batch, {outcome.test_entities:,} more to measure on",
         ),
         ("Encryption", hidden),
     ]
