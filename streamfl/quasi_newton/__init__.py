@@ -19,4 +19,6 @@ SYSTEM = System(
         "quasi-newton-guest": "streamfl.simulation.sources:entity_samples_and_labels",
         "quasi-newton-host": "streamfl.simulation.sources:entity_samples_and_labels",
     },
+    commands={"keys": "streamfl.quasi_newton.lab.keys:keys"},
+    extras={"paillier": "encryption (encryption.precision = \"paillier\")"},
 )
