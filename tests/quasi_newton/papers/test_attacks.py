@@ -60,6 +60,7 @@ LIMITS = {
     (RATE, "alignment.method = intersection"): (0.001, None),
     ("one bit of each name, X25519", "P-256"): (1.0, 0.6),
     ("points of 10 versions, 10 columns", "points rounded to 1/64"): (0.999, 0.95),
+    ("points of 10 versions, 10 columns", "points rounded to 1/4"): (0.999, 0.5),
     ("points of 10 versions, 10 columns", "3 versions, rounded to 1/64"): (0.999, 0.4),
     ("points of 10 known customers, 10 columns", "points rounded to 1/64"): (0.999, 0.95),
     # Nor does this.
