@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Annotated
 
 import msgspec
@@ -99,7 +100,7 @@ class Readiness:
         if not since.fresh:
             return None
         # A cause that new entities do not remove would have all of them compared again for each one that comes.
-        rest = settings.settle * 2 ** min(since.failures - 1, MOST_DOUBLINGS)
+        rest = math.ldexp(settings.settle, min(since.failures - 1, MOST_DOUBLINGS))
         return max(since.ended + rest, settled if scheduled is None else min(settled, scheduled))
 
     @property
