@@ -7,6 +7,7 @@ one sum; what comes beside these is refused and counted.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +39,7 @@ from streamfl.quasi_newton.randomness import Place
 from streamfl.quasi_newton.scheme import Scheme, scheme_of
 from streamfl.quasi_newton.taylor import loss_from_products
 from streamfl.quasi_newton.works import Opening, opened, request
-from streamfl.role import PeerError
+from streamfl.role import Measurement, PeerError
 from streamfl.wire import VERSION, Codec, Count, encode_array
 
 __all__ = ["CoordinatorSettings", "CoordinatorTask"]
@@ -123,6 +124,10 @@ class CoordinatorTask:
             self.descent.restore(msgspec.msgpack.decode(value, type=DescentState))
         else:
             raise PeerError("malformed", f"state {key[:60]!r} is not of a coordinator")
+
+    def measure(self) -> Iterator[Measurement]:
+        """Nothing but what all members count."""
+        return iter(())
 
     def take(self, channel: str, message: Any, now: float) -> None:
         assert isinstance(message, Message)

@@ -23,6 +23,12 @@ COUNTS: Mapping[str, str] = {
     "refused_alignments": "Points for an alignment that were kept until it began, and are none",
     "repeated_messages": "Messages that came again, or too late",
     "failed_trainings": "Trainings that came to nothing",
+    "questions": "Questions about entities without a score, asked by the guest or answered by a host",
+    "abandoned_questions": "Questions that no answer came to in time",
+    "closed_questions": "Questions that a host did not answer, for it has answered for as many versions of the model as it may",
+    "answered_entities": "Entities that a host told its part of the output of",
+    "unscored_entities": "Entities whose part of the output is beyond the public bound or unknown, so that there is no score",
+    "predictions": "Predictions that were published",
 }
 
 

@@ -46,6 +46,10 @@ class Desk:
             self.counts["bytes_sent"] += len(value)
             self._sends.append(Send(channel, None, value, self.partition))
 
+    def publish(self, channel: str, name: str, value: bytes) -> None:
+        """A record for the users' consumers, under an entity's name."""
+        self._sends.append(Send(channel, name.encode(), value))
+
     def ask(self, function: Callable[[bytes], bytes], content: bytes, then: Then) -> None:
         """Have something computed. then: what is done with the result; PeerError refuses the message that led to it."""
         self.counts["work"] += 1
@@ -82,6 +86,8 @@ class Task(Protocol):
     def set_back(self, now: float) -> None: ...
 
     def restore(self, key: bytes, value: bytes) -> None: ...
+
+    def measure(self) -> Iterator[Measurement]: ...
 
 
 One = TypeVar("One", bound=Task)
@@ -140,7 +146,7 @@ class Member(Generic[One]):
                 return task.trouble
         if not self._silence.overdue:
             return None
-        return f"nothing has come for {self._silence.patience:g} s while a training is under way: see whether every member runs"
+        return f"nothing has come for {self._silence.patience:g} s while an answer is owed: see whether every member runs"
 
     def task(self, partition: int) -> One:
         """What it holds of a partition."""
@@ -170,6 +176,8 @@ class Member(Generic[One]):
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection | Work]:
         replies: list[Send | Rejection | Work] = []
+        # What was asked for at a tick is nobody's answer.
+        heard = bool(batch) and not self._awaited
         if self._awaited:
             for result in batch:
                 _, cause, then = self._awaited.popleft()
@@ -196,7 +204,7 @@ class Member(Generic[One]):
                 replies,
             )
             replies += self._go_on(received)
-        self._look(bool(batch), now)
+        self._look(heard, now)
         return replies
 
     def changed_state(self) -> Iterable[StateChange]:
@@ -214,6 +222,8 @@ class Member(Generic[One]):
     def measure(self) -> Iterator[Measurement]:
         yield from self._long.measure()
         yield from measured(self.counts, self.refused)
+        for task in self._tasks.values():
+            yield from task.measure()
 
     def _attempt(self, cause: Received | None, act: Callable[[], None], replies: list[Send | Rejection | Work]) -> None:
         try:
