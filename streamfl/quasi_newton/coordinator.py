@@ -97,7 +97,6 @@ class CoordinatorTask:
         self.parts = ChangedParts()
         self.run = _Run()
         self.descent = Descent(settings.learning)
-        self.epoch_loss = float("nan")
 
     @property
     def wake_at(self) -> float | None:
@@ -110,6 +109,11 @@ class CoordinatorTask:
     @property
     def trouble(self) -> str | None:
         return self.run.failure or None
+
+    @property
+    def epoch_loss(self) -> float:
+        """Of the latest epoch, the mean over its batches; NaN before the first of a run."""
+        return float("nan") if self.descent.last_loss is None else self.descent.last_loss
 
     def set_back(self, now: float) -> None:
         """No time is remembered."""
@@ -154,7 +158,7 @@ class CoordinatorTask:
     def _take_ready(self, party: str, message: Message) -> None:
         run, settings = self.run, self.settings
         read_content(message.content, Ready)
-        if message.run < run.run or run.phase != GATHERING or party in run.ready:
+        if message.run < run.run or run.phase in (ALIGNING, ROUND) or party in run.ready:
             self._repeated()
             return
         if message.run > run.run:
@@ -265,13 +269,13 @@ class CoordinatorTask:
         self.desk.counts["iterations"] += 1
         epoch_ends, over = (iteration + 1) % run.batches == 0, False
         if epoch_ends:
-            self.epoch_loss = float(np.mean(run.losses))
-            over = self.descent.end_epoch(self.epoch_loss)
+            over = self.descent.end_epoch(float(np.mean(run.losses)))
             run.losses = []
         self._say_all(Step(coefficients, run.loss, False, kept, epoch_ends, over))
         run.round, run.opened = 2 * (iteration + 1), {}
         if over:
             run.phase = TRAINED
+            self.desk.counts["trainings"] += 1
         self._remember()
 
     def _check_round(self, party: str, message: Message) -> None:

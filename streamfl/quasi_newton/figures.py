@@ -22,6 +22,8 @@ COUNTS: Mapping[str, str] = {
     "refused_decryptions": "Vectors that were not opened because another one was, for the same party and round",
     "refused_alignments": "Points for an alignment that were kept until it began, and are none",
     "repeated_messages": "Messages that came again, or too late",
+    "trainings": "Trainings that a model came of",
+    "expired_batches": "Batches that gave way to newer ones",
     "failed_trainings": "Trainings that came to nothing",
     "questions": "Questions about entities without a score, asked by the guest or answered by a host",
     "abandoned_questions": "Questions that no answer came to in time",

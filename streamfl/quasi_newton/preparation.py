@@ -53,6 +53,11 @@ class Preparation:
         """Of a row as it comes."""
         return len(self.preprocessing.fill)
 
+    @property
+    def results(self) -> int:
+        """Columns that preprocessing makes, those that are left out too."""
+        return len(self.preprocessing.mean)
+
     def apply(self, raw: Floats) -> Floats:
         """(rows, columns as they came); (rows, columns to learn from)."""
         return self.preprocessing.apply(raw)[:, self.kept]

@@ -55,6 +55,8 @@ def _fingerprint(settings: QuasiNewtonSettings) -> int:
         encryption.key_fingerprint,
         settings.scoring.enabled,
         settings.scoring.quantum,
+        settings.alignment.method,
+        settings.alignment.limit,
     )
 
 
@@ -133,6 +135,10 @@ def _party_settings(settings: QuasiNewtonSettings) -> PartySettings:
         min_support=learning.min_support,
         entities=alignment.entities,
         settle=alignment.settle_seconds,
+        every=settings.retraining.every_seconds,
+        more=settings.retraining.entities or learning.batch,
+        hashed=alignment.method == "keyed-hash",
+        held_out=alignment.held_out,
         most=alignment.limit,
         expiry=alignment.expiry_seconds,
         codec=codec(settings.message_bytes),
@@ -304,13 +310,26 @@ _MAY_CHANGE = {
     "scoring.base_points",
     "scoring.base_odds",
     "scoring.doubling",
+    # Who was in a batch stays learnt, and nobody comes into one who is held out.
+    "alignment.held_out",
+    # The coordinator's, or only told; what was remembered goes on from where it is.
+    "learning.learning_rate",
+    "learning.largest_step",
+    "learning.freeze_below",
+    "learning.tolerance",
+    "learning.epochs",
+    "retraining.every_seconds",
+    "retraining.entities",
     "samples.format",
     "labels.format",
 }
 
 
 def _made_with(settings: QuasiNewtonSettings) -> MadeWith:
-    sections = ("federation", "party", "samples", "labels", "learning", "encryption", "alignment", "preprocessing", "scoring")
+    sections = [
+        *("federation", "party", "samples", "labels", "learning", "encryption", "alignment", "preprocessing", "retraining"),
+        "scoring",
+    ]
     return MadeWith.of(by_key(settings, sections), _MAY_CHANGE)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from streamfl.quasi_newton.alignment import POINT_BYTES, set_digest
 from streamfl.quasi_newton.chunks import Chunks
 from streamfl.quasi_newton.held_out import held_out_figures
+from streamfl.quasi_newton.learnt_batches import NAME_BYTES
 from streamfl.quasi_newton.messages import Message, read_content
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.predictions import encoded
@@ -29,8 +30,7 @@ from streamfl.quasi_newton.scoring_messages import (
     numbers_of,
 )
 from streamfl.quasi_newton.trained_model import TrainedModel
-from streamfl.quasi_newton.training_rows import NAME_BYTES
-from streamfl.quasi_newton.works import Aligning, blinded, matched, request
+from streamfl.quasi_newton.works import blinded, matched, request
 from streamfl.restored import Time, check_within
 from streamfl.role import Measurement, PeerError
 from streamfl.wire import Count
@@ -192,7 +192,7 @@ class GuestScoring:
         phase = CHOSEN if message.kind == "points" else ASKED
         now, then = (session.version, session.number, session.phase), (message.run, message.round, phase)
         if then < now or (session.phase == IDLE and message.round > 0 and then[:2] == now[:2]):
-            self._party.repeated()
+            self._party.post.repeated()
             return
         if then > now:
             text = f"{message.kind} of session {message.round} under model {message.run}: nothing led to it"
@@ -212,11 +212,11 @@ class GuestScoring:
             )
 
     def _take_found(self, host: str, found: Found) -> None:
-        settings, names = self._party.settings, self._names(host)
-        check_points(found.own, settings.most)
+        names = self._names(host)
+        check_points(found.own, self._party.settings.most)
         if len(found.twice) != len(names) * POINT_BYTES:
             raise PeerError("shape", f"{len(found.twice)} bytes answer {len(names)} points")
-        content = Aligning(settings.secret, self._session_name(host), names, settings.most, found.own, found.twice)
+        content = self._party.aligning(host, self._session_name(host), names, found.own, found.twice)
         self._party.desk.ask(matched, request(content), lambda result: self._choose(host, result))
 
     def _choose(self, host: str, result: bytes) -> None:
@@ -259,7 +259,7 @@ class GuestScoring:
         if not names:
             return
         own = self._model.outputs(self._party.table.rows(names)[0])
-        learnt = frozenset(self._party.learnt)
+        learnt = self._party.learnt
         for name, output in zip(names, own.tolist(), strict=True):
             points = self.scores.points(name)
             there_is_one = NO_POINTS not in points and abs(output) <= self._bound
@@ -282,13 +282,13 @@ class GuestScoring:
         return session.since + wait
 
     def _ask(self, host: str, now: float) -> None:
-        settings, session = self._party.settings, self._sessions[host]
+        session = self._sessions[host]
         names = sorted(self.scores.open(self._hosts.index(host)))
         session.number, session.phase, session.since, session.asked = session.number + 1, ASKED, now, len(names)
         self._remember(host)
         self._sought[host].write(msgspec.msgpack.encode(names))
         self._counts["questions"] += 1
-        content = request(Aligning(settings.secret, self._session_name(host), names, settings.most))
+        content = request(self._party.aligning(host, self._session_name(host), names))
         self._party.desk.ask(blinded, content, lambda points: self._tell_question(host, points))
 
     def _tell_question(self, host: str, points: bytes) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from streamfl.quasi_newton.alignment import POINT_BYTES, set_digest
 from streamfl.quasi_newton.chunks import Chunks
+from streamfl.quasi_newton.learnt_batches import NAME_BYTES
 from streamfl.quasi_newton.messages import Message, read_content
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.scoring_messages import (
@@ -24,8 +25,7 @@ from streamfl.quasi_newton.scoring_messages import (
     numbers_of,
 )
 from streamfl.quasi_newton.trained_model import TrainedModel
-from streamfl.quasi_newton.training_rows import NAME_BYTES
-from streamfl.quasi_newton.works import Aligning, aligned, request
+from streamfl.quasi_newton.works import aligned, request
 from streamfl.restored import check_name
 from streamfl.role import Measurement, PeerError
 from streamfl.wire import Count
@@ -146,7 +146,7 @@ class HostScoring:
     def _take_question(self, message: Message) -> None:
         version, place = self._version, (message.run, message.round)
         if place <= (self._state.version, self._state.number) or message.run < version:
-            self._party.repeated()
+            self._party.post.repeated()
             return
         if not 0 < message.run <= max(version, self._party.progress.run) or not message.round:
             raise PeerError("implausible", f"a question about model {message.run}: nothing led to it")
@@ -155,19 +155,18 @@ class HostScoring:
         if message.run == version:
             self._answer(*place, points)
         elif self._early and place <= self._early_place:
-            self._party.repeated()
+            self._party.post.repeated()
         else:
             head = b"".join(number.to_bytes(PLACE_BYTES // 2, "big") for number in place)
             self._early.write(head + points)
 
     def _answer(self, version: int, number: int, points: bytes, *, early: bool = False) -> None:
         """early: the question came before, and whoever is heard now has not sent it."""
-        settings = self._party.settings
         if not self._may_answer(version):
             self._close(version, number)
             return
         names = sorted(name for name in self._party.table.with_columns() if self._answered.get(name) != version)
-        content = Aligning(settings.secret, self._line.session(version, number), names, settings.most, points)
+        content = self._party.aligning(self._party.settings.guest, self._line.session(version, number), names, points)
         self._party.desk.ask(aligned, request(content), lambda result: self._offer(version, number, result, early))
 
     def _offer(self, version: int, number: int, result: bytes, early: bool) -> None:
@@ -194,7 +193,7 @@ class HostScoring:
         state, place = self._state, (message.run, message.round)
         now = state.version, state.number
         if place < now or (place == now and state.phase == IDLE and state.number) or message.run < self._version:
-            self._party.repeated()
+            self._party.post.repeated()
             return
         if place != now or not state.number:
             raise PeerError("implausible", f"entities of session {message.round} under model {message.run}: nothing led to them")

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.quasi_newton.alignment import POINT_BYTES, Alignment
+from streamfl.quasi_newton.alignment import POINT_BYTES, Alignment, KeyedHashes
 from streamfl.quasi_newton.bignum import from_bytes, to_bytes
 from streamfl.quasi_newton.fixed_point import FixedPoint
 from streamfl.quasi_newton.keys import PrivateKey
@@ -117,7 +117,7 @@ class Opening(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Aligning(msgspec.Struct, array_like=True, frozen=True):
-    """One side of an alignment. theirs, twice: the other's messages, as far as they have come."""
+    """One side of an alignment. theirs, twice: the other's messages, as far as they have come. key: of hashes; none: points."""
 
     secret: bytes
     session: bytes
@@ -125,9 +125,12 @@ class Aligning(msgspec.Struct, array_like=True, frozen=True):
     most: int
     theirs: bytes = b""
     twice: bytes = b""
+    key: bytes = b""
 
     @property
-    def alignment(self) -> Alignment:
+    def alignment(self) -> Alignment | KeyedHashes:
+        if self.key:
+            return KeyedHashes(self.key, self.session, self.names, self.most)
         return Alignment(self.secret, self.session, self.names, self.most)
 
 

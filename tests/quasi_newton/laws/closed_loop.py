@@ -159,17 +159,16 @@ class ClosedLoop:
     def rejections(self) -> list[str]:
         return [str(one.error) for member in self.members.values() for one in member.rejections]
 
-    def direct(self) -> Trace:
-        """The same training without roles, of the rows that the parties have come to."""
+    def direct(self, starts: dict[str, Any] | None = None) -> Trace:
+        """The same training without roles, of the rows that the parties have come to. starts: first weights, if not drawn."""
         parties, guest = [], self.party("g")
         assert isinstance(guest, GuestTask)
-        rows = guest.progress.batches * guest.settings.learning.batch
         for name in self.members:
             if name == "c":
                 continue
             party = self.party(name)
-            parties.append(Party(party.rows.inputs(rows), start_of(party)))
-        batches = np.arange(rows).reshape(-1, guest.settings.learning.batch)
+            parties.append(Party(party.rows.inputs(), start_of(party) if starts is None else starts[name]))
+        batches = np.arange(len(guest.rows.batches)).reshape(-1, guest.settings.learning.batch)
         return train(parties, guest.rows.signs, guest.settings.learning, batches, numbers=guest.settings.kinds)
 
 

@@ -48,7 +48,7 @@ def assert_equals_direct(loop: ClosedLoop) -> None:
 def test_plain_training_is_the_arithmetic(hosts: int) -> None:
     """Messages, alignment, masks and rounds change no bit of what is learnt."""
     loop = trained(hosts)
-    assert len(loop.party("g").rows.names) == 300
+    assert len(loop.party("g").learnt) == 300
     assert loop.direct().epochs == 4
     assert any(kept for _, kept in loop.direct().pairs)
     assert_equals_direct(loop)
