@@ -172,7 +172,7 @@ class ScoringSection(Section):
     """Of the guest: between two questions to a host, at least."""
     versions: int = Field(default=10, ge=0, le=1_000_000)
     """Of a host: so many versions of the model it answers for in all. Who has as many as there are columns can solve for them."""
-    calibration_entities: int = Field(default=100, ge=10, le=1_000_000)
+    calibration_entities: int = Field(default=100, ge=2, le=1_000_000)
     """Of the guest: so many held-out entities, with both labels, are needed before probabilities are published."""
     base_points: float = Field(default=Scale().base_points, ge=-1e6, le=1e6, allow_inf_nan=False)
     """Of the guest: the score at odds of base_odds to one against label 1."""

@@ -188,6 +188,8 @@ class GuestScoring:
     def take(self, host: str, message: Message) -> None:
         if message.kind not in ("found", "points", "closed"):
             raise PeerError("malformed", f"{message.kind!r} is nothing that a host answers")
+        # After a restart this may come before anything has asked for the version's scores.
+        self._ready()
         session = self._sessions[host]
         phase = CHOSEN if message.kind == "points" else ASKED
         now, then = (session.version, session.number, session.phase), (message.run, message.round, phase)
