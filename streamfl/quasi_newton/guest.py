@@ -11,6 +11,7 @@ from streamfl.quasi_newton.alignment import POINT_BYTES
 from streamfl.quasi_newton.batches import FrozenBatches
 from streamfl.quasi_newton.chunks import Chunks
 from streamfl.quasi_newton.gradient_upload import ask_for_product, upload_product
+from streamfl.quasi_newton.learnt_batches import MOST_EVER
 from streamfl.quasi_newton.member import Desk
 from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, content_of, read_content
 from streamfl.quasi_newton.party_settings import ADDING, ALIGNING, DECIDING, OPENING, OUTPUTS, PartySettings
@@ -128,6 +129,8 @@ class GuestTask(ScoringParty):
         common = np.logical_and.reduce([one != NOT_COMMON for one in places.values()])
         batches = FrozenBatches(settings.learning.batch, settings.seed)
         filled = batches.add(names[number] for number in np.flatnonzero(common))[: rows.batches.room]
+        if not rows.batches.room:
+            self.desk.notices.say("batches", f"{MOST_EVER:,} entities have been learnt from, and no other ones are any more")
         if not filled and not rows.batches.count:
             self.fail(f"{int(common.sum())} entities in common fill no batch of {settings.learning.batch}")
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import msgspec
@@ -15,7 +15,8 @@ from streamfl.quasi_newton.config import MOST_COLUMNS
 from streamfl.quasi_newton.correspondence import Correspondence
 from streamfl.quasi_newton.fixed_point import FixedPoint, OutOfBounds
 from streamfl.quasi_newton.iterates import Iterates
-from streamfl.quasi_newton.keys import PublicKey
+from streamfl.quasi_newton.key_file import MOST_KEYS, OTHER_KEY
+from streamfl.quasi_newton.keys import PublicKey, digest_of
 from streamfl.quasi_newton.member import Desk
 from streamfl.quasi_newton.messages import (
     ANOTHER,
@@ -48,7 +49,7 @@ from streamfl.quasi_newton.trained_model import LatestModel, TrainedModel
 from streamfl.quasi_newton.training_rows import TrainingRows
 from streamfl.quasi_newton.works import Aligning, Own
 from streamfl.records.samples import Sample
-from streamfl.role import PeerError
+from streamfl.role import Measurement, PeerError
 
 __all__ = ["PartyTask"]
 
@@ -121,15 +122,21 @@ class PartyTask:
     def pass_time(self, now: float) -> None:
         self._now = now
         self.table.expire(now)
+        self._look_at_key()
         due_at = self.readiness.due_at
         if due_at is None or now < due_at:
             return
         if self.progress.phase == GATHERING:
             self.progress.phase = READY
-        else:
+        elif self.progress.phase != READY:
             self.progress.again = True
+        self.progress.told = [*self.progress.told, self.settings.key][-MOST_KEYS:]
         self.post.remember()
-        self.post.upload("ready", content_of(Ready(self.table.complete)))
+        self.post.upload("ready", content_of(Ready(self.table.complete, self.settings.key)))
+
+    def measure(self) -> Iterator[Measurement]:
+        """Figures of the present state."""
+        return iter(())
 
     def restore(self, key: bytes, value: bytes) -> None:
         owners = (self.table, self.rows, self.iterates, self._latest, self.readiness, self.post)
@@ -146,6 +153,7 @@ class PartyTask:
         assert isinstance(message, Message)
         if message.fingerprint != self.settings.fingerprint:
             raise PeerError("configuration", ANOTHER)
+        self._look_at_key()
         self.rounds.go_on()
         if channel == "decisions":
             self._take_decision(message)
@@ -156,6 +164,11 @@ class PartyTask:
         """Something of an entity came."""
         if self.table.put(entity, self._now, columns, label) and self.progress.phase > READY:
             self.readiness.became_complete()
+
+    def _look_at_key(self) -> None:
+        """After a restart: nothing more is encrypted under a key that the configuration does not pin any more."""
+        if self.owed and self.readiness.has_other_key:
+            self.fail(OTHER_KEY)
 
     def take_linked(self, channel: str, message: Message) -> None:
         """A message of another party."""
@@ -293,9 +306,14 @@ class PartyTask:
         if message.run <= progress.run:
             self.post.repeated()
             return
-        if message.run != progress.run + 1 or not (progress.phase == READY or progress.again):
+        if message.run != progress.run + 1 or not progress.has_said:
             raise PeerError("implausible", f"run {message.run} begins after run {progress.run}, which this party is not ready for")
         begin: Begin = read_content(message.content, Begin)
+        if settings.encrypted and digest_of(begin.key) != settings.key and digest_of(begin.key) in progress.told:
+            # It was said before the configuration changed. Whoever waits for this party has to hear of it.
+            progress.become(Progress(message.run, ALIGNING, 0, modulus=begin.key))
+            self.fail(OTHER_KEY)
+            return
         if settings.encrypted:
             PublicKey.from_bytes(begin.key, settings.key_bits, settings.key_fingerprint)
         elif begin.key:

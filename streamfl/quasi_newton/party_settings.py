@@ -42,6 +42,7 @@ class Progress(msgspec.Struct, array_like=True):
     digest: by which the mask of the round's upload is found again.
     gradient: g of the round's iteration. step, curvature: s and v, in a round for curvature.
     failure: what the operator is told. again: whether the party has said that it is ready for another run after this one.
+    told: SHA-256 of the keys that it has said that it is ready for since this run began, the latest last.
     """
 
     run: Count = 0
@@ -56,6 +57,12 @@ class Progress(msgspec.Struct, array_like=True):
     curvature: bytes = b""
     failure: str = ""
     again: bool = False
+    told: list[bytes] = msgspec.field(default_factory=list)
+
+    @property
+    def has_said(self) -> bool:
+        """Whether the coordinator knows that the party is ready for the next run."""
+        return self.phase == READY or self.again
 
     def become(self, other: Progress) -> None:
         """Be there: whoever looks at this sees it."""
@@ -101,6 +108,11 @@ class PartySettings:
     expiry: float
     codec: Codec[Message]
     scoring: ScoringSettings
+
+    @property
+    def key(self) -> bytes:
+        """SHA-256 of the only modulus that the party takes; empty where nothing is encrypted."""
+        return bytes.fromhex(self.key_fingerprint) if self.encrypted else b""
 
     @property
     def is_guest(self) -> bool:

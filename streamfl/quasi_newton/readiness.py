@@ -9,6 +9,7 @@ import msgspec
 
 from streamfl.changelog import ChangedParts
 from streamfl.identity.keys import derive
+from streamfl.quasi_newton.keys import digest_of
 from streamfl.quasi_newton.learnt_batches import LearntBatches
 from streamfl.quasi_newton.party_settings import FAILED, GATHERING, TRAINED, PartySettings, Progress
 from streamfl.quasi_newton.table import EntityTable
@@ -54,7 +55,7 @@ class Readiness:
     """The owner of ``since``.
 
     A host is ready for another training as soon as one is over: the guest decides. After a failure the guest waits for new
-    entities, or for other settings: the same training would fail again.
+    entities, or for other settings: the same training would fail again. Who takes another key than it has told says so again.
     """
 
     def __init__(
@@ -75,11 +76,13 @@ class Readiness:
         """When the party is to say that it is ready; None as long as it is not, or has said so."""
         phase, settings, table, since = self._progress.phase, self._settings, self._table, self._since
         settled = table.latest + settings.settle
+        if self._progress.has_said:
+            return since.ended if self._progress.told[-1:] != [settings.key] else None
         if phase == GATHERING:
             return settled if table.complete >= settings.entities else None
-        if phase not in (TRAINED, FAILED) or self._progress.again:
+        if phase not in (TRAINED, FAILED):
             return None
-        if not settings.is_guest:
+        if not settings.is_guest or (phase == FAILED and self.has_other_key):
             return since.ended
         scheduled = None if settings.every is None else since.ended + settings.every
         if phase == TRAINED:
@@ -91,6 +94,11 @@ class Readiness:
         if not since.fresh:
             return None
         return settled if scheduled is None else min(settled, scheduled)
+
+    @property
+    def has_other_key(self) -> bool:
+        """Whether the latest run began under a key that the party no longer takes."""
+        return digest_of(self._progress.modulus) not in (b"", self._settings.key)
 
     def became_complete(self) -> None:
         """One more entity that a training may take."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from streamfl.made_with import MadeWith, by_key
 from streamfl.parts import Limits, decoded_in_parts
-from streamfl.quasi_newton import messages
+from streamfl.quasi_newton import bignum, messages
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, MOST_COLUMNS, QuasiNewtonSettings, link_files
 from streamfl.quasi_newton.coordinator import CoordinatorSettings, CoordinatorTask
 from streamfl.quasi_newton.guest import GuestTask
@@ -52,7 +52,6 @@ def _fingerprint(settings: QuasiNewtonSettings) -> int:
         learning.output_bound,
         encryption.precision,
         encryption.key_bits,
-        encryption.key_fingerprint,
         settings.scoring.enabled,
         settings.scoring.quantum,
         settings.alignment.method,
@@ -98,6 +97,8 @@ def _secret(settings: QuasiNewtonSettings, path: str | None, key: str, *names: s
 def _party_settings(settings: QuasiNewtonSettings) -> PartySettings:
     federation, learning, encryption = settings.federation, settings.learning, settings.encryption
     alignment, own = settings.alignment, settings.required_party()
+    if encryption.precision == "paillier":
+        bignum.require()
     columns = SampleReader(settings.required_samples("a party").samples).dimension
     if columns >= MOST_COLUMNS:
         raise ConfigurationError(f"samples.features: {columns:,} columns, fewer than {MOST_COLUMNS:,} are expected")
@@ -187,6 +188,7 @@ def _private_key(settings: QuasiNewtonSettings) -> PrivateKey | None:
         return None
     if encryption.key_file is None:
         raise ConfigurationError("encryption.key_file is missing: the coordinator decrypts")
+    bignum.require()
     with_file = read_key_file(Path(encryption.key_file))
     for key in with_file:
         if (key.public.fingerprint, key.public.bits) == (encryption.key_fingerprint, encryption.key_bits):
@@ -298,6 +300,8 @@ _MAY_CHANGE = {
     "federation.members",
     "encryption.study",
     "encryption.key_file",
+    # A training that is under way under the old key ends, and is begun again.
+    "encryption.key_fingerprint",
     # What is hidden already stays hidden by what it was hidden with; a mask that cannot be found again is a number out of bounds.
     "encryption.link_secret_file",
     "alignment.entities",

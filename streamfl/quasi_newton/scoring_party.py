@@ -80,7 +80,6 @@ class ScoringParty(PartyTask):
             self.scoring.went_on()
 
     def measure(self) -> Iterator[Measurement]:
-        """Figures of the present state."""
         if self._scores:
             yield from self.scoring.measure()
 
