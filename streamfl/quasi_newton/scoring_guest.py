@@ -35,7 +35,7 @@ from streamfl.restored import Time, check_within
 from streamfl.role import Measurement, PeerError
 from streamfl.wire import Count
 
-__all__ = ["GuestScoring"]
+__all__ = ["CALIBRATION", "GuestScoring", "read_calibration"]
 
 # Phases of a session. ASKED waits for what a host has found, CHOSEN for its points. SHUT: it answers no more for this version.
 IDLE, ASKED, CHOSEN, SHUT = range(4)
@@ -45,6 +45,7 @@ SECONDS_AN_ENTITY = 0.001
 MOST_DOUBLINGS = 6
 PUBLISHED_AT_ONCE = 10_000
 LARGEST_COEFFICIENT = 1e12
+CALIBRATION = b"calibration"
 
 
 class _Session(msgspec.Struct, array_like=True):
@@ -62,7 +63,7 @@ class _Session(msgspec.Struct, array_like=True):
     fruitless: Count = 0
 
 
-class _Calibrated(msgspec.Struct, array_like=True):
+class Calibrated(msgspec.Struct, array_like=True):
     """Of a version; remembered as ``calibration``. rows: held-out entities that it was fitted to."""
 
     version: Count
@@ -86,7 +87,7 @@ class GuestScoring:
         # Entities of the present question, then those that are chosen, in the order of the places.
         self._sought = {host: Chunks(party.parts, f"sought/{host}", 5 + settings.most * NAME_BYTES) for host in settings.hosts}
         self.scores = Scores(party.parts, party.table, len(settings.hosts))
-        self._fitted: _Calibrated | None = None
+        self._fitted: Calibrated | None = None
         party.table.on_forget = self.scores.forget
 
     # ---- what the runtime asks
@@ -130,10 +131,8 @@ class GuestScoring:
     def restore(self, key: bytes, value: bytes) -> bool:
         if self.scores.restore(key, value) or any(chunks.restore(key, value) for chunks in self._sought.values()):
             return True
-        if key == b"calibration":
-            found = msgspec.msgpack.decode(value, type=_Calibrated)
-            check_within([found.intercept, found.slope], -LARGEST_COEFFICIENT, LARGEST_COEFFICIENT, "calibration")
-            self._fitted = found
+        if key == CALIBRATION:
+            self._fitted = read_calibration(value)
             return True
         host = key.removeprefix(b"session/").decode(errors="replace")
         if not key.startswith(b"session/") or host not in self._sessions:
@@ -311,8 +310,8 @@ class GuestScoring:
     def _calibrate(self) -> None:
         outputs, labels = self._held_out()
         found = fit_calibration(outputs, labels)
-        self._fitted = _Calibrated(self._model.version, found.intercept, found.slope, len(outputs))
-        self._parts.remember(b"calibration", self._fitted)
+        self._fitted = Calibrated(self._model.version, found.intercept, found.slope, len(outputs))
+        self._parts.remember(CALIBRATION, self._fitted)
 
     def _held_out(self) -> tuple[Any, Any]:
         """Outputs and labels of held-out entities, in the order of their names: a sum is rounded the same after a restart."""
@@ -361,6 +360,13 @@ class GuestScoring:
 
     def _remember(self, host: str) -> None:
         self._parts.remember(b"session/" + host.encode(), self._sessions[host])
+
+
+def read_calibration(content: bytes) -> Calibrated:
+    """What is remembered as ``calibration``. PeerError or ValueError where it is damaged."""
+    found = msgspec.msgpack.decode(content, type=Calibrated)
+    check_within([found.intercept, found.slope], -LARGEST_COEFFICIENT, LARGEST_COEFFICIENT, "calibration")
+    return found
 
 
 TEXTS = {
