@@ -14,7 +14,7 @@ from benchmarks.quasi_newton.ciphertext_attacks import (
     the_same_work_with_other_numbers,
 )
 from benchmarks.quasi_newton.coordinator_attacks import lengths_of_steps, the_model, uploads_of_residuals, what_is_decrypted
-from benchmarks.quasi_newton.label_attacks import few_rows, lattice, many_gradients, outputs_from_gradients
+from benchmarks.quasi_newton.label_attacks import far_out, few_rows, lattice, many_gradients, outputs_from_gradients
 from benchmarks.quasi_newton.name_attacks import a_bit_of_each_name, names_tried_out, rate_of_trying
 from benchmarks.quasi_newton.score_attacks import columns_of_a_customer, weights_of_the_host
 
@@ -25,6 +25,7 @@ ATTACKS: Attacks = {
     for function in (
         many_gradients,
         few_rows,
+        far_out,
         lattice,
         outputs_from_gradients,
         residuals_divided,

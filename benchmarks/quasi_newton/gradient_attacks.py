@@ -17,6 +17,7 @@ from streamfl.quasi_newton.batches import FrozenBatches, check_support
 from streamfl.quasi_newton.descent import Learning
 from streamfl.quasi_newton.fixed_point import Kinds, kinds
 from streamfl.quasi_newton.lab.direct import Party, Trace, partition, train
+from streamfl.quasi_newton.preprocessing import Method, fit_preprocessing
 
 __all__ = [
     "GUEST",
@@ -37,6 +38,7 @@ __all__ = [
     "reshuffled",
     "single_difference",
     "single_member",
+    "single_rows",
     "small_batches",
     "solve",
 ]
@@ -240,6 +242,38 @@ def single_difference(federation: Federation, least: int, batch: int) -> bool:
     equations = heard(_train(replace(federation, host=doubled), learning, rows, None), doubled, HOST, numbers_of(learning))
     told = [sums[1] - sums[0] for batch_rows, sums in zip(equations.rows, equations.sums, strict=True) if 17 in batch_rows]
     return bool(np.sign(-told[0]) == federation.labels[17])
+
+
+@dataclass(frozen=True)
+class Single:
+    """What a host finds of single rows by one visit to each batch.
+
+    leverages: how much of a gradient can be a row's alone, 0 to 1, (rows,).
+    found, own: signs by the gradients, and by its own model, (rows,).
+    """
+
+    leverages: Floats
+    found: Floats
+    own: Floats
+
+
+def single_rows(federation: Federation, method: Method, batch: int) -> Single:
+    """The best weighted sum of columns for each row, on which the row stands out as far as it can.
+
+    method: of preprocessing, at both. The attacker begins from its own model of labels, which it can fit if it knew them.
+    """
+    guest, host = (fit_preprocessing(method, inputs).apply(inputs) for inputs in (federation.guest, federation.host))
+    prepared, learning = Federation(guest, host, federation.labels, federation.kept), Learning(batch=batch, epochs=1)
+    equations = heard(_train(prepared, learning, partition(len(host), batch, 0), None), host, HOST, numbers_of(learning))
+    columns = np.hstack([host, np.ones((len(host), 1))])
+    own = columns @ np.linalg.lstsq(columns, federation.labels, rcond=None)[0]
+    leverages, found = np.zeros(len(host)), own.copy()
+    for rows, sums in zip(equations.rows, equations.sums, strict=True):
+        inverse = np.linalg.pinv(host[rows])
+        leverages[rows] = np.einsum("rc,cr->r", host[rows], inverse)
+        rest = inverse.T @ (sums + 2 * host[rows].T @ own[rows])
+        found[rows] -= rest / np.maximum(leverages[rows], 1e-9) / 2
+    return Single(leverages, np.sign(found), np.sign(own))
 
 
 def heard_of_all(traces: Sequence[Trace], federation: Federation, learning: Learning) -> Equations:

@@ -26,6 +26,7 @@ from benchmarks.quasi_newton.gradient_attacks import (
     reshuffled,
     single_difference,
     single_member,
+    single_rows,
     small_batches,
 )
 from benchmarks.quasi_newton.lattice import signs_of_sums
@@ -35,6 +36,7 @@ from streamfl.quasi_newton.fixed_point import kinds
 from streamfl.quasi_newton.lab.direct import Party, Trace, partition, train
 
 __all__ = [
+    "far_out",
     "few_rows",
     "first_gradient",
     "labels_from_first_gradient",
@@ -45,7 +47,7 @@ __all__ = [
 
 LEARNING = Learning(batch=100, memory=24)
 EPOCHS = 13
-FLAG_ROWS, LEAST_SUPPORT = 1, 10
+FLAG_ROWS, LEAST_SUPPORT, HEAVY_COLUMNS = 1, 10, 10
 
 
 @cache
@@ -111,6 +113,23 @@ def few_rows(folder: Path) -> Iterator[Attack]:
     yield Attack(name, "a host", figure, plain, "min_support", float(not refused), chance=0.0)
     plain, protected = (float(single_difference(own, least, LEARNING.batch)) for least in (1, LEAST_SUPPORT))
     yield Attack("two columns that differ in one row", "a host", figure, plain, "min_support", protected, chance=0.0)
+
+
+def far_out(folder: Path) -> Iterator[Attack]:
+    """Customers with numbers far from all others are nearly alone in a gradient."""
+    random = np.random.default_rng(0)
+    scores = random.normal(size=(20_000, 2 * HEAVY_COLUMNS))
+    chances = 1 / (1 + np.exp(0.4 - scores @ random.normal(0, 0.45, 2 * HEAVY_COLUMNS)))
+    inputs, labels = np.exp(1.5 * scores), np.where(random.random(len(scores)) < chances, 1.0, -1.0)
+    own = Federation(inputs[:, :HEAVY_COLUMNS], inputs[:, HEAVY_COLUMNS:], labels, len(labels))
+    plain = single_rows(own, "standardise", 1000)
+    alone = plain.leverages > 0.3
+    right, guess = (float(np.mean(signs[alone] == labels[alone])) for signs in (plain.found, plain.own))
+    name, figure = "rows far out in a column", "share of their labels right"
+    for method in ("clip", "rank"):
+        with_it = single_rows(own, method, 1000)
+        protected = float(np.mean(with_it.found[alone] == labels[alone]))
+        yield Attack(name, "a host", figure, right, f"preprocessing.method = {method}", protected, chance=guess)
 
 
 def first_gradient(rows: int, columns: int, seed: int, start: bool) -> tuple[NDArray[np.float64], NDArray[np.float64], Federation]:

@@ -13,11 +13,12 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 
 from benchmarks.attacks import Attack
 from benchmarks.quasi_newton.attacked import GUEST_SECRET, HOST_SECRET, LINK_SECRET
-from streamfl.quasi_newton.alignment import Alignment, keyed_hashes
+from streamfl.quasi_newton.alignment import Alignment, KeyedHashes
 
 __all__ = ["bit_of_x25519", "found_by_trying", "surviving_bits"]
 
 SESSION = b"credit/1"
+PSI = "alignment.method = intersection"
 # Telephone numbers of a small town: every one of them can be tried.
 ALL_NAMES = [f"+49 30 {number:05}" for number in range(2_000)]
 P25519, A25519 = 2**255 - 19, 486_662
@@ -27,15 +28,15 @@ P256 = 0xFFFFFFFF00000001000000000000000000000000FFFFFFFFFFFFFFFFFFFFFFFF
 def found_by_trying(names: Sequence[str], *, hashed: bool) -> float:
     """Share of the guest's names that a host finds by trying every name there is with all that it knows."""
     if hashed:
-        sent = set(keyed_hashes(names, LINK_SECRET, SESSION))
-        found = {name for name in ALL_NAMES if keyed_hashes([name], LINK_SECRET, SESSION)[0] in sent}
+        sent = set(KeyedHashes(LINK_SECRET, SESSION, names, len(names)).blind_own())
+        host = KeyedHashes(LINK_SECRET, SESSION, ALL_NAMES, len(ALL_NAMES))
+        found = {name for one, name in zip(host.blind_own(), host.names_in_order, strict=True) if one in sent}
     else:
         # The host multiplies with its own scalar, and with none: the guest's scalar it does not have.
         sent = set(Alignment(GUEST_SECRET, SESSION, names, len(names)).blind_own())
-        host = Alignment(HOST_SECRET, SESSION, ALL_NAMES, len(ALL_NAMES))
-        own = dict(zip(host.blind_own(), host.names_in_order, strict=True))
-        twice = dict(zip(host.blind_theirs(sorted(sent)), sorted(sent), strict=True))
-        found = {name for point, name in own.items() if point in sent or point in twice}
+        tries = Alignment(HOST_SECRET, SESSION, ALL_NAMES, len(ALL_NAMES))
+        known = sent | set(tries.blind_theirs(sorted(sent)))
+        found = {name for one, name in zip(tries.blind_own(), tries.names_in_order, strict=True) if one in known}
     return len(found & set(names)) / len(names)
 
 
@@ -45,7 +46,7 @@ def names_tried_out(folder: Path) -> Iterator[Attack]:
     names = [ALL_NAMES[number] for number in random.choice(len(ALL_NAMES), 100, replace=False)]
     plain, protected = (found_by_trying(names, hashed=hashed) for hashed in (True, False))
     figure = "share of the guest's names found"
-    yield Attack("every name tried out", "a host", figure, plain, "private set intersection", protected, chance=0.0)
+    yield Attack("every name tried out", "a host", figure, plain, PSI, protected, chance=0.0)
 
 
 def rate_of_trying(folder: Path) -> Iterator[Attack]:
@@ -58,7 +59,7 @@ def rate_of_trying(folder: Path) -> Iterator[Attack]:
             hmac.digest(LINK_SECRET, hashlib.sha256(front + name).digest(), "sha256")
         tried += len(encoded)
     rate = tried / (time.perf_counter() - begin) / 1e6
-    yield Attack("names tried out a second", "a host", "millions, one core", rate, "private set intersection", None)
+    yield Attack("names tried out a second", "a host", "millions, one core", rate, PSI, None)
 
 
 def bit_of_x25519(abscissa: bytes) -> bool:

@@ -16,7 +16,7 @@ from streamfl.quasi_newton.descent import Learning
 __all__ = ["QUANTUM", "columns_from_versions", "points", "versions", "weights_from_customers"]
 
 Floats = NDArray[np.float64]
-QUANTUM = 1 / 64
+QUANTUM, COARSE = 1 / 64, 1 / 4
 LEARNING = Learning(batch=300, memory=24, epochs=10)
 
 
@@ -68,8 +68,9 @@ def columns_of_a_customer(folder: Path) -> Iterator[Attack]:
     by, figure = "the guest, if it knows the weights", "share of the columns' variance"
     exact = columns_from_versions(columns, 0.0)
     name = f"points of {columns} versions, {columns} columns"
-    protection = f"points rounded to 1/{1 / QUANTUM:.0f}"
-    yield Attack(name, by, figure, exact, protection, columns_from_versions(columns, QUANTUM), chance=0.0)
+    for quantum in (QUANTUM, COARSE):
+        found = columns_from_versions(columns, quantum)
+        yield Attack(name, by, figure, exact, f"points rounded to 1/{1 / quantum:.0f}", found, chance=0.0)
     few = columns_from_versions(3, QUANTUM)
     yield Attack(name, by, figure, exact, f"3 versions, rounded to 1/{1 / QUANTUM:.0f}", few, chance=0.0)
 

@@ -8,7 +8,6 @@ An h from the wire could be 1, and nothing would be blinded. So no function here
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 from streamfl.quasi_newton.bignum import long, power
@@ -23,25 +22,21 @@ WINDOW_BITS = 8
 
 
 class Encryptor:
-    """A party's encryption under the coordinator's key. Its table is made when something is blinded for the first time.
+    """A party's encryption under the coordinator's key.
 
     key: the coordinator's public key, checked.
     secret: of the party alone, 32 bytes or more.
     """
 
+    __slots__ = ("_key", "_randomness", "_table", "h")
+
     def __init__(self, key: PublicKey, secret: bytes) -> None:
         self._key = key
         self._randomness = SecretRandomness(key, secret)
-
-    @functools.cached_property
-    def h(self) -> int:
+        square = power(self._randomness.base(), 2, key.n)
+        self.h = power(key.n - square, key.n, key.n_squared)
         """h^n mod n^2, the party's own."""
-        square = power(self._randomness.base(), 2, self._key.n)
-        return power(self._key.n - square, self._key.n, self._key.n_squared)
-
-    @functools.cached_property
-    def _table(self) -> list[list[int]]:
-        return _fixed_base_table(self.h, self._key.bits // 2, self._key.n_squared)
+        self._table = _fixed_base_table(self.h, key.bits // 2, key.n_squared)
 
     def encrypt(self, numbers: Sequence[int], place: Place) -> list[int]:
         """(1 + n v) h^(n x) mod n^2 for each number.

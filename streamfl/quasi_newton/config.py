@@ -18,6 +18,7 @@ __all__ = ["COORDINATOR", "GUEST", "HOST", "MOST_COLUMNS", "QuasiNewtonSettings"
 GUEST, HOST, COORDINATOR = "quasi-newton-guest", "quasi-newton-host", "quasi-newton-coordinator"
 # A party's vectors of a round are remembered together, in one record.
 MOST_COLUMNS = 4_096
+SAFE_BITS = 2048
 # The coordinator remembers the losses of an epoch's batches in one record.
 MOST_BATCHES = 50_000
 
@@ -105,7 +106,7 @@ class EncryptionSection(Section):
     precision: Literal["paillier", "plain"] = "paillier"
     """`plain`: the same messages without encryption, for study and for tables."""
     study: bool = False
-    """`true`: `plain` is allowed on a bus other than memory."""
+    """`true`: `plain`, and keys of fewer than 2048 bits, are allowed on a bus other than memory."""
     key_bits: int = Field(default=2048, ge=512, le=8192, multiple_of=16)
     """Length of the coordinator's key."""
     key_fingerprint: str | None = Field(default=None, pattern="^[0-9a-f]{64}$", max_length=64)
@@ -244,6 +245,11 @@ class QuasiNewtonSettings(VerticalSettings):
                     'encryption.precision = "plain" shows what it is to hide: set encryption.study = true if that is meant'
                 )
             return self
+        if encryption.key_bits < SAFE_BITS and not (encryption.study or self.bus.url.startswith("memory:")):
+            raise ValueError(
+                f"encryption.key_bits = {encryption.key_bits}: keys of fewer than {SAFE_BITS} bits can be broken: set "
+                "encryption.study = true if that is meant"
+            )
         needed = ("key_fingerprint", "key_file") if kind == COORDINATOR else ("key_fingerprint", "secret_file", "link_secret_file")
         for key in needed:
             if getattr(encryption, key) is None:

@@ -19,6 +19,7 @@ from streamfl.changelog import ChangedParts
 from streamfl.quasi_newton.bignum import to_bytes
 from streamfl.quasi_newton.config import MOST_COLUMNS
 from streamfl.quasi_newton.descent import Descent, DescentState, Learning
+from streamfl.quasi_newton.figures import measured_place
 from streamfl.quasi_newton.fixed_point import FixedPoint, Kinds
 from streamfl.quasi_newton.key_file import OTHER_KEY
 from streamfl.quasi_newton.keys import PrivateKey, digest_of
@@ -142,8 +143,14 @@ class CoordinatorTask:
             raise PeerError("malformed", f"state {key[:60]!r} is not of a coordinator")
 
     def measure(self) -> Iterator[Measurement]:
-        """Nothing but what all members count."""
-        return iter(())
+        """Where it is, what it has come to, and what it says in an iteration."""
+        run, descent = self.run, self.descent
+        yield from measured_place("coordinator", run.run, run.phase, run.round // 2)
+        yield Measurement("epoch", "gauge", "Epochs of the training that are behind it", descent.epochs, (), True)
+        yield Measurement("loss", "gauge", "Mean of Taylor's loss over the latest epoch, NaN before", self.epoch_loss, (), True)
+        yield Measurement("pairs", "gauge", "Curvature pairs that are kept", descent.pairs)
+        yield Measurement("skipped_pairs", "gauge", "Curvature pairs of the training that were of no use", descent.skipped)
+        yield from self.desk.traffic.measure()
 
     def take(self, channel: str, message: Any, now: float) -> None:
         assert isinstance(message, Message)
@@ -340,7 +347,9 @@ class CoordinatorTask:
         message = Message(
             VERSION, settings.fingerprint, COORDINATOR_NAME, run.run, run.round, kind, run.alignment, content
         )
-        self.desk.send(f"decisions/{party}", records_of(settings.codec, message))
+        size = self.desk.send(f"decisions/{party}", records_of(settings.codec, message))
+        if kind in ("opened", "step"):
+            self.desk.traffic.add(run.run, run.round // 2, 0, size)
 
     def _say_all(self, step: Step) -> None:
         for party in self.settings.parties:

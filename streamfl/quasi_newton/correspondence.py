@@ -40,21 +40,23 @@ class Correspondence:
         known = progress.alignment if alignment is None else alignment
         return Message(VERSION, settings.fingerprint, settings.own, progress.run, progress.round, kind, known, content)
 
-    def _count(self, kind: str, content: bytes) -> None:
-        if kind in VECTORS:
-            self._desk.counts["ciphertexts_sent"] += len(content) // scheme_of(self.progress.modulus, b"").unit_bytes
+    def _send(self, channel: str, message: Message, content: bytes) -> None:
+        """content: before it was sealed."""
+        size = self._desk.send(channel, records_of(self._settings.codec, message))
+        if message.kind in VECTORS:
+            ciphertexts = len(content) // scheme_of(self.progress.modulus, b"").unit_bytes
+            self._desk.counts["ciphertexts_sent"] += ciphertexts
+            self._desk.traffic.add(message.run, message.round // 2, ciphertexts, size)
 
     def upload(self, kind: str, content: bytes) -> None:
         """To the coordinator."""
-        self._count(kind, content)
-        self._desk.send("uploads", records_of(self._settings.codec, self.message(kind, content)))
+        self._send("uploads", self.message(kind, content), content)
 
     def tell(self, channel: str, other: str, kind: str, content: bytes) -> None:
         """To another party, sealed."""
-        self._count(kind, content)
         message = self.message(kind, b"")
         sealed = self._settings.links[other].seal(content, self._settings.link_topics[other][0], place_of(message))
-        self._desk.send(channel, records_of(self._settings.codec, msgspec.structs.replace(message, content=sealed)))
+        self._send(channel, msgspec.structs.replace(message, content=sealed), content)
 
     def unsealed(self, other: str, message: Message) -> bytes:
         """What another party said. PeerError where it was not that one."""

@@ -69,7 +69,7 @@ class HostTask(ScoringParty):
         points = read_content(self.post.unsealed(self.settings.guest, message), Blinded).points
         if len(points) % POINT_BYTES or len(points) > self.settings.most * POINT_BYTES:
             raise PeerError("shape", f"{len(points)} bytes are no points, or too many")
-        if self._asked:
+        if self._asked.content[:8] == message.run.to_bytes(8, "big"):
             # One question a run: with as many as it likes the guest could ask for every name there is.
             self.post.repeated()
             return
@@ -108,7 +108,7 @@ class HostTask(ScoringParty):
         settings, progress = self.settings, self.progress
         run, order = self._order_of
         # The run may have failed before this came. Its batches are fixed all the same: another host may have learnt from them.
-        late = run == message.run and (message.run < progress.run or progress.phase == FAILED)
+        late = bool(self._order) and run == message.run and (message.run < progress.run or progress.phase == FAILED)
         if not late:
             if message.run == progress.run and progress.phase != ALIGNING:
                 self.post.repeated()

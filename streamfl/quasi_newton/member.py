@@ -16,7 +16,7 @@ from streamfl.changelog import ChangedParts
 from streamfl.moments import Moments
 from streamfl.notices import Notices
 from streamfl.parts import Limits, LongMessages
-from streamfl.quasi_newton.figures import measured
+from streamfl.quasi_newton.figures import Traffic, measured
 from streamfl.role import Decode, Measurement, Notice, PeerError, Received, Rejection, Send, StateChange, Work
 from streamfl.silence import Silence
 
@@ -37,14 +37,18 @@ class Desk:
         self.partition = partition
         self.counts = counts
         self.notices = notices
+        self.traffic = Traffic()
         self._sends: list[Send] = []
         self._asked: deque[tuple[Work, Then]] = deque()
 
-    def send(self, channel: str, values: Iterable[bytes]) -> None:
-        """The records of a message."""
+    def send(self, channel: str, values: Iterable[bytes]) -> int:
+        """The records of a message; returns their bytes."""
+        size = 0
         for value in values:
-            self.counts["bytes_sent"] += len(value)
+            size += len(value)
             self._sends.append(Send(channel, None, value, self.partition))
+        self.counts["bytes_sent"] += size
+        return size
 
     def publish(self, channel: str, name: str, value: bytes) -> None:
         """A record for the users' consumers, under an entity's name."""

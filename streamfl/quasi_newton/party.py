@@ -13,6 +13,7 @@ from streamfl.changelog import ChangedParts
 from streamfl.quasi_newton.batches import check_batch, secret_start
 from streamfl.quasi_newton.config import MOST_COLUMNS
 from streamfl.quasi_newton.correspondence import Correspondence
+from streamfl.quasi_newton.figures import measured_place
 from streamfl.quasi_newton.fixed_point import FixedPoint, OutOfBounds
 from streamfl.quasi_newton.iterates import Iterates
 from streamfl.quasi_newton.key_file import MOST_KEYS, OTHER_KEY
@@ -134,15 +135,17 @@ class PartyTask:
         self.post.remember()
         self.post.upload("ready", content_of(Ready(self.table.complete, self.settings.key)))
 
-    def measure(self) -> Iterator[Measurement]:
-        """Figures of the present state."""
-        return iter(())
-
     def restore(self, key: bytes, value: bytes) -> None:
         owners = (self.table, self.rows, self.iterates, self._latest, self.readiness, self.post)
         if not any(owner.restore(key, value) for owner in owners):
             raise PeerError("malformed", f"state {key[:60]!r} is not of this party")
         self.table.recount()
+
+    def measure(self) -> Iterator[Measurement]:
+        """Where it is, and what it says in an iteration."""
+        progress = self.progress
+        yield from measured_place("party", progress.run, progress.phase, progress.round // 2)
+        yield from self.desk.traffic.measure()
 
     def take(self, channel: str, message: Any, now: float) -> None:
         self._now = now
@@ -341,7 +344,9 @@ class PartyTask:
         self.tell_products(products)
 
     def _take_step(self, step: Step) -> None:
-        if self.rounds.take(step):
+        goes_on = self.rounds.take(step)
+        self.desk.counts["iterations"] += not step.pair
+        if goes_on:
             self.attempt_round()
         else:
             self._keep_model()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +297,12 @@ def _topics(settings: QuasiNewtonSettings) -> list[TopicSpec]:
     ]
 
 
+def _reasoned_topics(settings: QuasiNewtonSettings) -> list[TopicSpec]:
+    """The same, and for whoever has made one with more partitions, why."""
+    return [replace(one, reason=_ONE_TABLE) if one.partitions == 1 else one for one in _topics(settings)]
+
+
+_ONE_TABLE = "for all entities are rows of one training table"
 _MAY_CHANGE = {
     "federation.members",
     "encryption.study",
@@ -349,7 +356,7 @@ ROLES: dict[str, RoleKind[Any]] = {
         settings=QuasiNewtonSettings,
         build=build,
         channels=_channels,
-        topics=_topics,
+        topics=_reasoned_topics,
         made_with=_made_with,
     )
     for name, build in _BUILD.items()

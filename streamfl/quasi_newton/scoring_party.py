@@ -80,6 +80,7 @@ class ScoringParty(PartyTask):
             self.scoring.went_on()
 
     def measure(self) -> Iterator[Measurement]:
+        yield from super().measure()
         if self._scores:
             yield from self.scoring.measure()
 

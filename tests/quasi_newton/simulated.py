@@ -29,6 +29,7 @@ regularisation = 0.01
 {learning}
 [alignment]
 entities = 100
+held_out = {held_out}
 [encryption]
 precision = "{precision}"
 key_bits = 512
@@ -61,10 +62,12 @@ class Line:
         learning: str = "",
         more: str = "",
         guest: str | None = None,
+        held_out: float = 0.0,
     ) -> tuple[int, str, str]:
         names = json.dumps(parties) + ("" if guest is None else f'\nguest = "{guest}"')
         config, data = self.folder / "loans.toml", self.folder / "data.csv"
-        config.write_text(CONFIG.format(parties=names, role=role, precision=precision, learning=learning, more=more))
+        given = {"role": role, "precision": precision, "learning": learning, "more": more, "held_out": held_out}
+        config.write_text(CONFIG.format(parties=names, **given))
         self.frame.to_csv(data, index=False)
         split = () if "--split" in arguments else ("--split", SPLITS[len(parties)])
         return run_command(self._monkeypatch, self._capture, "simulate", config, "--data", data, *split, *arguments)

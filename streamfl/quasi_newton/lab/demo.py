@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from streamfl.quasi_newton.config import (
     QuasiNewtonFederation,
     QuasiNewtonSettings,
 )
+from streamfl.quasi_newton.fixed_point import kinds
+from streamfl.quasi_newton.lab.direct import Party, train
+from streamfl.quasi_newton.lab.run import CurvatureOutcome, figures_of
 from streamfl.quasi_newton.lab.simulate import run_with_bar
 from streamfl.quasi_newton.link import OVERHEAD
 from streamfl.quasi_newton.messages import Message, codec
@@ -32,9 +35,6 @@ from streamfl.simulation.laboratory import Report
 from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, label_axes
 from streamfl.simulation.tables import numbers, read_data
 from streamfl.simulation.vertical import VerticalTable
-
-if TYPE_CHECKING:
-    from streamfl.quasi_newton.lab.run import CurvatureOutcome
 
 __all__ = ["demo"]
 
@@ -124,9 +124,6 @@ def _table(seed: int) -> VerticalTable:
 
 def _scores(together: CurvatureOutcome) -> dict[str, Floats]:
     """u of the test rows, or log-odds, by who learnt."""
-    from streamfl.quasi_newton.fixed_point import kinds
-    from streamfl.quasi_newton.lab.direct import Party, train
-
     trace, learning = together.trace, together.settings.learning.learning
     learnt, signs, batches = int(trace["entities"]), trace["labels"], trace["batches"]
     mail, browser = (trace[f"inputs/{name}"] for name in COLUMNS)
@@ -157,8 +154,6 @@ def _logistic(inputs: Floats, signs: Floats, learnt: int) -> Floats:
 
 
 def _figures(scores: dict[str, Floats], signs: Floats) -> dict[str, dict[str, float]]:
-    from streamfl.quasi_newton.lab.run import figures_of
-
     def measured(outputs: Floats) -> dict[str, float]:
         figures = asdict(figures_of(outputs, signs))
         return {name: figures[name] if figures[name] is not None else math.nan for name in ("auc", "ks", "accuracy")}

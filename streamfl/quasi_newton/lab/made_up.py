@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from streamfl.quasi_newton import bignum
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, EncryptionSection, QuasiNewtonSettings
 from streamfl.quasi_newton.key_file import make_key_file
 from streamfl.seeding import rng_for
@@ -15,7 +16,7 @@ __all__ = ["MadeUp"]
 class MadeUp:
     """Files in a folder that nobody else may read.
 
-    settings: of any member. What it says of files is not looked at.
+    settings: of any member. What it says of files is not looked at. ConfigurationError where encryption needs the extra.
     """
 
     def __init__(self, settings: QuasiNewtonSettings, folder: Path) -> None:
@@ -29,6 +30,7 @@ class MadeUp:
         update: dict[str, object] = dict.fromkeys(("key_file", "key_fingerprint", "secret_file", "link_secret_file"))
         if settings.encryption.precision == "paillier":
             if self._keys is None:
+                bignum.require()
                 path = self._folder / "keys.json"
                 key = make_key_file(path, settings.encryption.key_bits, self._draws("key"))
                 self._keys = str(path), key.public.fingerprint

@@ -30,6 +30,8 @@ __all__ = ["CurvatureFigures", "CurvatureOutcome", "adapted", "figures_of", "run
 Floats = NDArray[np.float64]
 # Virtual time in which nothing that is replayed expires, and nobody is given up.
 FOR_EVER = 1e12
+# All entities are read at one moment of virtual time; the training begins a moment later.
+SETTLED = 0.001
 
 
 @dataclass(frozen=True)
@@ -51,14 +53,16 @@ class CurvatureFigures:
 class CurvatureOutcome:
     """How a training ended.
 
-    entities: that were learnt from. waiting: that filled no batch. final: on the test entities. alone: the same of the guest's
-    columns alone, None where its arithmetic left the bounds. history: by epoch, virtual seconds, training loss and test figures.
+    entities: that were learnt from. held_out: that the guest never learns from. waiting: that filled no batch. final: on the test
+    entities. alone: the same of the guest's columns alone, None where its arithmetic left the bounds. history: by epoch, virtual
+    seconds, training loss and test figures.
     pairs: offered and kept. parties: by name, columns that are learnt from, columns left out, ciphertexts and bytes sent.
     traffic: by kind of topic, messages and bytes. seconds: on the clock. seconds_by_step: of the process. trace: arrays by name.
     """
 
     settings: QuasiNewtonSettings
     entities: int
+    held_out: int
     waiting: int
     test_entities: int
     batches: int
@@ -95,6 +99,7 @@ class CurvatureOutcome:
             "key_bits": encryption.key_bits if encrypted else None,
             "guest": self.settings.federation.guest_party,
             "entities": self.entities,
+            "held_out_entities": self.held_out,
             "waiting_entities": self.waiting,
             "test_entities": self.test_entities,
             "batches": self.batches,
@@ -151,11 +156,10 @@ def run_curvature(
         if federation.failure is not None:
             raise DataError(federation.failure)
         assert federation.over, "nothing moves any more"
-        order = [int(name) for name in federation.parties[guest].rows.names]
-        rows = {
-            name: prepared(party, raw, order)
-            for (name, party), raw in zip(federation.parties.items(), table.inputs, strict=True)
-        }
+        order = [int(name) for name in federation.parties[guest].learnt]
+        held_out = sum(federation.parties[guest].is_held_out(str(entity)) for entity in range(count))
+        parties = zip(federation.parties.items(), table.inputs, strict=True)
+        rows = {name: prepared(party, raw) for (name, party), raw in parties}
         signs = 2 * table.labels - 1
         own_inputs = {name: own.inputs for name, own in rows.items()}
         outputs = [_outputs(recorder, own_inputs, guest, epoch) for epoch in range(recorder.epochs)]
@@ -165,7 +169,8 @@ def run_curvature(
         return CurvatureOutcome(
             settings=settings,
             entities=len(order),
-            waiting=count - len(order),
+            held_out=held_out,
+            waiting=count - held_out - len(order),
             test_entities=table.test,
             batches=len(batches_of),
             final=found[-1],
@@ -215,9 +220,9 @@ def adapted(settings: QuasiNewtonSettings, entities: int) -> QuasiNewtonSettings
             f"learning.min_batch = {learning.min_batch} rows, and 20 for each column of a party"
         )
     kept = {
-        "entities": entities,
+        "entities": 1,
         "limit": max(alignment.limit, entities),
-        "settle_seconds": 0.0,
+        "settle_seconds": SETTLED,
         "expiry_seconds": FOR_EVER,
         "patience_seconds": FOR_EVER,
     }

@@ -1,7 +1,4 @@
-"""``streamfl simulate`` of one table whose columns are dealt to parties that learn a scorecard of it under encryption.
-
-The command takes every system's options. So nothing here needs the extra ``paillier`` until a federation runs.
-"""
+"""``streamfl simulate`` of one table whose columns are dealt to parties that learn a scorecard of it under encryption."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -17,15 +14,13 @@ from pydantic import model_validator
 
 from streamfl.console import say
 from streamfl.quasi_newton.config import GUEST, QuasiNewtonSettings
+from streamfl.quasi_newton.lab.run import CurvatureOutcome, run_curvature
 from streamfl.records.samples import DataError
 from streamfl.runtime.bus import Outgoing
 from streamfl.settings import load_settings
 from streamfl.simulation.laboratory import Asked, Report, progress_bar
 from streamfl.simulation.parties import NetworkDelayOption, SplitOption, TestFractionOption, check_delay
 from streamfl.simulation.vertical import DealtTable, VerticalTable, checked_options, deal_table
-
-if TYPE_CHECKING:
-    from streamfl.quasi_newton.lab.run import CurvatureOutcome
 
 __all__ = ["curvature_rows", "run_with_bar", "simulate"]
 
@@ -97,9 +92,7 @@ def run_with_bar(
     trace: bool = False,
     overheard: Callable[[Outgoing], None] | None = None,
 ) -> CurvatureOutcome:
-    """Run the federation, with a bar on stderr; ConfigurationError where the extra is not installed."""
-    from streamfl.quasi_newton.lab.run import run_curvature
-
+    """Run the federation, with a bar on stderr; ConfigurationError where encryption needs the extra."""
     with progress_bar("iterations") as watch:
         return run_curvature(
             settings, table, columns, network_delay=network_delay, trace=trace, overheard=overheard, watch=watch
@@ -114,8 +107,8 @@ def curvature_rows(outcome: CurvatureOutcome) -> list[tuple[str, str]]:
     rows = [
         (
             "Entities",
-            f"{outcome.entities:,} of {len(outcome.parties)} parties in {outcome.batches:,} batches, {outcome.waiting:,} fill no "
-            f"batch, {outcome.test_entities:,} more to measure on",
+            f"{outcome.entities:,} of {len(outcome.parties)} parties in {outcome.batches:,} batches, {outcome.held_out:,} held "
+            f"out, {outcome.waiting:,} fill no batch, {outcome.test_entities:,} more to measure on",
         ),
         ("Encryption", hidden),
     ]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.parts import decoded_in_parts
-from streamfl.quasi_newton.batches import check_support
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.messages import Message, Step, codec, read_content
+from streamfl.quasi_newton.own_columns import rounded
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.party_settings import DECIDING, OUTPUTS, TRAINED
-from streamfl.quasi_newton.preprocessing import fit_preprocessing
 from streamfl.role import Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.wire import decode_array
@@ -89,8 +89,9 @@ class Recorder:
         assert taken == len(self.weights[name]) - 1, "an iteration went by unseen"
         if odd and progress.curvature and progress.phase <= DECIDING and self._offered[name] != progress.round:
             self._offered[name] = progress.round
-            self.steps[name].append(party.vector(progress.step))
-            self.curvatures[name].append(party.vector(progress.curvature))
+            shape = party.iterates.own.weights.shape
+            self.steps[name].append(decode_array(progress.step, np.float64, shape, "step"))
+            self.curvatures[name].append(decode_array(progress.curvature, np.float64, shape, "curvature"))
         ended = taken // progress.batches if over or not odd else (taken - 1) // progress.batches
         if ended > len(self.models[name]):
             assert party.iterates.model is not None
@@ -134,26 +135,23 @@ class Recorder:
         return arrays
 
 
+@dataclass(frozen=True)
 class Rows:
-    """A party's columns of a whole table as it learns from them, (entities, columns), and which of the raw ones they are of."""
+    """inputs: a party's columns of a whole table as it learns from them, (entities, columns). left_out: how many others it has."""
 
-    def __init__(self, inputs: Floats, columns: int) -> None:
-        self.inputs = inputs
-        self.left_out = columns - inputs.shape[1]
+    inputs: Floats
+    left_out: int
 
 
-def prepared(party: PartyTask, raw: Floats, learnt: Sequence[int]) -> Rows:
+def prepared(party: PartyTask, raw: Floats) -> Rows:
     """The party's columns of all entities, by what it fitted to the rows that it learnt from.
 
-    learnt: entities of the batches, in their order.
+    raw: (entities, columns), in the order of the entities' names, which are numbers.
     """
-    settings, size = party.settings, party.settings.learning.batch
-    fitted = fit_preprocessing(settings.method, raw[list(learnt)])
-    inputs = fitted.apply(raw)
-    own = inputs[list(learnt)]
-    refused = {one for at in range(0, len(own), size) for one in check_support(own[at : at + size], settings.min_support)}
-    kept = [column for column in range(inputs.shape[1]) if column not in refused]
-    assert np.array_equal(own[:, kept], party.rows.inputs(len(own))), "the party has other rows"
+    model = party.trained
+    assert model is not None
     # The public bound and the rounding to it are part of what is learnt from.
-    numbers = settings.kinds.inputs
-    return Rows(numbers.decode(numbers.encode(numbers.clip(inputs[:, kept]))), inputs.shape[1])
+    inputs = rounded(model.inputs, model.preparation.apply(raw))[1]
+    own = rounded(model.inputs, party.rows.inputs())[1]
+    assert np.array_equal(inputs[[int(name) for name in party.learnt]], own), "the party has other rows"
+    return Rows(inputs, model.preparation.results - inputs.shape[1])

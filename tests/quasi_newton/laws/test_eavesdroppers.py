@@ -251,6 +251,25 @@ def test_a_coordinator_that_runs_the_broker_reads_nothing_between_host_and_guest
     assert kinds == {"blinded", "answer", "aligned", "outputs", "residuals", "dots"}
 
 
+def test_what_stands_beside_ciphertexts_does_not_follow_labels(secrets: Secrets) -> None:
+    """Protects labels from who sees records and cannot decrypt: with every label turned, order, headers and sizes are the same."""
+    seen, signs = [], []
+    for turned in (False, True):
+        loop = federation(secrets, learning={"optimiser": "sgd", "epochs": 2})
+        labels = [one for topic, one in loop.members["g"].unread if topic == "labels"]
+        for record in labels if turned else []:
+            assert record.key is not None
+            loop.write("labels", record.key.decode(), b'{"y":0}' if record.value == b'{"y":1}' else b'{"y":1}')
+        loop.settle()
+        topics = (*SEALED, *(f"f.{party}.{way}" for party in ("g", "h1") for way in ("uploads", "decisions")))
+        messages = [(topic, message) for topic in topics for message in said(loop, topic)]
+        seen.append([(topic, one.kind, one.round, one.alignment, len(one.content)) for topic, one in messages])
+        signs.append(loop.party("g").rows.signs)
+    assert np.array_equal(signs[0], -signs[1])
+    assert len(seen[0]) > 40
+    assert seen[0] == seen[1]
+
+
 # ---- work that is done again
 
 

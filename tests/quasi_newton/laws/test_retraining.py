@@ -11,9 +11,12 @@ from quasi_newton.federations import Secrets, settings_of
 from quasi_newton.laws.closed_loop import ClosedLoop
 from quasi_newton.laws.test_closed_loop import federation, outcome
 
+from streamfl.quasi_newton.alignment import set_digest
 from streamfl.quasi_newton.guest import GuestTask
-from streamfl.quasi_newton.messages import Blinded, Message, place_of
+from streamfl.quasi_newton.host import HostTask
+from streamfl.quasi_newton.messages import Aligned, Blinded, Message, content_of, place_of
 from streamfl.quasi_newton.party_settings import ALIGNING, FAILED, TRAINED
+from streamfl.role import Received, Rejection, receive_at_once
 
 WHOLE, FIRST, SECOND = 600, 350, 560
 EVERY = 1000.0
@@ -182,6 +185,69 @@ def test_a_clock_that_was_ahead_does_not_put_a_training_off() -> None:
     assert loop.party("g").readiness.due_at == loop.now - 500.0 + EVERY
 
 
+def test_a_question_of_a_run_that_came_to_nothing_is_no_hindrance() -> None:
+    """Protects the next training: a host that failed before it could answer answers the next question, which comes early too."""
+    loop = begun(1)
+    grow(loop, FIRST, SECOND)
+    loop.settle()
+    loop.now += EVERY
+    host = loop.members["h1"]
+    for name in ("c", "g") * 20:
+        if any(topic == "f.h1.residuals" for topic, _ in host.unread):
+            break
+        loop.step(name)
+    task = loop.party("h1")
+    assert isinstance(task, HostTask)
+    task._asked.write((1).to_bytes(8, "big") + bytes(32))
+    host.unread.reverse()
+    loop.step("h1", 1)
+    assert task.progress.run == 1
+    loop.settle()
+    assert [len(one) for one in batches_of(loop)] == [500, 500]
+    assert loop.rejections() == []
+
+
+def test_new_batches_that_are_none_are_refused() -> None:
+    """Protects a host from a guest that divides entities otherwise: each is refused for its reason, and changes nothing."""
+    loop = begun(1)
+    grow(loop, FIRST, SECOND)
+    loop.settle()
+    loop.now += EVERY
+    host, topic = loop.members["h1"], "f.h1.residuals"
+    channel, decode = host.inputs[topic]
+    for name in ("h1", "c", "g") * 100:
+        if host.unread and host.unread[0][0] == topic and decode(host.unread[0][1]).kind == "aligned":
+            break
+        loop.step(name, 1)
+    record = host.unread[0][1]
+    message: Message = decode(record)
+    party = loop.party("h1")
+    link = party.settings.links["g"]
+    places = np.frombuffer(msgspec.msgpack.decode(link.open(message.content, topic, place_of(message)), type=Aligned).places, "<u4")
+    assert len(places) == 200
+    names = party.rows.candidates
+    for wrong, digest, text in (
+        (places[:-1], None, "no batches"),
+        (np.append(places[:-1], places[0]), None, "twice"),
+        (np.append(places[:-1], len(names)), None, "or is none"),
+        (places[::-1], None, "digest"),
+        (places[:100], None, "digest"),
+        (places[:0], None, "digest"),
+        # As if no batch was kept from before: all of them could be others then.
+        (places, set_digest([f"{place // 100} {names[at]}" for place, at in enumerate(places)], party.post.session("")), "digest"),
+    ):
+        changed = msgspec.structs.replace(message, alignment=digest or message.alignment)
+        sealed = link.seal(content_of(Aligned(np.asarray(wrong, "<u4").tobytes())), topic, place_of(changed))
+        received = Received(channel, msgspec.structs.replace(changed, content=sealed), record)
+        replies = receive_at_once(host.role, [received], loop.now)
+        assert [reply.error.reason for reply in replies if isinstance(reply, Rejection)] == ["alignment"]
+        assert text in str(replies[0].error)  # type: ignore[union-attr]
+        assert list(host.role.changed_state()) == []
+    loop.settle()
+    assert [len(one) for one in batches_of(loop)] == [500, 500]
+    assert loop.rejections() == []
+
+
 def test_the_oldest_batch_gives_way_as_a_whole() -> None:
     """Protects memory, and labels: nobody who was in a batch comes into another, at either party, after a restart either."""
     loop = begun(1, alignment={"limit": 400})
@@ -275,6 +341,41 @@ def test_a_member_may_end_at_any_message_of_two_trainings(secrets: Secrets, kill
     assert outcome(loop) == outcome(usual)
     assert loop.rejections() == []
     assert {write for write in loop.writes if write[0] == killed} == {write for write in usual.writes if write[0] == killed}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_topics_are_read_in_any_order_and_members_end_at_any_time(seed: int) -> None:
+    """Protects what a place in one topic says of another: over two trainings, with kills, it is the same models and batches."""
+    random = np.random.default_rng(seed)
+    sections = {"alignment": {"limit": 400}}
+    usual = begun(2, **sections)
+    grow(usual, FIRST, SECOND)
+    go_on(usual)
+    loop = federation(2, **AGAIN, **sections)
+    for first, rows, wait in ((0, FIRST, 5.0), (FIRST, SECOND, EVERY)):
+        grow(loop, first, rows)
+        rest = 0
+        while rest < 3:
+            busy = [name for name, member in loop.members.items() if member.unread or (member.role.wake_at or 1e9) <= loop.now]
+            if not busy:
+                rest, loop.now = rest + 1, loop.now + wait
+                continue
+            name = str(random.choice(busy))
+            unread = loop.members[name].unread
+            topics = sorted({topic for topic, _ in unread})
+            chosen = str(random.choice(topics)) if topics else ""
+            ordered = sorted(unread, key=lambda one: one[0] != chosen)
+            unread.clear()
+            unread.extend(ordered)
+            most = sum(topic == chosen for topic, _ in ordered) if chosen.endswith(("samples", "labels")) else 1
+            if random.random() < 0.1:
+                loop.step(name, most, lost=True)
+            else:
+                loop.step(name, most)
+    assert [loop.party(name).progress.run for name in parties(loop)] == [2] * 3
+    assert batches_of(loop) == batches_of(usual)
+    assert outcome(loop) == outcome(usual)
+    assert loop.rejections() == []
 
 
 def test_a_training_that_failed_is_tried_again_with_something_new() -> None:

@@ -37,7 +37,7 @@ def learnt(order: tuple[str, ...]) -> Ordered:
 
 @pytest.mark.parametrize("order", list(permutations(PARTIES)))
 def test_the_coordinator_reads_parties_in_any_order(order: tuple[str, ...]) -> None:
-    """Protects a training from its beginning: the guest's first gradient may be read before a host has said that it has its rows."""
+    """Protects a training from its beginning: the guest's first gradient may be read before a host's word that it has its rows."""
     loop, other = learnt(order), learnt(PARTIES[::-1])
     assert loop.rejections() == []
     for name in PARTIES:

@@ -40,6 +40,8 @@ LIMITS = {
     ("a flag that one row has", "min_support"): (1.0, 0.0),
     # It is told of on the page as what does not help.
     ("two columns that differ in one row", "min_support"): (1.0, 1.0),
+    ("rows far out in a column", "preprocessing.method = clip"): (0.8, 0.74),
+    ("rows far out in a column", "preprocessing.method = rank"): (0.8, 0.74),
     ("the first gradient, 60 rows, 10 columns", "first weights from a secret"): (1.0, 0.75),
     ("the host's outputs", "batches are drawn once, for life"): (0.8, 0.2),
     ("how many columns the host has", "none"): (4.0, None),
@@ -53,11 +55,12 @@ LIMITS = {
     ("what is decrypted of a gradient", "mask_gradients"): (0.3, 0.154),
     ("lengths of the steps", "none"): (0.999, None),
     ("residuals uploaded as a gradient", "one decryption a party and round"): (1.0, 0.05),
-    ("every name tried out", "private set intersection"): (1.0, 0.0),
+    ("every name tried out", "alignment.method = intersection"): (1.0, 0.0),
     # It depends on the machine.
-    (RATE, "private set intersection"): (0.001, None),
+    (RATE, "alignment.method = intersection"): (0.001, None),
     ("one bit of each name, X25519", "P-256"): (1.0, 0.6),
     ("points of 10 versions, 10 columns", "points rounded to 1/64"): (0.999, 0.95),
+    ("points of 10 versions, 10 columns", "points rounded to 1/4"): (0.999, 0.5),
     ("points of 10 versions, 10 columns", "3 versions, rounded to 1/64"): (0.999, 0.4),
     ("points of 10 known customers, 10 columns", "points rounded to 1/64"): (0.999, 0.95),
     # Nor does this.

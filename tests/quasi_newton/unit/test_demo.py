@@ -19,8 +19,8 @@ PAGE = (Path(__file__).parents[3] / "docs" / "quasi-newton.md").read_text(encodi
 def test_the_demo_shows_what_two_companies_learn_together(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Protects the first impression: under encryption both come to what one table would give, far beyond the guest alone, as the page
-    says; what Kafka carries does not follow the sums, and the picture has a point for each.
+    """Protects the first impression: under encryption both come to what one table would give, far beyond the guest alone, as the
+    page says; what Kafka carries does not follow the sums, and the picture has a point for each.
     """
     said: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
     draw = demo_scorecard._draw

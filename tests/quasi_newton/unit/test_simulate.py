@@ -222,6 +222,15 @@ def test_other_systems_are_simulated_without_the_extra(tmp_path: Path) -> None:
     command = [sys.executable, "-c", without, *arguments]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     # The options of all systems were there to be read.
-    assert ended.returncode == 2
+    assert ended.returncode == 2, ended.stderr
     assert "pip install 'streamfl[paillier]'" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_who_is_held_out_is_not_learnt_from(line: Line) -> None:
+    """Protects calibration in production: the guest's share stays out of every batch here too, and is counted."""
+    found, trace = line.traced("--epochs", 1, held_out=0.25)
+    assert (found["entities"], found["batches"]) == (300, 3)
+    assert 90 < found["held_out_entities"] < 170
+    assert found["held_out_entities"] + found["waiting_entities"] + 300 == ROWS - TEST
+    assert trace["batches"].shape == (3, 100)

@@ -142,7 +142,7 @@ def test_a_history_is_learnt_from_once_all_three_run(tmp_path: Path, customers: 
     assert isinstance(auditor, CoordinatorTask)
     assert (bank.progress.phase, shop.progress.phase, auditor.trouble) == (TRAINED, TRAINED, None)
     assert bank.progress.batches == 1
-    assert set(bank.rows.names) == set(shop.rows.names) <= {f"customer-{number}" for number in range(150, ROWS - 150)}
+    assert set(bank.learnt) == set(shop.learnt) <= {f"customer-{number}" for number in range(150, ROWS - 150)}
     models = [bank.iterates.model, shop.iterates.model]
     assert [len(model) for model in models if model is not None] == [4, 2]
     rows = pd.DataFrame(customers)
