@@ -97,7 +97,7 @@ class Tutorial:
                 (home / name).chmod(0o600)
             own = tomllib.loads(file)
             encryption = own["encryption"]
-            encryption |= {"key_fingerprint": key.public.fingerprint, "key_bits": 512}
+            encryption |= {"key_fingerprint": key.public.fingerprint, "key_bits": 512, "study": True}
             for setting in ("secret_file", "link_secret_file"):
                 if number in secrets:
                     encryption[setting] = str(home / encryption[setting])
