@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from quasi_newton.federations import Secrets, settings_of
 from quasi_newton.laws.closed_loop import ClosedLoop
 from quasi_newton.laws.scoring import (
     expected_outputs,
@@ -384,3 +386,17 @@ def test_names_may_be_compared_by_keyed_hashes() -> None:
     hashed = scored(1, alignment={"method": "keyed-hash"})
     assert sorted(map(repr, predictions(hashed))) == sorted(map(repr, predictions(scored(1))))
     assert not [content for _, _, content in said(hashed, hashed.writes) if b"customer" in content]
+
+
+def test_scores_are_the_same_under_encryption(tmp_path: Path) -> None:
+    """Protects what is really run: with keys, masks and secrets of files, sessions go on, and sums are the formula's."""
+    names = ["g", "h1", "h2", "c"]
+    own = {name: settings_of(name, 2, Secrets(tmp_path), learning={"epochs": 1}, scoring={"quantum": 1 / 8}) for name in names}
+    loop = ClosedLoop(own)
+    loop.write_table(350, 3, 2, missing=7)
+    loop.settle()
+    expected = expected_outputs(loop, 2, 1 / 8)
+    found = {one["entity"]: one["output"] for one in predictions(loop)}
+    assert found.keys() == expected.keys()
+    assert np.allclose([found[name] for name in expected], list(expected.values()), rtol=0, atol=1e-9)
+    assert loop.rejections() == []
