@@ -17,4 +17,5 @@ SYSTEM = System(
         "quasi-newton-guest": "streamfl.simulation.sources:entity_samples_and_labels",
         "quasi-newton-host": "streamfl.simulation.sources:entity_samples_and_labels",
     },
+    faults="streamfl.quasi_newton.lab.faults:FAULTS",
 )

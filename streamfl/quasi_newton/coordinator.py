@@ -168,7 +168,8 @@ class CoordinatorTask:
             self._repeated()
             return
         joined: Joined = read_content(message.content, Joined)
-        if message.run > run.run or run.phase != ALIGNING:
+        # Of another party an upload may have been heard, and opened, already.
+        if message.run > run.run or run.phase not in (ALIGNING, ROUND):
             raise PeerError("implausible", f"{party!r} has rows for run {message.run}: nothing led to it")
         if not (0 < joined.columns <= MOST_COLUMNS and 0 < joined.batches <= self.settings.most_batches):
             raise PeerError("implausible", f"{joined.columns} columns and {joined.batches} batches cannot be learnt from")
