@@ -214,7 +214,7 @@ class TopicSpec:
 
     options: settings that it must have (numbers: at least). preferred: settings that a topic made by streamfl gets besides.
     users: it is the user's own, and how long its records are kept is not ours to judge. caution: what its readers learn that its
-    name does not say, for whoever grants the right to read it.
+    name does not say, for whoever grants the right to read it. reason: why it has so many partitions, for the operator.
     """
 
     name: str
@@ -224,6 +224,7 @@ class TopicSpec:
     preferred: Mapping[str, str] = field(default_factory=dict)
     users: bool = False
     caution: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.quasi_newton.gradient_attacks``: what parties find out about labels and outputs from gradients, by trying.
+"""What parties find out about labels and outputs from gradients, by trying.
 
 A party is told X'D of every batch, over its own columns X, exactly; encryption does not change that. It knows its own outputs, so
 it has equations for what is left of D: the other parties' outputs, and the labels. With the attacks here it solves them.
@@ -6,22 +6,42 @@ it has equations for what is left of D: the other parties' outputs, and the labe
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from streamfl.learning.accuracy import area_under_curve
-from streamfl.quasi_newton.batches import FrozenBatches
+from streamfl.quasi_newton.batches import FrozenBatches, check_support
 from streamfl.quasi_newton.descent import Learning
 from streamfl.quasi_newton.fixed_point import Kinds, kinds
 from streamfl.quasi_newton.lab.direct import Party, Trace, partition, train
+from streamfl.quasi_newton.preprocessing import Method, fit_preprocessing
 
-__all__ = ["Equations", "Federation", "fixed", "heard", "make", "reshuffled", "single_member", "solve", "tiny_batches"]
+__all__ = [
+    "GUEST",
+    "HOST",
+    "Equations",
+    "Federation",
+    "columns_of_host",
+    "explained",
+    "fixed",
+    "heard",
+    "heard_by_guest",
+    "heard_of_all",
+    "label_auc",
+    "make",
+    "numbers_of",
+    "own_model",
+    "remainder",
+    "reshuffled",
+    "single_difference",
+    "single_member",
+    "single_rows",
+    "small_batches",
+    "solve",
+]
 
 Floats = NDArray[np.float64]
 GUEST, HOST = 0, 1
@@ -159,17 +179,41 @@ def explained(equations: Equations, inputs: Floats, outputs: Floats) -> float:
     return best
 
 
-def tiny_batches(federation: Federation) -> float:
-    """Share of labels that a host finds with one equation for each row of a batch and one visit: rounds D to its label."""
-    columns = federation.host.shape[1]
-    learning = Learning(batch=columns, epochs=1, optimiser="sgd", learning_rate=1e-9)
-    trace = _train(federation, learning, partition(len(federation.labels), columns, 0), None)
+def small_batches(federation: Federation, size: int) -> float:
+    """Share of labels that a host finds by one visit to each batch of so many rows: the shortest D that fits, and its signs."""
+    learning = Learning(batch=size, epochs=1, optimiser="sgd", learning_rate=1e-9)
+    trace = _train(federation, learning, partition(len(federation.labels), size, 0), None)
     equations = heard(trace, federation.host, HOST, numbers_of(learning))
     right = []
     for batch, sums in zip(equations.rows, equations.sums, strict=True):
-        found = np.linalg.solve(federation.host[batch].T, sums)
-        right.append(np.sign(-found) == federation.labels[batch])
+        found = np.linalg.lstsq(federation.host[batch].T, sums, rcond=None)[0]
+        right.append(np.mean(np.sign(-found) == federation.labels[batch]))
     return float(np.mean(right))
+
+
+def remainder(federation: Federation, size: int) -> float:
+    """Share of the labels found by the mutant's host, of the rows that fill no batch and are learnt from in one of their own."""
+    batches = FrozenBatches(size, seed=1)
+    filled = batches.add(str(row) for row in range(federation.kept))
+    told = {int(name) for number in filled for name in batches.batches[number]}
+    rest = np.array([row for row in range(federation.kept) if row not in told], dtype=np.intp)
+    learning = Learning(batch=len(rest), epochs=1)
+    equations = heard(_train(federation, learning, rest[np.newaxis], None), federation.host, HOST, numbers_of(learning))
+    found = np.linalg.lstsq(federation.host[rest].T, equations.sums[0], rcond=None)[0]
+    return float(np.mean(np.sign(-found) == federation.labels[rest]))
+
+
+def columns_of_host(federation: Federation, columns: int) -> int:
+    """How many columns the guest finds that the host has: X_B'X_A w_A of one batch, at all weights w_A that it had."""
+    host = federation.host[:, :columns]
+    own = replace(federation, host=host)
+    learning = Learning(batch=500, memory=24, epochs=20, tolerance=0.0)
+    equations = heard_by_guest(fixed(own, learning, retrainings=0), own, learning)
+    first = equations.rows[0]
+    sums = [total for rows, total in zip(equations.rows, equations.sums, strict=True) if np.array_equal(rows, first)]
+    sizes = np.linalg.svd(np.array(sums), compute_uv=False)
+    # Beyond them is what rounding leaves.
+    return int(1 + np.argmax(sizes[:-1] / np.maximum(sizes[1:], 1e-12)))
 
 
 def single_member(federation: Federation) -> bool:
@@ -183,41 +227,69 @@ def single_member(federation: Federation) -> bool:
     return bool(np.sign(-equations.sums[0][0]) == federation.labels[17])
 
 
+def single_difference(federation: Federation, least: int, batch: int) -> bool:
+    """Whether a host with two columns that differ in one row finds this row's label after one visit to all batches.
+
+    least: support that each column has to have in each batch, or it is left out.
+    """
+    doubled = federation.host.copy()
+    doubled[:, 1] = doubled[:, 0]
+    doubled[17, 1] += 1.0
+    rows = partition(len(doubled), batch, 0)
+    if any(check_support(doubled[one], least) for one in rows):
+        return False
+    learning = Learning(batch=batch, epochs=1)
+    equations = heard(_train(replace(federation, host=doubled), learning, rows, None), doubled, HOST, numbers_of(learning))
+    told = [sums[1] - sums[0] for batch_rows, sums in zip(equations.rows, equations.sums, strict=True) if 17 in batch_rows]
+    return bool(np.sign(-told[0]) == federation.labels[17])
+
+
 @dataclass(frozen=True)
-class Finding:
-    attack: str
-    value: float
-    says: str
+class Single:
+    """What a host finds of single rows by one visit to each batch.
+
+    leverages: how much of a gradient can be a row's alone, 0 to 1, (rows,).
+    found, own: signs by the gradients, and by its own model, (rows,).
+    """
+
+    leverages: Floats
+    found: Floats
+    own: Floats
 
 
-def findings(batch: int = 100) -> Iterator[Finding]:
-    """Each attack once, with a batch that is smaller than what is allowed, so that there is something to find."""
-    federation, learning = make(), Learning(batch=batch, memory=24)
+def single_rows(federation: Federation, method: Method, batch: int) -> Single:
+    """The best weighted sum of columns for each row, on which the row stands out as far as it can.
+
+    method: of preprocessing, at both. The attacker begins from its own model of labels, which it can fit if it knew them.
+    """
+    guest, host = (fit_preprocessing(method, inputs).apply(inputs) for inputs in (federation.guest, federation.host))
+    prepared, learning = Federation(guest, host, federation.labels, federation.kept), Learning(batch=batch, epochs=1)
+    equations = heard(_train(prepared, learning, partition(len(host), batch, 0), None), host, HOST, numbers_of(learning))
+    columns = np.hstack([host, np.ones((len(host), 1))])
+    own = columns @ np.linalg.lstsq(columns, federation.labels, rcond=None)[0]
+    leverages, found = np.zeros(len(host)), own.copy()
+    for rows, sums in zip(equations.rows, equations.sums, strict=True):
+        inverse = np.linalg.pinv(host[rows])
+        leverages[rows] = np.einsum("rc,cr->r", host[rows], inverse)
+        rest = inverse.T @ (sums + 2 * host[rows].T @ own[rows])
+        found[rows] -= rest / np.maximum(leverages[rows], 1e-9) / 2
+    return Single(leverages, np.sign(found), np.sign(own))
+
+
+def heard_of_all(traces: Sequence[Trace], federation: Federation, learning: Learning) -> Equations:
+    """The host's equations of several runs."""
     numbers = numbers_of(learning)
-    traces = fixed(federation, learning)
+    return sum((heard(trace, federation.host, HOST, numbers) for trace in traces), Equations([], []))
 
-    def of_host(runs: Sequence[Trace]) -> Equations:
-        return sum((heard(trace, federation.host, HOST, numbers) for trace in runs), Equations([], []))
 
-    one = fixed(federation, replace(learning, epochs=1), retrainings=0)
-    yield Finding("labels, host's own model", own_model(federation), "AUC of the best linear model of its columns")
-    yield Finding("labels, one epoch", label_auc(of_host(one), federation.host, federation.labels), "AUC, frozen batches")
-    yield Finding("labels, first training", label_auc(of_host(traces[:1]), federation.host, federation.labels), "AUC, frozen")
-    yield Finding("labels, three retrainings", label_auc(of_host(traces), federation.host, federation.labels), "AUC, frozen")
-    anew = of_host(fixed(federation, learning, repartition=True))
-    yield Finding("labels, three retrainings with new batches", label_auc(anew, federation.host, federation.labels), "AUC")
-    for epochs in (6, 13, 20):
-        equations = of_host(reshuffled(federation, learning, epochs))
-        yield Finding(f"labels, {epochs} reshuffled epochs", label_auc(equations, federation.host, federation.labels), "AUC")
-    outputs = federation.host @ traces[0].model[HOST]
-    own = heard(traces[0], federation.guest, GUEST, numbers)
-    # The guest knows the labels as well.
-    for batch_rows, sums in zip(own.rows, own.sums, strict=True):
-        sums += 2 * federation.guest[batch_rows].T @ federation.labels[batch_rows]
-    share = explained(own, federation.guest, outputs)
-    yield Finding("host's outputs, frozen batches", share, "share of variance found by the guest")
-    yield Finding("labels, batches of as many rows as columns", tiny_batches(federation), "share found")
-    yield Finding("label of a flag's only member", float(single_member(federation)), "found (1) or not (0)")
+def heard_by_guest(traces: Sequence[Trace], federation: Federation, learning: Learning) -> Equations:
+    """What is left of the guest's gradients without its own outputs and labels: X_B'u_A of each batch visited."""
+    equations = sum((heard(trace, federation.guest, GUEST, numbers_of(learning)) for trace in traces), Equations([], []))
+    sums = [
+        total + 2 * federation.guest[rows].T @ federation.labels[rows]
+        for rows, total in zip(equations.rows, equations.sums, strict=True)
+    ]
+    return Equations(equations.rows, sums)
 
 
 def own_model(federation: Federation) -> float:
@@ -226,15 +298,3 @@ def own_model(federation: Federation) -> float:
     weights = np.linalg.lstsq(columns, federation.labels, rcond=None)[0]
     return area_under_curve(columns @ weights, (federation.labels > 0).astype(float))
 
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.quasi_newton.gradient_attacks", description=__doc__)
-    parser.add_argument("--batch", type=int, default=100, help="rows of a batch")
-    table = Table("attack", "value", "which is")
-    for found in findings(parser.parse_args().batch):
-        table.add_row(found.attack, f"{found.value:.3f}", found.says)
-    Console(width=120).print(table)
-
-
-if __name__ == "__main__":
-    main()

@@ -138,9 +138,10 @@ def _judge(configured: Configured, spec: TopicSpec, partitions: int | None, stat
         return state.error, "ask the cluster's administrator for the right"
     if partitions is not None and state.partitions != partitions:
         like = configured.kind.partitioned_like(configured.settings).get(spec.name)
-        reason = f"as {like} has" if like else "as federation.shards says"
+        reason = f"as {like} has" if like else spec.reason
+        needed = f"{partitions} {'is' if partitions == 1 else 'are'} needed"
         return (
-            f"has {counted(state.partitions, 'partition')}, {partitions} {'is' if partitions == 1 else 'are'} needed, {reason}",
+            f"has {counted(state.partitions, 'partition')}, {needed}{f', {reason}' if reason else ''}",
             "delete the topic and create it again, or bring the other number in line",
         )
     if spec.users:

@@ -290,11 +290,14 @@ def _server_channels(settings: PofmklSettings) -> Channels:
     )
 
 
+_SHARDS = "as federation.shards says"
+
+
 def _shared_topics(settings: PofmklSettings) -> list[TopicSpec]:
     name, shards = settings.federation.name, settings.federation.shards
     return [
-        TopicSpec(f"{name}.updates", shards, compacted=False, options=_UPDATE_OPTIONS),
-        TopicSpec(f"{name}.model", shards, compacted=True, options=_MODEL_OPTIONS, preferred=_SMALL_SEGMENTS),
+        TopicSpec(f"{name}.updates", shards, compacted=False, options=_UPDATE_OPTIONS, reason=_SHARDS),
+        TopicSpec(f"{name}.model", shards, compacted=True, options=_MODEL_OPTIONS, preferred=_SMALL_SEGMENTS, reason=_SHARDS),
         TopicSpec(f"{name}.dead-letters", None, compacted=False),
     ]
 
@@ -312,7 +315,8 @@ def _client_topics(settings: PofmklSettings) -> list[TopicSpec]:
 
 def _server_topics(settings: PofmklSettings) -> list[TopicSpec]:
     name = settings.federation.name
-    state = TopicSpec(f"{name}.pofmkl-server.state", settings.federation.shards, compacted=True, preferred=_SMALL_SEGMENTS)
+    shards = settings.federation.shards
+    state = TopicSpec(f"{name}.pofmkl-server.state", shards, compacted=True, preferred=_SMALL_SEGMENTS, reason=_SHARDS)
     return [state, *_shared_topics(settings)]
 
 

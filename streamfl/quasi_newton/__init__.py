@@ -13,9 +13,13 @@ SYSTEM = System(
     kinds=("quasi-newton-guest", "quasi-newton-host", "quasi-newton-coordinator"),
     roles="streamfl.quasi_newton.roles:ROLES",
     rank=3,
+    simulate="streamfl.quasi_newton.lab.simulate:simulate",
+    demo="streamfl.quasi_newton.lab.demo:demo",
     sources={
         "quasi-newton-guest": "streamfl.simulation.sources:entity_samples_and_labels",
         "quasi-newton-host": "streamfl.simulation.sources:entity_samples_and_labels",
     },
     faults="streamfl.quasi_newton.lab.faults:FAULTS",
+    commands={"keys": "streamfl.quasi_newton.lab.keys:keys"},
+    extras={"paillier": "encryption (encryption.precision = \"paillier\")"},
 )

@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from streamfl.identity.keys import derive
 from streamfl.role import PeerError
 
-__all__ = ["Alignment", "common_hashes", "keyed_hashes", "set_digest"]
+__all__ = ["Alignment", "KeyedHashes", "set_digest"]
 
-POINT_BYTES = HASH_BYTES = 32
+POINT_BYTES = 32
 CURVE = ec.SECP256R1()
 # Of the group (SEC 2, 2.4.2). It is a prime: there is no small subgroup to fall into.
 ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
@@ -41,61 +41,50 @@ class Found:
     digest: bytes
 
 
-class Alignment:
-    """One party's side of an alignment with one other party.
+class Comparison:
+    """What both ways have in common: each entity has a value on its way, and values are compared.
 
-    The scalar is drawn from the secret, the session and the party's own set. So the same alignment made again sends the same
-    points; another set in the same session gets another scalar, and cannot be compared with the first.
-
-    secret: of the party alone, 32 bytes or more.
-    session: name of the alignment, the same at both and used once.
-    names: of the party's own entities. ValueError where one is there twice or there are more than ``most``.
-    most: that either party may have: with as many as it likes the other could ask for every name there is.
+    session, names, most: as for :class:`Alignment`.
     """
 
-    def __init__(self, secret: bytes, session: bytes, names: Sequence[str], most: int) -> None:
-        if len(secret) < SHORTEST:
-            raise ValueError(f"{len(secret)} bytes are too few for a secret")
+    def __init__(self, session: bytes, names: Sequence[str], most: int) -> None:
         if len(names) > most:
             raise ValueError(f"{len(names)} entities are more than the {most} that an alignment may have")
         if len(set(names)) != len(names):
             raise ValueError("an entity is there twice")
         self._session = session
         self._most = most
-        own = derive(secret, b"quasi-newton alignment " + _digest_of((session, set_digest(names, session))))
-        wide = hashlib.shake_256(own + b"scalar").digest(48)
-        self._scalar = ec.derive_private_key(1 + int.from_bytes(wide, "big") % (ORDER - 1), CURVE)
         self._names = names
+
+    def _own(self, name: str) -> bytes:
+        raise NotImplementedError
+
+    def _of_theirs(self, value: bytes) -> bytes:
+        raise NotImplementedError
 
     @functools.cached_property
     def _blinded(self) -> list[tuple[bytes, str]]:
-        """Each own entity behind its blinded point, in the order of the points."""
-        return sorted((self._multiplied(_point_of(name, self._session)), name) for name in self._names)
+        """Each own entity behind its value, in the order of the values."""
+        return sorted((self._own(name), name) for name in self._names)
 
     def blind_own(self) -> list[bytes]:
-        """The first message: the abscissa of a P for each own entity, 32 bytes each, sorted."""
-        return [point for point, _ in self._blinded]
+        """The first message: the value of each own entity, 32 bytes each, sorted: their order tells nothing."""
+        return [value for value, _ in self._blinded]
 
     def blind_theirs(self, points: Sequence[bytes]) -> list[bytes]:
-        """The second message: the other's points times the own scalar, in the order in which they came.
+        """The second message: the other's first one, made one's own as well, in the order in which it came.
 
         points: the other's first message. PeerError with reason oversized, malformed or repeated.
         """
-        multiplied = []
-        for abscissa in self._checked(points):
-            point = _point_with(abscissa)
-            if point is None:
-                raise PeerError("malformed", "no point of P-256 has this abscissa")
-            multiplied.append(self._multiplied(point))
-        return multiplied
+        return [self._of_theirs(value) for value in self._checked(points)]
 
     @property
     def names_in_order(self) -> list[str]:
-        """The own entities, each in the place of its point in :meth:`blind_own`."""
+        """The own entities, each in the place of its value in :meth:`blind_own`."""
         return [name for _, name in self._blinded]
 
     def places(self, own: Sequence[bytes], theirs: Sequence[bytes]) -> dict[str, int]:
-        """The entities in common, each with the place of its point in the other's first message.
+        """The entities in common, each with the place of its value in the other's first message.
 
         own, theirs: as for :meth:`intersect`, and so are the errors.
         """
@@ -126,37 +115,62 @@ class Alignment:
             raise PeerError("repeated", "a point is there twice")
         return points
 
+
+class Alignment(Comparison):
+    """One party's side of an alignment with one other party.
+
+    The scalar is drawn from the secret, the session and the party's own set. So the same alignment made again sends the same
+    points; another set in the same session gets another scalar, and cannot be compared with the first.
+
+    secret: of the party alone, 32 bytes or more.
+    session: name of the alignment, the same at both and used once.
+    names: of the party's own entities. ValueError where one is there twice or there are more than ``most``.
+    most: that either party may have: with as many as it likes the other could ask for every name there is.
+    """
+
+    def __init__(self, secret: bytes, session: bytes, names: Sequence[str], most: int) -> None:
+        super().__init__(session, names, most)
+        if len(secret) < SHORTEST:
+            raise ValueError(f"{len(secret)} bytes are too few for a secret")
+        own = derive(secret, b"quasi-newton alignment " + _digest_of((session, set_digest(names, session))))
+        wide = hashlib.shake_256(own + b"scalar").digest(48)
+        self._scalar = ec.derive_private_key(1 + int.from_bytes(wide, "big") % (ORDER - 1), CURVE)
+
+    def _own(self, name: str) -> bytes:
+        """The abscissa of a P."""
+        return self._multiplied(_point_of(name, self._session))
+
+    def _of_theirs(self, value: bytes) -> bytes:
+        point = _point_with(value)
+        if point is None:
+            raise PeerError("malformed", "no point of P-256 has this abscissa")
+        return self._multiplied(point)
+
     def _multiplied(self, point: ec.EllipticCurvePublicKey) -> bytes:
         """The abscissa of the scalar times the point."""
         return self._scalar.exchange(ec.ECDH(), point)
 
 
-def keyed_hashes(names: Sequence[str], key: bytes, session: bytes) -> list[bytes]:
-    """HMAC-SHA-256 of each name, sorted, so that their order tells nothing.
+class KeyedHashes(Comparison):
+    """The same by HMAC-SHA-256 of each name: the other's values are comparable as they come.
 
     Whoever has the key can hash every name there is: the other party does, some 600,000 a second and core. Only who lets the other
     know all of its names may use them.
 
-    key: that the parties share, 32 bytes or more.
-    session: name of the alignment.
+    key: that the two parties share, 32 bytes or more. session, names, most: as for :class:`Alignment`.
     """
-    return sorted(_keyed_hash(name, key, session) for name in names)
 
+    def __init__(self, key: bytes, session: bytes, names: Sequence[str], most: int) -> None:
+        super().__init__(session, names, most)
+        if len(key) < SHORTEST:
+            raise ValueError(f"{len(key)} bytes are too few for a key")
+        self._key = key
 
-def common_hashes(names: Sequence[str], theirs: Sequence[bytes], key: bytes, session: bytes, most: int) -> Found:
-    """The entities in common with the other's :func:`keyed_hashes`. PeerError with reason oversized, malformed or repeated.
+    def _own(self, name: str) -> bytes:
+        return hmac.digest(self._key, _digest_of((self._session, name.encode())), "sha256")
 
-    names, key, session: as for :func:`keyed_hashes`. most: that the other may have.
-    """
-    if len(theirs) > most:
-        raise PeerError("oversized", f"{len(theirs)} hashes, at most {most} are accepted")
-    if any(len(one) != HASH_BYTES for one in theirs):
-        raise PeerError("malformed", f"a hash is not {HASH_BYTES} bytes")
-    known = set(theirs)
-    if len(known) != len(theirs):
-        raise PeerError("repeated", "a hash is there twice")
-    common = tuple(sorted(name for name in names if _keyed_hash(name, key, session) in known))
-    return Found(common, set_digest(common, session))
+    def _of_theirs(self, value: bytes) -> bytes:
+        return value
 
 
 def set_digest(names: Sequence[str], session: bytes) -> bytes:
@@ -172,12 +186,6 @@ def _digest_of(parts: Sequence[bytes]) -> bytes:
     for part in parts:
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.digest()
-
-
-def _keyed_hash(name: str, key: bytes, session: bytes) -> bytes:
-    if len(key) < SHORTEST:
-        raise ValueError(f"{len(key)} bytes are too few for a key")
-    return hmac.digest(key, _digest_of((session, name.encode())), "sha256")
 
 
 def _point_of(name: str, session: bytes) -> ec.EllipticCurvePublicKey:

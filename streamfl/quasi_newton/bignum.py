@@ -1,4 +1,6 @@
-"""Long whole numbers: gmpy2's, and how to get it and phe where they are missing.
+"""Long whole numbers: gmpy2's, and how to get it where it is missing.
+
+Without it all else of the system can be loaded, as commands do that look at every installed system.
 
 An ``int`` of these modules may be gmpy2's ``mpz``. It takes part in arithmetic with Python's own and is equal to it; a
 remainder is as fast as GMP where the modulus is one.
@@ -23,20 +25,27 @@ __all__ = [
     "power",
     "primorial",
     "product",
+    "require",
+    "secret_power",
     "square_root",
     "to_bytes",
 ]
 
-NOT_INSTALLED = "phe and gmpy2 are not installed: pip install 'streamfl[paillier]'"
+NOT_INSTALLED = "gmpy2 is not installed, which Paillier's encryption needs: pip install 'streamfl[paillier]'"
 
 try:
     import gmpy2
-    import phe  # noqa: F401  (both are one extra: a member that has half of it is told at once)
 except ImportError:
-    raise ConfigurationError(NOT_INSTALLED) from None
+    gmpy2 = None
 
 # GMP's own test, and rounds of Miller and Rabin after it.
 ROUNDS = 40
+
+
+def require() -> None:
+    """ConfigurationError where gmpy2 is missing: said at the start, and not at the first number that is to be encrypted."""
+    if gmpy2 is None:
+        raise ConfigurationError(NOT_INSTALLED)
 
 
 def long(number: int) -> int:
@@ -48,6 +57,12 @@ def long(number: int) -> int:
 def power(base: int, exponent: int, modulus: int) -> int:
     """base^exponent modulo the modulus; ZeroDivisionError for a negative exponent of what has no inverse."""
     result: int = gmpy2.powmod(base, exponent, modulus)
+    return result
+
+
+def secret_power(base: int, exponent: int, modulus: int) -> int:
+    """The same of an odd modulus and an exponent above 0 that is secret: how long it takes tells nothing of their bits."""
+    result: int = gmpy2.powmod_sec(base, exponent, modulus)
     return result
 
 

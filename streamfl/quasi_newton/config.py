@@ -17,6 +17,7 @@ __all__ = ["COORDINATOR", "GUEST", "HOST", "MOST_COLUMNS", "QuasiNewtonSettings"
 GUEST, HOST, COORDINATOR = "quasi-newton-guest", "quasi-newton-host", "quasi-newton-coordinator"
 # A party's vectors of a round are remembered together, in one record.
 MOST_COLUMNS = 4_096
+SAFE_BITS = 2048
 # The coordinator remembers the losses of an epoch's batches in one record.
 MOST_BATCHES = 50_000
 
@@ -45,7 +46,11 @@ class QuasiNewtonFederation(VerticalMembers):
 
 
 class CurvatureLearningSection(Section):
-    """What is learnt and how. Every member has to be given the same values."""
+    """What is learnt and how. Every member has to be given the same values.
+
+    learning_rate, largest_step, freeze_below, tolerance and epochs may be changed between restarts, the guest's last: a training
+    that came to nothing is tried again with them.
+    """
 
     optimiser: Literal["quasi-newton", "sgd"] = "quasi-newton"
     """`sgd`: the same without curvature."""
@@ -70,7 +75,8 @@ class CurvatureLearningSection(Section):
     min_batch: int = Field(default=256, ge=1, le=100_000)
     """A smaller batch is refused, and one smaller than 20 times a party's columns."""
     min_support: int = Field(default=10, ge=1, le=100_000)
-    """A column in which fewer entities of a batch differ from the most common value is left out."""
+    """A column in which fewer entities of a batch differ from the most common value is left out. In a batch of a later training it
+    has its most common value instead."""
     input_bound: float = Field(default=256.0, ge=1, le=1e6, allow_inf_nan=False)
     """Inputs beyond it are cut to it, after preprocessing."""
     output_bound: float = Field(default=64.0, gt=0, le=1e6, allow_inf_nan=False)
@@ -99,7 +105,7 @@ class EncryptionSection(Section):
     precision: Literal["paillier", "plain"] = "paillier"
     """`plain`: the same messages without encryption, for study and for tables."""
     study: bool = False
-    """`true`: `plain` is allowed on a bus other than memory."""
+    """`true`: `plain`, and keys of fewer than 2048 bits, are allowed on a bus other than memory."""
     key_bits: int = Field(default=2048, ge=512, le=8192, multiple_of=16)
     """Length of the coordinator's key."""
     key_fingerprint: str | None = Field(default=None, pattern="^[0-9a-f]{64}$", max_length=64)
@@ -116,22 +122,40 @@ class EncryptionSection(Section):
 
 
 class PrivateAlignmentSection(Section):
-    """Which entities the parties have in common, and when they find out."""
+    """Which entities the parties have in common, and when they find out. method and limit are the same at every member."""
 
+    method: Literal["intersection", "keyed-hash"] = "intersection"
+    """`intersection`: private set intersection; neither of two parties learns a name that it does not have. `keyed-hash`: quicker,
+    but the other party can try out names, some 600,000 a second with one core, and so find all that this party has."""
     entities: int = Field(default=1000, ge=1, le=1_000_000)
     """A party waits until it knows so many entities; the guest counts those with labels. At least learning.batch."""
     settle_seconds: float = Field(default=30.0, ge=0, le=1e6, allow_inf_nan=False)
     """And until none has come for so long."""
     limit: int = Field(default=200_000, ge=1, le=1_000_000)
-    """So many entities are kept; the oldest gives way. Neither has any other party more."""
+    """So many entities are kept; the oldest gives way. Neither has any other party more. Batches have no more entities than this:
+    the oldest batch gives way as a whole."""
+    held_out: float = Field(default=0.1, ge=0, le=0.5, allow_inf_nan=False)
+    """Of the guest: this share of its entities is never learnt from. They show what a model is worth, and make probabilities of its
+    outputs."""
     expiry_seconds: float = Field(default=2_592_000.0, gt=0, le=1e9, allow_inf_nan=False)
     """So long an entity is kept that is not learnt from."""
     patience_seconds: float = Field(default=3_600.0, gt=0, allow_inf_nan=False)
     """A member that has waited for another so long is not ready."""
 
 
+class RetrainingSection(Section):
+    """When another training follows. The guest's values decide."""
+
+    every_seconds: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
+    """So long after the end of a training. Left out: there is one training, and another only after one that came to nothing.
+    Weights go on from the last model; batches stay as they are, and new entities fill new ones."""
+    entities: int | None = Field(default=None, ge=1, le=1_000_000)
+    """So many new entities with columns and labels have to have come to the guest. Left out: learning.batch."""
+
+
 class PreprocessingSection(Section):
-    """What a party does to its own columns before they are learnt from. Each party has its own."""
+    """What a party does to its own columns before they are learnt from. Each party has its own. It is fitted once, in the first
+    training, and kept for life."""
 
     method: Method = "standardise"
     """`standardise`, `clip`, `rank`, `signed-log`, `quantile-bins` or `none`."""
@@ -145,6 +169,7 @@ class QuasiNewtonSettings(VerticalSettings):
     encryption: EncryptionSection = Field(default_factory=EncryptionSection)
     alignment: PrivateAlignmentSection = Field(default_factory=PrivateAlignmentSection)
     preprocessing: PreprocessingSection = Field(default_factory=PreprocessingSection)
+    retraining: RetrainingSection = Field(default_factory=RetrainingSection)
 
     @property
     def kinds(self) -> Kinds:
@@ -192,6 +217,11 @@ class QuasiNewtonSettings(VerticalSettings):
                     'encryption.precision = "plain" shows what it is to hide: set encryption.study = true if that is meant'
                 )
             return self
+        if encryption.key_bits < SAFE_BITS and not (encryption.study or self.bus.url.startswith("memory:")):
+            raise ValueError(
+                f"encryption.key_bits = {encryption.key_bits}: keys of fewer than {SAFE_BITS} bits can be broken: set "
+                "encryption.study = true if that is meant"
+            )
         needed = ("key_fingerprint", "key_file") if kind == COORDINATOR else ("key_fingerprint", "secret_file", "link_secret_file")
         for key in needed:
             if getattr(encryption, key) is None:

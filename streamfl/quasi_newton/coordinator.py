@@ -6,7 +6,9 @@ one sum; what comes beside these is refused and counted.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +19,10 @@ from streamfl.changelog import ChangedParts
 from streamfl.quasi_newton.bignum import to_bytes
 from streamfl.quasi_newton.config import MOST_COLUMNS
 from streamfl.quasi_newton.descent import Descent, DescentState, Learning
+from streamfl.quasi_newton.figures import measured_place
 from streamfl.quasi_newton.fixed_point import FixedPoint, Kinds
-from streamfl.quasi_newton.keys import PrivateKey
+from streamfl.quasi_newton.key_file import OTHER_KEY
+from streamfl.quasi_newton.keys import PrivateKey, digest_of
 from streamfl.quasi_newton.member import Desk
 from streamfl.quasi_newton.messages import (
     ANOTHER,
@@ -38,7 +42,7 @@ from streamfl.quasi_newton.randomness import Place
 from streamfl.quasi_newton.scheme import Scheme, scheme_of
 from streamfl.quasi_newton.taylor import loss_from_products
 from streamfl.quasi_newton.works import Opening, opened, request
-from streamfl.role import PeerError
+from streamfl.role import Measurement, PeerError
 from streamfl.wire import VERSION, Codec, Count, encode_array
 
 __all__ = ["CoordinatorSettings", "CoordinatorTask"]
@@ -70,14 +74,15 @@ class CoordinatorSettings:
 class _Run(msgspec.Struct, array_like=True):
     """Where it is; remembered as ``run``.
 
-    ready: parties that are. joined: by party, the numbers of its uploads. opened: by party, digest of what was opened in the round.
-    losses: of the epoch's batches. loss: of the present batch, in a round for curvature. epoch_losses: the latest.
+    ready: by party that is, SHA-256 of the key that it takes. key: the same of the run's. joined: by party, the numbers of its
+    uploads. opened: by party, digest of what was opened in the round. losses: of the epoch's batches. loss: of the present batch,
+    in a round for curvature. failure: what the operator is told.
     """
 
     run: Count = 0
     phase: int = GATHERING
     round: Count = 0
-    ready: list[str] = msgspec.field(default_factory=list)
+    ready: dict[str, bytes] = msgspec.field(default_factory=dict)
     joined: dict[str, Count] = msgspec.field(default_factory=dict)
     alignment: bytes = b""
     batches: Count = 0
@@ -85,6 +90,7 @@ class _Run(msgspec.Struct, array_like=True):
     losses: list[float] = msgspec.field(default_factory=list)
     loss: float = 0.0
     failure: str = ""
+    key: bytes = b""
 
 
 class CoordinatorTask:
@@ -96,7 +102,6 @@ class CoordinatorTask:
         self.parts = ChangedParts()
         self.run = _Run()
         self.descent = Descent(settings.learning)
-        self.epoch_loss = float("nan")
 
     @property
     def wake_at(self) -> float | None:
@@ -108,13 +113,26 @@ class CoordinatorTask:
 
     @property
     def trouble(self) -> str | None:
+        for party, key in self.run.ready.items():
+            if key != self._key and not self.owed:
+                return (
+                    f"{party!r} is ready for a training under the key {key.hex()}, and this coordinator has {self._key.hex()}: "
+                    "encryption.key_fingerprint has to be the same at every member"
+                )
         return self.run.failure or None
+
+    @property
+    def epoch_loss(self) -> float:
+        """Of the latest epoch, the mean over its batches; NaN before the first of a run."""
+        return float("nan") if self.descent.last_loss is None else self.descent.last_loss
 
     def set_back(self, now: float) -> None:
         """No time is remembered."""
 
     def pass_time(self, now: float) -> None:
-        """Nothing falls due."""
+        """Nothing falls due. After a restart the key may be another one."""
+        self._look_at_key()
+        self._begin_if_all_are_ready()
 
     def restore(self, key: bytes, value: bytes) -> None:
         if key == b"run":
@@ -124,6 +142,16 @@ class CoordinatorTask:
         else:
             raise PeerError("malformed", f"state {key[:60]!r} is not of a coordinator")
 
+    def measure(self) -> Iterator[Measurement]:
+        """Where it is, what it has come to, and what it says in an iteration."""
+        run, descent = self.run, self.descent
+        yield from measured_place("coordinator", run.run, run.phase, run.round // 2)
+        yield Measurement("epoch", "gauge", "Epochs of the training that are behind it", descent.epochs, (), True)
+        yield Measurement("loss", "gauge", "Mean of Taylor's loss over the latest epoch, NaN before", self.epoch_loss, (), True)
+        yield Measurement("pairs", "gauge", "Curvature pairs that are kept", descent.pairs)
+        yield Measurement("skipped_pairs", "gauge", "Curvature pairs of the training that were of no use", descent.skipped)
+        yield from self.desk.traffic.measure()
+
     def take(self, channel: str, message: Any, now: float) -> None:
         assert isinstance(message, Message)
         party = channel.partition("/")[2]
@@ -131,6 +159,7 @@ class CoordinatorTask:
             raise PeerError("configuration", ANOTHER)
         if message.sender != party:
             raise PeerError("forged", f"{message.sender!r} speaks where {party!r} is heard")
+        self._look_at_key()
         if message.kind == "ready":
             self._take_ready(party, message)
         elif message.kind == "joined":
@@ -147,20 +176,32 @@ class CoordinatorTask:
     # ---- before the rounds
 
     def _take_ready(self, party: str, message: Message) -> None:
-        run, settings = self.run, self.settings
-        read_content(message.content, Ready)
-        if message.run < run.run or run.phase != GATHERING or party in run.ready:
+        run = self.run
+        ready: Ready = read_content(message.content, Ready)
+        if message.run < run.run or self.owed or run.ready.get(party) == ready.key:
             self._repeated()
             return
         if message.run > run.run:
             raise PeerError("implausible", f"ready after run {message.run}, the latest is {run.run}")
-        run.ready.append(party)
-        if len(run.ready) == len(settings.parties):
-            self.run = _Run(run.run + 1, ALIGNING)
-            self.descent = Descent(settings.learning)
-            for name in settings.parties:
-                self._say(name, "begin", content_of(Begin(self._modulus)))
+        run.ready[party] = ready.key
         self._remember()
+        self._begin_if_all_are_ready()
+
+    def _begin_if_all_are_ready(self) -> None:
+        """Under the same key: who takes another one is waited for, and no message of anybody is lost."""
+        run, settings = self.run, self.settings
+        if self.owed or [run.ready.get(party) for party in settings.parties] != [self._key] * len(settings.parties):
+            return
+        self.run = _Run(run.run + 1, ALIGNING, key=self._key)
+        self.descent = Descent(settings.learning)
+        for name in settings.parties:
+            self._say(name, "begin", content_of(Begin(self._modulus)))
+        self._remember()
+
+    def _look_at_key(self) -> None:
+        """After a restart: what is under way under another key than this one cannot go on."""
+        if self.owed and self.run.key != self._key:
+            self._fail(OTHER_KEY, self.settings.parties)
 
     def _take_joined(self, party: str, message: Message) -> None:
         run = self.run
@@ -168,7 +209,7 @@ class CoordinatorTask:
             self._repeated()
             return
         joined: Joined = read_content(message.content, Joined)
-        # Of another party an upload may have been heard, and opened, already.
+        # Each party has a topic of its own: another one's first upload may be read before.
         if message.run > run.run or run.phase not in (ALIGNING, ROUND):
             raise PeerError("implausible", f"{party!r} has rows for run {message.run}: nothing led to it")
         if not (0 < joined.columns <= MOST_COLUMNS and 0 < joined.batches <= self.settings.most_batches):
@@ -186,13 +227,17 @@ class CoordinatorTask:
             return
         if message.run > self.run.run:
             raise PeerError("implausible", f"run {message.run} has failed: nothing led to it")
+        others = [name for name in self.settings.parties if name != party]
+        self._fail(f"{party!r} could not go on, see its log", others)
+
+    def _fail(self, text: str, told: Sequence[str]) -> None:
+        """The run has come to nothing. told: the parties that do not know."""
         self.run.phase = FAILED
         self.desk.counts["failed_trainings"] += 1
-        self.run.failure = f"training {message.run} has ended: {party!r} could not go on, see its log"
+        self.run.failure = f"training {self.run.run} has ended: {text}"
         self.desk.notices.say("failed", self.run.failure)
-        for name in self.settings.parties:
-            if name != party:
-                self._say(name, "failed", b"")
+        for name in told:
+            self._say(name, "failed", b"")
         self._remember()
 
     # ---- rounds
@@ -261,13 +306,13 @@ class CoordinatorTask:
         self.desk.counts["iterations"] += 1
         epoch_ends, over = (iteration + 1) % run.batches == 0, False
         if epoch_ends:
-            self.epoch_loss = float(np.mean(run.losses))
-            over = self.descent.end_epoch(self.epoch_loss)
+            over = self.descent.end_epoch(float(np.mean(run.losses)))
             run.losses = []
         self._say_all(Step(coefficients, run.loss, False, kept, epoch_ends, over))
         run.round, run.opened = 2 * (iteration + 1), {}
         if over:
             run.phase = TRAINED
+            self.desk.counts["trainings"] += 1
         self._remember()
 
     def _check_round(self, party: str, message: Message) -> None:
@@ -289,6 +334,10 @@ class CoordinatorTask:
     def _modulus(self) -> bytes:
         return b"" if self.settings.key is None else self.settings.key.public.to_bytes()
 
+    @functools.cached_property
+    def _key(self) -> bytes:
+        return digest_of(self._modulus)
+
     @property
     def _scheme(self) -> Scheme:
         return scheme_of(self._modulus, b"")
@@ -298,7 +347,9 @@ class CoordinatorTask:
         message = Message(
             VERSION, settings.fingerprint, COORDINATOR_NAME, run.run, run.round, kind, run.alignment, content
         )
-        self.desk.send(f"decisions/{party}", records_of(settings.codec, message))
+        size = self.desk.send(f"decisions/{party}", records_of(settings.codec, message))
+        if kind in ("opened", "step"):
+            self.desk.traffic.add(run.run, run.round // 2, 0, size)
 
     def _say_all(self, step: Step) -> None:
         for party in self.settings.parties:

@@ -108,6 +108,11 @@ class Descent:
         self.fallbacks, self.frozen, self.converged = state.fallbacks, state.frozen, state.converged
 
     @property
+    def last_loss(self) -> float | None:
+        """Of the latest epoch; None before the first."""
+        return self._last_loss
+
+    @property
     def pairs(self) -> int:
         """How many are kept."""
         return len(self._pairs) // 2

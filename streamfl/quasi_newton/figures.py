@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from streamfl.role import Measurement
 
-__all__ = ["COUNTS", "measured"]
+__all__ = ["COUNTS", "PHASES", "Traffic", "measured", "measured_place"]
 
 COUNTS: Mapping[str, str] = {
     "samples": "Records of own columns that were taken",
@@ -17,13 +17,65 @@ COUNTS: Mapping[str, str] = {
     "bytes_sent": "Bytes of messages to other members",
     "ciphertexts_sent": "Ciphertexts in messages to other members, or the numbers in their place",
     "work": "Computations that were asked for beside the loop",
-    "iterations": "Iterations that the coordinator has decided",
+    "iterations": "Iterations that were decided: at a party, steps that it took",
     "decryptions": "Vectors that the coordinator has opened",
     "refused_decryptions": "Vectors that were not opened because another one was, for the same party and round",
     "refused_alignments": "Points for an alignment that were kept until it began, and are none",
     "repeated_messages": "Messages that came again, or too late",
+    "trainings": "Trainings that a model came of",
+    "expired_batches": "Batches that gave way to newer ones",
     "failed_trainings": "Trainings that came to nothing",
 }
+
+
+PHASES: Mapping[str, tuple[str, ...]] = {
+    "party": (
+        *("waits for entities", "is ready", "compares entities", "waits for vectors", "waits for what the coordinator decrypts"),
+        *("waits for hosts' inner products", "waits for the decision", "has learnt a model", "has failed"),
+    ),
+    "coordinator": ("waits for parties", "parties compare entities", "in a round", "has ended with a model", "has failed"),
+}
+"""By member, what the numbers of its phases mean."""
+
+
+class Traffic:
+    """What a member says to others in one iteration.
+
+    place: run and iteration of what was said last. ciphertexts, bytes: of the latest iteration that this process has said all of;
+    None before the first.
+    """
+
+    def __init__(self) -> None:
+        self.ciphertexts: int | None = None
+        self.bytes: int | None = None
+        self.place: tuple[int, int] | None = None
+        self._is_whole = False
+        self._said = (0, 0)
+
+    def add(self, run: int, iteration: int, ciphertexts: int, size: int) -> None:
+        """A message of this iteration goes out, of so many ciphertexts and bytes."""
+        if (run, iteration) != self.place:
+            if self._is_whole:
+                self.ciphertexts, self.bytes = self._said
+            # Of the one in which the process began something may have been said by another.
+            self._is_whole = self.place is not None or iteration == 0
+            self.place, self._said = (run, iteration), (0, 0)
+        self._said = (self._said[0] + ciphertexts, self._said[1] + size)
+
+    def measure(self) -> Iterator[Measurement]:
+        """Nothing before the first whole iteration."""
+        if self.ciphertexts is not None and self.bytes is not None:
+            text = "Ciphertexts sent in the latest whole iteration, or the numbers in their place"
+            yield Measurement("iteration_ciphertexts", "gauge", text, self.ciphertexts)
+            yield Measurement("iteration_bytes", "gauge", "Bytes of messages sent in the latest whole iteration", self.bytes)
+
+
+def measured_place(member: str, run: int, phase: int, iteration: int) -> Iterator[Measurement]:
+    """Where a member is. member: of :data:`PHASES`."""
+    yield Measurement("training", "gauge", "Number of the latest training", run, (), True)
+    meanings = ", ".join(f"{number} {meaning}" for number, meaning in enumerate(PHASES[member]))
+    yield Measurement("phase", "gauge", f"Where the training is: {meanings}", phase, (), True)
+    yield Measurement("iteration", "gauge", "Iterations of the training that are behind it", iteration, (), True)
 
 
 def measured(counts: Counter[str], refused: Counter[str]) -> Iterator[Measurement]:

@@ -24,8 +24,8 @@ def ask_for_product(party: PartyTask, vectors: list[bytes], numbers: bytes, then
         matrix.astype("<i8").tobytes(),
         matrix.shape[1],
         Kind.of(party.upload_kind),
-        party.place("residuals"),
-        party.place("gradient"),
+        party.post.place("residuals"),
+        party.post.place("gradient"),
         party.settings.masked,
     )
     party.desk.ask(multiplied, request(content), lambda result: then(read_product(result)))
@@ -34,5 +34,5 @@ def ask_for_product(party: PartyTask, vectors: list[bytes], numbers: bytes, then
 def upload_product(party: PartyTask, product: Product) -> None:
     """The coordinator is to open it. Its digest is remembered, by which the mask is found again."""
     party.progress.phase, party.progress.digest = OPENING, product.digest
-    party.remember()
-    party.upload("gradient", product.upload)
+    party.post.remember()
+    party.post.upload("gradient", product.upload)

@@ -7,20 +7,19 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from streamfl.quasi_newton.alignment import POINT_BYTES, set_digest
+from streamfl.quasi_newton.alignment import POINT_BYTES
 from streamfl.quasi_newton.batches import FrozenBatches
 from streamfl.quasi_newton.chunks import Chunks
 from streamfl.quasi_newton.gradient_upload import ask_for_product, upload_product
+from streamfl.quasi_newton.learnt_batches import MOST_EVER
 from streamfl.quasi_newton.member import Desk
 from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, content_of, read_content
-from streamfl.quasi_newton.own_columns import loss_product
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.party_settings import ADDING, ALIGNING, DECIDING, OPENING, OUTPUTS, PartySettings
 from streamfl.quasi_newton.scheme import NUMBER_BYTES, numbers_to_bytes
 from streamfl.quasi_newton.taylor import residuals
 from streamfl.quasi_newton.works import (
     Adding,
-    Aligning,
     Kind,
     Product,
     added,
@@ -35,6 +34,7 @@ __all__ = ["GuestTask"]
 
 NOT_COMMON = 2**32 - 1
 ROUND_BYTES = 16
+KNOWN = b"\1"
 
 
 class GuestTask(PartyTask):
@@ -45,7 +45,7 @@ class GuestTask(PartyTask):
         vector = settings.learning.batch * max(NUMBER_BYTES, settings.key_bits // 4)
         dots = (4 * settings.learning.memory + 4) * max(NUMBER_BYTES, settings.key_bits // 4)
         # By host: where its points are those of the own names; vectors and inner products of a round, behind run and round.
-        self._common = {host: Chunks(self.parts, f"common/{host}", 4 * settings.most) for host in settings.hosts}
+        self._common = {host: Chunks(self.parts, f"common/{host}", 1 + 4 * settings.most) for host in settings.hosts}
         self._outputs = {host: Chunks(self.parts, f"outputs/{host}", ROUND_BYTES + vector) for host in settings.hosts}
         self._dots = {host: Chunks(self.parts, f"dots/{host}", ROUND_BYTES + dots) for host in settings.hosts}
         # The own products of the round, until all hosts' have come.
@@ -59,7 +59,8 @@ class GuestTask(PartyTask):
     def take(self, channel: str, message: Any, now: float) -> None:
         if isinstance(message, Label):
             self.desk.counts["labels"] += 1
-            self.table.put(message.client, now, label=int(2 * message.label - 1))
+            self._now = now
+            self.put(message.client, label=int(2 * message.label - 1))
         else:
             super().take(channel, message, now)
 
@@ -77,29 +78,30 @@ class GuestTask(PartyTask):
     # ---- alignment
 
     def align(self) -> None:
-        settings, names = self.settings, self.rows.names
+        self.freeze()
         for chunks in (*self._common.values(), *self._outputs.values(), *self._dots.values(), self._products):
             chunks.clear()
-        for host in settings.hosts:
-            content = request(Aligning(settings.secret, self.session(host), names, settings.most))
+        for host in self.settings.hosts:
+            content = request(self.aligning(host, self.post.session(host), self.rows.candidates))
             self.desk.ask(blinded, content, lambda points, host=host: self._tell_blinded(host, points))  # type: ignore[misc]
 
     def _tell_blinded(self, host: str, points: bytes) -> None:
-        self.tell(f"residuals/{host}", host, "blinded", content_of(Blinded(points)))
+        self.post.tell(f"residuals/{host}", host, "blinded", content_of(Blinded(points)))
 
     def _take_answer(self, host: str, message: Message) -> None:
         settings = self.settings
         if message.run == self.progress.run and (self.progress.phase != ALIGNING or self._common[host]):
-            self.repeated()
+            self.post.repeated()
             return
-        if not self.is_present(message, ALIGNING):
+        if not self.post.is_present(message, ALIGNING):
             return
-        answer: Answer = read_content(self.unsealed(host, message), Answer)
+        answer: Answer = read_content(self.post.unsealed(host, message), Answer)
         if len(answer.own) % POINT_BYTES or len(answer.own) > settings.most * POINT_BYTES:
             raise PeerError("shape", f"{len(answer.own)} bytes are no points, or too many")
-        if len(answer.twice) != len(self.rows.names) * POINT_BYTES:
-            raise PeerError("shape", f"{len(answer.twice)} bytes answer {len(self.rows.names)} points")
-        content = Aligning(settings.secret, self.session(host), self.rows.names, settings.most, answer.own, answer.twice)
+        names = self.rows.candidates
+        if len(answer.twice) != len(names) * POINT_BYTES:
+            raise PeerError("shape", f"{len(answer.twice)} bytes answer {len(names)} points")
+        content = self.aligning(host, self.post.session(host), names, answer.own, answer.twice)
         self.desk.ask(matched, request(content), lambda result: self._keep_common(host, result))
 
     def _keep_common(self, host: str, result: bytes) -> None:
@@ -107,29 +109,35 @@ class GuestTask(PartyTask):
         if found[0]:
             raise PeerError(found[0], found[1])
         places = found[1]
-        self._common[host].write(np.array([places.get(name, NOT_COMMON) for name in self.rows.names], "<u4").tobytes())
+        common = np.array([places.get(name, NOT_COMMON) for name in self.rows.candidates], "<u4")
+        # Something stands there although no name may.
+        self._common[host].write(KNOWN + common.tobytes())
         if all(self._common.values()):
             self._align_all()
 
     def _align_all(self) -> None:
-        settings, names = self.settings, self.rows.names
-        places = {host: np.frombuffer(chunks.content, "<u4") for host, chunks in self._common.items()}
+        settings, rows = self.settings, self.rows
+        names = rows.candidates
+        places = {host: np.frombuffer(chunks.content[len(KNOWN) :], "<u4") for host, chunks in self._common.items()}
+        for chunks in self._common.values():
+            chunks.clear()
         common = np.logical_and.reduce([one != NOT_COMMON for one in places.values()])
         batches = FrozenBatches(settings.learning.batch, settings.seed)
-        filled = batches.add(names[number] for number in np.flatnonzero(common))
-        if not filled:
+        filled = batches.add(names[number] for number in np.flatnonzero(common))[: rows.batches.room]
+        if not rows.batches.room:
+            self.desk.notices.say("batches", f"{MOST_EVER:,} entities have been learnt from, and no other ones are any more")
+        if not filled and not rows.batches.count:
             self.fail(f"{int(common.sum())} entities in common fill no batch of {settings.learning.batch}")
             return
         chosen = [name for number in filled for name in batches.batches[number]]
         place = {name: number for number, name in enumerate(names)}
-        rows = [place[name] for name in chosen]
-        alignment = set_digest(chosen, self.session(""))
+        numbers = [place[name] for name in chosen]
+        alignment = rows.batches.digest(chosen, self.post.session(""))
         self.progress.alignment = alignment
         for host, own in places.items():
-            self.tell(f"residuals/{host}", host, "aligned", content_of(Aligned(own[rows].astype("<u4").tobytes())))
-        for chunks in self._common.values():
-            chunks.clear()
-        self.join(chosen, alignment)
+            self.post.tell(f"residuals/{host}", host, "aligned", content_of(Aligned(own[numbers].astype("<u4").tobytes())))
+        self.choose(chosen)
+        self.join(alignment)
 
     # ---- rounds
 
@@ -141,7 +149,7 @@ class GuestTask(PartyTask):
         settings, progress = self.settings, self.progress
         now, then = (progress.run, progress.round), (message.run, message.round)
         if then < now or (then == now and progress.phase > OUTPUTS):
-            self.repeated()
+            self.post.repeated()
             return
         # A host may have heard the coordinator's decision already. It is a round ahead at most.
         ahead = message.round - progress.round
@@ -150,12 +158,12 @@ class GuestTask(PartyTask):
             raise PeerError("implausible", f"vectors of run {message.run}, round {message.round}: nothing led to them")
         if message.alignment != progress.alignment:
             raise PeerError("alignment", "other entities are in common there")
-        vector = self.unsealed(host, message)
+        vector = self.post.unsealed(host, message)
         kind = settings.kinds.changes if message.round % 2 else settings.kinds.inner_products
         self.scheme.check(vector, settings.learning.batch, kind)
         head = _head(message)
         if self._outputs[host].content[:ROUND_BYTES] == head:
-            self.repeated()
+            self.post.repeated()
             return
         self._outputs[host].write(head + vector)
         if progress.phase == OUTPUTS:
@@ -163,41 +171,36 @@ class GuestTask(PartyTask):
 
     def _add_outputs(self) -> None:
         settings, kinds = self.settings, self.settings.kinds
-        own = self.own_numbers()
+        own = self.rounds.own_numbers()
         if not self.for_curvature:
-            own = residuals(own, kinds.labels.encode(self.signs[self.batch]))
+            own = residuals(own, kinds.labels.encode(self.rounds.signs))
         vectors = [self._of_round(self._outputs[host]) for host in settings.hosts]
         ask_for_product(self, vectors, numbers_to_bytes(own.tolist()), self._tell_residuals)
 
     def _tell_residuals(self, product: Product) -> None:
         for host in self.settings.hosts:
             self._outputs[host].clear()
-            self.tell(f"residuals/{host}", host, "residuals", product.hidden)
+            self.post.tell(f"residuals/{host}", host, "residuals", product.hidden)
         upload_product(self, product)
-
-    def loss_number(self, numbers: list[int], product: float) -> int:
-        # The last column is the labels'.
-        label_residual = np.array(numbers[-1:], dtype=object)
-        return loss_product(product, label_residual, self.settings.kinds.gradients, self.settings.learning.batch)
 
     def tell_products(self, products: list[int]) -> None:
         self.progress.phase = ADDING
-        self.remember()
+        self.post.remember()
         self._products.write(numbers_to_bytes(products))
         self._add_products()
 
     def _take_dots(self, host: str, message: Message) -> None:
         settings, progress = self.settings, self.progress
-        if progress.phase != OPENING and not self.is_present(message, ADDING):
+        if progress.phase != OPENING and not self.post.is_present(message, ADDING):
             return
-        if progress.phase == OPENING and not self.is_present(message, OPENING):
+        if progress.phase == OPENING and not self.post.is_present(message, OPENING):
             return
-        vector = self.unsealed(host, message)
+        vector = self.post.unsealed(host, message)
         pairs = self.iterates.own.pair_count
         count = 4 * pairs + 4 if self.for_curvature else 2 * pairs + 2
         self.scheme.check(vector, self.scheme.units(count, settings.products), settings.products)
         if self._dots[host]:
-            self.repeated()
+            self.post.repeated()
             return
         self._dots[host].write(_head(message) + vector)
         self._add_products()
@@ -207,15 +210,15 @@ class GuestTask(PartyTask):
         if self.progress.phase != ADDING or not all(self._dots.values()):
             return
         vectors = [self._of_round(self._dots[host]) for host in settings.hosts]
-        content = Adding(self.hidden, vectors, self._products.content, Kind.of(settings.products), self.place("sums"))
+        content = Adding(self.hidden, vectors, self._products.content, Kind.of(settings.products), self.post.place("sums"))
         self.desk.ask(added, request(content), self._tell_sums)
 
     def _tell_sums(self, vector: bytes) -> None:
         for chunks in (*self._dots.values(), self._products):
             chunks.clear()
         self.progress.phase = DECIDING
-        self.remember()
-        self.upload("sums", vector)
+        self.post.remember()
+        self.post.upload("sums", vector)
 
     def _of_round(self, chunks: Chunks) -> bytes:
         """What a host said in the present round; empty for nothing."""

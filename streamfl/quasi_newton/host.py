@@ -7,17 +7,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from streamfl.quasi_newton.alignment import POINT_BYTES, set_digest
+from streamfl.quasi_newton.alignment import POINT_BYTES
 from streamfl.quasi_newton.chunks import Chunks
 from streamfl.quasi_newton.gradient_upload import ask_for_product, upload_product
+from streamfl.quasi_newton.learnt_batches import NAME_BYTES
 from streamfl.quasi_newton.member import Desk
 from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, content_of, read_content
 from streamfl.quasi_newton.party import PartyTask
-from streamfl.quasi_newton.party_settings import ALIGNING, DECIDING, OUTPUTS, PartySettings
+from streamfl.quasi_newton.party_settings import ALIGNING, DECIDING, FAILED, OUTPUTS, PartySettings
 from streamfl.quasi_newton.scheme import numbers_to_bytes
-from streamfl.quasi_newton.training_rows import NAME_BYTES
 from streamfl.quasi_newton.works import (
-    Aligning,
     Encrypting,
     Kind,
     aligned,
@@ -36,8 +35,8 @@ class HostTask(PartyTask):
         super().__init__(settings, desk)
         # What the guest said before the coordinator's beginning came, behind the number of its run.
         self._asked = Chunks(self.parts, "asked", 8 + settings.most * POINT_BYTES)
-        # Names in the order of the points that the guest has.
-        self._order = Chunks(self.parts, "order", 5 + settings.most * NAME_BYTES)
+        # Names in the order of the points that the guest has, behind the number of the run.
+        self._order = Chunks(self.parts, "order", 16 + settings.most * NAME_BYTES)
 
     def restore(self, key: bytes, value: bytes) -> None:
         if not (self._asked.restore(key, value) or self._order.restore(key, value)):
@@ -49,7 +48,7 @@ class HostTask(PartyTask):
         elif message.kind == "aligned":
             self._take_aligned(message)
         elif message.kind == "residuals":
-            if self.is_present(message, OUTPUTS):
+            if self.post.is_present(message, OUTPUTS):
                 self._take_residuals(message)
         else:
             raise PeerError("malformed", f"{message.kind!r} is nothing that a guest says")
@@ -58,17 +57,17 @@ class HostTask(PartyTask):
 
     def _take_blinded(self, message: Message) -> None:
         progress = self.progress
-        if message.run < progress.run or (message.run == progress.run and (progress.phase != ALIGNING or self._order)):
-            self.repeated()
+        if message.run < progress.run or (message.run == progress.run and (progress.phase != ALIGNING or self._answered)):
+            self.post.repeated()
             return
         if message.run > progress.run + 1 or message.round:
             raise PeerError("implausible", f"an alignment for run {message.run} after run {progress.run}")
-        points = read_content(self.unsealed(self.settings.guest, message), Blinded).points
+        points = read_content(self.post.unsealed(self.settings.guest, message), Blinded).points
         if len(points) % POINT_BYTES or len(points) > self.settings.most * POINT_BYTES:
             raise PeerError("shape", f"{len(points)} bytes are no points, or too many")
-        if self._asked:
+        if self._asked.content[:8] == message.run.to_bytes(8, "big"):
             # One question a run: with as many as it likes the guest could ask for every name there is.
-            self.repeated()
+            self.post.repeated()
             return
         if message.run == progress.run:
             self._answer(points)
@@ -78,14 +77,13 @@ class HostTask(PartyTask):
     def align(self) -> None:
         asked = self._asked.content
         self._asked.clear()
-        self._order.clear()
         if asked[:8] == self.progress.run.to_bytes(8, "big"):
             self._answer(asked[8:], early=True)
 
     def _answer(self, points: bytes, *, early: bool = False) -> None:
         """early: the points came before, and whoever is heard now has not sent them."""
         settings = self.settings
-        content = request(Aligning(settings.secret, self.session(settings.own), self.rows.names, settings.most, points))
+        content = request(self.aligning(settings.guest, self.post.session(settings.own), self.table.candidates(), points))
         self.desk.ask(aligned, content, lambda result: self._tell_answer(result, early))
 
     def _tell_answer(self, result: bytes, early: bool) -> None:
@@ -97,48 +95,65 @@ class HostTask(PartyTask):
         if found[0]:
             raise PeerError(found[0], found[1])
         _, own, twice, order = found
-        self._order.write(msgspec.msgpack.encode(order))
-        self.tell("outputs", self.settings.guest, "answer", content_of(Answer(own, twice)))
+        # Not before: only now the guest has said all about the batches of the run before.
+        self.freeze()
+        self._order.write(msgspec.msgpack.encode((self.progress.run, order)))
+        self.post.tell("outputs", self.settings.guest, "answer", content_of(Answer(own, twice)))
 
     def _take_aligned(self, message: Message) -> None:
         settings, progress = self.settings, self.progress
-        if message.run == progress.run and progress.phase != ALIGNING:
-            self.repeated()
-            return
-        if not self.is_present(message, ALIGNING):
-            return
-        content: Aligned = read_content(self.unsealed(settings.guest, message), Aligned)
-        order: list[str] = msgspec.msgpack.decode(self._order.content, type=list[str]) if self._order else []
+        run, order = self._order_of
+        # The run may have failed before this came. Its batches are fixed all the same: another host may have learnt from them.
+        late = bool(self._order) and run == message.run and (message.run < progress.run or progress.phase == FAILED)
+        if not late:
+            if message.run == progress.run and progress.phase != ALIGNING:
+                self.post.repeated()
+                return
+            if not self.post.is_present(message, ALIGNING):
+                return
+        content: Aligned = read_content(self.post.unsealed(settings.guest, message), Aligned)
         if len(content.places) % 4:
             raise PeerError("shape", f"{len(content.places)} bytes are no places")
         places = np.frombuffer(content.places, "<u4")
-        if len(set(places.tolist())) != len(places) or not len(places) or int(places.max()) >= len(order):
+        if len(set(places.tolist())) != len(places) or (len(places) and int(places.max()) >= len(order)):
             raise PeerError("alignment", "a place is there twice, or is none")
-        if len(places) % settings.learning.batch:
-            raise PeerError("alignment", f"{len(places)} entities are no batches of {settings.learning.batch}")
+        batches, fresh = self.rows.batches, len(places) // settings.learning.batch
+        if len(places) % settings.learning.batch or batches.count + fresh == 0 or fresh > batches.room:
+            raise PeerError("alignment", f"{len(places)} entities are no batches of {settings.learning.batch}, or too many")
         names = [order[place] for place in places]
-        if message.alignment != set_digest(names, self.session("")):
-            raise PeerError("alignment", "the digest is of other entities")
+        if message.alignment != batches.digest(names, self.post.session("", message.run)):
+            raise PeerError("alignment", "the digest is of other entities, or of other batches")
         self._order.clear()
-        self.join(names, message.alignment)
+        self.choose(names)
+        if not late:
+            self.join(message.alignment)
+
+    @property
+    def _order_of(self) -> tuple[int, list[str]]:
+        """The run in which the guest's points were answered, whose batches are not known yet, and names in that order."""
+        return msgspec.msgpack.decode(self._order.content, type=tuple[int, list[str]]) if self._order else (0, [])
+
+    @property
+    def _answered(self) -> bool:
+        return self._order_of[0] == self.progress.run
 
     # ---- rounds
 
     def begin_round(self) -> None:
-        numbers = numbers_to_bytes(self.own_numbers().tolist())
-        content = request(Encrypting(self.hidden, self.place("outputs"), numbers))
-        self.desk.ask(encrypted, content, lambda vector: self.tell("outputs", self.settings.guest, "outputs", vector))
+        numbers = numbers_to_bytes(self.rounds.own_numbers().tolist())
+        content = request(Encrypting(self.hidden, self.post.place("outputs"), numbers))
+        self.desk.ask(encrypted, content, lambda vector: self.post.tell("outputs", self.settings.guest, "outputs", vector))
 
     def _take_residuals(self, message: Message) -> None:
         settings = self.settings
-        vector = self.unsealed(settings.guest, message)
+        vector = self.post.unsealed(settings.guest, message)
         kind = settings.kinds.changes_sum if self.for_curvature else settings.kinds.residuals
         self.scheme.check(vector, len(self.matrix), kind)
         ask_for_product(self, [vector], b"", lambda product: upload_product(self, product))
 
     def tell_products(self, products: list[int]) -> None:
         self.progress.phase = DECIDING
-        self.remember()
+        self.post.remember()
         kind = Kind.of(self.settings.products)
-        content = request(Encrypting(self.hidden, self.place("dots"), numbers_to_bytes(products), kind))
-        self.desk.ask(encrypted, content, lambda vector: self.tell("outputs", self.settings.guest, "dots", vector))
+        content = request(Encrypting(self.hidden, self.post.place("dots"), numbers_to_bytes(products), kind))
+        self.desk.ask(encrypted, content, lambda vector: self.post.tell("outputs", self.settings.guest, "dots", vector))

@@ -14,12 +14,14 @@ from streamfl.quasi_newton.keys import LARGEST_BITS, SMALLEST_BITS, PrivateKey, 
 from streamfl.role import ConfigurationError, PeerError
 from streamfl.secrets import read_private
 
-__all__ = ["add_key", "make_key_file", "read_key_file"]
+__all__ = ["MOST_KEYS", "OTHER_KEY", "add_key", "make_key_file", "read_key_file", "remove_key"]
 
 FORMAT: Final = "streamfl paillier private keys"
 WARNING = "Keep it to yourself: whoever can read it can decrypt what the parties encrypt."
 MOST_KEYS = 16
 LARGEST_FILE = 65_536
+# Why a training ends that is under way while the key changes.
+OTHER_KEY = "encryption.key_fingerprint has changed; the next training begins under the new key once every member has it"
 
 _Prime = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]+$", min_length=SMALLEST_BITS // 8, max_length=LARGEST_BITS // 8)]
 
@@ -71,17 +73,26 @@ def add_key(path: Path, bits: int = 2048, entropy: Callable[[int], bytes] = os.u
     """
     keys = read_key_file(path)
     if len(keys) == MOST_KEYS:
-        raise ConfigurationError(f"{path}: holds {MOST_KEYS} keys already: begin a new file")
+        raise ConfigurationError(f"{path}: holds {MOST_KEYS} keys already: remove old ones first, with streamfl keys remove")
     key = generate_key(bits, entropy)
-    key.public.check(bits, [old.public for old in keys])
-    beside = _write_beside(path, [key, *keys])
     try:
-        os.replace(beside, path)
-        _sync_folder(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise ConfigurationError(f"{path}: cannot be replaced: {error.strerror or error}") from None
+        key.public.check(bits, [old.public for old in keys])
+    except PeerError as error:
+        raise ConfigurationError(f"{path}: the new key is not kept: {error.text}") from None
+    _replace(path, [key, *keys])
     return key
+
+
+def remove_key(path: Path, fingerprint: str) -> None:
+    """Forget an old key; ConfigurationError where it is not there, or is the newest."""
+    keys = read_key_file(path)
+    if keys[0].public.fingerprint == fingerprint:
+        raise ConfigurationError(f"{path}: {fingerprint} is its newest key: only older ones are removed")
+    rest = [key for key in keys if key.public.fingerprint != fingerprint]
+    if len(rest) == len(keys):
+        known = ", ".join(key.public.fingerprint for key in keys)
+        raise ConfigurationError(f"{path}: has no key with fingerprint {fingerprint}; it has {known}")
+    _replace(path, rest)
 
 
 def read_key_file(path: Path) -> tuple[PrivateKey, ...]:
@@ -130,6 +141,17 @@ def _write_beside(path: Path, keys: Sequence[PrivateKey]) -> Path:
     except OSError as error:
         raise ConfigurationError(f"{beside}: cannot be made: {error.strerror or error}") from None
     return beside
+
+
+def _replace(path: Path, keys: Sequence[PrivateKey]) -> None:
+    """Put a file with these keys in the place of the old one, at once or not at all."""
+    beside = _write_beside(path, keys)
+    try:
+        os.replace(beside, path)
+        _sync_folder(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise ConfigurationError(f"{path}: cannot be replaced: {error.strerror or error}") from None
 
 
 def _sync_folder(path: Path) -> None:

@@ -13,12 +13,21 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-import phe
-
-from streamfl.quasi_newton.bignum import from_bytes, gcd, is_power, is_prime, long, primorial, square_root, to_bytes
+from streamfl.quasi_newton.bignum import (
+    from_bytes,
+    gcd,
+    inverse,
+    is_power,
+    is_prime,
+    long,
+    primorial,
+    secret_power,
+    square_root,
+    to_bytes,
+)
 from streamfl.role import PeerError
 
-__all__ = ["LARGEST_BITS", "SMALLEST_BITS", "PrivateKey", "PublicKey", "generate_key"]
+__all__ = ["LARGEST_BITS", "SMALLEST_BITS", "STEP_BITS", "PrivateKey", "PublicKey", "digest_of", "generate_key"]
 
 # The smallest is for tests: which sizes are safe the configuration says.
 SMALLEST_BITS, LARGEST_BITS = 512, 8192
@@ -113,25 +122,42 @@ class PrivateKey:
     p, q: the primes, in any order. ValueError where they are not as :func:`generate_key` makes them.
     """
 
-    __slots__ = ("_phe", "p", "public", "q")
+    __slots__ = ("_factors", "_inverse", "p", "public", "q")
 
     def __init__(self, p: int, q: int) -> None:
         if not (is_prime(p) and is_prime(q) and p % 4 == q % 4 == 3 and gcd(p - 1, q - 1) == 2):
             raise ValueError("p and q are not two primes that are 3 modulo 4, with nothing but 2 in common beneath them")
         self.p, self.q = long(min(p, q)), long(max(p, q))
         self.public = PublicKey(self.p * self.q)
-        n = int(self.public.n)
-        self._phe = phe.PaillierPrivateKey(phe.PaillierPublicKey(n), int(self.p), int(self.q))
+        self._factors = tuple((one, one * one, inverse(-other, one)) for one, other in ((self.p, self.q), (self.q, self.p)))
+        self._inverse = inverse(self.p, self.q)
 
     def decrypt(self, ciphertexts: Sequence[int]) -> list[int]:
         """What each of them encrypts, in 0 .. n - 1.
 
+        Modulo p it is (c^(p - 1) mod p^2 - 1) / p times the inverse of -q, and likewise modulo q (Paillier, section 7).
+
         ciphertexts: coprime to n; who takes them from the wire has checked that.
         """
-        return [long(self._phe.raw_decrypt(int(ciphertext))) for ciphertext in ciphertexts]
+        found = []
+        for ciphertext in ciphertexts:
+            low, high = (
+                (secret_power(ciphertext % square, prime - 1, square) - 1) // prime * factor % prime
+                for prime, square, factor in self._factors
+            )
+            found.append(low + self.p * ((high - low) * self._inverse % self.q))
+        return found
 
     def __repr__(self) -> str:
         return f"PrivateKey(of {self.public.fingerprint})"
+
+
+def digest_of(modulus: bytes) -> bytes:
+    """The fingerprint of a key, as 32 bytes; empty where nothing is encrypted.
+
+    modulus: as :meth:`PublicKey.to_bytes` writes it; empty: there is none.
+    """
+    return hashlib.sha256(modulus).digest() if modulus else b""
 
 
 def generate_key(bits: int = 2048, entropy: Callable[[int], bytes] = os.urandom) -> PrivateKey:

@@ -28,7 +28,7 @@ class Link:
     federation: its name.
     """
 
-    __slots__ = ("_cipher", "_federation")
+    __slots__ = ("_cipher", "_federation", "alignment_key")
 
     def __init__(self, secret: bytes, federation: str) -> None:
         if len(secret) < SHORTEST:
@@ -36,6 +36,7 @@ class Link:
         # Two keys of 256 bits: one makes the tag, the other encrypts.
         self._cipher = AESSIV(derive(secret, b"quasi-newton link tag") + derive(secret, b"quasi-newton link cipher"))
         self._federation = federation.encode()
+        self.alignment_key = derive(secret, b"quasi-newton link names")
 
     def seal(self, payload: bytes, topic: str, place: bytes) -> bytes:
         """The envelope of a payload.

@@ -16,7 +16,7 @@ from streamfl.changelog import ChangedParts
 from streamfl.moments import Moments
 from streamfl.notices import Notices
 from streamfl.parts import Limits, LongMessages
-from streamfl.quasi_newton.figures import measured
+from streamfl.quasi_newton.figures import Traffic, measured
 from streamfl.role import Decode, Measurement, Notice, PeerError, Received, Rejection, Send, StateChange, Work
 from streamfl.silence import Silence
 
@@ -37,14 +37,18 @@ class Desk:
         self.partition = partition
         self.counts = counts
         self.notices = notices
+        self.traffic = Traffic()
         self._sends: list[Send] = []
         self._asked: deque[tuple[Work, Then]] = deque()
 
-    def send(self, channel: str, values: Iterable[bytes]) -> None:
-        """The records of a message."""
+    def send(self, channel: str, values: Iterable[bytes]) -> int:
+        """The records of a message; returns their bytes."""
+        size = 0
         for value in values:
-            self.counts["bytes_sent"] += len(value)
+            size += len(value)
             self._sends.append(Send(channel, None, value, self.partition))
+        self.counts["bytes_sent"] += size
+        return size
 
     def ask(self, function: Callable[[bytes], bytes], content: bytes, then: Then) -> None:
         """Have something computed. then: what is done with the result; PeerError refuses the message that led to it."""
@@ -82,6 +86,8 @@ class Task(Protocol):
     def set_back(self, now: float) -> None: ...
 
     def restore(self, key: bytes, value: bytes) -> None: ...
+
+    def measure(self) -> Iterator[Measurement]: ...
 
 
 One = TypeVar("One", bound=Task)
@@ -214,6 +220,8 @@ class Member(Generic[One]):
     def measure(self) -> Iterator[Measurement]:
         yield from self._long.measure()
         yield from measured(self.counts, self.refused)
+        for task in self._tasks.values():
+            yield from task.measure()
 
     def _attempt(self, cause: Received | None, act: Callable[[], None], replies: list[Send | Rejection | Work]) -> None:
         try:

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 # Why a message is refused that another member wrote.
-ANOTHER = "another federation name, seed, list of parties, key, learning or bounds were used"
+ANOTHER = "another federation name, seed, list of parties, key, learning, alignment or bounds were used"
 COORDINATOR_NAME: Final = "(coordinator)"
 """No party can have it: parties' names have no brackets."""
 HEADER_BYTES = 4_096
@@ -72,9 +72,13 @@ class Message(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unk
 
 
 class Ready(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """A party has enough entities. entities: how many."""
+    """A party has enough entities.
+
+    entities: how many. key: SHA-256 of the modulus that it takes; empty where nothing is encrypted.
+    """
 
     entities: Count
+    key: Annotated[bytes, msgspec.Meta(max_length=32)]
 
 
 class Begin(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -97,7 +101,10 @@ class Answer(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
 
 
 class Aligned(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """Which of a host's points are common, in the order of the batches. places: 32-bit numbers in the order of its points."""
+    """Which of a host's points fill new batches, in the order of these. places: 32-bit numbers in the order of its points.
+
+    None: the batches of the training before are learnt from again.
+    """
 
     places: bytes
 

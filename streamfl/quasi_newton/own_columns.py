@@ -14,7 +14,7 @@ from streamfl.quasi_newton.curvature import IterateMeans, OwnPairs
 from streamfl.quasi_newton.descent import Learning
 from streamfl.quasi_newton.fixed_point import FixedPoint, Kinds
 
-__all__ = ["PRODUCTS", "OwnColumns", "column_sums", "loss_product"]
+__all__ = ["PRODUCTS", "OwnColumns", "column_sums", "inner", "loss_product", "rounded"]
 
 Floats = NDArray[np.float64]
 PRODUCTS = FixedPoint.bounded(2.0**32, 56)
@@ -38,9 +38,7 @@ class OwnColumns:
             raise ValueError(f"first weights of shape {np.shape(start)}: ({columns},) is needed")
         self._learning = learning
         self._kinds = kinds
-        self.integers: NDArray[Any] = kinds.inputs.encode(kinds.inputs.clip(inputs))
-        # Exact, and quicker than decoding one by one: these numbers are short.
-        self._rounded = np.asfortranarray(np.ldexp(self.integers.astype(np.float64), -kinds.inputs.fraction_bits))
+        self.integers, self._rounded = rounded(kinds.inputs, inputs)
         # An intercept that is pulled to 0 would move the mean prediction from the base rate.
         self._penalties = np.full(columns, learning.regularisation)
         if intercept:
@@ -52,7 +50,7 @@ class OwnColumns:
 
     def outputs(self, rows: NDArray[np.intp]) -> NDArray[Any]:
         """u of these rows as whole numbers; OutOfBounds beyond the public bound."""
-        return self._kinds.inner_products.encode(_inner(self._rounded[rows], self.weights))
+        return self._kinds.inner_products.encode(inner(self._rounded[rows], self.weights))
 
     def gradient(self, sums: NDArray[Any]) -> tuple[Floats, float]:
         """g with the regularisation, and the product w'g without it.
@@ -60,24 +58,24 @@ class OwnColumns:
         sums: X'D of a batch as whole numbers, (columns,).
         """
         bare = self._mean(self._kinds.gradients, sums)
-        return bare + self._penalties * self.weights, float(_inner(bare[np.newaxis], self.weights)[0])
+        return bare + self._penalties * self.weights, float(inner(bare[np.newaxis], self.weights)[0])
 
     def products(self, gradient: Floats) -> NDArray[Any]:
         """g with the basis, as whole numbers, (2 pairs + 1,)."""
-        return PRODUCTS.encode(_inner(self._pairs.basis(gradient), gradient))
+        return PRODUCTS.encode(inner(self._pairs.basis(gradient), gradient))
 
     def step(self, gradient: Floats, coefficients: Floats) -> Floats | None:
         """Move the weights; returns s at each L-th iteration but the first.
 
         coefficients: of the basis, from the coordinator.
         """
-        self.weights = self.weights - _inner(self._pairs.basis(gradient).T, coefficients)
+        self.weights = self.weights - inner(self._pairs.basis(gradient).T, coefficients)
         self._epoch_sum, self._epoch_count = self._epoch_sum + self.weights, self._epoch_count + 1
         return self._means.add(self.weights)
 
     def changes(self, rows: NDArray[np.intp], step: Floats) -> NDArray[Any]:
         """s'x of these rows as whole numbers."""
-        return self._kinds.changes.encode(_inner(self._rounded[rows], step))
+        return self._kinds.changes.encode(inner(self._rounded[rows], step))
 
     def curvature(self, sums: NDArray[Any], step: Floats) -> Floats:
         """v with the regularisation.
@@ -91,7 +89,7 @@ class OwnColumns:
         basis = self._pairs.basis(step)[:-1]
         half = len(basis) // 2
         longer = np.array([*basis[:half], step, *basis[half:], curvature])
-        return PRODUCTS.encode(np.array([_inner(longer, step), _inner(longer, curvature)]))
+        return PRODUCTS.encode(np.array([inner(longer, step), inner(longer, curvature)]))
 
     @property
     def pair_count(self) -> int:
@@ -154,7 +152,14 @@ def column_sums(inputs: NDArray[Any], numbers: NDArray[Any], kind: FixedPoint) -
     return np.asarray(inputs.T @ numbers)
 
 
-def _inner(rows: Floats, weights: Floats) -> Floats:
+def rounded(kind: FixedPoint, inputs: Floats) -> tuple[NDArray[Any], Floats]:
+    """Inputs cut to the public bound and rounded: as whole numbers, and as the values that these stand for."""
+    integers: NDArray[Any] = kind.encode(kind.clip(inputs))
+    # Exact, and quicker than decoding one by one: these numbers are short.
+    return integers, np.asfortranarray(np.ldexp(integers.astype(np.float64), -kind.fraction_bits))
+
+
+def inner(rows: Floats, weights: Floats) -> Floats:
     """rows @ weights, added column by column: a library's product is rounded in an order of its own on each processor."""
     total = np.zeros(len(rows))
     for column, weight in enumerate(weights):

@@ -40,7 +40,8 @@ class Progress(msgspec.Struct, array_like=True):
     run, round, alignment: as in messages. modulus: of the run's key. batches: how many.
     digest: by which the mask of the round's upload is found again.
     gradient: g of the round's iteration. step, curvature: s and v, in a round for curvature.
-    failure: what the operator is told.
+    failure: what the operator is told. again: whether the party has said that it is ready for another run after this one.
+    told: SHA-256 of the keys that it has said that it is ready for since this run began, the latest last.
     """
 
     run: Count = 0
@@ -54,13 +55,27 @@ class Progress(msgspec.Struct, array_like=True):
     step: bytes = b""
     curvature: bytes = b""
     failure: str = ""
+    again: bool = False
+    told: list[bytes] = msgspec.field(default_factory=list)
+
+    @property
+    def has_said(self) -> bool:
+        """Whether the coordinator knows that the party is ready for the next run."""
+        return self.phase == READY or self.again
+
+    def become(self, other: Progress) -> None:
+        """Be there: whoever looks at this sees it."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(other, name))
 
 
 @dataclass(frozen=True)
 class PartySettings:
     """own: the party's name. links: by the other's name. link_topics: by the other's name, what is sent there and what comes.
 
-    entities, settle: when the party is ready. most: entities of any party.
+    entities, settle: when the party is ready for the first training. every: seconds after which the guest is for another; None:
+    never. more: new entities that it takes. hashed: whether names are compared by keyed hashes. held_out: share of the guest's
+    entities that no batch has. most: entities of any party.
     """
 
     federation: str
@@ -84,9 +99,18 @@ class PartySettings:
     min_support: int
     entities: int
     settle: float
+    every: float | None
+    more: int
+    hashed: bool
+    held_out: float
     most: int
     expiry: float
     codec: Codec[Message]
+
+    @property
+    def key(self) -> bytes:
+        """SHA-256 of the only modulus that the party takes; empty where nothing is encrypted."""
+        return bytes.fromhex(self.key_fingerprint) if self.encrypted else b""
 
     @property
     def is_guest(self) -> bool:

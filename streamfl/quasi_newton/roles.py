@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from streamfl.made_with import MadeWith, by_key
 from streamfl.parts import Limits, decoded_in_parts
-from streamfl.quasi_newton import messages
+from streamfl.quasi_newton import bignum, messages
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, MOST_COLUMNS, QuasiNewtonSettings, link_files
 from streamfl.quasi_newton.coordinator import CoordinatorSettings, CoordinatorTask
 from streamfl.quasi_newton.guest import GuestTask
@@ -51,7 +52,8 @@ def _fingerprint(settings: QuasiNewtonSettings) -> int:
         learning.output_bound,
         encryption.precision,
         encryption.key_bits,
-        encryption.key_fingerprint,
+        settings.alignment.method,
+        settings.alignment.limit,
     )
 
 
@@ -81,6 +83,8 @@ def _secret(settings: QuasiNewtonSettings, path: str | None, key: str, *names: s
 def _party_settings(settings: QuasiNewtonSettings) -> PartySettings:
     federation, learning, encryption = settings.federation, settings.learning, settings.encryption
     alignment, own = settings.alignment, settings.required_party()
+    if encryption.precision == "paillier":
+        bignum.require()
     columns = SampleReader(settings.required_samples("a party").samples).dimension
     if columns >= MOST_COLUMNS:
         raise ConfigurationError(f"samples.features: {columns:,} columns, fewer than {MOST_COLUMNS:,} are expected")
@@ -116,6 +120,10 @@ def _party_settings(settings: QuasiNewtonSettings) -> PartySettings:
         min_support=learning.min_support,
         entities=alignment.entities,
         settle=alignment.settle_seconds,
+        every=settings.retraining.every_seconds,
+        more=settings.retraining.entities or learning.batch,
+        hashed=alignment.method == "keyed-hash",
+        held_out=alignment.held_out,
         most=alignment.limit,
         expiry=alignment.expiry_seconds,
         codec=codec(settings.message_bytes),
@@ -154,6 +162,7 @@ def _private_key(settings: QuasiNewtonSettings) -> PrivateKey | None:
         return None
     if encryption.key_file is None:
         raise ConfigurationError("encryption.key_file is missing: the coordinator decrypts")
+    bignum.require()
     with_file = read_key_file(Path(encryption.key_file))
     for key in with_file:
         if (key.public.fingerprint, key.public.bits) == (encryption.key_fingerprint, encryption.key_bits):
@@ -247,23 +256,41 @@ def _topics(settings: QuasiNewtonSettings) -> list[TopicSpec]:
     ]
 
 
+def _reasoned_topics(settings: QuasiNewtonSettings) -> list[TopicSpec]:
+    """The same, and for whoever has made one with more partitions, why."""
+    return [replace(one, reason=_ONE_TABLE) if one.partitions == 1 else one for one in _topics(settings)]
+
+
+_ONE_TABLE = "for all entities are rows of one training table"
 _MAY_CHANGE = {
     "federation.members",
     "encryption.study",
     "encryption.key_file",
+    # A training that is under way under the old key ends, and is begun again.
+    "encryption.key_fingerprint",
     # What is hidden already stays hidden by what it was hidden with; a mask that cannot be found again is a number out of bounds.
     "encryption.link_secret_file",
     "alignment.entities",
     "alignment.settle_seconds",
     "alignment.expiry_seconds",
     "alignment.patience_seconds",
+    # Who was in a batch stays learnt, and nobody comes into one who is held out.
+    "alignment.held_out",
+    # The coordinator's, or only told; what was remembered goes on from where it is.
+    "learning.learning_rate",
+    "learning.largest_step",
+    "learning.freeze_below",
+    "learning.tolerance",
+    "learning.epochs",
+    "retraining.every_seconds",
+    "retraining.entities",
     "samples.format",
     "labels.format",
 }
 
 
 def _made_with(settings: QuasiNewtonSettings) -> MadeWith:
-    sections = ("federation", "party", "samples", "labels", "learning", "encryption", "alignment", "preprocessing")
+    sections = ["federation", "party", "samples", "labels", "learning", "encryption", "alignment", "preprocessing", "retraining"]
     return MadeWith.of(by_key(settings, sections), _MAY_CHANGE)
 
 
@@ -279,7 +306,7 @@ ROLES: dict[str, RoleKind[Any]] = {
         settings=QuasiNewtonSettings,
         build=build,
         channels=_channels,
-        topics=_topics,
+        topics=_reasoned_topics,
         made_with=_made_with,
     )
     for name, build in _BUILD.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -34,11 +34,18 @@ class EntityTable:
 
     columns: of an entity. labelled: whether an entity needs a label.
     expiry: seconds after which an entity is forgotten. limit: so many at most; the oldest gives way.
-    counts: of the member, for the operator.
+    counts: of the member, for the operator. is_taken: whether no training may take an entity, by name.
     """
 
     def __init__(
-        self, parts: ChangedParts, columns: int, labelled: bool, expiry: float, limit: int, counts: Counter[str]
+        self,
+        parts: ChangedParts,
+        columns: int,
+        labelled: bool,
+        expiry: float,
+        limit: int,
+        counts: Counter[str],
+        is_taken: Callable[[str], bool] = lambda name: False,
     ) -> None:
         self._parts = parts
         self._columns = columns
@@ -46,8 +53,9 @@ class EntityTable:
         self._expiry = expiry
         self._limit = limit
         self._counts = counts
+        self._is_taken = is_taken
         self._entities: dict[str, _Entity] = {}
-        self._complete = 0
+        self._complete: int | None = 0
         self._in_order = True
 
     def __len__(self) -> int:
@@ -55,7 +63,9 @@ class EntityTable:
 
     @property
     def complete(self) -> int:
-        """Entities with all that they need."""
+        """Entities with all that a training needs of them, and which it may take."""
+        if self._complete is None:
+            self._complete = sum(self._counts_as_complete(name, entity) for name, entity in self._entities.items())
         return self._complete
 
     @property
@@ -70,20 +80,31 @@ class EntityTable:
         self._sort()
         return next(iter(self._entities.values())).since + self._expiry if self._entities else None
 
-    def put(self, entity: str, now: float, columns: bytes = b"", label: int = 0) -> None:
-        """Columns of an entity came, or its label."""
+    def put(self, entity: str, now: float, columns: bytes = b"", label: int = 0) -> bool:
+        """Columns of an entity came, or its label. Returns whether there is one more that a training may take."""
         found = self._entities.get(entity)
         known = found if found is not None else _Entity(now, b"", 0)
         changed = _Entity(now, columns or known.columns, label or known.label)
         if found is not None and (found.columns, found.label) == (changed.columns, changed.label):
-            return
+            return False
         self._sort()
-        self._complete += self._is_complete(changed) - self._is_complete(known)
+        more = not self._is_complete(known) and self._counts_as_complete(entity, changed)
+        if self._complete is not None:
+            self._complete += more
         self._entities.pop(entity, None)
         self._entities[entity] = changed
         self._parts.remember(KEY + entity.encode(), changed)
         if len(self._entities) > self._limit:
             self._forget(next(iter(self._entities)), "displaced_entities")
+        return more
+
+    def recount(self) -> None:
+        """Which entities are taken has changed."""
+        self._complete = None
+
+    def candidates(self) -> list[str]:
+        """Names of the entities that a training may take, sorted."""
+        return sorted(name for name, entity in self._entities.items() if self._counts_as_complete(name, entity))
 
     def names(self) -> list[str]:
         """Of entities that are complete, sorted."""
@@ -117,15 +138,16 @@ class EntityTable:
             check_within(numbers, -LARGEST_NUMBER, LARGEST_NUMBER, "columns")
         if entity.label not in (-1, 0, 1):
             raise PeerError("malformed", f"label {entity.label} in state")
-        if name in self._entities:
-            self._complete -= self._is_complete(self._entities[name])
         self._entities[name] = entity
-        self._complete += self._is_complete(entity)
-        self._in_order = False
+        # What is taken may be restored behind this.
+        self._complete, self._in_order = None, False
         return True
 
     def _is_complete(self, entity: _Entity) -> bool:
         return bool(entity.columns) and (entity.label != 0 or not self._labelled)
+
+    def _counts_as_complete(self, name: str, entity: _Entity) -> bool:
+        return self._is_complete(entity) and not self._is_taken(name)
 
     def _sort(self) -> None:
         if not self._in_order:
@@ -133,6 +155,8 @@ class EntityTable:
             self._in_order = True
 
     def _forget(self, entity: str, reason: str) -> None:
-        self._complete -= self._is_complete(self._entities.pop(entity))
+        counted = self._counts_as_complete(entity, self._entities.pop(entity))
+        if self._complete is not None:
+            self._complete -= counted
         self._parts.forget(KEY + entity.encode())
         self._counts[reason] += 1

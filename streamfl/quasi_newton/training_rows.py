@@ -1,7 +1,8 @@
-"""A party's rows of a run: what it had when the run began, then the common entities in the order of the batches."""
+"""A party's rows of a training: what new entities it had when the training began, and the batches that it learns from."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -11,67 +12,117 @@ from numpy.typing import NDArray
 from streamfl.changelog import ChangedParts
 from streamfl.quasi_newton.batches import check_support
 from streamfl.quasi_newton.chunks import Chunks
-from streamfl.quasi_newton.config import MOST_COLUMNS
+from streamfl.quasi_newton.fixed_point import FixedPoint
+from streamfl.quasi_newton.learnt_batches import NAME_BYTES, LearntBatches
+from streamfl.quasi_newton.own_columns import rounded
+from streamfl.quasi_newton.preparation import MOST_PREPARATION_BYTES, Preparation
 from streamfl.quasi_newton.preprocessing import Method, fit_preprocessing
 from streamfl.role import PeerError
-from streamfl.wire import LONGEST_NAME
 
 __all__ = ["TrainingRows"]
 
 Floats = NDArray[np.float64]
-NAME_BYTES = 4 * LONGEST_NAME + 5
 
 
 class TrainingRows:
-    """Frozen when a run begins, so that what comes later changes nothing of it.
+    """Candidates are frozen when a training begins, so that what comes later changes nothing of it. Some of them fill batches.
 
-    limit: entities at most.
+    limit: entities at most. batch: rows of a batch. columns: as they come. kind: of the numbers that columns are rounded to.
+    least: support that a column needs in a batch. secret: of the party. counts: of the member, for the operator.
     """
 
-    def __init__(self, parts: ChangedParts, limit: int) -> None:
+    def __init__(
+        self,
+        parts: ChangedParts,
+        limit: int,
+        batch: int,
+        columns: int,
+        kind: FixedPoint,
+        least: int,
+        secret: bytes,
+        counts: Counter[str],
+    ) -> None:
+        self._batch = batch
+        self._columns = columns
+        self._kind = kind
+        self._least = least
         self._names = Chunks(parts, "names", 5 + limit * NAME_BYTES)
-        self._inputs = Chunks(parts, "inputs", limit * MOST_COLUMNS * 8)
+        self._inputs = Chunks(parts, "inputs", limit * columns * 8)
         self._signs = Chunks(parts, "signs", limit)
+        self._preparation = Chunks(parts, "preparation", MOST_PREPARATION_BYTES)
+        self.batches = LearntBatches(parts, batch, columns, limit // batch, secret, counts)
 
     @property
-    def names(self) -> list[str]:
-        """Of the entities, in the order of the rows."""
+    def candidates(self) -> list[str]:
+        """Names of the new entities."""
         return list(msgspec.msgpack.decode(self._names.content, type=list[str])) if self._names else []
 
-    def inputs(self, rows: int) -> Floats:
-        """(rows, columns)."""
-        numbers = np.frombuffer(self._inputs.content, "<f8").astype(np.float64)
-        if rows == 0 or len(numbers) % rows:
-            raise PeerError("malformed", f"{len(numbers)} numbers in state are not {rows} rows")
-        return numbers.reshape(rows, -1)
-
-    @property
-    def signs(self) -> Floats:
-        """Labels -1 and 1, (rows,); none at a host."""
-        return np.frombuffer(self._signs.content, np.int8).astype(np.float64)
-
     def freeze(self, names: Sequence[str], inputs: Floats, signs: NDArray[np.int8]) -> None:
-        """These are the party's rows. signs: zeros at a host."""
+        """These are the party's candidates. signs: zeros at a host."""
         self._names.write(msgspec.msgpack.encode(list(names)))
         self._inputs.write(inputs.astype("<f8").tobytes())
         self._signs.write(signs.astype(np.int8).tobytes() if signs.any() else b"")
 
-    def select(self, names: Sequence[str], method: Method, batch: int, least: int) -> int:
-        """Keep the rows of these names, in this order, preprocessed; returns how many columns were left out.
-
-        batch: rows of each batch. least: a column that has less support than this in a batch is left out.
-        """
-        known = self.names
+    def choose(self, names: Sequence[str]) -> None:
+        """These candidates fill new batches, in this order, for life. The others are candidates of the next training again."""
+        known = self.candidates
         place = {name: number for number, name in enumerate(known)}
         rows = [place[name] for name in names]
-        raw = self.inputs(len(known))[rows]
-        inputs = fit_preprocessing(method, raw).apply(raw)
-        refused = {column for at in range(0, len(rows), batch) for column in check_support(inputs[at : at + batch], least)}
-        kept = [column for column in range(inputs.shape[1]) if column not in refused]
-        signs = self.signs
-        self.freeze(names, inputs[:, kept], signs[rows].astype(np.int8) if len(signs) else np.zeros(0, np.int8))
-        return len(refused)
+        raw = np.frombuffer(self._inputs.content, "<f8").reshape(len(known), self._columns)[rows]
+        signs = np.frombuffer(self._signs.content, np.int8)
+        self.batches.add(names, raw, signs[rows] if len(signs) else signs)
+        for chunks in (self._names, self._inputs, self._signs):
+            chunks.clear()
+
+    @property
+    def preparation(self) -> Preparation | None:
+        """What makes columns ready: fixed by the first training that got as far as its rounds."""
+        return Preparation.decode(self._preparation.content) if self._preparation else None
+
+    def prepare(self, method: Method) -> Preparation:
+        """What would be fixed now. A column that has too little support in a batch is left out."""
+        found = self.preparation
+        if found is not None:
+            return found
+        raw = self.batches.raw
+        preprocessing = fit_preprocessing(method, raw)
+        inputs = preprocessing.apply(raw)
+        refused = {column for _, columns in self._refused(inputs) for column in columns}
+        return Preparation(preprocessing, [column for column in range(inputs.shape[1]) if column not in refused])
+
+    def fix(self, preparation: Preparation) -> None:
+        """For life: columns that changed their meaning would be other columns to the weights."""
+        if not self._preparation:
+            self._preparation.write(preparation.encode())
+
+    def inputs(self, preparation: Preparation | None = None) -> Floats:
+        """Columns to learn from, (rows, columns), in the order of the batches.
+
+        In a batch that came later a column may have too little support: it has its most common value there.
+        """
+        found = preparation or self.preparation
+        if found is None:
+            raise PeerError("malformed", "no preprocessing in state")
+        inputs = found.apply(self.batches.raw)
+        for begin, columns in self._refused(inputs):
+            rows = slice(begin, begin + self._batch)
+            for column in columns:
+                values, counts = np.unique(rounded(self._kind, inputs[rows, [column]])[1], return_counts=True)
+                inputs[rows, column] = values[np.argmax(counts)]
+        return inputs
+
+    @property
+    def signs(self) -> Floats:
+        """Labels -1 and 1, (rows,); none at a host."""
+        return self.batches.signs
 
     def restore(self, key: bytes, value: bytes) -> bool:
         """Take a piece back; False if the key is another's."""
-        return any(chunks.restore(key, value) for chunks in (self._names, self._inputs, self._signs))
+        owners = (self._names, self._inputs, self._signs, self._preparation, self.batches)
+        return any(owner.restore(key, value) for owner in owners)
+
+    def _refused(self, inputs: Floats) -> list[tuple[int, list[int]]]:
+        """By first row of each batch, columns with too little support."""
+        # Gradients are made of rounded numbers: values that differ before may be one and the same there.
+        numbers = rounded(self._kind, inputs)[1]
+        return [(at, check_support(numbers[at : at + self._batch], self._least)) for at in range(0, len(inputs), self._batch)]

@@ -1,23 +1,26 @@
 """What takes long, as functions of bytes: a worker computes it beside its loop, in any process (:class:`~streamfl.role.Work`).
 
 A request holds secrets. It is never remembered and leaves the machine by no way.
+
+What computes under a key takes ``made``: how a scheme is made. Who measures its parts gives another one.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.quasi_newton.alignment import POINT_BYTES, Alignment
+from streamfl.quasi_newton.alignment import POINT_BYTES, Alignment, KeyedHashes
 from streamfl.quasi_newton.bignum import from_bytes, to_bytes
 from streamfl.quasi_newton.fixed_point import FixedPoint
 from streamfl.quasi_newton.keys import PrivateKey
 from streamfl.quasi_newton.randomness import Place
-from streamfl.quasi_newton.scheme import scheme_of, to_numbers
+from streamfl.quasi_newton.scheme import Scheme, scheme_of, to_numbers
 from streamfl.role import PeerError
 
 __all__ = [
@@ -25,6 +28,7 @@ __all__ = [
     "Aligning",
     "Encrypting",
     "Kind",
+    "Maker",
     "Multiplying",
     "Opening",
     "Own",
@@ -117,7 +121,7 @@ class Opening(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Aligning(msgspec.Struct, array_like=True, frozen=True):
-    """One side of an alignment. theirs, twice: the other's messages, as far as they have come."""
+    """One side of an alignment. theirs, twice: the other's messages, as far as they have come. key: of hashes; none: points."""
 
     secret: bytes
     session: bytes
@@ -125,32 +129,36 @@ class Aligning(msgspec.Struct, array_like=True, frozen=True):
     most: int
     theirs: bytes = b""
     twice: bytes = b""
+    key: bytes = b""
 
     @property
-    def alignment(self) -> Alignment:
+    def alignment(self) -> Alignment | KeyedHashes:
+        if self.key:
+            return KeyedHashes(self.key, self.session, self.names, self.most)
         return Alignment(self.secret, self.session, self.names, self.most)
 
 
 request = msgspec.msgpack.Encoder().encode
+Maker = Callable[[bytes, bytes], Scheme]
 
 
 def _read(content: bytes, of: type[Any]) -> Any:
     return msgspec.msgpack.decode(content, type=of)
 
 
-def encrypted(content: bytes) -> bytes:
+def encrypted(content: bytes, made: Maker = scheme_of) -> bytes:
     """Of :class:`Encrypting`, the vector."""
     asked: Encrypting = _read(content, Encrypting)
-    scheme, numbers = scheme_of(asked.own.modulus, asked.own.secret), to_numbers(asked.numbers)
+    scheme, numbers = made(asked.own.modulus, asked.own.secret), to_numbers(asked.numbers)
     if asked.kind is None:
         return scheme.encrypt(numbers, asked.place)
     return scheme.encrypt_packed(numbers, asked.kind.fixed_point, asked.place)
 
 
-def multiplied(content: bytes) -> bytes:
+def multiplied(content: bytes, made: Maker = scheme_of) -> bytes:
     """Of :class:`Multiplying`, a :class:`Product`."""
     asked: Multiplying = _read(content, Multiplying)
-    scheme = scheme_of(asked.own.modulus, asked.own.secret)
+    scheme = made(asked.own.modulus, asked.own.secret)
     total, hidden = asked.vectors[0], b""
     if asked.numbers:
         total = scheme.add(asked.vectors, to_numbers(asked.numbers))
@@ -168,10 +176,10 @@ def read_product(result: bytes) -> Product:
     return product
 
 
-def added(content: bytes) -> bytes:
+def added(content: bytes, made: Maker = scheme_of) -> bytes:
     """Of :class:`Adding`, the vector."""
     asked: Adding = _read(content, Adding)
-    scheme = scheme_of(asked.own.modulus, asked.own.secret)
+    scheme = made(asked.own.modulus, asked.own.secret)
     total = scheme.add_packed(asked.vectors, to_numbers(asked.numbers), asked.kind.fixed_point)
     return scheme.hide(total, asked.place)
 

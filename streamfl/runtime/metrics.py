@@ -53,12 +53,15 @@ class Metrics:
             self.counted.append(Described(f"{PREFIX}{name}_total", "counter", labels, text))
             return Counter(PREFIX + name, text, labels, registry=registry)
 
-        def histogram(name: str, text: str) -> Histogram:
-            self.counted.append(Described(PREFIX + name, "histogram", (), text))
-            return Histogram(PREFIX + name, text, registry=registry, buckets=SECONDS)
+        def histogram(name: str, text: str, labels: tuple[str, ...] = ()) -> Histogram:
+            self.counted.append(Described(PREFIX + name, "histogram", labels, text))
+            return Histogram(PREFIX + name, text, labels, registry=registry, buckets=SECONDS)
 
         self.batch_seconds = histogram("batch_seconds", "Seconds a role takes for a batch.")
         self.step_seconds = histogram("step_seconds", "Seconds from the end of a poll to the end of its commit.")
+        self.work_seconds = histogram(
+            "work_seconds", "Seconds that a piece of a role's long work takes, by what is computed.", ("work",)
+        )
         self.records = counter("records", "Input records taken.")
         self.repeated = counter("repeated_records", "Input records skipped because their effect is already remembered.")
         self.dead_letters = counter("dead_letters", "Input records refused, by reason.", ("reason",))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,6 +40,9 @@ class Pool(Protocol):
     def results(self) -> Sequence[bytes]:
         """What came of each piece, in the order of the work."""
 
+    def seconds(self) -> Sequence[float]:
+        """How long each piece took whoever waits for it, from when it was begun, in the same order."""
+
     def give_up(self) -> None:
         """Nobody wants the results any more."""
 
@@ -53,17 +57,24 @@ class Inline:
         self.done = 0
         self._work: Sequence[Work] = ()
         self._results: list[bytes] = []
+        self._taken: list[float] = []
 
     def start(self, work: Sequence[Work]) -> None:
-        self.done, self._work, self._results = 0, work, []
+        self.done, self._work, self._results, self._taken = 0, work, [], []
 
     def wait(self, seconds: float) -> bool:
-        self._results = [_checked(work.function(work.content)) for work in self._work]
+        for work in self._work:
+            begun = time.monotonic()
+            self._results.append(_checked(work.function(work.content)))
+            self._taken.append(time.monotonic() - begun)
         self.done = len(self._results)
         return True
 
     def results(self) -> Sequence[bytes]:
         return self._results
+
+    def seconds(self) -> Sequence[float]:
+        return self._taken
 
     def give_up(self) -> None:
         self._work, self._results = (), []
@@ -74,11 +85,12 @@ class Inline:
 
 @dataclass
 class _Hand:
-    """A process, and the number of the piece that it has; None: it is free."""
+    """A process, and the number of the piece that it has; None: it is free. begun: when it was given that."""
 
     process: BaseProcess
     connection: Connection
     number: int | None = None
+    begun: float = 0.0
 
 
 class Processes:
@@ -96,9 +108,10 @@ class Processes:
         self._work: Sequence[Work] = ()
         self._waiting: deque[int] = deque()
         self._results: list[bytes] = []
+        self._seconds: list[float] = []
 
     def start(self, work: Sequence[Work]) -> None:
-        self.done, self._work, self._results = 0, work, [b""] * len(work)
+        self.done, self._work, self._results, self._seconds = 0, work, [b""] * len(work), [0.0] * len(work)
         self._waiting = deque(range(len(work)))
         # One that was free may have been killed meanwhile.
         for hand in [hand for hand in self._hands if not hand.process.is_alive()]:
@@ -124,7 +137,7 @@ class Processes:
                 raise WorkEnded(f"{self._name(hand.number)} ended its process with {hand.process.exitcode}") from None
             if not succeeded:
                 raise WorkFailed(f"{self._name(hand.number)} raised {content}")
-            self._results[hand.number] = content
+            self._results[hand.number], self._seconds[hand.number] = content, time.monotonic() - hand.begun
             self.done += 1
             hand.number = None
             self._deal(hand)
@@ -132,6 +145,9 @@ class Processes:
 
     def results(self) -> Sequence[bytes]:
         return self._results
+
+    def seconds(self) -> Sequence[float]:
+        return self._seconds
 
     def give_up(self) -> None:
         self._waiting.clear()
@@ -146,7 +162,7 @@ class Processes:
 
     def _deal(self, hand: _Hand) -> None:
         if self._waiting:
-            hand.number = self._waiting.popleft()
+            hand.number, hand.begun = self._waiting.popleft(), time.monotonic()
             work = self._work[hand.number]
             try:
                 hand.connection.send((work.function, work.content))

@@ -305,6 +305,8 @@ class Worker:
                 if self._pool.done > done:
                     done = self._pool.done
                     self.health.begin()
+            for one, seconds in zip(work, self._pool.seconds(), strict=True):
+                self.metrics.work_seconds.labels(getattr(one.function, "__name__", "")).observe(seconds)
             results = self._pool.results()
             return [one.received(number, result) for number, (one, result) in enumerate(zip(work, results, strict=True))]
         except BaseException as error:

@@ -66,9 +66,10 @@ def law_clock_jumps(subject: Subject, traffic: Traffic) -> None:
 
 
 def law_clock_is_right_again(subject: Subject, traffic: Traffic, begin: int, end: int) -> None:
-    """8. As much comes of some messages in the end if the clock was ahead meanwhile and no tick came as by a clock that was right.
+    """8. No less comes of some messages in the end if the clock was ahead meanwhile, and no tick came, than by a right clock.
 
-    Counted by channel, key and partition, but for ``subject.paced``.
+    Counted by channel, key and partition, but for ``subject.paced``. More may come: what had fallen due by the right clock is as
+    young again as the tick that sets the clock back.
     """
     counts = []
     for ahead in (0.0, AHEAD):
@@ -82,7 +83,7 @@ def law_clock_is_right_again(subject: Subject, traffic: Traffic, begin: int, end
         refused = (("refused", reply.error.reason, None) for reply in run.replies if isinstance(reply, Rejection))
         counts.append(Counter(place for place in chain(sent, refused) if place[0] not in subject.paced))
     right, ahead_of_it = counts
-    assert right == ahead_of_it, f"by a clock that is right came {right - ahead_of_it} more and {ahead_of_it - right} less"
+    assert not right - ahead_of_it, f"by a clock that is right came {right - ahead_of_it} more"
 
 
 def _settle(run: Run, now: float) -> None:

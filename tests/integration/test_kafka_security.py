@@ -108,7 +108,7 @@ features = 2
 
 [bus]
 url = "{url}"
-connect_timeout_seconds = 5
+connect_timeout_seconds = 12
 
 [bus.options]
 security_protocol = "SASL_PLAINTEXT"

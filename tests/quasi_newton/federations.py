@@ -15,7 +15,7 @@ from streamfl.quasi_newton.key_file import make_key_file
 LEARNING = {
     "batch": 100, "min_batch": 64, "min_support": 5, "memory": 3, "curvature_every": 2, "epochs": 4, "regularisation": 0.01,
 }  # fmt: skip
-ALIGNMENT = {"entities": 100, "settle_seconds": 5.0, "limit": 1000}
+ALIGNMENT = {"entities": 100, "settle_seconds": 5.0, "limit": 1000, "held_out": 0.0}
 
 
 @dataclass(frozen=True)

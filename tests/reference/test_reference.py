@@ -56,7 +56,7 @@ def test_every_metric_says_what_it_means(system: System) -> None:
             assert set(one.labels) <= {"reason", "model"}, name
     for name, one in worker_metrics().items():
         assert one.help, name
-        assert set(one.labels) <= {"reason", "topic", "partition"}, name
+        assert set(one.labels) <= {"reason", "topic", "partition", "work"}, name
 
 
 def test_a_page_is_written_where_it_is_asked_for(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from blocks import BLOCK_TOPICS, PART
-from making import MAKER_CHANNELS, BlockMaker, end_the_process, fail, make_block, make_piece, make_slowly, no_bytes, order
+from making import MAKER_CHANNELS, PIECES, BlockMaker, end_the_process, fail, make_block, make_piece, make_slowly, no_bytes, order
+from prometheus_client.parser import text_string_to_metric_families
 
 from streamfl.parts import decoded_in_parts, split
 from streamfl.role import Received, Record, Rejection, Send, TopicSpec, Work
@@ -90,6 +91,9 @@ class SteppedPool:
     def results(self) -> Sequence[bytes]:
         return [one.function(one.content) for one in self._work]
 
+    def seconds(self) -> Sequence[float]:
+        return [0.5] * len(self._work)
+
     def give_up(self) -> None:
         self.given_up += 1
 
@@ -115,6 +119,23 @@ def test_a_pool_gives_the_results_of_each_piece_in_its_place(pool: Processes) ->
     while not pool.wait(1.0):
         assert pool.done < 20
     assert list(pool.results()) == [make_piece(b"%d" % number) for number in range(20)]
+
+
+@pytest.mark.parametrize("kind", ["inline", "stepped", "processes"])
+def test_seconds_of_work_are_counted_by_what_is_computed(bus: MemoryBus, pool: Processes, kind: str) -> None:
+    """Protects whoever asks where the time goes: each piece is counted once, under its function's name."""
+    chosen: Pool = {"inline": Inline(), "stepped": SteppedPool(), "processes": pool}[kind]
+    want(bus, 1, 2, 3)
+    one = worker(bus, pool=chosen)
+    drain(one)
+    families = {family.name: family for family in text_string_to_metric_families(one.metrics.render().decode())}
+    found = {sample.name: sample.value for sample in families["streamfl_work_seconds"].samples if "le" not in sample.labels}
+    (name,) = {sample.labels["work"] for sample in families["streamfl_work_seconds"].samples}
+    assert name == make_piece.__name__
+    assert found["streamfl_work_seconds_count"] == 3 * PIECES
+    assert found["streamfl_work_seconds_sum"] > 0
+    if kind == "stepped":
+        assert found["streamfl_work_seconds_sum"] == 0.5 * 3 * PIECES
 
 
 def test_nothing_waits_for_work(bus: MemoryBus, pool: Processes, tmp_path: Path) -> None:

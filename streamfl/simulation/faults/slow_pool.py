@@ -21,12 +21,14 @@ class SlowPool:
         self._bus = bus
         self._work: Sequence[Work] = ()
         self._ends: list[float] = []
+        self._taken: list[float] = []
 
     def start(self, work: Sequence[Work]) -> None:
         chances, now = self._bus.chances, self._bus.scheduler.now
         self.done, self._work, self._ends = 0, work, []
-        for _ in work:
-            now += float(chances.draws.exponential(TROUBLED_SECONDS)) if chances.faulty else CALM_SECONDS
+        self._taken = [float(chances.draws.exponential(TROUBLED_SECONDS)) if chances.faulty else CALM_SECONDS for _ in work]
+        for taken in self._taken:
+            now += taken
             self._ends.append(now)
         self._bus.history.note(self._bus.scheduler.now, self._bus.who, f"begins {len(work)} pieces of work, until {now:.3f}")
 
@@ -40,6 +42,9 @@ class SlowPool:
 
     def results(self) -> Sequence[bytes]:
         return [work.function(work.content) for work in self._work]
+
+    def seconds(self) -> Sequence[float]:
+        return self._taken
 
     def give_up(self) -> None:
         if self._work and self.done < len(self._work):

@@ -68,17 +68,22 @@ class ClosedLoop:
             if topic in member.inputs:
                 member.unread.extend([(topic, record)] * self.copies)
 
-    def write_table(self, rows: int, columns: int, hosts: int, missing: int = 0) -> None:
-        """Entities with columns at every party and labels at the guest. missing: at each party another so many are not there."""
-        inputs, labels = problem(rows, columns * (hosts + 1), seed=3)
+    def write_table(
+        self, rows: int, columns: int, hosts: int, missing: int = 0, first: int = 0, whole: int | None = None
+    ) -> None:
+        """Entities with columns at every party and labels at the guest. missing: at each party another so many are not there.
+
+        first, whole: the first of these rows, and of how many in all they are: so a table comes in pieces.
+        """
+        inputs, labels = problem(whole or rows, columns * (hosts + 1), seed=3)
         for number, party in enumerate(["g", *(f"h{one + 1}" for one in range(hosts))]):
-            for row in range(rows):
+            for row in range(first, rows):
                 if missing and row // missing == number:
                     continue
                 own = inputs[row, number * columns : (number + 1) * columns]
                 content = {f"x{column}": float(value) for column, value in enumerate(own)}
                 self.write(f"{party}-samples", f"customer {row}", msgspec.json.encode(content))
-        for row in range(rows):
+        for row in range(first, rows):
             self.write("labels", f"customer {row}", msgspec.json.encode({"y": int(labels[row] > 0)}))
 
     def step(self, name: str, most: int = 1000, lost: bool = False) -> bool:
@@ -146,17 +151,16 @@ class ClosedLoop:
     def rejections(self) -> list[str]:
         return [str(one.error) for member in self.members.values() for one in member.rejections]
 
-    def direct(self) -> Trace:
-        """The same training without roles, of the rows that the parties have come to."""
+    def direct(self, starts: dict[str, Any] | None = None) -> Trace:
+        """The same training without roles, of the rows that the parties have come to. starts: first weights, if not drawn."""
         parties, guest = [], self.party("g")
         assert isinstance(guest, GuestTask)
-        rows = guest.progress.batches * guest.settings.learning.batch
         for name in self.members:
             if name == "c":
                 continue
             party = self.party(name)
-            parties.append(Party(party.rows.inputs(rows), start_of(party)))
-        batches = np.arange(rows).reshape(-1, guest.settings.learning.batch)
+            parties.append(Party(party.rows.inputs(), start_of(party) if starts is None else starts[name]))
+        batches = np.arange(len(guest.rows.batches)).reshape(-1, guest.settings.learning.batch)
         return train(parties, guest.rows.signs, guest.settings.learning, batches, numbers=guest.settings.kinds)
 
 

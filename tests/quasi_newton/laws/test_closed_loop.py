@@ -48,7 +48,7 @@ def assert_equals_direct(loop: ClosedLoop) -> None:
 def test_plain_training_is_the_arithmetic(hosts: int) -> None:
     """Messages, alignment, masks and rounds change no bit of what is learnt."""
     loop = trained(hosts)
-    assert len(loop.party("g").rows.names) == 300
+    assert len(loop.party("g").learnt) == 300
     assert loop.direct().epochs == 4
     assert any(kept for _, kept in loop.direct().pairs)
     assert_equals_direct(loop)
@@ -154,3 +154,18 @@ def test_ciphertexts_are_as_many_as_the_formulas_say(secrets: Secrets) -> None:
     assert {name: loop.members[name].role.counts["ciphertexts_sent"] for name in numbers} == expected
     measured = {one.name: one.value for one in loop.members["h1"].role.measure()}
     assert measured["ciphertexts_sent"] == expected["h1"]
+
+
+def test_each_party_keeps_its_part_of_the_model() -> None:
+    """Protects scoring: what is kept scores the rows of the training as the last epoch's mean iterate does, after a restart too."""
+    loop = trained(1)
+    for name in ("g", "h1"):
+        loop.restart(name)
+        party = loop.party(name)
+        model = party.trained
+        assert model is not None
+        assert (model.version, model.intercept, len(party.learnt)) == (1, name == "g", 300)
+        names = sorted(party.learnt)
+        assert party.iterates.model is not None
+        assert np.array_equal(model.weights, party.iterates.model)
+        assert len(model.outputs(party.table.rows(names)[0])) == 300

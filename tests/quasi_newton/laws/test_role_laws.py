@@ -61,7 +61,7 @@ def message(name: str, sender: str, kind: str, extreme: Extreme | None = None) -
     """One that nothing led to."""
     whole = 0 if extreme is None else extreme.whole
     fingerprint = heard_fingerprint(name)
-    return Message(VERSION, fingerprint, sender, whole, whole, kind, b"", content_of(Ready(5)))
+    return Message(VERSION, fingerprint, sender, whole, whole, kind, b"", content_of(Ready(5, b"")))
 
 
 @cache

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamfl.quasi_newton import alignment
-from streamfl.quasi_newton.alignment import Alignment, common_hashes, keyed_hashes, set_digest
+from streamfl.quasi_newton.alignment import Alignment, KeyedHashes, set_digest
 from streamfl.role import PeerError
 
 HOST, GUEST, SESSION = b"h" * 32, b"g" * 32, b"credit/1"
@@ -113,7 +113,8 @@ def test_the_other_cannot_try_names_out() -> None:
     assert sent.isdisjoint(Alignment(GUEST, SESSION, ["anna"], 10).blind_own())
     # Keyed hashes are found at once, which is why they are not the default.
     key = b"k" * 32
-    assert keyed_hashes(["anna"], key, SESSION)[0] in {keyed_hashes([name], key, SESSION)[0] for name in ("otto", "anna")}
+    sent = KeyedHashes(key, SESSION, ["anna"], 10).blind_own()
+    assert sent[0] in KeyedHashes(key, SESSION, ["otto", "anna"], 10).blind_own()
 
 
 def test_points_that_are_none_are_refused() -> None:
@@ -160,20 +161,25 @@ def test_names_do_not_run_together() -> None:
 
 
 def test_keyed_hashes_find_the_intersection_too() -> None:
-    """Protects the option that a federation may choose, with the same checks and the same digest."""
-    key, host, guest = b"k" * 32, ["a", "b", "c"], ["c", "d", "a"]
-    found = common_hashes(host, keyed_hashes(guest, key, SESSION), key, SESSION, 10)
-    assert found == common_hashes(guest, keyed_hashes(host, key, SESSION), key, SESSION, 10)
+    """Protects the option that a federation may choose, with the same messages, checks and digest."""
+    key, names = b"k" * 32, ["a", "b", "c"]
+
+    def common(host: KeyedHashes, guest: KeyedHashes) -> dict[str, int]:
+        return guest.places(host.blind_theirs(guest.blind_own()), guest.blind_theirs(host.blind_own()))
+
+    host, guest = KeyedHashes(key, SESSION, names, 10), KeyedHashes(key, SESSION, ["c", "d", "a"], 10)
+    assert common(host, guest) == {name: host.names_in_order.index(name) for name in ("a", "c")}
+    found = guest.intersect(host.blind_theirs(guest.blind_own()), host.blind_own())
     assert (found.names, found.digest) == (("a", "c"), set_digest(["a", "c"], SESSION))
-    assert common_hashes(host, keyed_hashes(guest, b"l" * 32, SESSION), key, SESSION, 10).names == ()
-    assert common_hashes(host, keyed_hashes(guest, key, b"other"), key, SESSION, 10).names == ()
-    one = keyed_hashes(["a"], key, SESSION)
-    for theirs, reason in ((one * 2, "repeated"), ([b"x"], "malformed"), (keyed_hashes(host, key, SESSION), "oversized")):
+    assert common(KeyedHashes(b"l" * 32, SESSION, names, 10), guest) == {}
+    assert common(KeyedHashes(key, b"other", names, 10), guest) == {}
+    few = KeyedHashes(key, SESSION, ["a"], 2)
+    for theirs, reason in ((few.blind_own() * 2, "repeated"), ([b"x"], "malformed"), (host.blind_own(), "oversized")):
         with pytest.raises(PeerError) as caught:
-            common_hashes(host, theirs, key, SESSION, 2)
+            few.blind_theirs(theirs)
         assert caught.value.reason == reason
     with pytest.raises(ValueError, match="too few"):
-        keyed_hashes(host, b"short", SESSION)
+        KeyedHashes(b"short", SESSION, names, 10)
 
 
 def test_the_order_of_the_group_is_the_librarys() -> None:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from quasi_newton.federations import Secrets, settings_of
 
 from streamfl.quasi_newton import bignum
+from streamfl.quasi_newton.roles import ROLES
 from streamfl.role import ConfigurationError
-
-
-@pytest.mark.parametrize("missing", ["gmpy2", "phe"])
-def test_who_lacks_the_extra_is_told_how_to_get_it(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects an operator from a traceback of an import."""
-    monkeypatch.setitem(sys.modules, missing, None)
-    monkeypatch.delitem(sys.modules, "streamfl.quasi_newton.bignum")
-    with pytest.raises(ConfigurationError, match=r"pip install 'streamfl\[paillier\]'"):
-        importlib.import_module("streamfl.quasi_newton.bignum")
 
 
 def test_many_inverses_are_each_an_inverse() -> None:
@@ -31,10 +25,31 @@ def test_many_inverses_are_each_an_inverse() -> None:
         bignum.inverses([3, 10, 7], 35)
 
 
-def test_what_needs_no_encryption_needs_no_extra() -> None:
-    """Protects `precision = "plain"`, the link and the alignment: they work where phe and gmpy2 are missing."""
+WITHOUT = "import sys; sys.modules.update(gmpy2=None, phe=None);"
+
+
+def test_who_needs_no_encryption_needs_no_extra() -> None:
+    """Protects every other system, and `precision = "plain"`: `run` and `check` load all kinds of roles that are installed."""
     program = (
-        "import sys; sys.modules.update(gmpy2=None, phe=None);"
-        "import streamfl.quasi_newton.fixed_point, streamfl.quasi_newton.link, streamfl.quasi_newton.alignment"
+        f"{WITHOUT} from streamfl.runtime.kinds import known_kinds; known_kinds();"
+        "import streamfl.quasi_newton.lab.direct, streamfl.quasi_newton.lab.keys;"
+        "from quasi_newton.federations import settings_of; from streamfl.quasi_newton.roles import ROLES;"
+        "[ROLES[one.role.kind].build(one) for one in (settings_of(name, 1) for name in ('g', 'h1', 'c'))]"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120, env=environment)
+
+
+@pytest.mark.parametrize("member", ["g", "h1", "c"])
+def test_who_lacks_the_extra_is_told_how_to_get_it(member: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects an operator from a member that starts, and ends with a traceback at the first number that it encrypts."""
+    settings = settings_of(member, 1, Secrets(tmp_path))
+    monkeypatch.setattr(bignum, "gmpy2", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'streamfl\[paillier\]'"):
+        ROLES[settings.role.kind].build(settings)
+
+
+def test_a_secret_exponent_gives_the_same_power() -> None:
+    """Protects decryption: the way that takes the same time for all exponents is the same function."""
+    for exponent in (1, 2, 3, 2**127 - 1, 2**127):
+        assert bignum.secret_power(12345, exponent, 10**18 + 9) == pow(12345, exponent, 10**18 + 9)

@@ -74,7 +74,7 @@ def test_a_file_holds_no_more_keys_than_it_may(path: Path, monkeypatch: pytest.M
     """Protects reading: what a rotation wrote can be read."""
     monkeypatch.setattr(key_file, "MOST_KEYS", 1)
     make_key_file(path, 512)
-    with pytest.raises(ConfigurationError, match="begin a new file"):
+    with pytest.raises(ConfigurationError, match="remove old ones first"):
         add_key(path, 512)
 
 

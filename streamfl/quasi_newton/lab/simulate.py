@@ -1,0 +1,173 @@
+"""``streamfl simulate`` of one table whose columns are dealt to parties that learn a scorecard of it under encryption."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from pydantic import model_validator
+
+from streamfl.console import say
+from streamfl.quasi_newton.config import GUEST, QuasiNewtonSettings
+from streamfl.quasi_newton.lab.run import CurvatureOutcome, run_curvature
+from streamfl.records.samples import DataError
+from streamfl.runtime.bus import Outgoing
+from streamfl.settings import load_settings
+from streamfl.simulation.laboratory import Asked, Report, progress_bar
+from streamfl.simulation.parties import NetworkDelayOption, SplitOption, TestFractionOption, check_delay
+from streamfl.simulation.vertical import DealtTable, VerticalTable, checked_options, deal_table
+
+__all__ = ["curvature_rows", "run_with_bar", "simulate"]
+
+
+MEASURES = {"auc": "AUC", "ks": "KS", "accuracy": "Accuracy", "loss": "Log loss", "taylor_loss": "Taylor loss"}
+
+
+class Precision(StrEnum):
+    """How numbers are hidden."""
+
+    PAILLIER = "paillier"
+    PLAIN = "plain"
+
+
+PrecisionOption = Annotated[
+    Precision | None,
+    typer.Option(help="plain: the same numbers without encryption, which is fast; left out: encryption.precision."),
+]
+MostEpochsOption = Annotated[int | None, typer.Option(min=1, help="Passes at most; left out: learning.epochs.")]
+
+
+class _Members(QuasiNewtonSettings):
+    """A file of any member: who the others are has to be known before the guest can be thought of."""
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> _Members:
+        return self
+
+    @model_validator(mode="after")
+    def _hides_what_it_should(self) -> _Members:
+        return self
+
+    @model_validator(mode="after")
+    def _batches_are_large_enough(self) -> _Members:
+        return self
+
+
+def simulate(
+    asked: Asked,
+    split: SplitOption = None,
+    precision: PrecisionOption = None,
+    network_delay: NetworkDelayOption = None,
+    epochs: MostEpochsOption = None,
+    test_fraction: TestFractionOption = None,
+) -> Report:
+    """Run guest, hosts and coordinator on the memory bus, and say how well and at what cost they learnt."""
+    settings = _read(asked.config, asked.label, precision, epochs, asked.seed)
+    names = settings.federation.parties
+    split, fraction = checked_options(names, split, None, False, None, test_fraction)
+    check_delay("--network-delay", network_delay)
+    dealt = _as_classes(deal_table(asked.data, asked.label, split, names, fraction, square=False), asked)
+    if dealt.dropped:
+        say(f"{dealt.dropped} rows have no number in some column and are left out")
+    outcome = run_with_bar(settings, dealt.table, dealt.columns, network_delay or 0.0, asked.trace)
+    _tell(outcome)
+    return Report(
+        f"Scorecard on {asked.data}",
+        curvature_rows(outcome),
+        {**outcome.summary(), "dropped_rows": dealt.dropped},
+        arrays=outcome.trace,
+    )
+
+
+def run_with_bar(
+    settings: QuasiNewtonSettings,
+    table: VerticalTable,
+    columns: Sequence[Sequence[str]],
+    network_delay: float = 0.0,
+    trace: bool = False,
+    overheard: Callable[[Outgoing], None] | None = None,
+) -> CurvatureOutcome:
+    """Run the federation, with a bar on stderr; ConfigurationError where encryption needs the extra."""
+    with progress_bar("iterations") as watch:
+        return run_curvature(
+            settings, table, columns, network_delay=network_delay, trace=trace, overheard=overheard, watch=watch
+        )
+
+
+def curvature_rows(outcome: CurvatureOutcome) -> list[tuple[str, str]]:
+    """What was measured and its value, ready to print."""
+    summary = outcome.summary()
+    encrypted = summary["precision"] == "paillier"
+    hidden = f"Paillier, {summary['key_bits']} bits" if encrypted else "none: plain numbers"
+    rows = [
+        (
+            "Entities",
+            f"{outcome.entities:,} of {len(outcome.parties)} parties in {outcome.batches:,} batches, {outcome.held_out:,} held "
+            f"out, {outcome.waiting:,} fill no batch, {outcome.test_entities:,} more to measure on",
+        ),
+        ("Encryption", hidden),
+    ]
+    for title, figures in (("test entities", asdict(outcome.final)), ("the guest alone", summary["guest_alone"])):
+        for name, text in MEASURES.items():
+            if figures is not None and figures[name] is not None:
+                rows.append((f"{text}, {title}", f"{figures[name]:.4f}"))
+    ended = "two losses agree" if outcome.converged else "the most there may be"
+    steps = ", ".join(f"{step} {seconds:.1f}" for step, seconds in outcome.seconds_by_step.items())
+    rows += [
+        ("Epochs", f"{summary['epochs']}: {ended}"),
+        ("Iterations", f"{outcome.iterations:,}, {outcome.pairs[1]} of {outcome.pairs[0]} curvature pairs kept"),
+        ("Ciphertexts" if encrypted else "Numbers in place of ciphertexts", f"{summary['ciphertexts']:,}"),
+        ("Messages between members", f"{summary['messages']:,}, {summary['bytes']:,} bytes"),
+        ("Seconds", f"{outcome.seconds:.1f}"),
+        ("Seconds of the processor", steps),
+        ("Virtual time", f"{outcome.virtual_seconds:,.1f} s"),
+    ]
+    return rows
+
+
+def _tell(outcome: CurvatureOutcome) -> None:
+    """What a user would wonder about."""
+    left_out = {name: own["columns_left_out"] for name, own in outcome.parties.items() if own["columns_left_out"]}
+    if left_out:
+        told = ", ".join(f"{name} {count}" for name, count in left_out.items())
+        say(f"columns with fewer than learning.min_support = {outcome.settings.learning.min_support} rows of their own in a batch "
+            f"are not learnt from: {told}")  # fmt: skip
+
+
+def _read(config: Path, label: str, precision: Precision | None, epochs: int | None, seed: int | None) -> QuasiNewtonSettings:
+    """The settings of ``config``, whichever member's they are, checked as the guest's."""
+    own: dict[str, Any] = {} if seed is None else {"seed": seed}
+    encryption: dict[str, Any] = {} if precision is None else {"precision": precision.value}
+    sections: dict[str, Any] = {"federation": own, "bus": {"url": "memory://"}, "encryption": encryption}
+    if epochs is not None:
+        sections["learning"] = {"epochs": epochs}
+    members = load_settings(config, _Members, sections)
+    federation = members.federation
+    # Keys and secrets are made up, and what a member needs for itself comes from the data. What all share is checked as for `run`.
+    made_up = {"key_fingerprint": "0" * 64, "secret_file": "", "link_secret_file": dict.fromkeys(federation.hosts, "")}
+    sections |= {
+        "encryption": {**encryption, **made_up},
+        "role": {"kind": GUEST},
+        "party": {"name": federation.guest_party},
+        "samples": {"topic": "samples", "features": "columns", "dimension": 1},
+        "labels": {"topic": "labels", "label": label, "label_range": (0.0, 1.0)},
+    }
+    return load_settings(config, QuasiNewtonSettings, sections)
+
+
+def _as_classes(dealt: DealtTable, asked: Asked) -> DealtTable:
+    """Labels as 0 and 1; many tables write them -1 and 1."""
+    table = dealt.table
+    values = np.unique(table.labels).tolist()
+    if values == [-1.0, 1.0]:
+        say("labels are -1 and 1 here; `streamfl run` takes 0 and 1")
+        return replace(dealt, table=replace(table, labels=(table.labels + 1) / 2))
+    wrong = [value for value in values if value not in (0.0, 1.0)]
+    if wrong:
+        raise DataError(f"{asked.data}: the label {asked.label} is {wrong[0]:g} somewhere, 0 or 1 is expected")
+    return dealt

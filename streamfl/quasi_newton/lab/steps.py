@@ -1,0 +1,132 @@
+"""Seconds that a federation's work takes, by what is computed; measured where work is done, which no role knows of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from numpy.typing import NDArray
+
+from streamfl.quasi_newton import works
+from streamfl.quasi_newton.fixed_point import FixedPoint
+from streamfl.quasi_newton.randomness import Place
+from streamfl.quasi_newton.scheme import Scheme, scheme_of
+from streamfl.role import Work
+from streamfl.runtime.pool import Inline
+
+__all__ = ["STEPS", "MeasuredWork", "Seconds"]
+
+STEPS = ("encrypt", "add", "multiply", "decrypt", "align")
+
+
+class Seconds:
+    """Seconds of this process, by step. ``encrypt``: blinding and masks too."""
+
+    def __init__(self) -> None:
+        self._spent = dict.fromkeys(STEPS, 0.0)
+        self._begun = time.process_time()
+
+    @contextmanager
+    def of(self, step: str) -> Iterator[None]:
+        """What is done meanwhile is this step."""
+        begun = time.process_time()
+        try:
+            yield
+        finally:
+            self._spent[step] += time.process_time() - begun
+
+    def by_step(self) -> dict[str, float]:
+        """``rest``: all that the process did besides, messages, alignment of rows and the data set among it."""
+        rest = time.process_time() - self._begun - sum(self._spent.values())
+        return {**self._spent, "rest": max(0.0, rest)}
+
+
+class MeasuredWork(Inline):
+    """Does work in the loop, and measures it."""
+
+    def __init__(self, seconds: Seconds) -> None:
+        super().__init__()
+
+        # A member has one scheme; here are all members, and each has a table that takes long to make.
+        schemes: dict[tuple[bytes, bytes], Scheme] = {}
+
+        def made(modulus: bytes, secret: bytes) -> Scheme:
+            if (modulus, secret) not in schemes:
+                schemes[modulus, secret] = _Measured(scheme_of(modulus, secret), seconds)
+            return schemes[modulus, secret]
+
+        self._seconds = seconds
+        # These consist of several steps; all others are one.
+        self._parted: dict[Callable[[bytes], bytes], Callable[[bytes], bytes]] = {
+            function: lambda content, function=function: function(content, made)  # type: ignore[misc]
+            for function in (works.encrypted, works.multiplied, works.added)
+        }
+        self._whole: dict[Callable[[bytes], bytes], str] = {works.opened: "decrypt"}
+        self._whole |= dict.fromkeys((works.blinded, works.aligned, works.matched), "align")
+
+    def start(self, work: Sequence[Work]) -> None:
+        super().start([Work(one.channel, one.partition, one.key, self._measured(one.function), one.content) for one in work])
+
+    def _measured(self, function: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+        if function in self._parted:
+            return self._parted[function]
+        step = self._whole.get(function)
+        if step is None:
+            return function
+
+        def measured(content: bytes) -> bytes:
+            with self._seconds.of(step):
+                return function(content)
+
+        return measured
+
+
+class _Measured:
+    """A scheme, each of whose steps is measured."""
+
+    def __init__(self, scheme: Scheme, seconds: Seconds) -> None:
+        self._scheme = scheme
+        self._seconds = seconds
+
+    @property
+    def unit_bytes(self) -> int:
+        return self._scheme.unit_bytes
+
+    def check(self, content: bytes, count: int, kind: FixedPoint) -> None:
+        self._scheme.check(content, count, kind)
+
+    def units(self, count: int, kind: FixedPoint) -> int:
+        return self._scheme.units(count, kind)
+
+    def encrypt(self, numbers: Sequence[int], place: Place) -> bytes:
+        with self._seconds.of("encrypt"):
+            return self._scheme.encrypt(numbers, place)
+
+    def encrypt_packed(self, numbers: Sequence[int], kind: FixedPoint, place: Place) -> bytes:
+        with self._seconds.of("encrypt"):
+            return self._scheme.encrypt_packed(numbers, kind, place)
+
+    def hide(self, vector: bytes, place: Place) -> bytes:
+        with self._seconds.of("encrypt"):
+            return self._scheme.hide(vector, place)
+
+    def mask(self, vector: bytes, place: Place) -> tuple[bytes, bytes]:
+        with self._seconds.of("encrypt"):
+            return self._scheme.mask(vector, place)
+
+    def add(self, vectors: Sequence[bytes], own: Sequence[int]) -> bytes:
+        with self._seconds.of("add"):
+            return self._scheme.add(vectors, own)
+
+    def add_packed(self, vectors: Sequence[bytes], own: Sequence[int], kind: FixedPoint) -> bytes:
+        with self._seconds.of("add"):
+            return self._scheme.add_packed(vectors, own, kind)
+
+    def product(self, vector: bytes, matrix: NDArray[Any], kind: FixedPoint) -> bytes:
+        with self._seconds.of("multiply"):
+            return self._scheme.product(vector, matrix, kind)
+
+    def opened(self, residues: bytes, count: int, kind: FixedPoint, place: Place, digest: bytes) -> list[int]:
+        return self._scheme.opened(residues, count, kind, place, digest)

@@ -1,0 +1,157 @@
+"""What happened in a training, seen from outside: members' state after each of their steps, and what the coordinator says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.parts import decoded_in_parts
+from streamfl.quasi_newton.config import QuasiNewtonSettings
+from streamfl.quasi_newton.messages import Message, Step, codec, read_content
+from streamfl.quasi_newton.own_columns import rounded
+from streamfl.quasi_newton.party import PartyTask
+from streamfl.quasi_newton.party_settings import DECIDING, OUTPUTS, TRAINED
+from streamfl.role import Record
+from streamfl.runtime.bus import Outgoing
+from streamfl.wire import decode_array
+
+__all__ = ["Recorder", "Rows", "prepared"]
+
+Floats = NDArray[np.float64]
+
+
+class Recorder:
+    """Notes a training's course.
+
+    weights: by party, of each iteration, the first ones too. steps, curvatures: by party, s and v of each pair that was offered.
+    models: by party, of each epoch, the mean of its iterates. epoch_ends: virtual seconds.
+    coefficients, batch_losses: of each iteration. pairs: of each that was offered, its iteration and whether it was kept.
+    """
+
+    def __init__(self, settings: QuasiNewtonSettings) -> None:
+        federation = settings.federation
+        self._guest = federation.guest_party
+        self._topic = f"{federation.name}.{self._guest}.decisions"
+        own = codec(settings.message_bytes)
+        self._decode = decoded_in_parts(lambda record: own.decode(record.value))
+        self.weights: dict[str, list[Floats]] = {name: [] for name in federation.parties}
+        self.steps: dict[str, list[Floats]] = {name: [] for name in federation.parties}
+        self.curvatures: dict[str, list[Floats]] = {name: [] for name in federation.parties}
+        self.models: dict[str, list[Floats]] = {name: [] for name in federation.parties}
+        self._offered: dict[str, int] = dict.fromkeys(federation.parties, -1)
+        self.epoch_ends: list[float] = []
+        self.coefficients: list[Floats] = []
+        self.batch_losses: list[float] = []
+        self.pairs: list[tuple[int, bool]] = []
+
+    @property
+    def iterations(self) -> int:
+        return len(self.batch_losses)
+
+    @property
+    def epochs(self) -> int:
+        return len(self.epoch_ends)
+
+    @property
+    def losses(self) -> list[float]:
+        """Of each epoch, the mean of its batches' losses before their steps."""
+        batches = len(self.batch_losses) // max(1, self.epochs)
+        return [float(np.mean(self.batch_losses[at : at + batches])) for at in range(0, self.epochs * batches, max(1, batches))]
+
+    def heard(self, record: Outgoing) -> None:
+        """A message between members. What the coordinator decides is the same for all, so the guest's topic has it."""
+        if record.topic != self._topic or record.value is None:
+            return
+        message = self._decode(Record(record.topic, 0, 0, None, record.value))
+        if not isinstance(message, Message) or message.kind != "step":
+            return
+        step: Step = read_content(message.content, Step)
+        if message.round % 2:
+            self.pairs.append((message.round // 2 + 1, step.kept))
+            return
+        count = len(step.coefficients) // 8
+        self.coefficients.append(decode_array(step.coefficients, np.float64, (count,), "coefficients"))
+        self.batch_losses.append(step.loss)
+
+    def look(self, name: str, party: PartyTask, now: float) -> None:
+        """A party has made a step of its worker, in which it hears one decision at most."""
+        progress = party.progress
+        if not OUTPUTS <= progress.phase <= TRAINED:
+            return
+        over, odd = progress.phase == TRAINED, progress.round % 2 == 1
+        taken = progress.round // 2 + (over or odd)
+        if taken == len(self.weights[name]):
+            self.weights[name].append(party.iterates.own.weights.copy())
+        assert taken == len(self.weights[name]) - 1, "an iteration went by unseen"
+        if odd and progress.curvature and progress.phase <= DECIDING and self._offered[name] != progress.round:
+            self._offered[name] = progress.round
+            shape = party.iterates.own.weights.shape
+            self.steps[name].append(decode_array(progress.step, np.float64, shape, "step"))
+            self.curvatures[name].append(decode_array(progress.curvature, np.float64, shape, "curvature"))
+        ended = taken // progress.batches if over or not odd else (taken - 1) // progress.batches
+        if ended > len(self.models[name]):
+            assert party.iterates.model is not None
+            self.models[name].append(party.iterates.model.copy())
+            if name == self._guest:
+                self.epoch_ends.append(now)
+
+    def arrays(self, rows: Mapping[str, Rows], labels: Floats, learnt: int, batches: NDArray[np.intp]) -> dict[str, NDArray[Any]]:
+        """All that is needed to compute the training again, by name.
+
+        inputs/PARTY: its columns of all entities as they are learnt from, preprocessed, clipped and rounded, (entities, columns).
+        labels: -1 and 1, (entities,). entities: those from this one on are the test rows.
+        batches: entities of each, (batches, size). visited: number of the batch, by iteration.
+        weights/PARTY: before the first iteration and after each, (iterations + 1, columns), the guest's with the intercept's last.
+        model/PARTY: the mean of the last epoch's. models/PARTY: of each epoch's.
+        coefficients: of the basis s, v, g, (iterations, most), filled up with NaN.
+        pairs: of each that was offered, after how many iterations, and whether it was kept. steps/PARTY, curvatures/PARTY: its
+        part of their s and v.
+        batch_losses: before each step. losses: their means by epoch. predictions: u of the test rows.
+        """
+        longest = max((len(row) for row in self.coefficients), default=0)
+        filled = [np.pad(row, (0, longest - len(row)), constant_values=np.nan) for row in self.coefficients]
+        arrays: dict[str, NDArray[Any]] = {
+            "labels": labels,
+            "entities": np.array(learnt),
+            "batches": batches,
+            "visited": np.arange(self.iterations) % len(batches),
+            "coefficients": np.array(filled).reshape(self.iterations, longest),
+            "pairs": np.array(self.pairs, dtype=np.int64).reshape(-1, 2),
+            "batch_losses": np.array(self.batch_losses),
+            "losses": np.array(self.losses),
+        }
+        for name, weights in self.weights.items():
+            width = len(weights[0])
+            arrays[f"inputs/{name}"] = rows[name].inputs
+            arrays[f"weights/{name}"] = np.array(weights)
+            arrays[f"model/{name}"] = self.models[name][-1]
+            arrays[f"models/{name}"] = np.array(self.models[name])
+            arrays[f"steps/{name}"] = np.array(self.steps[name]).reshape(-1, width)
+            arrays[f"curvatures/{name}"] = np.array(self.curvatures[name]).reshape(-1, width)
+        return arrays
+
+
+@dataclass(frozen=True)
+class Rows:
+    """inputs: a party's columns of a whole table as it learns from them, (entities, columns). left_out: how many others it has."""
+
+    inputs: Floats
+    left_out: int
+
+
+def prepared(party: PartyTask, raw: Floats) -> Rows:
+    """The party's columns of all entities, by what it fitted to the rows that it learnt from.
+
+    raw: (entities, columns), in the order of the entities' names, which are numbers.
+    """
+    model = party.trained
+    assert model is not None
+    # The public bound and the rounding to it are part of what is learnt from.
+    inputs = rounded(model.inputs, model.preparation.apply(raw))[1]
+    own = rounded(model.inputs, party.rows.inputs())[1]
+    assert np.array_equal(inputs[[int(name) for name in party.learnt]], own), "the party has other rows"
+    return Rows(inputs, model.preparation.results - inputs.shape[1])

@@ -1,0 +1,178 @@
+"""Batches that were learnt from once: they stay as they are, in their order, with their rows as they were then.
+
+A party gets X'D of every batch. As long as a record is in one batch for life, more trainings give it no other equations. So a batch
+is never filled up, never mixed with another, and goes as a whole; whoever was in it never comes into another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.changelog import ChangedParts
+from streamfl.identity.keys import derive
+from streamfl.quasi_newton.alignment import set_digest
+from streamfl.quasi_newton.chunks import Chunks
+from streamfl.role import PeerError
+from streamfl.wire import LONGEST_NAME
+
+__all__ = ["MOST_EVER", "NAME_BYTES", "LearntBatches"]
+
+Floats = NDArray[np.float64]
+NAME_BYTES = 4 * LONGEST_NAME + 5
+MOST_EVER = 10_000_000
+"""Entities that were in a batch at any time: their names' digests are kept, 8 bytes each."""
+BATCH, GONE = b"batch/", b"gone/"
+
+
+class _Batch:
+    """names: of the entities, in the order of the rows. inputs: raw columns. signs: labels; none at a host."""
+
+    def __init__(self, parts: ChangedParts, number: int, size: int, columns: int) -> None:
+        self.names = Chunks(parts, f"batch/{number}/names", 5 + size * NAME_BYTES)
+        self.inputs = Chunks(parts, f"batch/{number}/inputs", 8 * size * columns)
+        self.signs = Chunks(parts, f"batch/{number}/signs", size)
+
+    @property
+    def pieces(self) -> tuple[Chunks, ...]:
+        return self.names, self.inputs, self.signs
+
+    def names_in_order(self) -> list[str]:
+        return list(msgspec.msgpack.decode(self.names.content, type=list[str]))
+
+
+class LearntBatches(Collection[str]):
+    """The owner of ``batch/NUMBER`` and ``gone/NUMBER``. As a collection: names of the entities that batches have.
+
+    ``in`` is true of entities whose batch is gone, too.
+
+    size: rows of a batch. columns: as they come. most: batches at a time; a newer one displaces the oldest.
+    secret: of the party; names of batches that are gone are remembered by a keyed digest.
+    counts: of the member, for the operator.
+    """
+
+    def __init__(
+        self, parts: ChangedParts, size: int, columns: int, most: int, secret: bytes, counts: Counter[str]
+    ) -> None:
+        self._parts = parts
+        self._size = size
+        self._columns = columns
+        self._most = most
+        self._key = derive(secret, b"quasi-newton learnt entities")[:32]
+        self._counts = counts
+        self._batches: dict[int, _Batch] = {}
+        self._gone: dict[int, bytes] = {}
+        self._known: frozenset[str] | None = None
+        self._known_gone: NDArray[np.uint64] | None = None
+
+    @property
+    def count(self) -> int:
+        """Of batches."""
+        return len(self._batches)
+
+    @property
+    def room(self) -> int:
+        """Batches that may still come, ever."""
+        return max(0, MOST_EVER // self._size - len(self._gone) - len(self._batches))
+
+    def __len__(self) -> int:
+        return len(self._batches) * self._size
+
+    def __iter__(self) -> Iterator[str]:
+        """In the order of the rows."""
+        for _, batch in sorted(self._batches.items()):
+            yield from batch.names_in_order()
+
+    def __contains__(self, name: object) -> bool:
+        if self._known is None:
+            self._known = frozenset(self)
+        return name in self._known or (bool(self._gone) and isinstance(name, str) and self._is_gone(name))
+
+    @property
+    def raw(self) -> Floats:
+        """Columns as they came, (rows, columns)."""
+        content = b"".join(batch.inputs.content for _, batch in sorted(self._batches.items()))
+        if len(content) != 8 * len(self) * self._columns:
+            raise PeerError("malformed", f"{len(content)} bytes of batches in state are not {len(self)} rows")
+        return np.frombuffer(content, "<f8").reshape(len(self), self._columns).astype(np.float64)
+
+    @property
+    def signs(self) -> Floats:
+        """Labels -1 and 1, (rows,); none at a host."""
+        content = b"".join(batch.signs.content for _, batch in sorted(self._batches.items()))
+        return np.frombuffer(content, np.int8).astype(np.float64)
+
+    def digest(self, names: Sequence[str], session: bytes) -> bytes:
+        """What all parties agree on when these names have come into new batches: who is in which batch, the kept ones too."""
+        kept = sorted(self._batches)
+        first = self._next
+        new = [f"{first + place // self._size} {name}" for place, name in enumerate(names)]
+        staying = kept[max(0, len(kept) + len(names) // self._size - self._most) :]
+        old = [f"{number} {name}" for number in staying for name in self._batches[number].names_in_order()]
+        return set_digest(old + new, session)
+
+    def add(self, names: Sequence[str], inputs: Floats, signs: NDArray[np.int8]) -> None:
+        """New batches, as many as the names fill. The oldest go where there are more than may be.
+
+        inputs: raw, (names, columns). signs: (names,), or none at a host.
+        """
+        assert len(names) % self._size == 0
+        for begin in range(0, len(names), self._size):
+            rows = slice(begin, begin + self._size)
+            number = self._next
+            batch = self._batches[number] = _Batch(self._parts, number, self._size, self._columns)
+            batch.names.write(msgspec.msgpack.encode(list(names[rows])))
+            batch.inputs.write(inputs[rows].astype("<f8").tobytes())
+            batch.signs.write(signs[rows].astype(np.int8).tobytes())
+        while len(self._batches) > self._most:
+            self._expire(min(self._batches))
+        self._known = None
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        """Take something back; False if the key is another's."""
+        if not key.startswith((BATCH, GONE)):
+            return False
+        found = key.split(b"/")[1]
+        number = int(found) if found.isdigit() and len(found) <= 9 else MOST_EVER
+        if number >= MOST_EVER:
+            raise PeerError("malformed", f"state {key[:60]!r} is of no batch")
+        if key.startswith(GONE):
+            if len(value) != 8 * self._size:
+                raise PeerError("malformed", f"{len(value)} bytes are not the digests of a batch")
+            self._gone[number], self._known_gone = value, None
+            return True
+        batch = self._batches.get(number) or _Batch(self._parts, number, self._size, self._columns)
+        if number not in self._batches and len(self._batches) >= self._most:
+            raise PeerError("malformed", f"more than {self._most} batches in state")
+        if not any(pieces.restore(key, value) for pieces in batch.pieces):
+            raise PeerError("malformed", f"state {key[:60]!r} is of no batch")
+        self._batches[number], self._known = batch, None
+        return True
+
+    @property
+    def _next(self) -> int:
+        return 1 + max((*self._batches, *self._gone), default=-1)
+
+    def _expire(self, number: int) -> None:
+        batch = self._batches.pop(number)
+        digests = np.array([self._digest(name) for name in batch.names_in_order()], "<u8").tobytes()
+        self._gone[number], self._known_gone = digests, None
+        self._parts.remember(GONE + b"%d" % number, digests)
+        for pieces in batch.pieces:
+            pieces.clear()
+        self._counts["expired_batches"] += 1
+
+    def _digest(self, name: str) -> int:
+        return int.from_bytes(hashlib.blake2b(name.encode(), key=self._key, digest_size=8).digest(), "little")
+
+    def _is_gone(self, name: str) -> bool:
+        if self._known_gone is None:
+            self._known_gone = np.sort(np.frombuffer(b"".join(self._gone.values()), "<u8").astype(np.uint64))
+        digest = np.uint64(self._digest(name))
+        place = int(np.searchsorted(self._known_gone, digest))
+        return place < len(self._known_gone) and bool(self._known_gone[place] == digest)

@@ -1,0 +1,131 @@
+"""When a party is ready for a training: for the first one, for another on a schedule, and for one after a failure."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated
+
+import msgspec
+
+from streamfl.changelog import ChangedParts
+from streamfl.identity.keys import derive
+from streamfl.quasi_newton.keys import digest_of
+from streamfl.quasi_newton.learnt_batches import LearntBatches
+from streamfl.quasi_newton.party_settings import FAILED, GATHERING, TRAINED, PartySettings, Progress
+from streamfl.quasi_newton.table import EntityTable
+from streamfl.restored import Time
+from streamfl.wire import Count
+
+__all__ = ["HeldOut", "Readiness"]
+
+KEY = b"since"
+WHOLE = 2**64
+
+
+class HeldOut:
+    """Which entities no batch ever has: a share of all there can be, by a keyed hash of the name.
+
+    They show what a model is worth, and how its outputs become probabilities: rows that were learnt from flatter it.
+
+    secret: of the party: nobody else can tell which they are. share: 0 to 1.
+    """
+
+    def __init__(self, secret: bytes, share: float) -> None:
+        self._key = derive(secret, b"quasi-newton held out")[:32]
+        self._below = int(share * WHOLE)
+
+    def __call__(self, name: str) -> bool:
+        if not self._below:
+            return False
+        return int.from_bytes(hashlib.blake2b(name.encode(), key=self._key, digest_size=8).digest(), "big") < self._below
+
+
+class _Since(msgspec.Struct, array_like=True):
+    """Since the latest run began; remembered as ``since``.
+
+    ended: when it ended. fresh: entities that became complete. tried_with: digest of the settings that a failed run had.
+    """
+
+    ended: Time = 0.0
+    fresh: Count = 0
+    tried_with: Annotated[bytes, msgspec.Meta(max_length=32)] = b""
+
+
+class Readiness:
+    """The owner of ``since``.
+
+    A host is ready for another training as soon as one is over: the guest decides. After a failure the guest waits for new
+    entities, or for other settings: the same training would fail again. Who takes another key than it has told says so again.
+    """
+
+    def __init__(
+        self, parts: ChangedParts, settings: PartySettings, progress: Progress, table: EntityTable, batches: LearntBatches
+    ) -> None:
+        self._parts = parts
+        self._settings = settings
+        self._progress = progress
+        self._table = table
+        self._batches = batches
+        self._since = _Since()
+        learning = settings.learning
+        changeable = learning.learning_rate, learning.largest_step, learning.freeze_below, learning.tolerance, learning.epochs
+        self._tried_with = hashlib.blake2b(msgspec.msgpack.encode(changeable), digest_size=16).digest()
+
+    @property
+    def due_at(self) -> float | None:
+        """When the party is to say that it is ready; None as long as it is not, or has said so."""
+        phase, settings, table, since = self._progress.phase, self._settings, self._table, self._since
+        settled = table.latest + settings.settle
+        if self._progress.has_said:
+            return since.ended if self._progress.told[-1:] != [settings.key] else None
+        if phase == GATHERING:
+            return settled if table.complete >= settings.entities else None
+        if phase not in (TRAINED, FAILED):
+            return None
+        if not settings.is_guest or (phase == FAILED and self.has_other_key):
+            return since.ended
+        scheduled = None if settings.every is None else since.ended + settings.every
+        if phase == TRAINED:
+            return scheduled if since.fresh >= settings.more else None
+        if not (self._batches or table.complete >= settings.entities):
+            return None
+        if since.tried_with != self._tried_with:
+            return since.ended
+        if not since.fresh:
+            return None
+        return settled if scheduled is None else min(settled, scheduled)
+
+    @property
+    def has_other_key(self) -> bool:
+        """Whether the latest run began under a key that the party no longer takes."""
+        return digest_of(self._progress.modulus) not in (b"", self._settings.key)
+
+    def became_complete(self) -> None:
+        """One more entity that a training may take."""
+        self._since.fresh += 1
+        self._remember()
+
+    def began(self) -> None:
+        """What there is now belongs to the run that begins."""
+        self._since = _Since(0.0, 0, self._tried_with)
+        self._remember()
+
+    def ended(self, now: float) -> None:
+        """The run is over."""
+        self._since.ended = now
+        self._remember()
+
+    def set_back(self, now: float) -> None:
+        """What ended after ``now`` has ended now: the clock was ahead."""
+        if self._since.ended > now:
+            self.ended(now)
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        """Take it back; False if the key is another's."""
+        if key != KEY:
+            return False
+        self._since = msgspec.msgpack.decode(value, type=_Since)
+        return True
+
+    def _remember(self) -> None:
+        self._parts.remember(KEY, self._since)

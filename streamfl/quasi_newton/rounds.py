@@ -1,0 +1,150 @@
+"""A party's arithmetic at its place in a training: whole numbers of the present batch, gradients that come back, and steps."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.changelog import ChangedParts
+from streamfl.quasi_newton.fixed_point import FixedPoint
+from streamfl.quasi_newton.iterates import Iterates
+from streamfl.quasi_newton.messages import Step
+from streamfl.quasi_newton.own_columns import PRODUCTS, loss_product
+from streamfl.quasi_newton.party_settings import OUTPUTS, TRAINED, PartySettings, Progress
+from streamfl.quasi_newton.scheme import Scheme, scheme_of
+from streamfl.quasi_newton.training_rows import TrainingRows
+from streamfl.quasi_newton.works import Own
+from streamfl.role import PeerError
+from streamfl.wire import decode_array, encode_array
+
+__all__ = ["Rounds"]
+
+Floats = NDArray[np.float64]
+
+
+class Rounds:
+    """Of one party: it has the iterates, and moves the progress from round to round."""
+
+    def __init__(self, parts: ChangedParts, settings: PartySettings, progress: Progress, rows: TrainingRows) -> None:
+        self._settings = settings
+        self._progress = progress
+        self._rows = rows
+        self._signs: Floats | None = None
+        self.iterates = Iterates(parts, settings.learning, settings.kinds, settings.is_guest)
+
+    @property
+    def scheme(self) -> Scheme:
+        return scheme_of(self._progress.modulus, self._settings.secret if self._progress.modulus else b"")
+
+    @property
+    def hidden(self) -> Own:
+        """What work needs to hide numbers."""
+        return Own(self._progress.modulus, self._settings.secret)
+
+    @property
+    def for_curvature(self) -> bool:
+        return self._progress.round % 2 == 1
+
+    @property
+    def batch(self) -> NDArray[np.intp]:
+        """Rows of the present batch."""
+        size = self._settings.learning.batch
+        first = self._progress.round // 2 % self._progress.batches * size
+        return np.arange(first, first + size)
+
+    @property
+    def matrix(self) -> NDArray[Any]:
+        """What the round's vector is multiplied with: at the guest with the labels behind, but for curvature."""
+        own = self.iterates.own.integers[self.batch]
+        if not self._settings.is_guest or self.for_curvature:
+            return own
+        return np.hstack([own, self._settings.kinds.inputs.encode(self.signs)[:, np.newaxis]])
+
+    @property
+    def upload_kind(self) -> FixedPoint:
+        return self._settings.kinds.curvature if self.for_curvature else self._settings.kinds.gradients
+
+    @property
+    def signs(self) -> Floats:
+        """Labels of the present batch."""
+        if self._signs is None:
+            self._signs = self._rows.signs
+        return self._signs[self.batch]
+
+    def own_numbers(self) -> NDArray[Any]:
+        """u of the batch, or s'x. OutOfBounds beyond the public bound."""
+        own = self.iterates.own
+        return own.changes(self.batch, self._vector(self._progress.step)) if self.for_curvature else own.outputs(self.batch)
+
+    def begin(self, inputs: Floats, start: Floats) -> None:
+        """Learn from these rows, from these weights on."""
+        self._signs = None
+        self.iterates.begin(inputs, start)
+
+    def go_on(self) -> None:
+        """After a restart: the arithmetic is made again from what was remembered."""
+        progress = self._progress
+        if self.iterates.is_ready or not OUTPUTS <= progress.phase <= TRAINED:
+            return
+        inputs = self._rows.inputs()
+        if len(inputs) != progress.batches * self._settings.learning.batch:
+            raise PeerError("malformed", f"{len(inputs)} rows in state are not {progress.batches} batches")
+        taken = (progress.round + 1) // 2
+        in_epoch = progress.round // 2 % progress.batches + progress.round % 2
+        self.iterates.go_on(inputs, taken, in_epoch)
+
+    def products(self, numbers: list[int]) -> list[int]:
+        """What the round's vector and the basis make with one another, from the product with the columns as it was opened."""
+        progress, own = self._progress, self.iterates.own
+        sums = np.array(numbers[: len(own.weights)], dtype=object)
+        if self.for_curvature:
+            step = self._vector(progress.step)
+            curvature = own.curvature(sums, step)
+            progress.curvature = encode_array(curvature)
+            return list(own.pair_products(step, curvature).ravel().tolist())
+        gradient, product = own.gradient(sums)
+        progress.gradient = encode_array(gradient)
+        return [*own.products(gradient).tolist(), self._loss_number(numbers, product)]
+
+    def take(self, step: Step) -> bool:
+        """The coordinator has decided; returns whether another round follows, which the progress is in then."""
+        progress, own, learning = self._progress, self.iterates.own, self._settings.learning
+        iteration = progress.round // 2
+        if self.for_curvature:
+            if step.coefficients or step.pair:
+                raise PeerError("implausible", "a round for curvature has no step")
+            if step.kept:
+                self.iterates.keep_pair(self._vector(progress.step), self._vector(progress.curvature))
+        else:
+            coefficients = decode_array(step.coefficients, np.float64, (2 * own.pair_count + 1,), "coefficients")
+            taken = iteration + 1
+            due = taken % learning.curvature_every == 0 and taken >= 2 * learning.curvature_every
+            if not math.isfinite(step.loss) or (step.pair and not due):
+                raise PeerError("implausible", "no pair is due, or the loss is no number")
+            change = own.step(self._vector(progress.gradient), coefficients)
+            self.iterates.remember()
+            if step.pair:
+                assert change is not None
+                progress.round, progress.step = progress.round + 1, encode_array(change)
+                return True
+        if step.epoch_ends:
+            self.iterates.end_epoch()
+        if step.over:
+            return False
+        progress.round = 2 * (iteration + 1)
+        progress.gradient = progress.step = progress.curvature = b""
+        return True
+
+    def _loss_number(self, numbers: list[int], product: float) -> int:
+        """What this party adds to the loss: w'g, at the guest with the labels' column, which is the last."""
+        if not self._settings.is_guest:
+            return int(PRODUCTS.encode(np.array([product]))[0])
+        label_residual = np.array(numbers[-1:], dtype=object)
+        return loss_product(product, label_residual, self._settings.kinds.gradients, self._settings.learning.batch)
+
+    def _vector(self, content: bytes) -> Floats:
+        """One of the party's vectors in :class:`Progress`."""
+        return decode_array(content, np.float64, self.iterates.own.weights.shape, "vector")

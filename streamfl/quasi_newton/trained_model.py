@@ -1,0 +1,118 @@
+"""A party's part of a model that a training has come to: all that it needs to score rows that come later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.changelog import ChangedParts
+from streamfl.quasi_newton.chunks import Chunks
+from streamfl.quasi_newton.config import MOST_COLUMNS
+from streamfl.quasi_newton.fixed_point import FixedPoint
+from streamfl.quasi_newton.own_columns import inner, rounded
+from streamfl.quasi_newton.preparation import MOST_PREPARATION_BYTES, Preparation
+from streamfl.quasi_newton.preprocessing import Preprocessing
+from streamfl.role import PeerError
+from streamfl.wire import Count, decode_array, encode_array
+
+__all__ = ["MOST_MODEL_BYTES", "LatestModel", "TrainedModel"]
+
+Floats = NDArray[np.float64]
+MOST_MODEL_BYTES = MOST_PREPARATION_BYTES + 8 * (MOST_COLUMNS + 1) + 100
+
+
+class _Content(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    version: Count
+    weights: bytes
+    preparation: bytes
+    fraction_bits: Annotated[int, msgspec.Meta(ge=0, le=64)]
+    largest: Annotated[int, msgspec.Meta(gt=0, lt=2**62)]
+    intercept: bool
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """What a successful run left at a party.
+
+    version: number of the run, the same at every party.
+    weights: of the columns that were learnt from; at the guest with the intercept's at the end.
+    preprocessing: of columns as they come. kept: columns of its result that were learnt from.
+    inputs: the kind of numbers that columns are rounded to, as in training.
+    intercept: whether this is the guest's part.
+    """
+
+    version: int
+    weights: Floats
+    preprocessing: Preprocessing
+    kept: list[int]
+    inputs: FixedPoint
+    intercept: bool = False
+
+    @property
+    def raw_columns(self) -> int:
+        """Of a row as it comes."""
+        return self.preparation.raw_columns
+
+    @property
+    def preparation(self) -> Preparation:
+        """What makes rows ready."""
+        return Preparation(self.preprocessing, self.kept)
+
+    def outputs(self, raw: Floats) -> Floats:
+        """u_p = x'w of rows, clipped and rounded as in training: (rows,).
+
+        raw: (rows, columns) as they came; what is not finite is missing.
+        """
+        columns = rounded(self.inputs, self.preparation.apply(raw))[1]
+        weights = self.weights[:-1] if self.intercept else self.weights
+        return inner(columns, weights) + (self.weights[-1] if self.intercept else 0.0)
+
+    def encode(self) -> bytes:
+        """What :meth:`decode` takes back."""
+        weights, kind = encode_array(self.weights), self.inputs
+        return msgspec.msgpack.encode(
+            _Content(self.version, weights, self.preparation.encode(), kind.fraction_bits, kind.largest, self.intercept)
+        )
+
+    @classmethod
+    def decode(cls, content: bytes) -> TrainedModel:
+        """PeerError with reason malformed, shape, oversized or not_finite."""
+        if len(content) > MOST_MODEL_BYTES:
+            raise PeerError("oversized", f"a model of {len(content)} bytes, at most {MOST_MODEL_BYTES} are accepted")
+        try:
+            found = msgspec.msgpack.decode(content, type=_Content)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise PeerError("malformed", f"a trained model: {error}") from None
+        preparation = Preparation.decode(found.preparation)
+        weights = decode_array(found.weights, np.float64, (len(preparation.kept) + found.intercept,), "weights")
+        kind = FixedPoint(found.fraction_bits, found.largest)
+        return cls(found.version, weights, preparation.preprocessing, preparation.kept, kind, found.intercept)
+
+
+class LatestModel:
+    """The owner of ``trained``: the model of the latest successful training, which goes on scoring while another one learns."""
+
+    def __init__(self, parts: ChangedParts) -> None:
+        self._content = Chunks(parts, "trained", MOST_MODEL_BYTES)
+        self._model: TrainedModel | None = None
+
+    @property
+    def model(self) -> TrainedModel | None:
+        """None before the first."""
+        if self._model is None and self._content:
+            self._model = TrainedModel.decode(self._content.content)
+        return self._model
+
+    def keep(self, model: TrainedModel) -> None:
+        """A training has come to its end."""
+        self._content.write(model.encode())
+        self._model = model
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        """Take a piece back; False if the key is another's."""
+        self._model = None
+        return self._content.restore(key, value)

@@ -1,0 +1,180 @@
+"""The coordinator's key changes under a running federation: members are restarted in any order, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from quasi_newton.federations import Secrets, settings_of
+from quasi_newton.laws.closed_loop import ClosedLoop
+
+from streamfl.quasi_newton.coordinator import CoordinatorTask
+from streamfl.quasi_newton.key_file import add_key
+from streamfl.quasi_newton.keys import generate_key
+from streamfl.quasi_newton.messages import Begin, content_of
+from streamfl.quasi_newton.party_settings import ALIGNING, DECIDING, OUTPUTS, READY, TRAINED
+
+SMALL: dict[str, Any] = {
+    "learning": {"batch": 40, "min_batch": 40, "min_support": 2, "epochs": 2},
+    "alignment": {"entities": 40},
+}
+MEMBERS = ("g", "h1", "c")
+MOST_TURNS = 3_000
+
+
+@pytest.fixture(name="secrets")
+def _secrets(tmp_path: Path) -> Secrets:
+    return Secrets(tmp_path)
+
+
+def federation(secrets: Secrets, **sections: dict[str, Any]) -> ClosedLoop:
+    loop = ClosedLoop({name: settings_of(name, 1, secrets, columns=1, **SMALL, **sections) for name in MEMBERS})
+    loop.write_table(90, 1, 1, missing=2)
+    return loop
+
+
+def rotated(secrets: Secrets) -> str:
+    """Put another key at the head of the coordinator's file, and give its fingerprint."""
+    calls = iter(range(10**9))
+    path, _ = secrets.keys(512)
+    return add_key(Path(path), 512, lambda size: hashlib.shake_256(f"next {next(calls)}".encode()).digest(size)).public.fingerprint
+
+
+def restart_with(loop: ClosedLoop, name: str, secrets: Secrets, fingerprint: str, **sections: dict[str, Any]) -> None:
+    own = settings_of(name, 1, secrets, columns=1, **SMALL, encryption={"key_fingerprint": fingerprint}, **sections)
+    loop.members[name].settings = own
+    loop.restart(name)
+
+
+def until(loop: ClosedLoop, is_so: Callable[[], bool]) -> None:
+    """Messages one by one, until it is so."""
+    for _ in range(MOST_TURNS):
+        moved = False
+        for name, member in loop.members.items():
+            users = bool(member.unread) and member.unread[0][0].endswith(("samples", "labels"))
+            moved |= loop.step(name, 1000 if users else 1)
+            if is_so():
+                return
+        loop.now += 0.001 if moved else 1.0
+    raise AssertionError("it never comes so far")
+
+
+def coordinator(loop: ClosedLoop) -> CoordinatorTask:
+    task = loop.members["c"].role.task(0)
+    assert isinstance(task, CoordinatorTask)
+    return task
+
+
+def fingerprints(loop: ClosedLoop) -> list[str]:
+    return [hashlib.sha256(loop.party(name).progress.modulus).hexdigest() for name in ("g", "h1")]
+
+
+def learnt(loop: ClosedLoop) -> list[bytes]:
+    models = [loop.party(name).trained for name in ("g", "h1")]
+    return [model.encode() for model in models if model is not None]
+
+
+def assert_trained(loop: ClosedLoop, run: int, fingerprint: str) -> None:
+    """The latest training has come to its end under this key, and to the weights of the arithmetic alone."""
+    assert [loop.party(name).progress.phase for name in ("g", "h1")] == [TRAINED, TRAINED]
+    assert [loop.party(name).progress.run for name in ("g", "h1")] == [run, run]
+    assert fingerprints(loop) == [fingerprint] * 2
+    for name, model in zip(("g", "h1"), loop.direct().model, strict=True):
+        found = loop.party(name).iterates.model
+        assert found is not None
+        assert np.array_equal(found, model)
+    assert [member.role.trouble for member in loop.members.values()] == [None] * 3
+
+
+STAGES: dict[str, Callable[[ClosedLoop], bool]] = {
+    "one is ready": lambda loop: loop.party("h1").progress.phase == READY,
+    "a beginning is unread": lambda loop: coordinator(loop).run.run == 1 and loop.party("g").progress.phase == READY,
+    "entities are compared": lambda loop: loop.party("h1").progress.phase == ALIGNING,
+    "in a round": lambda loop: loop.party("g").progress.phase == OUTPUTS and loop.party("g").progress.round == 2,
+    "before a decision": lambda loop: loop.party("h1").progress.phase == DECIDING and loop.party("h1").progress.round == 2,
+}
+
+
+@pytest.mark.parametrize("order", ["ghc", "gch", "hgc", "hcg", "cgh", "chg"])
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_training_begins_again_under_the_new_key_whoever_is_restarted_first(secrets: Secrets, stage: str, order: str) -> None:
+    """Protects a rotation: no message is lost for a key that two members do not share yet, nobody waits for ever, nothing is learnt
+    under a key that is not pinned, and the result is exact.
+    """
+    loop = federation(secrets)
+    until(loop, lambda: STAGES[stage](loop))
+    new = rotated(secrets)
+    for member in order:
+        restart_with(loop, {"h": "h1"}.get(member, member), secrets, new)
+        # The others hear what it says, and it hears them, before the next one is restarted.
+        loop.settle()
+    assert_trained(loop, coordinator(loop).run.run, new)
+    assert loop.rejections() == []
+    assert max(member.role.counts["failed_trainings"] for member in loop.members.values()) <= 1
+
+
+def test_all_may_be_restarted_before_anybody_hears_another(secrets: Secrets) -> None:
+    """Protects a rotation by a maintenance window: what was on its way under the old key is not used under the new one."""
+    loop = federation(secrets)
+    until(loop, lambda: STAGES["in a round"](loop))
+    new = rotated(secrets)
+    for name in MEMBERS:
+        restart_with(loop, name, secrets, new)
+    loop.settle()
+    assert_trained(loop, 2, new)
+    assert loop.rejections() == []
+
+
+def test_between_trainings_nothing_ends(secrets: Secrets) -> None:
+    """Protects the model: what was learnt under the old key stays, and the next training is under the new one."""
+    again = {"retraining": {"every_seconds": 50.0, "entities": 1}}
+    loop = federation(secrets, **again)
+    until(loop, lambda: all(loop.party(name).progress.phase == TRAINED for name in ("g", "h1")))
+    old = fingerprints(loop)
+    models = learnt(loop)
+    new = rotated(secrets)
+    for name in MEMBERS:
+        restart_with(loop, name, secrets, new, **again)
+        assert loop.members[name].role.counts["failed_trainings"] == 0
+    assert fingerprints(loop) == old != [new, new]
+    assert learnt(loop) == models
+    loop.write_table(180, 1, 1)
+    loop.settle()
+    assert fingerprints(loop) == [new, new]
+    assert all(loop.party(name).progress.phase == TRAINED for name in ("g", "h1"))
+    assert loop.rejections() == []
+
+
+def test_who_waits_for_another_key_is_named(secrets: Secrets) -> None:
+    """Protects the operator in the midst of a rotation, and from a slip in a fingerprint: the coordinator says who has which."""
+    loop = federation(secrets)
+    loop.members["h1"].settings = settings_of("h1", 1, secrets, columns=1, **SMALL, encryption={"key_fingerprint": "ab" * 32})
+    loop.restart("h1")
+    loop.settle()
+    trouble = loop.members["c"].role.trouble
+    assert trouble is not None
+    assert "'h1' is ready for a training under the key abababab" in trouble
+    assert secrets.keys(512)[1] in trouble
+    assert [loop.party(name).progress.phase for name in ("g", "h1")] == [READY, READY]
+    restart_with(loop, "h1", secrets, secrets.keys(512)[1])
+    loop.settle()
+    assert_trained(loop, 1, secrets.keys(512)[1])
+
+
+def test_a_key_that_nobody_has_pinned_is_refused(secrets: Secrets) -> None:
+    """Protects the parties from whoever may write for the coordinator: a key that they never told ends no training."""
+    loop = federation(secrets)
+    until(loop, lambda: STAGES["a beginning is unread"](loop))
+    guest = loop.members["g"]
+    topic, record = next(one for one in guest.unread if one[0].endswith(".decisions"))
+    begin = guest.inputs[topic][1](record)
+    forged = msgspec.structs.replace(begin, content=content_of(Begin(generate_key(512).public.to_bytes())))
+    guest.unread.appendleft((topic, msgspec.structs.replace(record, value=loop.party("g").settings.codec.encode(forged))))
+    loop.settle()
+    assert [error.partition(":")[0] for error in loop.rejections()] == ["unpinned_key"]
+    assert_trained(loop, 1, secrets.keys(512)[1])

@@ -1,0 +1,54 @@
+"""Which settings all members share, and which an operator may change between restarts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from quasi_newton.federations import settings_of
+
+from streamfl.quasi_newton.roles import ROLES, _fingerprint, _party_settings
+
+
+def changed(name: str, section: str, key: str, value: Any) -> Any:
+    return settings_of(name, 1, **{section: {key: value}})
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "shared", "may_change"),
+    [
+        ("alignment", "method", "keyed-hash", True, False),
+        ("alignment", "limit", 2000, True, False),
+        ("alignment", "held_out", 0.2, False, True),
+        ("learning", "batch", 90, True, False),
+        ("learning", "min_support", 7, False, False),
+        ("learning", "learning_rate", 0.1, False, True),
+        ("learning", "largest_step", 0.05, False, True),
+        ("learning", "freeze_below", 0.1, False, True),
+        ("learning", "tolerance", 0.1, False, True),
+        ("learning", "epochs", 9, False, True),
+        ("preprocessing", "method", "rank", False, False),
+        ("retraining", "every_seconds", 60.0, False, True),
+        ("retraining", "entities", 5, False, True),
+    ],
+)
+def test_what_has_to_stay(section: str, key: str, value: Any, shared: bool, may_change: bool) -> None:
+    """Protects batches, which all parties have to divide alike, and the way out of a failure: rate and step may be changed."""
+    for name in ("g", "h1", "c"):
+        before, after = settings_of(name, 1), changed(name, section, key, value)
+        assert (_fingerprint(before) != _fingerprint(after)) == shared
+        kind = ROLES[before.role.kind]
+        must, may = kind.made_with(after).compare(kind.made_with(before).values)
+        assert ([one.key for one in must], [one.key for one in may]) == (
+            ([], [f"{section}.{key}"]) if may_change else ([f"{section}.{key}"], [])
+        )
+
+
+def test_defaults() -> None:
+    """Protects who says nothing: one training, names that nobody can try out, a tenth that nothing is learnt from."""
+    content = settings_of("g", 1).model_dump()
+    del content["alignment"], content["retraining"], content["learning"]
+    settings = type(settings_of("g", 1)).model_validate(content)
+    party = _party_settings(settings)
+    assert (party.every, party.more, party.hashed, party.held_out) == (None, 1000, False, 0.1)
+    assert _party_settings(changed("g", "retraining", "entities", 5)).more == 5

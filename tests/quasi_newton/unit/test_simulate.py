@@ -1,0 +1,236 @@
+"""A quasi-Newton federation on a file: figures against calculations of their own, and mistakes of whoever asks for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+from quasi_newton.simulated import ROWS, TEST, THREE, TWO, Line
+from scipy.optimize import minimize
+from sklearn.metrics import roc_auc_score, roc_curve
+
+from streamfl.quasi_newton.descent import Learning
+from streamfl.quasi_newton.lab.direct import Party, train
+
+LEARNING = Learning(batch=100, memory=3, curvature_every=2, regularisation=0.01)
+# Messages one behind the other: outputs, residuals, gradients, opened, inner products, sums and step of an iteration; before the
+# first one ready, begin, blinded, answer and aligned.
+BEFORE, EACH = 5, 7
+
+
+def platt(outputs: NDArray[Any], signs: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:
+    """Probabilities of others by a sigmoid that was fitted with Platt's targets, by another minimiser."""
+    up, down = (signs > 0).sum(), (signs < 0).sum()
+    targets = np.where(signs > 0, (up + 1) / (up + 2), 1 / (down + 2))
+
+    def cost(at: NDArray[Any]) -> float:
+        odds = at[0] + at[1] * outputs
+        return float(np.sum(np.logaddexp(0, odds) - targets * odds))
+
+    found = minimize(cost, [0.0, 1.0], tol=1e-12).x
+    return np.asarray(1 / (1 + np.exp(-found[0] - found[1] * others)))
+
+
+@pytest.mark.parametrize("parties", [TWO, THREE])
+def test_roles_learn_exactly_what_the_arithmetic_says(line: Line, parties: list[str]) -> None:
+    """Protects tables that are made without roles: a federation over the bus comes to the same weights, pairs, losses and model as
+    the same whole numbers in a loop, bit by bit.
+    """
+    found, trace = line.traced(parties=parties)
+    learnt = int(trace["entities"])
+    members = [Party(trace[f"inputs/{party}"][:learnt], trace[f"weights/{party}"][0]) for party in parties]
+    direct = train(members, trace["labels"][:learnt], LEARNING, trace["batches"])
+    assert (found["epochs"], found["converged"]) == (direct.epochs, direct.converged)
+    for number, party in enumerate(parties):
+        np.testing.assert_array_equal(trace[f"weights/{party}"], direct.weights[number])
+        np.testing.assert_array_equal(trace[f"steps/{party}"], direct.steps[number])
+        np.testing.assert_array_equal(trace[f"curvatures/{party}"], direct.curvatures[number])
+        np.testing.assert_array_equal(trace[f"models/{party}"], [own[number] for own in direct.models])
+    assert trace["pairs"].tolist() == [[at, kept] for at, kept in direct.pairs]
+    assert trace["losses"].tolist() == direct.losses == [one["training_loss"] for one in found["history"]]
+    assert trace["batch_losses"].tolist() == direct.batch_losses
+    np.testing.assert_allclose(trace["predictions"], direct.outputs([trace[f"inputs/{party}"][learnt:] for party in parties]))
+
+
+def test_encryption_changes_nothing_but_the_cost(line: Line) -> None:
+    """Protects the fast path: plain numbers come to the same as encrypted ones, bit by bit, and the ciphertexts are as many as the
+    formula says.
+    """
+    plain, without = line.traced()
+    hidden, under = line.traced(precision="paillier")
+    assert without.keys() == under.keys()
+    for name, array in without.items():
+        np.testing.assert_array_equal(array, under[name], err_msg=name)
+    own = ("loss", "taylor_loss", "auc", "ks", "accuracy", "epochs", "iterations", "history", "virtual_seconds", "messages")
+    assert [plain[name] for name in own] == [hidden[name] for name in own]
+    assert hidden["bytes"] > plain["bytes"]
+    assert (plain["precision"], plain["key_bits"], hidden["precision"], hidden["key_bits"]) == ("plain", None, "paillier", 512)
+    # Outputs and residuals are one ciphertext a row; all uploads and inner products are packed, here into a few.
+    rounds = hidden["iterations"] + hidden["pairs_offered"]
+    vectors = 2 * 100 * rounds
+    assert vectors + 4 * rounds <= hidden["ciphertexts"] <= vectors + 20 * rounds
+    assert hidden["ciphertexts"] == sum(party["ciphertexts"] for party in hidden["parties"].values())
+    steps = hidden["seconds_by_step"]
+    assert set(steps) == {"encrypt", "add", "multiply", "decrypt", "align", "rest"}
+    assert min(steps.values()) > 0
+    assert steps["encrypt"] > plain["seconds_by_step"]["encrypt"]
+
+
+def test_the_figures_are_those_of_the_test_rows(line: Line) -> None:
+    """Protects every claim that is made with this command: loss, AUC and KS are of the last fifth of the rows, by other means."""
+    found, trace = line.traced()
+    outputs = trace["predictions"]
+    signs = np.where(line.frame["y"].to_numpy()[ROWS - TEST :] == 1, 1, -1)
+    assert found["taylor_loss"] == pytest.approx(np.mean(np.log(2) - signs * outputs / 2 + outputs**2 / 8))
+    assert found["accuracy"] == pytest.approx(np.mean((outputs >= 0) == (signs > 0)))
+    assert found["auc"] == pytest.approx(roc_auc_score(signs > 0, outputs))
+    false, true, _ = roc_curve(signs > 0, outputs)
+    assert found["ks"] == pytest.approx(np.abs(true - false).max())
+    half = np.arange(TEST) % 2 == 0
+    chances = np.empty(TEST)
+    for one in (half, ~half):
+        chances[one] = platt(outputs[~one], signs[~one], outputs[one])
+    assert found["loss"] == pytest.approx(-np.mean(np.log(np.where(signs > 0, chances, 1 - chances))), abs=1e-5)
+    assert (found["entities"], found["waiting_entities"], found["test_entities"], found["batches"]) == (500, 12, TEST, 5)
+    assert found["iterations"] == 5 * found["epochs"]
+    assert found["history"][-1]["auc"] == found["auc"]
+    assert found["training_loss"] == found["history"][-1]["training_loss"]
+    assert found["auc"] > 0.8
+    assert found["guest_alone"]["auc"] < found["auc"] - 0.05
+
+
+def test_a_message_takes_as_long_as_is_asked(line: Line) -> None:
+    """Protects whoever plans for a slow network: virtual time is that of the messages that wait for one another."""
+    found = line.json("--network-delay", 3, "--epochs", 2, learning='optimiser = "sgd"')
+    assert (found["epochs"], found["iterations"], found["converged"]) == (2, 10, False)
+    assert found["virtual_seconds"] == pytest.approx(3 * (BEFORE + EACH * 10), rel=0.01)
+    assert found["history"][0]["seconds"] == pytest.approx(3 * (BEFORE + EACH * 5), rel=0.01)
+
+
+def test_any_members_file_is_the_same_federation(line: Line) -> None:
+    """Protects a newcomer: a host's file does as the coordinator's, and what they say of keys and secrets is not looked at."""
+    more = 'key_file = "nowhere"\nkey_fingerprint = "' + "ab" * 32 + '"\nsecret_file = "nowhere"\nlink_secret_file = "nowhere"\n'
+    party = '[party]\nname = "{}"\n[samples]\ntopic = "own"\nfeatures = ["x"]\n'
+    expected = line.json("--epochs", 2)
+    found = [
+        line.json("--epochs", 2, role="host", more=more + party.format("shop")),
+        line.json("--epochs", 2, more=more, precision="paillier"),
+        line.json("--epochs", 2, "--precision", "plain", precision="paillier"),
+    ]
+    assert [one["auc"] for one in found] == [expected["auc"]] * 3
+    assert [one["precision"] for one in found] == ["plain", "paillier", "plain"]
+    assert line.json("--epochs", 2, "--seed", 6)["auc"] != expected["auc"]
+
+
+def test_the_guest_need_not_be_the_first(line: Line) -> None:
+    """Protects a federation that names its guest: labels and intercept go there."""
+    found, trace = line.traced("--epochs", 1, guest="shop")
+    assert found["guest"] == "shop"
+    assert (trace["weights/bank"].shape[1], trace["weights/shop"].shape[1]) == (2, 5)
+
+
+def test_labels_of_minus_one_are_taken_as_zero(line: Line) -> None:
+    """Protects whoever has a table in LIBSVM's form: its labels mean the same, and that `run` wants others is said."""
+    expected = line.json("--epochs", 2)["loss"]
+    line.frame["y"] = 2 * line.frame["y"] - 1
+    assert line.json("--epochs", 2)["loss"] == expected
+    assert "-1 and 1" in line("--epochs", 2)[2]
+
+
+def test_a_table_with_gaps_and_one_class_in_the_end_is_measured(line: Line) -> None:
+    """Protects programs that read the figures: what cannot be measured is null, and rows with gaps are counted."""
+    line.frame.loc[[3, 70], "visits"] = np.nan
+    line.frame.loc[ROWS - TEST :, "y"] = 1
+    found = line.json("--epochs", 2)
+    assert (found["dropped_rows"], found["auc"], found["ks"], found["loss"]) == (2, None, None, None)
+    assert found["taylor_loss"] > 0
+
+
+def test_a_rare_column_is_left_out_and_told(line: Line) -> None:
+    """Protects whoever wonders where a column is: one with too few rows of its own in a batch is not learnt from."""
+    line.frame["visits"] = (np.arange(ROWS) % 211 == 0).astype(float)
+    code, _, error = line("--epochs", 2, "--trace", line.folder)
+    assert code == 0
+    assert "learning.min_support = 5" in error
+    assert "shop 1" in error
+    with np.load(line.folder / "trace.npz") as archive:
+        assert archive["inputs/shop"].shape == (ROWS, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--split", "bank=0:2"), "nothing is said of shop"),
+        (("--split", "bank=0:2,shop=2:4+y"), "y is the label"),
+        (("--test-fraction", 1), "--test-fraction 1"),
+        (("--network-delay", -1), "--network-delay -1"),
+        (("--online",), "--online has no meaning"),
+        (("--label-delay", 1), "--label-delay has no meaning"),
+        (("--test-fraction", 0.9), "learning.batch = 100: the 64 rows to learn from fill no batch"),
+    ],
+)
+def test_mistakes_are_told(line: Line, arguments: tuple[object, ...], told: str) -> None:
+    """Protects a user from options that are read and have no effect: each mistake names its option or its key."""
+    code, out, error = line(*arguments)
+    assert (code, out) == (2, "")
+    assert told in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("learning", "code", "told"),
+    [
+        ("output_bound = 0.01", 5, "lower learning.learning_rate"),
+        ("epochs = 0", 2, "learning.epochs"),
+    ],
+)
+def test_settings_that_cannot_work_are_told(line: Line, learning: str, code: int, told: str) -> None:
+    """Protects a user from an empty table: a training that comes to nothing, and a wrong file, end with the reason and a code."""
+    found, out, error = line(learning=learning)
+    assert (found, out) == (code, "")
+    assert told in error
+    assert "Traceback" not in error
+
+
+def test_data_that_cannot_be_learnt_from_is_told(line: Line) -> None:
+    """Protects a user from a traceback: a third class, and more columns than batches may have, are told with what is allowed."""
+    wide = pd.DataFrame({f"c{number}": np.random.default_rng(number).normal(size=ROWS) for number in range(6)})
+    line.frame = pd.concat([line.frame, wide], axis=1)
+    code, out, error = line("--split", "bank=age+income,shop=debts+visits+c0+c1+c2+c3+c4+c5")
+    assert (code, out) == (5, "")
+    assert "a batch of 100 rows with 8 columns" in error
+    line.frame["y"] = 2
+    code, out, error = line()
+    assert (code, out) == (5, "")
+    assert "the label y is 2 somewhere" in error
+
+
+def test_other_systems_are_simulated_without_the_extra(tmp_path: Path) -> None:
+    """Protects whoever does not encrypt: without phe and gmpy2 the command is there for other systems, and says here what to do."""
+    (tmp_path / "c.toml").write_text('[federation]\nname="f"\nparties=["a","b"]\n[role]\nkind="quasi-newton-coordinator"\n')
+    frame = pd.DataFrame(np.random.default_rng(1).normal(size=(1300, 2)), columns=["a", "b"])
+    frame["y"] = (frame["a"] > 0).astype(int)
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    without = "import sys; sys.modules.update(phe=None, gmpy2=None); from streamfl.cli import main; main()"
+    arguments = ["simulate", "c.toml", "--data", "d.csv", "--split", "a=0:1,b=1:2"]
+    command = [sys.executable, "-c", without, *arguments]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    # The options of all systems were there to be read.
+    assert ended.returncode == 2, ended.stderr
+    assert "pip install 'streamfl[paillier]'" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_who_is_held_out_is_not_learnt_from(line: Line) -> None:
+    """Protects calibration in production: the guest's share stays out of every batch here too, and is counted."""
+    found, trace = line.traced("--epochs", 1, held_out=0.25)
+    assert (found["entities"], found["batches"]) == (300, 3)
+    assert 90 < found["held_out_entities"] < 170
+    assert found["held_out_entities"] + found["waiting_entities"] + 300 == ROWS - TEST
+    assert trace["batches"].shape == (3, 100)
