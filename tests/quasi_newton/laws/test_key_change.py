@@ -177,6 +177,23 @@ def test_between_trainings_nothing_ends(secrets: Secrets) -> None:
     assert loop.rejections() == []
 
 
+@pytest.mark.parametrize("party", ["g", "h1"])
+def test_a_party_may_have_another_secret_for_the_next_training(secrets: Secrets, party: str) -> None:
+    """Protects a party that has lost its file: what it has learnt stays, and it learns on."""
+    again = {"retraining": {"every_seconds": 50.0, "entities": 1}}
+    loop = federation(secrets, **again)
+    until(loop, lambda: all(loop.party(name).progress.phase == TRAINED for name in ("g", "h1")))
+    models = learnt(loop)
+    Path(loop.members[party].settings.encryption.secret_file or "").write_bytes(hashlib.sha256(b"another").digest())
+    loop.restart(party)
+    assert learnt(loop) == models
+    loop.write_table(180, 1, 1)
+    loop.settle()
+    assert [loop.party(name).progress.phase for name in ("g", "h1")] == [TRAINED, TRAINED]
+    assert loop.party("g").progress.run > 1
+    assert loop.rejections() == []
+
+
 def test_who_waits_for_another_key_is_named(secrets: Secrets) -> None:
     """Protects the operator in the midst of a rotation, and from a slip in a fingerprint: the coordinator says who has which."""
     loop = federation(secrets)
