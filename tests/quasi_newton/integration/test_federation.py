@@ -69,9 +69,11 @@ tolerance = 0.0
 regularisation = 0.01
 [alignment]
 entities = 200
-settle_seconds = 3.0
+settle_seconds = 2.0
 limit = 1000
 held_out = 0.0
+[scoring]
+enabled = false
 [encryption]
 key_bits = 2048
 key_fingerprint = "{fingerprint}"
@@ -167,7 +169,7 @@ class Federation:
         while not is_so():
             logs = "".join(f"{one.name}:\n{one.read_text(errors='replace')[-3000:]}\n" for one in self._folder.glob("*.log"))
             assert time.monotonic() < deadline, f"no {what}; the processes said:\n{logs}"
-            time.sleep(0.1)
+            time.sleep(0.3)
 
     def party(self, bus: Bus, member: str) -> PartyTask:
         """A party as another process would take it up."""
