@@ -19,6 +19,10 @@ SYSTEM = System(
         "quasi-newton-guest": "streamfl.simulation.sources:entity_samples_and_labels",
         "quasi-newton-host": "streamfl.simulation.sources:entity_samples_and_labels",
     },
-    commands={"keys": "streamfl.quasi_newton.lab.keys:keys"},
+    faults="streamfl.quasi_newton.lab.faults:FAULTS",
+    commands={
+        "keys": "streamfl.quasi_newton.lab.keys:keys",
+        "scorecard": "streamfl.quasi_newton.lab.export:scorecard",
+    },
     extras={"paillier": "encryption (encryption.precision = \"paillier\")"},
 )

@@ -1,0 +1,210 @@
+"""What must hold of a quasi-Newton federation, whatever happened: checked from its topics, with everybody's secrets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+
+from streamfl.identity.keys import derive
+from streamfl.quasi_newton.coordinator import CoordinatorTask
+from streamfl.quasi_newton.lab import made_up_secrets
+from streamfl.quasi_newton.lab.oracle import Expected, batches_of, common_entities, expected, script
+from streamfl.quasi_newton.lab.said import messages_of
+from streamfl.quasi_newton.lab.scenario import NAME, STRANGER, C, QuasiNewtonScenario
+from streamfl.quasi_newton.member import Member
+from streamfl.quasi_newton.messages import Message, Step, place_of
+from streamfl.quasi_newton.party import PartyTask
+from streamfl.quasi_newton.party_settings import FAILED, TRAINED
+from streamfl.role import StateChange
+from streamfl.runtime.kinds import find_kind
+from streamfl.runtime.tasks import POSITION_KEY
+from streamfl.simulation.faults.cluster import FaultyBus
+from streamfl.simulation.faults.said import latest, require
+
+__all__ = ["check_outcome", "check_said"]
+
+# Of a message to the coordinator and from it, what may differ where work is done again with other entities.
+BEFORE_FROZEN = {"ready", "blinded", "answer"}
+
+
+def check_outcome(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
+    """Nobody was refused but strangers, and weights, steps and messages are those of a training in which nothing happens."""
+    check_said(bus, chosen)
+    check_refused(bus, chosen)
+    taken_up = {member: _taken_up(bus, chosen, member) for member in chosen.workers}
+    parties = {party: taken_up[party] for party in chosen.parties}
+    coordinator = taken_up[C]
+    assert isinstance(coordinator, CoordinatorTask)
+    never_begun = chosen.staying is not None and bool(chosen.staying.places) and coordinator.run.run == 0
+    if never_begun:
+        return
+    common = common_entities(chosen)
+    filled = len(batches_of(chosen, common)) > 0
+    phases = {name: task.progress.phase for name, task in parties.items()}
+    if FAILED in phases.values():
+        check_failed(chosen, phases, taken_up, may_be_few=not filled or not chosen.settled)
+        return
+    require(not chosen.fails, f"it should have failed: {chosen.fails}")
+    require(set(phases.values()) == {TRAINED}, f"not all are trained: {phases}")
+    names = {name: task.rows.names for name, task in parties.items()}
+    order = names[chosen.parties[0]]
+    require(all(own == order for own in names.values()), "parties learnt from other entities, or in another order")
+    require(len(set(order)) == len(order), "an entity was counted twice")
+    require(set(order) <= common, f"learnt from, but not common: {sorted(set(order) - common)[:3]}")
+    if chosen.settled:
+        require(order == batches_of(chosen, common), "the batches are not of what all parties knew")
+    outcome = expected(chosen, order)
+    for number, (party, task) in enumerate(parties.items()):
+        check_party(party, task, outcome, number)
+    check_coordinator(bus, chosen, coordinator, outcome)
+    check_transcript(bus, chosen, outcome)
+    if chosen.encrypted:
+        check_ciphertexts(bus, chosen)
+
+
+def check_said(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
+    """Work that was done again said the same, the coordinator opened nothing twice, and nothing between parties is open."""
+    for (sender, channel, run, number, kind), contents in chosen.said.sent.items():
+        what = f"{sender} said {len(contents)} things as {kind} of run {run}, round {number}, on {channel}"
+        require(len(contents) == 1 or (kind in BEFORE_FROZEN and not chosen.settled), what)
+    for (run, number), contents in chosen.said.opened.items():
+        most = len(chosen.parties) + 1
+        count = len(contents)
+        require(count <= most, f"the coordinator opened {count} vectors in round {number} of run {run}, {most} may be")
+    for topic in chosen.linked:
+        for message in messages_of(bus, f"{NAME}.{topic}"):
+            sealed = _opened(chosen, topic, message) is not None
+            require(sealed, f"{topic}: {message.kind} of round {message.round} is not sealed by the link's secret")
+
+
+def check_refused(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
+    """What strangers wrote, each record once, and nothing else."""
+    for member in chosen.workers:
+        settings = chosen.of(member)
+        inputs = {one.topic for one in find_kind(settings.role.kind).channels(settings).inputs.values()}
+        letters = list(bus.read(settings.dead_letters))
+        found = Counter((dict(letter.headers)["topic"], letter.key) for letter in letters)
+        strange = [one for own in chosen.readings for one in own if one.client.startswith(STRANGER) and one.topic in inputs]
+        written = Counter((one.topic.encode(), one.client.encode()) for one in strange)
+        first = [letter.headers for letter in letters[:1]]
+        require(found == written, f"{member}: refused were {found}, strangers wrote {written}: {first}")
+
+
+def check_failed(chosen: QuasiNewtonScenario, phases: dict[str, int], tasks: dict[str, Any], *, may_be_few: bool) -> None:
+    """It came to nothing everywhere, for a reason that there is."""
+    troubles = {name: str(task.trouble) for name, task in tasks.items()}
+    require(set(phases.values()) == {FAILED}, f"it failed, but not everywhere: {troubles}")
+    require(all("has ended" in text for text in troubles.values()), f"it failed, and not everybody says so: {troubles}")
+    reasons = [chosen.fails] if chosen.fails else []
+    reasons += ["fill no batch"] if may_be_few else []
+    known = any(reason in text for reason in reasons for text in troubles.values())
+    require(known, f"it failed: {troubles}")
+
+
+def check_party(party: str, task: PartyTask, outcome: Expected, number: int) -> None:
+    """Weights, model and pairs to the last bit."""
+    trace, memory = outcome.trace, task.settings.learning.memory
+    task.go_on()
+    own = task.iterates.own
+    apart = np.abs(own.weights - trace.weights[number][-1])
+    require(not apart.any(), f"{party}: weights are {apart.max():g} from those of the arithmetic alone")
+    model = task.iterates.model
+    require(model is not None and np.array_equal(model, trace.model[number]), f"{party}: the model is not the last epoch's mean")
+    kept = [at for at, (_, was_kept) in enumerate(trace.pairs) if was_kept][-memory:]
+    pairs = np.array([[trace.steps[number][at], trace.curvatures[number][at]] for at in kept])
+    same = len(own.pairs) == len(kept) and (not kept or np.array_equal(own.pairs, pairs))
+    require(same, f"{party}: {len(own.pairs)} pairs are kept, or others than the {len(kept)} that there were")
+
+
+def check_coordinator(bus: FaultyBus, chosen: QuasiNewtonScenario, task: CoordinatorTask, outcome: Expected) -> None:
+    """Every step that was told is that of the arithmetic, and the last loss is remembered."""
+    trace = outcome.trace
+    steps = [
+        msgspec.msgpack.decode(one.content, type=Step)
+        for one in messages_of(bus, f"{NAME}.{chosen.parties[0]}.decisions", bus.repeated)
+        if one.kind == "step" and one.round % 2 == 0
+    ]
+    losses = [step.loss for step in steps]
+    require(losses == trace.batch_losses, f"losses of {len(losses)} batches were told, not those of {len(trace.batch_losses)}")
+    wrong = [
+        at
+        for at, (step, coefficients) in enumerate(zip(steps, trace.coefficients, strict=True))
+        if not (step.coefficients == b"" or np.array_equal(np.frombuffer(step.coefficients, "<f8"), coefficients))
+    ]
+    require(not wrong, f"coefficients of iterations {wrong[:3]} are others")
+    last_loss = task.descent.state.last_loss
+    require(last_loss == trace.losses[-1], f"the last epoch's loss is {last_loss}, not {trace.losses[-1]}")
+    epochs = task.descent.epochs
+    require(epochs == trace.epochs, f"{epochs} epochs were counted, {trace.epochs} there were")
+
+
+def check_transcript(bus: FaultyBus, chosen: QuasiNewtonScenario, outcome: Expected) -> None:
+    """In every topic stands what belongs there, in order, each message once."""
+    topics = [*(f"{party}.{kind}" for party in chosen.parties for kind in ("uploads", "decisions")), *chosen.linked]
+    for topic in topics:
+        found = [(one.kind, one.run, one.round) for one in messages_of(bus, f"{NAME}.{topic}", bus.repeated)]
+        written = script(chosen, outcome.trace, topic)
+        pairs = enumerate(zip(found, written, strict=False))
+        first = next((at for at, (one, other) in pairs if one != other), min(len(found), len(written)))
+        require(found == written, f"{topic}: message {first} is {found[first : first + 1]}, not {written[first : first + 1]}")
+
+
+def check_ciphertexts(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
+    """The coordinator sees no gradient that is masked, and no host finds a residual beneath its own ciphertext."""
+    key, public = made_up_secrets.key(), made_up_secrets.key().public
+    modulus, square = int(public.n), int(public.n) ** 2
+
+    def ciphertexts(content: bytes) -> list[int]:
+        size = public.ciphertext_bytes
+        return [int.from_bytes(content[at : at + size], "big") for at in range(0, len(content), size)]
+
+    for party in chosen.parties if chosen.masked else ():
+        for message in messages_of(bus, f"{NAME}.{party}.uploads"):
+            numbers = [int(number) for number in key.decrypt(ciphertexts(message.content))] if message.kind == "gradient" else []
+            # One in 2^64 masks is so short.
+            short = any(min(number, modulus - number).bit_length() < public.bits - 64 for number in numbers)
+            require(not short, f"the coordinator can read what {party} uploaded in round {message.round}")
+    hidden: dict[int, list[int]] = {}
+    for host in chosen.hosts:
+        for message in messages_of(bus, f"{NAME}.{host}.outputs", bus.repeated):
+            if message.kind == "outputs":
+                own = ciphertexts(_opened(chosen, f"{host}.outputs", message) or b"")
+                before = hidden.get(message.round, [1] * len(own))
+                hidden[message.round] = [one * other % square for one, other in zip(own, before, strict=True)]
+    for message in messages_of(bus, f"{NAME}.{chosen.hosts[0]}.residuals", bus.repeated):
+        if message.kind == "residuals":
+            found = ciphertexts(_opened(chosen, f"{chosen.hosts[0]}.residuals", message) or b"")
+            # Without blinding anew, (1 + n)^m is left: m is the guest's part, of which the sign tells the label.
+            pairs = zip(found, hidden[message.round], strict=True)
+            told = any((one * pow(other, -1, square) - 1) % modulus == 0 for one, other in pairs)
+            require(not told, f"residuals of round {message.round} tell hosts the guest's numbers")
+
+
+def _opened(chosen: QuasiNewtonScenario, topic: str, message: Message) -> bytes | None:
+    """What is in an envelope by RFC 5297 under the link's secret, with topic and header; None where it is none."""
+    host = topic.partition(".")[0]
+    secret = made_up_secrets.secret(made_up_secrets.path("link", host))
+    cipher = AESSIV(derive(secret, b"quasi-newton link tag") + derive(secret, b"quasi-newton link cipher"))
+    header = place_of(msgspec.structs.replace(message, content=b""))
+    try:
+        return cipher.decrypt(message.content, [NAME.encode(), f"{NAME}.{topic}".encode(), header])
+    except (InvalidTag, ValueError):
+        return None
+
+
+def _taken_up(bus: FaultyBus, chosen: QuasiNewtonScenario, member: str) -> Any:
+    """A member's partition, as a new process would take it back."""
+    settings = chosen.of(member)
+    kind = find_kind(settings.role.kind)
+    role = kind.build(settings)
+    assert isinstance(role, Member)
+    role.open(0)
+    for (partition, key), value in latest(bus, kind.channels(settings).changelogs["state"]).items():
+        if not key.startswith(POSITION_KEY):
+            role.restore(StateChange("state", partition, key, value))
+    return role.task(0)

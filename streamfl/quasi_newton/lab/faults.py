@@ -1,0 +1,75 @@
+"""A quasi-Newton federation under faults, by seed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from streamfl.quasi_newton.lab.checks import check_outcome, check_said
+from streamfl.quasi_newton.lab.said import recorded
+from streamfl.quasi_newton.lab.scenario import LABELS, C, QuasiNewtonScenario, samples_of, scenario
+from streamfl.seeding import rng_for
+from streamfl.simulation.faults.cluster import FaultyBus
+from streamfl.simulation.faults.federation import Verdict, run
+from streamfl.simulation.faults.staying import GONE, Staying, of_a_process
+from streamfl.simulation.faults.systems import FaultSimulation
+
+__all__ = ["FAULTS", "simulate", "simulate_liveness"]
+
+# Virtual seconds after which members say that nobody answers.
+PATIENCE = 20.0
+
+
+def simulate(seed: int, bus: str = "memory") -> Verdict:
+    """Run the scenario of this seed on a bus, memory or sqlite, and check whatever must hold of it."""
+    return _simulate(scenario(seed), bus)
+
+
+def simulate_liveness(seed: int, bus: str = "memory") -> Verdict:
+    """The same with a fault that stays: whatever does not depend on what is gone comes to its end.
+
+    Without a member there are no more steps. Then all who wait for it go on waiting, and say so.
+    """
+    chosen = _with_a_fault_that_stays(seed)
+    if chosen.absent is None:
+        return _simulate(chosen, bus)
+    found: list[str] = []
+    verdict = _simulate(chosen, bus, found)
+    if verdict.failure is not None and verdict.failure.startswith("not done"):
+        silent = not any("nothing has come" in text for text in chosen.said.troubles)
+        failure = f"nobody says that {chosen.absent} is away: {verdict.failure}" if silent else None
+        return replace(verdict, failure=failure)
+    return verdict
+
+
+def _simulate(chosen: QuasiNewtonScenario, bus: str, found: list[str] | None = None) -> Verdict:
+    def check(faulty: FaultyBus) -> None:
+        if chosen.absent is None:
+            check_outcome(faulty, chosen)
+        else:
+            check_said(faulty, chosen)
+
+    with recorded(chosen.said, chosen.part_bytes):
+        return run(chosen, check, bus)
+
+
+def _with_a_fault_that_stays(seed: int) -> QuasiNewtonScenario:
+    draws = rng_for(seed, "simulation", "what stays, of quasi-Newton")
+    chosen = scenario(seed)
+    workers = {name: max(2, count) for name, count in chosen.workers.items()}
+    alignment = {**chosen.sections["alignment"], "patience_seconds": PATIENCE}
+    chosen = replace(chosen, workers=workers, sections={**chosen.sections, "alignment": alignment})
+    at = float(draws.uniform(0.0, chosen.faulty_seconds))
+    kind = ("process", "partition", "member")[int(draws.integers(3))]
+    if kind == "process":
+        return replace(chosen, staying=of_a_process(draws, at, list(workers)))
+    if kind == "member":
+        absent = [*chosen.parties, C][int(draws.integers(len(chosen.parties) + 1))]
+        staying = Staying(f"{absent} never comes back", at, {f"{absent}-{n}": GONE for n in range(workers[absent])})
+        return replace(chosen, staying=staying, absent=absent)
+    topics = [*(samples_of(party) for party in chosen.parties), LABELS]
+    topic = topics[int(draws.integers(len(topics)))]
+    staying = Staying(f"partition 0 of {topic} cannot be read", at, {}, frozenset([(topic, 0)]))
+    return replace(chosen, staying=staying)
+
+
+FAULTS = FaultSimulation(simulate, simulate_liveness)
