@@ -145,7 +145,11 @@ class PrivateAlignmentSection(Section):
 
 
 class RetrainingSection(Section):
-    """When another training follows. The guest's values decide."""
+    """When another training follows. The guest's values decide.
+
+    A training that came to nothing is tried again once new entities have come to the guest, or after a restart with another
+    learning_rate, largest_step, freeze_below, tolerance or epochs. Each failure in a row doubles the time before.
+    """
 
     every_seconds: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
     """So long after the end of a training. Left out: there is one training, and another only after one that came to nothing.
