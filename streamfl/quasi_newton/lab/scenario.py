@@ -238,6 +238,8 @@ def scenario(seed: int) -> QuasiNewtonScenario:
             "settle_seconds": float(draws.uniform(0.1, 2.0)),
             "limit": 400,
             "expiry_seconds": FOR_EVER,
+            "held_out": 0.0,
+            "method": "keyed-hash" if chance(0.2) else "intersection",
         },
         "encryption": {"precision": "paillier" if encrypted else "plain", "study": True, "mask_gradients": chance(0.8)},
     }
