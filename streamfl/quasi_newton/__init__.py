@@ -22,6 +22,9 @@ SYSTEM = System(
     dashboard="streamfl.quasi_newton.lab.dashboard:DASHBOARD",
     faults="streamfl.quasi_newton.lab.faults:FAULTS",
     fuzz="streamfl.quasi_newton.lab.fuzz:QUASI_NEWTON",
-    commands={"keys": "streamfl.quasi_newton.lab.keys:keys"},
+    commands={
+        "keys": "streamfl.quasi_newton.lab.keys:keys",
+        "scorecard": "streamfl.quasi_newton.lab.export:scorecard",
+    },
     extras={"paillier": "encryption (encryption.precision = \"paillier\")"},
 )

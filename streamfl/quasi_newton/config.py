@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from streamfl.quasi_newton.descent import Learning
 from streamfl.quasi_newton.fixed_point import Kinds, kinds
 from streamfl.quasi_newton.preprocessing import Method
+from streamfl.quasi_newton.scorecard import Scale
 from streamfl.records.entities import VerticalMembers, VerticalSettings
 from streamfl.settings import Section
 
@@ -144,7 +145,11 @@ class PrivateAlignmentSection(Section):
 
 
 class RetrainingSection(Section):
-    """When another training follows. The guest's values decide."""
+    """When another training follows. The guest's values decide.
+
+    A training that came to nothing is tried again once new entities have come to the guest, or after a restart with another
+    learning_rate, largest_step, freeze_below, tolerance or epochs. Each failure in a row doubles the time before.
+    """
 
     every_seconds: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
     """So long after the end of a training. Left out: there is one training, and another only after one that came to nothing.
@@ -161,6 +166,32 @@ class PreprocessingSection(Section):
     """`standardise`, `clip`, `rank`, `signed-log`, `quantile-bins` or `none`."""
 
 
+class ScoringSection(Section):
+    """How entities are scored with the model. enabled and quantum are the same at every member."""
+
+    enabled: bool = True
+    """`false`: a model is learnt and nobody is scored."""
+    quantum: float = Field(default=1 / 64, ge=2**-20, le=1, allow_inf_nan=False)
+    """A host tells its part of an output in whole multiples of this: the larger, the less it shows of its columns."""
+    interval_seconds: float = Field(default=5.0, gt=0, le=1e6, allow_inf_nan=False)
+    """Of the guest: between two questions to a host, at least."""
+    versions: int = Field(default=10, ge=0, le=1_000_000)
+    """Of a host: so many versions of the model it answers for in all. Who has as many as there are columns can solve for them."""
+    calibration_entities: int = Field(default=100, ge=2, le=1_000_000)
+    """Of the guest: so many held-out entities, with both labels, are needed before probabilities are published."""
+    base_points: float = Field(default=Scale().base_points, ge=-1e6, le=1e6, allow_inf_nan=False)
+    """Of the guest: the score at odds of base_odds to one against label 1."""
+    base_odds: float = Field(default=Scale().base_odds, gt=0, le=1e6, allow_inf_nan=False)
+    """Of the guest."""
+    doubling: float = Field(default=Scale().doubling, gt=0, le=1e6, allow_inf_nan=False)
+    """Of the guest: points that double these odds."""
+
+    @property
+    def scale(self) -> Scale:
+        """Of the points."""
+        return Scale(self.base_points, self.base_odds, self.doubling)
+
+
 class QuasiNewtonSettings(VerticalSettings):
     """Settings of guest, host and coordinator."""
 
@@ -169,6 +200,7 @@ class QuasiNewtonSettings(VerticalSettings):
     encryption: EncryptionSection = Field(default_factory=EncryptionSection)
     alignment: PrivateAlignmentSection = Field(default_factory=PrivateAlignmentSection)
     preprocessing: PreprocessingSection = Field(default_factory=PreprocessingSection)
+    scoring: ScoringSection = Field(default_factory=ScoringSection)
     retraining: RetrainingSection = Field(default_factory=RetrainingSection)
 
     @property

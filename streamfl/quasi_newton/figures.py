@@ -25,6 +25,12 @@ COUNTS: Mapping[str, str] = {
     "trainings": "Trainings that a model came of",
     "expired_batches": "Batches that gave way to newer ones",
     "failed_trainings": "Trainings that came to nothing",
+    "questions": "Questions about entities without a score, asked by the guest or answered by a host",
+    "abandoned_questions": "Questions that no answer came to in time",
+    "closed_questions": "Questions that a host did not answer, for it has answered for as many versions of the model as it may",
+    "answered_entities": "Entities that a host told its part of the output of",
+    "unscored_entities": "Entities whose part of the output is beyond the public bound or unknown, so that there is no score",
+    "predictions": "Predictions that were published",
 }
 
 

@@ -14,9 +14,10 @@ from streamfl.quasi_newton.gradient_upload import ask_for_product, upload_produc
 from streamfl.quasi_newton.learnt_batches import MOST_EVER
 from streamfl.quasi_newton.member import Desk
 from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, content_of, read_content
-from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.party_settings import ADDING, ALIGNING, DECIDING, OPENING, OUTPUTS, PartySettings
 from streamfl.quasi_newton.scheme import NUMBER_BYTES, numbers_to_bytes
+from streamfl.quasi_newton.scoring_guest import GuestScoring
+from streamfl.quasi_newton.scoring_party import ScoringParty
 from streamfl.quasi_newton.taylor import residuals
 from streamfl.quasi_newton.works import (
     Adding,
@@ -37,11 +38,12 @@ ROUND_BYTES = 16
 KNOWN = b"\1"
 
 
-class GuestTask(PartyTask):
+class GuestTask(ScoringParty):
     """The guest's partition."""
 
     def __init__(self, settings: PartySettings, desk: Desk) -> None:
         super().__init__(settings, desk)
+        self.scoring: GuestScoring = GuestScoring(self)
         vector = settings.learning.batch * max(NUMBER_BYTES, settings.key_bits // 4)
         dots = (4 * settings.learning.memory + 4) * max(NUMBER_BYTES, settings.key_bits // 4)
         # By host: where its points are those of the own names; vectors and inner products of a round, behind run and round.
@@ -61,12 +63,15 @@ class GuestTask(PartyTask):
             self.desk.counts["labels"] += 1
             self._now = now
             self.put(message.client, label=int(2 * message.label - 1))
+            self.scoring.labelled(message.client)
         else:
             super().take(channel, message, now)
 
     def take_linked(self, channel: str, message: Message) -> None:
-        host = channel.partition("/")[2]
-        if message.kind == "answer":
+        said, _, host = channel.partition("/")
+        if said == "answers":
+            self.scoring.take(host, message)
+        elif message.kind == "answer":
             self._take_answer(host, message)
         elif message.kind == "outputs":
             self._take_outputs(host, message)

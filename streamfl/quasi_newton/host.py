@@ -13,9 +13,10 @@ from streamfl.quasi_newton.gradient_upload import ask_for_product, upload_produc
 from streamfl.quasi_newton.learnt_batches import NAME_BYTES
 from streamfl.quasi_newton.member import Desk
 from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, content_of, read_content
-from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.party_settings import ALIGNING, DECIDING, FAILED, OUTPUTS, PartySettings
 from streamfl.quasi_newton.scheme import numbers_to_bytes
+from streamfl.quasi_newton.scoring_host import HostScoring
+from streamfl.quasi_newton.scoring_party import ScoringParty
 from streamfl.quasi_newton.works import (
     Encrypting,
     Kind,
@@ -28,11 +29,12 @@ from streamfl.role import PeerError
 __all__ = ["HostTask"]
 
 
-class HostTask(PartyTask):
+class HostTask(ScoringParty):
     """A host's partition."""
 
     def __init__(self, settings: PartySettings, desk: Desk) -> None:
         super().__init__(settings, desk)
+        self.scoring: HostScoring = HostScoring(self)
         # What the guest said before the coordinator's beginning came, behind the number of its run.
         self._asked = Chunks(self.parts, "asked", 8 + settings.most * POINT_BYTES)
         # Names in the order of the points that the guest has, behind the number of the run.
@@ -43,7 +45,9 @@ class HostTask(PartyTask):
             super().restore(key, value)
 
     def take_linked(self, channel: str, message: Message) -> None:
-        if message.kind == "blinded":
+        if channel == "questions":
+            self.scoring.take(message)
+        elif message.kind == "blinded":
             self._take_blinded(message)
         elif message.kind == "aligned":
             self._take_aligned(message)

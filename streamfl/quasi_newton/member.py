@@ -50,6 +50,10 @@ class Desk:
         self.counts["bytes_sent"] += size
         return size
 
+    def publish(self, channel: str, name: str, value: bytes) -> None:
+        """A record for the users' consumers, under an entity's name."""
+        self._sends.append(Send(channel, name.encode(), value))
+
     def ask(self, function: Callable[[bytes], bytes], content: bytes, then: Then) -> None:
         """Have something computed. then: what is done with the result; PeerError refuses the message that led to it."""
         self.counts["work"] += 1
@@ -146,7 +150,7 @@ class Member(Generic[One]):
                 return task.trouble
         if not self._silence.overdue:
             return None
-        return f"nothing has come for {self._silence.patience:g} s while a training is under way: see whether every member runs"
+        return f"nothing has come for {self._silence.patience:g} s while an answer is owed: see whether every member runs"
 
     def task(self, partition: int) -> One:
         """What it holds of a partition."""
@@ -176,6 +180,8 @@ class Member(Generic[One]):
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection | Work]:
         replies: list[Send | Rejection | Work] = []
+        # What was asked for at a tick is nobody's answer.
+        heard = bool(batch) and not self._awaited
         if self._awaited:
             for result in batch:
                 _, cause, then = self._awaited.popleft()
@@ -202,7 +208,7 @@ class Member(Generic[One]):
                 replies,
             )
             replies += self._go_on(received)
-        self._look(bool(batch), now)
+        self._look(heard, now)
         return replies
 
     def changed_state(self) -> Iterable[StateChange]:

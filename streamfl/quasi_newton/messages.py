@@ -49,6 +49,7 @@ KINDS: Mapping[str, int] = {
         (
             *("ready", "begin", "blinded", "answer", "aligned", "joined", "outputs", "residuals"),
             *("gradient", "opened", "dots", "sums", "step", "failed"),
+            *("question", "found", "chosen", "points", "closed"),
         )
     )
 }
@@ -57,6 +58,7 @@ KINDS: Mapping[str, int] = {
 
 class Message(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True):
     """run: counts trainings from 1, 0 before the first. round: twice the iteration, and one more where curvature is looked for.
+    Of messages about scores: the model's version, and the number of the session under it.
 
     alignment: digest of the entities in common, empty before they are known.
     """
@@ -146,9 +148,7 @@ def codec(content_bytes: int) -> Codec[Message]:
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {
-    one: msgspec.msgpack.Decoder(one) for one in (Ready, Begin, Blinded, Answer, Aligned, Joined, Opened, Step)
-}
+_decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {}
 
 
 def content_of(content: msgspec.Struct) -> bytes:
@@ -158,6 +158,8 @@ def content_of(content: msgspec.Struct) -> bytes:
 
 def read_content(content: bytes, of: type[Any]) -> Any:
     """The content that :func:`content_of` wrote; PeerError with reason malformed."""
+    if of not in _decoders:
+        _decoders[of] = msgspec.msgpack.Decoder(of)
     try:
         return _decoders[of].decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

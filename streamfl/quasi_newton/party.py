@@ -272,7 +272,7 @@ class PartyTask:
 
     def _end(self, text: str) -> None:
         self.progress.phase, self.progress.failure = FAILED, f"training {self.progress.run} has ended: {text}"
-        self.readiness.ended(self._now)
+        self.readiness.ended(self._now, failed=True)
         self.desk.counts["failed_trainings"] += 1
         self.desk.notices.say("failed", self.progress.failure)
         self.post.remember()

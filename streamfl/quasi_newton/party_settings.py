@@ -13,6 +13,7 @@ from streamfl.quasi_newton.link import Link
 from streamfl.quasi_newton.messages import Message
 from streamfl.quasi_newton.own_columns import PRODUCTS
 from streamfl.quasi_newton.preprocessing import Method
+from streamfl.quasi_newton.scoring_settings import ScoringSettings
 from streamfl.wire import Codec, Count
 
 __all__ = [
@@ -106,6 +107,7 @@ class PartySettings:
     most: int
     expiry: float
     codec: Codec[Message]
+    scoring: ScoringSettings
 
     @property
     def key(self) -> bytes:

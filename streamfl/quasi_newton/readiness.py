@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Annotated
 
 import msgspec
@@ -20,6 +21,8 @@ __all__ = ["HeldOut", "Readiness"]
 
 KEY = b"since"
 WHOLE = 2**64
+# Of the time that a failed training rests, for each failure in a row.
+MOST_DOUBLINGS = 12
 
 
 class HeldOut:
@@ -44,18 +47,21 @@ class _Since(msgspec.Struct, array_like=True):
     """Since the latest run began; remembered as ``since``.
 
     ended: when it ended. fresh: entities that became complete. tried_with: digest of the settings that a failed run had.
+    failures: runs in a row that came to nothing.
     """
 
     ended: Time = 0.0
     fresh: Count = 0
     tried_with: Annotated[bytes, msgspec.Meta(max_length=32)] = b""
+    failures: Count = 0
 
 
 class Readiness:
     """The owner of ``since``.
 
     A host is ready for another training as soon as one is over: the guest decides. After a failure the guest waits for new
-    entities, or for other settings: the same training would fail again. Who takes another key than it has told says so again.
+    entities, each time twice as long, or for other settings: the same training would fail again. Who takes another key than it
+    has told says so again.
     """
 
     def __init__(
@@ -93,7 +99,9 @@ class Readiness:
             return since.ended
         if not since.fresh:
             return None
-        return settled if scheduled is None else min(settled, scheduled)
+        # A cause that new entities do not remove would have all of them compared again for each one that comes.
+        rest = math.ldexp(settings.settle, min(since.failures - 1, MOST_DOUBLINGS))
+        return max(since.ended + rest, settled if scheduled is None else min(settled, scheduled))
 
     @property
     def has_other_key(self) -> bool:
@@ -107,18 +115,20 @@ class Readiness:
 
     def began(self) -> None:
         """What there is now belongs to the run that begins."""
-        self._since = _Since(0.0, 0, self._tried_with)
+        self._since = _Since(0.0, 0, self._tried_with, self._since.failures)
         self._remember()
 
-    def ended(self, now: float) -> None:
+    def ended(self, now: float, *, failed: bool = False) -> None:
         """The run is over."""
         self._since.ended = now
+        self._since.failures = self._since.failures + 1 if failed else 0
         self._remember()
 
     def set_back(self, now: float) -> None:
         """What ended after ``now`` has ended now: the clock was ahead."""
         if self._since.ended > now:
-            self.ended(now)
+            self._since.ended = now
+            self._remember()
 
     def restore(self, key: bytes, value: bytes) -> bool:
         """Take it back; False if the key is another's."""

@@ -21,6 +21,7 @@ from streamfl.quasi_newton.link import Link
 from streamfl.quasi_newton.member import Member
 from streamfl.quasi_newton.messages import HEADER_BYTES, codec
 from streamfl.quasi_newton.party_settings import PartySettings
+from streamfl.quasi_newton.scoring_settings import ScoringSettings
 from streamfl.records.labels import LabelReader
 from streamfl.records.samples import SampleReader
 from streamfl.role import Channels, ConfigurationError, Input, PeerError, Receiver, Record, Sender, TopicSpec
@@ -52,6 +53,8 @@ def _fingerprint(settings: QuasiNewtonSettings) -> int:
         learning.output_bound,
         encryption.precision,
         encryption.key_bits,
+        settings.scoring.enabled,
+        settings.scoring.quantum,
         settings.alignment.method,
         settings.alignment.limit,
     )
@@ -63,6 +66,18 @@ def _residuals(settings: QuasiNewtonSettings, host: str) -> str:
 
 def _outputs(settings: QuasiNewtonSettings, host: str) -> str:
     return f"{settings.federation.name}.{host}.outputs"
+
+
+def _questions(settings: QuasiNewtonSettings, host: str) -> str:
+    return f"{settings.federation.name}.{host}.questions"
+
+
+def _answers(settings: QuasiNewtonSettings, host: str) -> str:
+    return f"{settings.federation.name}.{host}.answers"
+
+
+def _predictions(settings: QuasiNewtonSettings) -> str:
+    return f"{settings.federation.name}.predictions"
 
 
 def _member(settings: QuasiNewtonSettings, make: Any) -> Member[Any]:
@@ -90,7 +105,7 @@ def _party_settings(settings: QuasiNewtonSettings) -> PartySettings:
         raise ConfigurationError(f"samples.features: {columns:,} columns, fewer than {MOST_COLUMNS:,} are expected")
     files = link_files(settings) or {}
     others = federation.hosts if settings.role.kind == GUEST else [federation.guest_party]
-    links, topics = {}, {}
+    links, topics, scoring_topics = {}, {}, {}
     for other in others:
         pair = sorted((own, other))
         secret = _secret(settings, files.get(other), "encryption.link_secret_file", "link", *pair)
@@ -98,6 +113,8 @@ def _party_settings(settings: QuasiNewtonSettings) -> PartySettings:
         host = other if settings.role.kind == GUEST else own
         both = _residuals(settings, host), _outputs(settings, host)
         topics[other] = both if settings.role.kind == GUEST else (both[1], both[0])
+        both = _questions(settings, host), _answers(settings, host)
+        scoring_topics[other] = both if settings.role.kind == GUEST else (both[1], both[0])
     return PartySettings(
         federation=federation.name,
         own=own,
@@ -127,6 +144,16 @@ def _party_settings(settings: QuasiNewtonSettings) -> PartySettings:
         most=alignment.limit,
         expiry=alignment.expiry_seconds,
         codec=codec(settings.message_bytes),
+        scoring=ScoringSettings(
+            enabled=settings.scoring.enabled,
+            quantum=settings.scoring.quantum,
+            interval=settings.scoring.interval_seconds,
+            patience=alignment.patience_seconds,
+            versions=settings.scoring.versions,
+            calibration=settings.scoring.calibration_entities,
+            scale=settings.scoring.scale,
+            topics=scoring_topics,
+        ),
     )
 
 
@@ -198,7 +225,7 @@ def _checked(decode: Callable[[Record], Any]) -> Callable[[Record], Any]:
 
 
 def _channels(settings: QuasiNewtonSettings) -> Channels:
-    federation, kind = settings.federation, settings.role.kind
+    federation, kind, scores = settings.federation, settings.role.kind, settings.scoring.enabled
     decode = decoded_in_parts(_decoder(settings))
     changelogs = {"state": f"{settings.member}.state"}
     if kind == COORDINATOR:
@@ -228,29 +255,43 @@ def _channels(settings: QuasiNewtonSettings) -> Channels:
             inputs[f"outputs/{host}"] = Input(_outputs(settings, host), decode, makes_room=True, sender=Sender(HOST, _sender))
             outputs[f"residuals/{host}"] = _residuals(settings, host)
             receivers[f"residuals/{host}"] = Receiver(HOST, host)
+            if scores:
+                inputs[f"answers/{host}"] = Input(_answers(settings, host), decode, makes_room=True, sender=Sender(HOST, _sender))
+                outputs[f"questions/{host}"] = _questions(settings, host)
+                receivers[f"questions/{host}"] = Receiver(HOST, host)
+        if scores:
+            outputs["predictions"] = _predictions(settings)
     else:
         inputs["residuals"] = Input(_residuals(settings, own), decode, makes_room=True, sender=Sender(GUEST, _sender))
         outputs["outputs"] = _outputs(settings, own)
         receivers["outputs"] = Receiver(GUEST, federation.guest_party)
+        if scores:
+            inputs["questions"] = Input(_questions(settings, own), decode, makes_room=True, sender=Sender(GUEST, _sender))
+            outputs["answers"] = _answers(settings, own)
+            receivers["answers"] = Receiver(GUEST, federation.guest_party)
     inputs["decisions"] = Input(
         f"{federation.name}.{own}.decisions", decode, makes_room=True, sender=Sender(COORDINATOR, _for_nobody)
     )
     return Channels(inputs=inputs, outputs=outputs, changelogs=changelogs, receivers=receivers, party=own)
 
 
+_LINKED = (".residuals", ".outputs", ".questions", ".answers")
 _LINK = "sealed between host and guest: grant Read to nobody but the two, the coordinator least of all"
 
 
 def _topics(settings: QuasiNewtonSettings) -> list[TopicSpec]:
     """One partition each: a training table is one."""
     channels, users = _channels(settings), [one.topic for one in (settings.samples, settings.labels) if one is not None]
-    between = [one.topic for one in channels.inputs.values() if one.topic not in users] + list(channels.outputs.values())
+    between = [one.topic for one in channels.inputs.values() if one.topic not in users]
+    between += [topic for name, topic in channels.outputs.items() if name != "predictions"]
+    predictions = [topic for name, topic in channels.outputs.items() if name == "predictions"]
     return [
         *(TopicSpec(topic, 1, compacted=False, users=True) for topic in users),
         *(
-            TopicSpec(topic, 1, compacted=False, caution=_LINK if topic.endswith((".residuals", ".outputs")) else "")
+            TopicSpec(topic, 1, compacted=False, caution=_LINK if topic.endswith(_LINKED) else "")
             for topic in between
         ),
+        *(TopicSpec(topic, None, compacted=False) for topic in predictions),
         TopicSpec(f"{settings.member}.state", 1, compacted=True, preferred=_SMALL_SEGMENTS),
         TopicSpec(settings.dead_letters, None, compacted=False),
     ]
@@ -274,6 +315,12 @@ _MAY_CHANGE = {
     "alignment.settle_seconds",
     "alignment.expiry_seconds",
     "alignment.patience_seconds",
+    "scoring.interval_seconds",
+    "scoring.versions",
+    "scoring.calibration_entities",
+    "scoring.base_points",
+    "scoring.base_odds",
+    "scoring.doubling",
     # Who was in a batch stays learnt, and nobody comes into one who is held out.
     "alignment.held_out",
     # The coordinator's, or only told; what was remembered goes on from where it is.
@@ -290,7 +337,10 @@ _MAY_CHANGE = {
 
 
 def _made_with(settings: QuasiNewtonSettings) -> MadeWith:
-    sections = ["federation", "party", "samples", "labels", "learning", "encryption", "alignment", "preprocessing", "retraining"]
+    sections = [
+        *("federation", "party", "samples", "labels", "learning", "encryption", "alignment", "preprocessing", "retraining"),
+        "scoring",
+    ]
     return MadeWith.of(by_key(settings, sections), _MAY_CHANGE)
 
 

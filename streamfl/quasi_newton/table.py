@@ -57,6 +57,8 @@ class EntityTable:
         self._entities: dict[str, _Entity] = {}
         self._complete: int | None = 0
         self._in_order = True
+        self.on_forget: Callable[[str], None] = lambda _name: None
+        """What else is forgotten with an entity."""
 
     def __len__(self) -> int:
         return len(self._entities)
@@ -110,6 +112,15 @@ class EntityTable:
         """Of entities that are complete, sorted."""
         return sorted(name for name, entity in self._entities.items() if self._is_complete(entity))
 
+    def with_columns(self) -> set[str]:
+        """Names of entities that have columns, whatever else they lack."""
+        return {name for name, entity in self._entities.items() if entity.columns}
+
+    def label(self, name: str) -> int:
+        """-1 or 1; 0 for none."""
+        entity = self._entities.get(name)
+        return 0 if entity is None else entity.label
+
     def rows(self, names: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
         """Columns, (names, columns), and labels, (names,)."""
         found = [self._entities[name] for name in names]
@@ -160,3 +171,4 @@ class EntityTable:
             self._complete -= counted
         self._parts.forget(KEY + entity.encode())
         self._counts[reason] += 1
+        self.on_forget(entity)

@@ -19,9 +19,11 @@ from streamfl.quasi_newton.preprocessing import Preprocessing
 from streamfl.role import PeerError
 from streamfl.wire import Count, decode_array, encode_array
 
-__all__ = ["MOST_MODEL_BYTES", "LatestModel", "TrainedModel"]
+__all__ = ["MOST_MODEL_BYTES", "TRAINED", "LatestModel", "TrainedModel"]
 
 Floats = NDArray[np.float64]
+TRAINED = b"trained/"
+"""What the keys of a model begin with."""
 MOST_MODEL_BYTES = MOST_PREPARATION_BYTES + 8 * (MOST_COLUMNS + 1) + 100
 
 

@@ -45,7 +45,9 @@ class Secrets:
 def settings_of(
     member: str, hosts: int, secrets: Secrets | None = None, bits: int = 512, columns: int = 3, **sections: dict[str, Any]
 ) -> QuasiNewtonSettings:
-    """Of the guest "g", a host "h1", "h2" … or the coordinator "c". secrets: for encryption; None: plain."""
+    """Of the guest "g", a host "h1", "h2" … or the coordinator "c". secrets: for encryption; None: plain. Nobody is scored
+    unless ``scoring`` is given.
+    """
     names = [f"h{number + 1}" for number in range(hosts)]
     kind = {"g": GUEST, "c": COORDINATOR}.get(member, HOST)
     encryption: dict[str, Any] = {"precision": "plain"}
@@ -63,6 +65,7 @@ def settings_of(
         "learning": {**LEARNING, **sections.pop("learning", {})},
         "alignment": {**ALIGNMENT, **sections.pop("alignment", {})},
         "encryption": {**encryption, **sections.pop("encryption", {})},
+        "scoring": {"enabled": "scoring" in sections, **sections.pop("scoring", {})},
     }
     if kind != COORDINATOR:
         content["party"] = {"name": member}

@@ -74,9 +74,12 @@ class CurvatureFederation:
         made_up = MadeUp(settings, Path(self._folder.name))
         work = MeasuredWork(self.seconds)
         self.workers: dict[str, Worker] = {}
+        # What is measured is the training.
+        unscored = settings.scoring.model_copy(update={"enabled": False})
         for name, own in {**self._of_parties(), COORDINATOR_PLACE: {"role": RoleSection(kind=COORDINATOR)}}.items():
             encryption = made_up.encryption(own["role"].kind, name)
-            self.workers[name] = self._start(settings.model_copy(update={**own, "encryption": encryption}), work)
+            changed = {**own, "encryption": encryption, "scoring": unscored}
+            self.workers[name] = self._start(settings.model_copy(update=changed), work)
         self._write(labels)
 
     @property

@@ -45,13 +45,14 @@ class ClosedLoop:
     """One partition, in which time passes as nothing moves any more.
 
     settings: by member's name. copies: how often each record is delivered.
-    writes: every record that was sent, committed or not, as (from, topic, value).
+    writes: every record that was sent, committed or not, as (from, topic, value). committed: the others left out.
     """
 
     def __init__(self, settings: dict[str, QuasiNewtonSettings], copies: int = 1) -> None:
         self.now = BEGIN
         self.copies = copies
         self.writes: list[tuple[str, str, bytes]] = []
+        self.committed: list[tuple[str, str, bytes]] = []
         self.members: dict[str, Place] = {}
         for name, own in settings.items():
             channels = ROLES[own.role.kind].channels(own)
@@ -104,10 +105,23 @@ class ClosedLoop:
             self.restart(name)
             return True
         member.rejections += [reply for reply in replies if isinstance(reply, Rejection)]
+        self._commit_with(name, sends)
+        return bool(messages or replies)
+
+    def lose_tick(self, name: str) -> None:
+        """A member's time passes, and it ends before what came of it is committed."""
+        member = self.members[name]
+        sends = [reply for reply in receive_at_once(member.role, [], self.now) if isinstance(reply, Send)]
+        self.writes += [(name, member.outputs[send.channel], send.value) for send in sends]
+        self.restart(name)
+
+    def _commit_with(self, name: str, sends: list[Send]) -> None:
+        member = self.members[name]
         self.commit(name)
         for send in sends:
-            self.write(member.outputs[send.channel], None, send.value)
-        return bool(messages or replies)
+            topic = member.outputs[send.channel]
+            self.committed.append((name, topic, send.value))
+            self.write(topic, None if send.key is None else send.key.decode(), send.value)
 
     def commit(self, name: str) -> None:
         member = self.members[name]
@@ -127,9 +141,8 @@ class ClosedLoop:
         for key, value in member.state.items():
             role.restore(StateChange("state", 0, key, value))
         sends = [reply for reply in receive_at_once(role, [], self.now) if isinstance(reply, Send)]
-        self.commit(name)
-        for send in sends:
-            self.write(member.outputs[send.channel], None, send.value)
+        self.writes += [(name, member.outputs[send.channel], send.value) for send in sends]
+        self._commit_with(name, sends)
 
     def settle(self, most: int = 1000) -> None:
         """Go on until nothing moves, and nothing is waited for that comes soon."""

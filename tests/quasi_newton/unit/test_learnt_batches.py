@@ -206,20 +206,40 @@ def test_entities_that_are_taken_do_not_count() -> None:
 def test_after_a_failure_there_has_to_be_something_new() -> None:
     """Protects the members' time, and gives a way out: new entities that have settled, or that came before the schedule's time."""
     column = np.ones(1).tobytes()
-    for every, expected in ((None, 55.0), (100.0, 55.0), (4.0, 44.0)):
+    for every, expected in ((None, 55.0), (100.0, 55.0), (4.0, 45.0)):
         ready, table, progress, _ = readiness(retraining={} if every is None else {"every_seconds": every})
         for number in range(100):
             table.put(f"e{number}", 1.0, column, 1)
         assert ready.due_at == 6.0
         ready.began()
         progress.phase = FAILED
-        ready.ended(40.0)
+        ready.ended(40.0, failed=True)
         assert ready.due_at is None
         assert table.put("new", 50.0, column, 1)
         ready.became_complete()
         assert ready.due_at == expected
         progress.again, progress.told = True, [ready._settings.key]
         assert ready.due_at is None
+
+
+def test_failures_in_a_row_are_tried_again_ever_later() -> None:
+    """Protects the members' time: where each new entity had all of them compared again, the members would do nothing else."""
+    ready, table, progress, _ = readiness()
+    for number in range(100):
+        table.put(f"e{number}", 1.0, np.ones(1).tobytes(), 1)
+    waits = []
+    for _ in range(20):
+        ready.began()
+        progress.phase = FAILED
+        ready.ended(40.0, failed=True)
+        ready.became_complete()
+        assert ready.due_at is not None
+        waits.append(ready.due_at - 40.0)
+    assert waits[:5] == [5.0, 10.0, 20.0, 40.0, 80.0]
+    assert waits[-1] == waits[-2] == 5.0 * 2**12
+    ready.ended(40.0)
+    ready.ended(40.0, failed=True)
+    assert ready.due_at == 45.0
 
 
 def test_a_schedule_wants_time_and_entities() -> None:

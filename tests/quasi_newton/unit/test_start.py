@@ -16,6 +16,9 @@ from quasi_newton.federations import Secrets, settings_of
 
 from streamfl.quasi_newton import bignum
 from streamfl.quasi_newton.roles import ROLES
+from streamfl.role import ConfigurationError
+from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.settings import RoleSettings
 
@@ -108,6 +111,25 @@ def test_a_key_that_can_be_broken_has_to_be_meant(tmp_path: Path) -> None:
         type(place.settings).model_validate(content)
     content["encryption"]["study"] = True
     assert isinstance(type(place.settings).model_validate(content), RoleSettings)
+
+
+def test_the_fingerprint_may_change_under_the_state_and_the_length_may_not(tmp_path: Path) -> None:
+    """Protects a rotation from a member that does not come back, and state from a key that its numbers do not fit."""
+    place = Place(tmp_path, "h1")
+    place.make_topics()
+    place.bus.write([Outgoing("h1-samples", b"customer", json.dumps(dict.fromkeys(("x0", "x1", "x2"), 0.5)).encode(), 0)])
+
+    def take_up(**encryption: Any) -> None:
+        changed = place.settings.encryption.model_copy(update=encryption)
+        worker = build_worker(place.settings.model_copy(update={"encryption": changed}), place.bus)
+        with closing(worker):
+            for _ in range(5):
+                worker.step(0.01)
+
+    take_up()
+    take_up(key_fingerprint="1" * 64)
+    with pytest.raises(ConfigurationError, match=r"encryption.key_bits was 512, is 2048"):
+        take_up(key_bits=2048)
 
 
 def test_a_key_file_without_the_pinned_key_is_told(command: Command, tmp_path: Path) -> None:

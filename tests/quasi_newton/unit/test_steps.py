@@ -31,7 +31,11 @@ MATRIX = np.ones((3, 2), "<i8").tobytes()
             works.Multiplying(OWN, [THREE], THREE, MATRIX, 2, KIND, PLACE, PLACE, True),
             {"add": 1, "multiply": 1, "encrypt": 3},
         ),
-        (works.multiplied, works.Multiplying(OWN, [THREE], b"", MATRIX, 2, KIND, PLACE, PLACE, False), {"multiply": 1, "encrypt": 1}),
+        (
+            works.multiplied,
+            works.Multiplying(OWN, [THREE], b"", MATRIX, 2, KIND, PLACE, PLACE, False),
+            {"multiply": 1, "encrypt": 1},
+        ),
         (works.added, works.Adding(OWN, [THREE], THREE, KIND, PLACE), {"add": 1, "encrypt": 1}),
         (works.opened, works.Opening(b"", b"", THREE), {"decrypt": 1}),
         (works.blinded, works.Aligning(bytes(32), b"s", ["a", "b"], 9), {"align": 1}),
@@ -42,8 +46,8 @@ MATRIX = np.ones((3, 2), "<i8").tobytes()
 def test_each_step_is_measured_once(
     monkeypatch: pytest.MonkeyPatch, function: object, content: object, expected: dict[str, int]
 ) -> None:
-    """Protects whoever asks where the time goes: each part of each kind of work is counted as what it is, and the result is the same
-    as without a clock.
+    """Protects whoever asks where the time goes: each part of each kind of work is counted as what it is, and the result is the
+    same as without a clock.
     """
     ticks = itertools.count()
     monkeypatch.setattr(steps.time, "process_time", lambda: float(next(ticks)))

@@ -1,0 +1,176 @@
+"""``streamfl scorecard``: a party's own part of the model that it has come to, as a file that scores without streamfl."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from streamfl.changelog import ChangedParts
+from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
+from streamfl.quasi_newton.config import COORDINATOR, GUEST, QuasiNewtonSettings
+from streamfl.quasi_newton.preprocessing import Preprocessing
+from streamfl.quasi_newton.roles import ROLES
+from streamfl.quasi_newton.scorecard import Calibration, points_of_party
+from streamfl.quasi_newton.scoring_guest import CALIBRATION, read_calibration
+from streamfl.quasi_newton.trained_model import TRAINED, LatestModel, TrainedModel
+from streamfl.role import ConfigurationError, PeerError, Record
+from streamfl.runtime.bus import Bus, connect
+from streamfl.runtime.remembered_settings import differences, is_settings, refusal
+from streamfl.settings import load_kind, load_settings
+
+__all__ = ["scorecard"]
+
+
+def scorecard(
+    config: ConfigArgument,
+    out: Annotated[Path, typer.Option("--out", help="The JSON file to write.")],
+    slope: Annotated[
+        float | None,
+        typer.Option(help="At a host: the calibration's slope, as it stands in the guest's file; without it there are no points."),
+    ] = None,
+    format: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Write a party's own coefficients of the latest model, and the points of its columns.
+
+    It is read from the party's state topic, whether its worker runs or not. Each party writes its own file: the sum of all files'
+    points is the score. The guest's file has the calibration, once there is one.
+    """
+    kind = load_kind(config)
+    if kind not in ROLES:
+        raise ConfigurationError(f"{config}: role.kind = {kind!r} comes to no scorecard")
+    if kind == COORDINATOR:
+        raise ConfigurationError(f"{config}: a {COORDINATOR} has no columns, and so no part of the scorecard: ask a party")
+    if slope is not None and kind == GUEST:
+        raise ConfigurationError("--slope is for a host: the guest has the calibration itself")
+    settings = load_settings(config, QuasiNewtonSettings)
+    own = settings.bus
+    with closing(connect(own.url, {"connect_timeout_seconds": own.connect_timeout_seconds, **own.options})) as bus:
+        state = _state(bus, settings)
+    content = _content(settings, state, slope)
+    try:
+        out.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"--out {out}: cannot be written: {error.strerror or error}") from None
+    counted = len(content["coefficients"])
+    if format is OutputFormat.JSON:
+        print_json({"path": str(out), "model": content["model"], "columns": counted, "points": content["points"] is not None})
+        return
+    say(f"wrote {out}: model {content['model']}, {counted} columns")
+    if content["points"] is None:
+        say(
+            "there are no points yet: "
+            + (
+                f"the model is calibrated once {settings.scoring.calibration_entities} held-out entities have a score and a label"
+                if kind == GUEST
+                else "give --slope, the calibration's slope in the guest's file"
+            )
+        )
+
+
+def _state(bus: Bus, settings: QuasiNewtonSettings) -> dict[bytes, bytes]:
+    """What the party's changelog holds of its model. ConfigurationError where it was made with other settings."""
+    topic = f"{settings.member}.state"
+    found = bus.describe([topic]).get(topic)
+    if found is None:
+        raise ConfigurationError(f"there is no topic {topic} on {settings.bus.url}: nothing was trained by this party yet")
+    if found.error is not None:
+        raise ConfigurationError(f"topic {topic}: {found.error}")
+    state: dict[bytes, bytes] = {}
+    made_with: Record | None = None
+    for record in bus.read(topic):
+        key = record.key or b""
+        if is_settings(record):
+            made_with = record
+        elif key.startswith(TRAINED) or key == CALIBRATION:
+            state.pop(key, None)
+            if record.value is not None:
+                state[key] = record.value
+    if made_with is not None:
+        wrong, others = differences(ROLES[settings.role.kind].made_with(settings), made_with)
+        if wrong:
+            raise ConfigurationError(refusal(topic, made_with.partition, wrong, others, [topic], settings.group))
+    return state
+
+
+def _content(settings: QuasiNewtonSettings, state: dict[bytes, bytes], slope: float | None) -> dict[str, Any]:
+    latest = LatestModel(ChangedParts())
+    try:
+        for key, value in state.items():
+            if key.startswith(TRAINED):
+                latest.restore(key, value)
+        model = latest.model
+        fitted = read_calibration(state[CALIBRATION]) if CALIBRATION in state else None
+    except (PeerError, ValueError) as error:
+        raise ConfigurationError(f"topic {settings.member}.state: the model in it is damaged: {error}") from None
+    if model is None:
+        raise ConfigurationError(f"topic {settings.member}.state: no training has come to its end yet, so that there is no model")
+    is_guest, scale = settings.role.kind == GUEST, settings.scoring.scale
+    samples = settings.required_samples("a party").samples
+    names = _names(samples.features, model.raw_columns)
+    weights = _of_all_columns(model)
+    calibration = None if slope is None else Calibration(0.0, slope)
+    if fitted is not None and fitted.version == model.version:
+        calibration = Calibration(fitted.intercept, fitted.slope)
+    points = None
+    if calibration is not None:
+        whole = [*weights.tolist(), float(model.weights[-1])] if is_guest else weights.tolist()
+        points = points_of_party(names, np.array(whole), model.preprocessing, calibration, scale, guest=is_guest)
+    content: dict[str, Any] = {
+        "federation": settings.federation.name,
+        "party": settings.own_party,
+        "model": model.version,
+        "divided_by": samples.input_norm,
+        "coefficients": _coefficients(names, weights, model.preprocessing),
+        "points": points,
+        "scale": {"base_points": scale.base_points, "base_odds": scale.base_odds, "doubling": scale.doubling},
+    }
+    if is_guest:
+        content["intercept"] = float(model.weights[-1])
+        content["calibration"] = None
+        if fitted is not None and calibration is not None:
+            content["calibration"] = {"intercept": fitted.intercept, "slope": fitted.slope, "entities": fitted.rows}
+    else:
+        content["quantum"] = settings.scoring.quantum
+    return content
+
+
+def _names(features: list[str] | str | None, columns: int) -> list[str]:
+    """Of the columns as they come."""
+    if isinstance(features, list):
+        return features
+    return [f"{features or 'column'}[{number}]" for number in range(columns)]
+
+
+def _of_all_columns(model: TrainedModel) -> Any:
+    """Weights of all columns that preprocessing makes: 0 where one was not learnt from."""
+    weights = np.zeros(len(model.preprocessing.mean))
+    weights[model.kept] = model.weights[: len(model.kept)]
+    return weights
+
+
+def _coefficients(names: Sequence[str], weights: Any, own: Preprocessing) -> list[dict[str, Any]]:
+    """Of each column that is learnt from: weight (f(x) - mean) / deviation is its part of the output u, f the transform."""
+    if own.method == "quantile-bins":
+        shown = [(name, {"bin": number}) for name, kept in zip(names, own.kept, strict=True) for number in kept]
+    else:
+        shown = [(name, _transform(own, column)) for column, name in enumerate(names)]
+    return [
+        {"column": name, **how, "weight": float(weight), "mean": float(mean), "deviation": float(deviation)}
+        for (name, how), weight, mean, deviation in zip(shown, weights, own.mean, own.deviation, strict=True)
+    ]
+
+
+def _transform(own: Preprocessing, column: int) -> dict[str, Any]:
+    """f of a column. missing: what stands in for a missing number."""
+    how: dict[str, Any] = {"transform": own.method, "missing": float(own.fill[column])}
+    if own.low is not None and own.high is not None:
+        how["low"], how["high"] = float(own.low[column]), float(own.high[column])
+    if own.knots:
+        how["knots"] = own.knots[column].tolist()
+    return how

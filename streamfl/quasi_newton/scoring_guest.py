@@ -1,0 +1,377 @@
+"""The guest's side of scoring: it asks hosts about entities, adds their parts of an output, calibrates it, and publishes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+from streamfl.quasi_newton.alignment import POINT_BYTES, set_digest
+from streamfl.quasi_newton.chunks import Chunks
+from streamfl.quasi_newton.held_out import held_out_figures
+from streamfl.quasi_newton.learnt_batches import NAME_BYTES
+from streamfl.quasi_newton.messages import Message, read_content
+from streamfl.quasi_newton.party import PartyTask
+from streamfl.quasi_newton.predictions import encoded
+from streamfl.quasi_newton.scorecard import Calibration, fit_calibration
+from streamfl.quasi_newton.scores import BARE, CALIBRATED, Scores
+from streamfl.quasi_newton.scoring_messages import (
+    NO_POINTS,
+    Chosen,
+    Closed,
+    Found,
+    Line,
+    Points,
+    Question,
+    check_points,
+    numbers_of,
+)
+from streamfl.quasi_newton.trained_model import TrainedModel
+from streamfl.quasi_newton.works import blinded, matched, request
+from streamfl.restored import Time, check_within
+from streamfl.role import Measurement, PeerError
+from streamfl.wire import Count
+
+__all__ = ["CALIBRATION", "GuestScoring", "read_calibration"]
+
+# Phases of a session. ASKED waits for what a host has found, CHOSEN for its points. SHUT: it answers no more for this version.
+IDLE, ASKED, CHOSEN, SHUT = range(4)
+# An intersection takes about a tenth of a millisecond an entity. It is to be done a tenth of the time at most.
+SECONDS_AN_ENTITY = 0.001
+# While sessions find nothing, and no entity has come, each question waits twice as long as the one before, as often as this.
+MOST_DOUBLINGS = 6
+PUBLISHED_AT_ONCE = 10_000
+LARGEST_COEFFICIENT = 1e12
+CALIBRATION = b"calibration"
+
+
+class _Session(msgspec.Struct, array_like=True):
+    """With one host; remembered as ``session/HOST``.
+
+    version, number: of the model, and counted from 1 under it. since: when it was asked. asked: about so many entities.
+    fruitless: sessions in a row that found nothing.
+    """
+
+    version: Count = 0
+    number: Count = 0
+    phase: Annotated[int, msgspec.Meta(ge=IDLE, le=SHUT)] = IDLE
+    since: Time = 0.0
+    asked: Count = 0
+    fruitless: Count = 0
+
+
+class Calibrated(msgspec.Struct, array_like=True):
+    """Of a version; remembered as ``calibration``. rows: held-out entities that it was fitted to."""
+
+    version: Count
+    intercept: float
+    slope: float
+    rows: Count
+
+
+class GuestScoring:
+    """The owner of sessions with hosts, of scores and of the calibration, at one partition of the guest."""
+
+    def __init__(self, party: PartyTask) -> None:
+        settings = party.settings
+        self._party = party
+        self._settings = settings.scoring
+        self._parts = party.parts
+        self._counts = party.desk.counts
+        self._hosts = settings.hosts
+        self._lines = {host: Line(settings, party.desk, f"questions/{host}", host, host) for host in settings.hosts}
+        self._sessions = {host: _Session() for host in settings.hosts}
+        # Entities of the present question, then those that are chosen, in the order of the places.
+        self._sought = {host: Chunks(party.parts, f"sought/{host}", 5 + settings.most * NAME_BYTES) for host in settings.hosts}
+        self.scores = Scores(party.parts, party.table, len(settings.hosts))
+        self._fitted: Calibrated | None = None
+        party.table.on_forget = self.scores.forget
+
+    # ---- what the runtime asks
+
+    @property
+    def wake_at(self) -> float | None:
+        if not self._ready():
+            return None
+        if self._may_calibrate() or self.scores.pending(self._told):
+            return 0.0
+        return min((at for host in self._hosts if (at := self._due(host)) is not None), default=None)
+
+    @property
+    def owed(self) -> bool:
+        return any(session.phase in (ASKED, CHOSEN) for session in self._sessions.values())
+
+    @property
+    def trouble(self) -> str | None:
+        return None
+
+    def set_back(self, now: float) -> None:
+        for host, session in self._sessions.items():
+            if session.since > now:
+                session.since = now
+                self._remember(host)
+
+    def pass_time(self, now: float) -> None:
+        if not self._ready():
+            return
+        for host, session in self._sessions.items():
+            due = self._due(host)
+            if due is None or due > now:
+                continue
+            if session.phase == ASKED:
+                self._counts["abandoned_questions"] += 1
+            self._ask(host, now)
+        if self._may_calibrate():
+            self._calibrate()
+        self._publish()
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        if self.scores.restore(key, value) or any(chunks.restore(key, value) for chunks in self._sought.values()):
+            return True
+        if key == CALIBRATION:
+            self._fitted = read_calibration(value)
+            return True
+        host = key.removeprefix(b"session/").decode(errors="replace")
+        if not key.startswith(b"session/") or host not in self._sessions:
+            return False
+        self._sessions[host] = msgspec.msgpack.decode(value, type=_Session)
+        return True
+
+    def measure(self) -> Iterator[Measurement]:
+        model = self._party.trained
+        yield Measurement("model_version", "gauge", "The training that the present model came from", model.version if model else 0)
+        if not self._ready():
+            return
+        yield Measurement(
+            "held_out_entities", "gauge", "Entities with a label that the present model has scored and not learnt from",
+            len(self.scores.judged),
+        )  # fmt: skip
+        for name, value in held_out_figures(*self._held_out(), self.calibration).items():
+            text = f"{TEXTS[name]} of the present model on entities that it has not learnt from"
+            yield Measurement(f"held_out_{name}", "gauge", text, value)
+
+    # ---- what the party has come to
+
+    def came(self, name: str) -> None:
+        """The table has an entity's columns."""
+        if self._ready():
+            self.scores.came(name)
+
+    def labelled(self, name: str) -> None:
+        """The table has an entity's label."""
+        if self._ready():
+            self.scores.labelled(name)
+
+    def went_on(self) -> None:
+        """A message was taken: there may be another version of the model, whose scores begin anew."""
+        model = self._party.trained
+        if model is None:
+            return
+        for host, session in self._sessions.items():
+            if session.version != model.version:
+                self._sessions[host] = _Session(model.version)
+                self._sought[host].clear()
+                self._remember(host)
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """Of the present version."""
+        found = self._fitted
+        return Calibration(found.intercept, found.slope) if found is not None and found.version == self._model.version else None
+
+    # ---- messages
+
+    def take(self, host: str, message: Message) -> None:
+        if message.kind not in ("found", "points", "closed"):
+            raise PeerError("malformed", f"{message.kind!r} is nothing that a host answers")
+        # After a restart this may come before anything has asked for the version's scores.
+        self._ready()
+        session = self._sessions[host]
+        phase = CHOSEN if message.kind == "points" else ASKED
+        now, then = (session.version, session.number, session.phase), (message.run, message.round, phase)
+        if then < now or (session.phase == IDLE and message.round > 0 and then[:2] == now[:2]):
+            self._party.post.repeated()
+            return
+        if then > now:
+            text = f"{message.kind} of session {message.round} under model {message.run}: nothing led to it"
+            raise PeerError("implausible", text)
+        content = self._lines[host].heard(message)
+        if message.kind == "found":
+            self._take_found(host, read_content(content, Found))
+        elif message.kind == "points":
+            self._take_points(host, message.alignment, read_content(content, Points))
+        else:
+            read_content(content, Closed)
+            session.phase = SHUT
+            self._sought[host].clear()
+            self._remember(host)
+            self._party.desk.notices.say(
+                "closed", f"{host} answers no questions about model {session.version}: it has answered for scoring.versions of them"
+            )
+
+    def _take_found(self, host: str, found: Found) -> None:
+        names = self._names(host)
+        check_points(found.own, self._party.settings.most)
+        if len(found.twice) != len(names) * POINT_BYTES:
+            raise PeerError("shape", f"{len(found.twice)} bytes answer {len(names)} points")
+        content = self._party.aligning(host, self._session_name(host), names, found.own, found.twice)
+        self._party.desk.ask(matched, request(content), lambda result: self._choose(host, result))
+
+    def _choose(self, host: str, result: bytes) -> None:
+        found: tuple[Any, ...] = msgspec.msgpack.decode(result, type=tuple)
+        if found[0]:
+            raise PeerError(found[0], found[1])
+        session, places = self._sessions[host], found[1]
+        chosen = sorted(places)
+        session.phase = CHOSEN if chosen else IDLE
+        session.fruitless = 0 if chosen else session.fruitless + 1
+        self._remember(host)
+        self._sought[host].write(msgspec.msgpack.encode(chosen) if chosen else b"")
+        content = Chosen(np.array([places[name] for name in chosen], "<u4").tobytes())
+        digest = set_digest(chosen, self._session_name(host))
+        self._lines[host].tell(session.version, session.number, "chosen", content, digest)
+
+    def _take_points(self, host: str, alignment: bytes, points: Points) -> None:
+        names, session = self._names(host), self._sessions[host]
+        numbers = numbers_of(points.points, "<i4")
+        if alignment != set_digest(names, self._session_name(host)):
+            raise PeerError("alignment", "other entities were chosen")
+        if len(numbers) != len(names):
+            raise PeerError("shape", f"points of {len(numbers)} entities answer {len(names)}")
+        largest = math.floor(self._bound / self._settings.quantum + 0.5)
+        if (np.abs(numbers[numbers != NO_POINTS]) > largest).any():
+            raise PeerError("out_of_bounds", f"a part of an output is beyond learning.output_bound = {self._bound:g}")
+        place = self._hosts.index(host)
+        known = self._party.table.with_columns()
+        complete = [
+            name for name, number in zip(names, numbers.tolist(), strict=True)
+            if name in known and self.scores.put(name, place, number)
+        ]  # fmt: skip
+        session.phase = IDLE
+        self._sought[host].clear()
+        self._remember(host)
+        self._add(complete)
+
+    def _add(self, names: list[str]) -> None:
+        """u = u_B + quantum sum of points, of entities for which all hosts have answered."""
+        if not names:
+            return
+        own = self._model.outputs(self._party.table.rows(names)[0])
+        learnt = self._party.learnt
+        for name, output in zip(names, own.tolist(), strict=True):
+            points = self.scores.points(name)
+            there_is_one = NO_POINTS not in points and abs(output) <= self._bound
+            self._counts["unscored_entities"] += not there_is_one
+            total = output + self._settings.quantum * sum(points)
+            self.scores.complete(name, total if there_is_one else None, name not in learnt)
+
+    # ---- questions
+
+    def _due(self, host: str) -> float | None:
+        """When the next question to a host is due; None: there is nothing to ask."""
+        session, settings = self._sessions[host], self._settings
+        if session.phase == ASKED:
+            return session.since + settings.patience
+        if session.phase != IDLE or not self.scores.open(self._hosts.index(host)):
+            return None
+        wait = max(settings.interval, SECONDS_AN_ENTITY * session.asked)
+        if self._party.table.latest < session.since:
+            wait *= 2 ** min(session.fruitless, MOST_DOUBLINGS)
+        return session.since + wait
+
+    def _ask(self, host: str, now: float) -> None:
+        session = self._sessions[host]
+        names = sorted(self.scores.open(self._hosts.index(host)))
+        session.number, session.phase, session.since, session.asked = session.number + 1, ASKED, now, len(names)
+        self._remember(host)
+        self._sought[host].write(msgspec.msgpack.encode(names))
+        self._counts["questions"] += 1
+        content = request(self._party.aligning(host, self._session_name(host), names))
+        self._party.desk.ask(blinded, content, lambda points: self._tell_question(host, points))
+
+    def _tell_question(self, host: str, points: bytes) -> None:
+        session = self._sessions[host]
+        self._lines[host].tell(session.version, session.number, "question", Question(points))
+
+    # ---- what is published
+
+    @property
+    def _told(self) -> int:
+        return BARE if self.calibration is None else CALIBRATED
+
+    def _may_calibrate(self) -> bool:
+        judged = self.scores.judged
+        enough = self.calibration is None and len(judged) >= self._settings.calibration
+        return enough and len(set(judged.values())) == 2
+
+    def _calibrate(self) -> None:
+        outputs, labels = self._held_out()
+        found = fit_calibration(outputs, labels)
+        self._fitted = Calibrated(self._model.version, found.intercept, found.slope, len(outputs))
+        self._parts.remember(CALIBRATION, self._fitted)
+
+    def _held_out(self) -> tuple[Any, Any]:
+        """Outputs and labels of held-out entities, in the order of their names: a sum is rounded the same after a restart."""
+        names = sorted(self.scores.judged)
+        outputs = np.array([self.scores.output(name) for name in names], dtype=np.float64)
+        return outputs, np.array([self.scores.judged[name] for name in names], dtype=np.float64)
+
+    def _publish(self) -> None:
+        """Some of what is known: the rest at the next tick, so that no step is too large to be committed."""
+        told, calibration = self._told, self.calibration
+        names = sorted(self.scores.pending(told))[:PUBLISHED_AT_ONCE]
+        outputs = [self.scores.output(name) for name in names]
+        revisions = [self.scores.publish(name, told) for name in names]
+        values = encoded(names, outputs, revisions, self._model.version, calibration, self._settings.scale)
+        for name, value in zip(names, values, strict=True):
+            self._party.desk.publish("predictions", name, value)
+        self._counts["predictions"] += len(names)
+
+    # ----
+
+    @property
+    def _bound(self) -> float:
+        return self._party.settings.kinds.inner_products.bound
+
+    @property
+    def _model(self) -> TrainedModel:
+        model = self._party.trained
+        assert model is not None
+        return model
+
+    def _ready(self) -> bool:
+        model = self._party.trained
+        if model is None:
+            return False
+        if self.scores.version != model.version:
+            self.scores.begin(model.version)
+        return True
+
+    def _names(self, host: str) -> list[str]:
+        content = self._sought[host].content
+        return msgspec.msgpack.decode(content, type=list[str]) if content else []
+
+    def _session_name(self, host: str) -> bytes:
+        session = self._sessions[host]
+        return self._lines[host].session(session.version, session.number)
+
+    def _remember(self, host: str) -> None:
+        self._parts.remember(b"session/" + host.encode(), self._sessions[host])
+
+
+def read_calibration(content: bytes) -> Calibrated:
+    """What is remembered as ``calibration``. PeerError or ValueError where it is damaged."""
+    found = msgspec.msgpack.decode(content, type=Calibrated)
+    check_within([found.intercept, found.slope], -LARGEST_COEFFICIENT, LARGEST_COEFFICIENT, "calibration")
+    return found
+
+
+TEXTS = {
+    "auc": "Area under the curve",
+    "ks": "Kolmogorov and Smirnov's distance",
+    "log_loss": "Log loss, after calibration,",
+    "calibration_error": "Mean distance of probability and share of label 1",
+}

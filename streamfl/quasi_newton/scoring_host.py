@@ -1,0 +1,264 @@
+"""A host's side of scoring: it tells its part of the outputs of entities that both have, once for each version of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+from streamfl.quasi_newton.alignment import POINT_BYTES, set_digest
+from streamfl.quasi_newton.chunks import Chunks
+from streamfl.quasi_newton.learnt_batches import NAME_BYTES
+from streamfl.quasi_newton.messages import Message, read_content
+from streamfl.quasi_newton.party import PartyTask
+from streamfl.quasi_newton.scoring_messages import (
+    NO_POINTS,
+    Chosen,
+    Closed,
+    Found,
+    Line,
+    Points,
+    Question,
+    check_points,
+    numbers_of,
+)
+from streamfl.quasi_newton.trained_model import TrainedModel
+from streamfl.quasi_newton.works import aligned, request
+from streamfl.restored import check_name
+from streamfl.role import Measurement, PeerError
+from streamfl.wire import Count
+
+__all__ = ["HostScoring"]
+
+KEY = b"answered/"
+IDLE, OFFERED = range(2)
+PLACE_BYTES = 16
+
+
+class _State(msgspec.Struct, array_like=True):
+    """Remembered as ``scoring``.
+
+    version, number: of the model, and of the latest session under it. phase: OFFERED waits for what the guest chooses.
+    answered, released: versions that points were told of, and the latest of them.
+    """
+
+    version: Count = 0
+    number: Count = 0
+    phase: Annotated[int, msgspec.Meta(ge=IDLE, le=OFFERED)] = IDLE
+    answered: Count = 0
+    released: Count = 0
+
+
+class HostScoring:
+    """The owner of the present session, and of ``answered/NAME``: for which version of the model an entity was answered last."""
+
+    def __init__(self, party: PartyTask) -> None:
+        settings = party.settings
+        self._party = party
+        self._settings = settings.scoring
+        self._parts = party.parts
+        self._counts = party.desk.counts
+        self._line = Line(settings, party.desk, "answers", settings.guest, settings.own)
+        self._state = _State()
+        # Names in the order of the points that the guest has.
+        self._offered = Chunks(party.parts, "offered", 5 + settings.most * NAME_BYTES)
+        # A question about the model of a training whose end this party has not heard yet, behind its version and number.
+        self._early = Chunks(party.parts, "early", PLACE_BYTES + settings.most * POINT_BYTES)
+        self._answered: dict[str, int] = {}
+        party.table.on_forget = self._forget
+
+    # ---- what the runtime asks
+
+    @property
+    def wake_at(self) -> float | None:
+        return None
+
+    @property
+    def owed(self) -> bool:
+        return self._state.phase == OFFERED
+
+    @property
+    def trouble(self) -> str | None:
+        model = self._party.trained
+        if model is None or self._may_answer(model.version):
+            return None
+        return (
+            f"points of {self._state.answered} versions of the model were told, as many as scoring.versions allows: none are told "
+            f"of version {model.version}. Each version shows the guest more of the columns: raise it only if they may be known"
+        )
+
+    def set_back(self, now: float) -> None:
+        """It remembers no time."""
+
+    def pass_time(self, now: float) -> None:
+        """It speaks when it is asked."""
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        if key == b"scoring":
+            self._state = msgspec.msgpack.decode(value, type=_State)
+        elif key.startswith(KEY):
+            self._answered[check_name(key.removeprefix(KEY))] = msgspec.msgpack.decode(value, type=Count)
+        else:
+            return self._offered.restore(key, value) or self._early.restore(key, value)
+        return True
+
+    def measure(self) -> Iterator[Measurement]:
+        model = self._party.trained
+        yield Measurement("model_version", "gauge", "The training that the present model came from", model.version if model else 0)
+        left = max(0, self._settings.versions - self._state.answered)
+        yield Measurement("model_versions_left", "gauge", "Versions of the model that points may still be told of", left)
+
+    # ---- what the party has come to
+
+    def came(self, name: str) -> None:
+        """The table has an entity's columns."""
+
+    def labelled(self, name: str) -> None:
+        """A host has no labels."""
+
+    def went_on(self) -> None:
+        """A message was taken: there may be another version of the model."""
+        model, state = self._party.trained, self._state
+        if model is None:
+            return
+        if state.version < model.version and state.phase == OFFERED:
+            state.phase = IDLE
+            self._offered.clear()
+            self._remember()
+        if self._early and self._early_place[0] <= model.version:
+            (version, number), points = self._early_place, self._early.content[PLACE_BYTES:]
+            self._early.clear()
+            if version == model.version and (version, number) > (state.version, state.number):
+                self._answer(version, number, points, early=True)
+
+    # ---- messages
+
+    def take(self, message: Message) -> None:
+        if message.kind == "question":
+            self._take_question(message)
+        elif message.kind == "chosen":
+            self._take_chosen(message)
+        else:
+            raise PeerError("malformed", f"{message.kind!r} is nothing that a guest asks")
+
+    def _take_question(self, message: Message) -> None:
+        version, place = self._version, (message.run, message.round)
+        if place <= (self._state.version, self._state.number) or message.run < version:
+            self._party.post.repeated()
+            return
+        if not 0 < message.run <= max(version, self._party.progress.run) or not message.round:
+            raise PeerError("implausible", f"a question about model {message.run}: nothing led to it")
+        points = read_content(self._line.heard(message), Question).points
+        check_points(points, self._party.settings.most)
+        if message.run == version:
+            self._answer(*place, points)
+        elif self._early and place <= self._early_place:
+            self._party.post.repeated()
+        else:
+            head = b"".join(number.to_bytes(PLACE_BYTES // 2, "big") for number in place)
+            self._early.write(head + points)
+
+    def _answer(self, version: int, number: int, points: bytes, *, early: bool = False) -> None:
+        """early: the question came before, and whoever is heard now has not sent it."""
+        if not self._may_answer(version):
+            self._close(version, number)
+            return
+        names = sorted(name for name in self._party.table.with_columns() if self._answered.get(name) != version)
+        content = self._party.aligning(self._party.settings.guest, self._line.session(version, number), names, points)
+        self._party.desk.ask(aligned, request(content), lambda result: self._offer(version, number, result, early))
+
+    def _offer(self, version: int, number: int, result: bytes, early: bool) -> None:
+        found: tuple[Any, ...] = msgspec.msgpack.decode(result, type=tuple)
+        if found[0] and early:
+            self._counts["refused_alignments"] += 1
+            self._party.desk.notices.say("alignment", f"the guest's points for scoring are refused: {found[1]}")
+            return
+        if found[0]:
+            raise PeerError(found[0], found[1])
+        _, own, twice, order = found
+        self._counts["questions"] += 1
+        self._go_to(version, number, OFFERED)
+        self._offered.write(msgspec.msgpack.encode(order))
+        self._line.tell(version, number, "found", Found(own, twice))
+
+    def _close(self, version: int, number: int) -> None:
+        self._counts["closed_questions"] += 1
+        self._go_to(version, number, IDLE)
+        self._party.desk.notices.say("closed", str(self.trouble))
+        self._line.tell(version, number, "closed", Closed())
+
+    def _take_chosen(self, message: Message) -> None:
+        state, place = self._state, (message.run, message.round)
+        now = state.version, state.number
+        if place < now or (place == now and state.phase == IDLE and state.number) or message.run < self._version:
+            self._party.post.repeated()
+            return
+        if place != now or not state.number:
+            raise PeerError("implausible", f"entities of session {message.round} under model {message.run}: nothing led to them")
+        content: Chosen = read_content(self._line.heard(message), Chosen)
+        order: list[str] = msgspec.msgpack.decode(self._offered.content, type=list[str]) if self._offered else []
+        places = numbers_of(content.places, "<u4")
+        if len(set(places.tolist())) != len(places) or int(places.max(initial=-1)) >= len(order):
+            raise PeerError("alignment", "a place is there twice, or is none")
+        names = [order[one] for one in places]
+        if message.alignment != set_digest(names, self._line.session(*place)):
+            raise PeerError("alignment", "the digest is of other entities")
+        if names and state.released != state.version:
+            state.answered, state.released = state.answered + 1, state.version
+        self._go_to(state.version, state.number, IDLE)
+        self._offered.clear()
+        if names:
+            self._line.tell(state.version, state.number, "points", Points(self._points(names)), message.alignment)
+
+    def _points(self, names: list[str]) -> bytes:
+        """round(u_h / quantum) of each entity, which is answered now."""
+        table, version = self._party.table, self._version
+        there = table.with_columns()
+        known = [place for place, name in enumerate(names) if name in there]
+        points = np.full(len(names), NO_POINTS, dtype="<i4")
+        if known:
+            outputs = self._model.outputs(table.rows([names[place] for place in known])[0])
+            within = np.abs(outputs) <= self._party.settings.kinds.inner_products.bound
+            rounded = np.rint(outputs / self._settings.quantum)
+            points[known] = np.where(within, rounded, NO_POINTS).astype("<i4")
+            self._counts["unscored_entities"] += int((~within).sum())
+        for place in known:
+            self._answered[names[place]] = version
+            self._parts.remember(KEY + names[place].encode(), version)
+        self._counts["answered_entities"] += len(known)
+        return points.tobytes()
+
+    # ----
+
+    @property
+    def _version(self) -> int:
+        """Of the present model, 0 before there is one."""
+        model = self._party.trained
+        return 0 if model is None else model.version
+
+    @property
+    def _model(self) -> TrainedModel:
+        model = self._party.trained
+        assert model is not None
+        return model
+
+    @property
+    def _early_place(self) -> tuple[int, int]:
+        head = self._early.content[:PLACE_BYTES]
+        return int.from_bytes(head[:8], "big"), int.from_bytes(head[8:], "big")
+
+    def _may_answer(self, version: int) -> bool:
+        return self._state.released == version or self._state.answered < self._settings.versions
+
+    def _go_to(self, version: int, number: int, phase: int) -> None:
+        self._state.version, self._state.number, self._state.phase = version, number, phase
+        self._remember()
+
+    def _forget(self, name: str) -> None:
+        if self._answered.pop(name, None) is not None:
+            self._parts.forget(KEY + name.encode())
+
+    def _remember(self) -> None:
+        self._parts.remember(b"scoring", self._state)

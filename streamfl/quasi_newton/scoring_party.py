@@ -1,0 +1,89 @@
+"""A party that scores with the model it has come to, while it learns the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from streamfl.quasi_newton.party import PartyTask
+from streamfl.records.samples import Sample
+from streamfl.role import Measurement
+
+__all__ = ["Scoring", "ScoringParty"]
+
+
+class Scoring(Protocol):
+    """What guest and host do about scores, at one partition."""
+
+    @property
+    def wake_at(self) -> float | None: ...
+
+    @property
+    def owed(self) -> bool: ...
+
+    @property
+    def trouble(self) -> str | None: ...
+
+    def set_back(self, now: float) -> None: ...
+
+    def pass_time(self, now: float) -> None: ...
+
+    def restore(self, key: bytes, value: bytes) -> bool: ...
+
+    def measure(self) -> Iterator[Measurement]: ...
+
+    def came(self, name: str) -> None: ...
+
+    def labelled(self, name: str) -> None: ...
+
+    def went_on(self) -> None: ...
+
+
+class ScoringParty(PartyTask):
+    """A partition of guest or host. ``scoring``: the owner of what is remembered of scores."""
+
+    scoring: Scoring
+
+    @property
+    def wake_at(self) -> float | None:
+        times = [super().wake_at, self.scoring.wake_at if self._scores else None]
+        return min((at for at in times if at is not None), default=None)
+
+    @property
+    def owed(self) -> bool:
+        return super().owed or (self._scores and self.scoring.owed)
+
+    @property
+    def trouble(self) -> str | None:
+        return super().trouble or (self.scoring.trouble if self._scores else None)
+
+    def set_back(self, now: float) -> None:
+        super().set_back(now)
+        self.scoring.set_back(now)
+
+    def pass_time(self, now: float) -> None:
+        super().pass_time(now)
+        if self._scores:
+            self.scoring.pass_time(now)
+
+    def restore(self, key: bytes, value: bytes) -> None:
+        if not self.scoring.restore(key, value):
+            super().restore(key, value)
+
+    def take(self, channel: str, message: Any, now: float) -> None:
+        super().take(channel, message, now)
+        if not self._scores:
+            return
+        if isinstance(message, Sample):
+            self.scoring.came(message.client)
+        else:
+            self.scoring.went_on()
+
+    def measure(self) -> Iterator[Measurement]:
+        yield from super().measure()
+        if self._scores:
+            yield from self.scoring.measure()
+
+    @property
+    def _scores(self) -> bool:
+        return self.settings.scoring.enabled

@@ -1,0 +1,402 @@
+"""Entities are scored with the model that guest and hosts have come to, once for each version of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from quasi_newton.federations import Secrets, settings_of
+from quasi_newton.laws.closed_loop import ClosedLoop
+from quasi_newton.laws.scoring import (
+    expected_outputs,
+    new_version,
+    parties,
+    predictions,
+    said,
+    scored,
+    scoring_federation,
+    scoring_party,
+    table,
+    write_entity,
+)
+from scipy.optimize import minimize
+from scipy.special import expit
+from sklearn.metrics import log_loss, roc_auc_score
+
+from streamfl.quasi_newton.party_settings import OUTPUTS, TRAINED
+from streamfl.quasi_newton.scoring_guest import GuestScoring
+
+QUANTUM = 1 / 64
+
+
+@pytest.fixture(name="loops", scope="module")
+def _loops() -> dict[int, ClosedLoop]:
+    return {hosts: scored(hosts) for hosts in (1, 2)}
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_scores_are_those_of_the_plain_formula(loops: dict[int, ClosedLoop], hosts: int) -> None:
+    """Protects users from another model's scores: each is computed anew from the table, with hosts' parts in whole quanta."""
+    loop = loops[hosts]
+    expected = expected_outputs(loop, hosts, QUANTUM)
+    found = {one["entity"]: one for one in predictions(loop)}
+    assert found.keys() == expected.keys()
+    assert len(found) == len(predictions(loop)) == 350 - 7 * (hosts + 1)
+    outputs = [found[name]["output"] for name in expected]
+    assert np.allclose(outputs, list(expected.values()), rtol=0, atol=1e-9)
+    assert {(one["model"], one["revision"]) for one in found.values()} == {(1, 0)}
+    assert loop.rejections() == []
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_probabilities_are_platts(loops: dict[int, ClosedLoop], hosts: int) -> None:
+    """Protects probabilities and points: the calibration is the optimum that SciPy finds, on entities that were not learnt from."""
+    loop = loops[hosts]
+    _, labels = table(hosts)
+    found = {one["entity"]: one for one in predictions(loop)}
+    held_out = sorted(found.keys() - loop.party("g").learnt)
+    assert len(held_out) >= 20
+    outputs = np.array([found[name]["output"] for name in held_out])
+    ones = np.array([labels[name] > 0 for name in held_out])
+    targets = np.where(ones, (ones.sum() + 1) / (ones.sum() + 2), 1 / ((~ones).sum() + 2))
+
+    def cost(at: Any) -> float:
+        odds = at[0] + at[1] * outputs
+        return float(np.sum(np.logaddexp(0.0, odds) - targets * odds))
+
+    best = minimize(cost, [0.0, 1.0], method="BFGS", options={"gtol": 1e-9}).x
+    everybody = np.array([one["output"] for one in found.values()])
+    chances = expit(best[0] + best[1] * everybody)
+    assert np.allclose([one["probability"] for one in found.values()], chances, atol=1e-5)
+    # 600 points at odds of 50 to one, and 20 points double them.
+    odds = (1 - chances) / chances
+    assert np.allclose([one["score"] for one in found.values()], 600 + 20 * np.log2(odds / 50), atol=1e-2)
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_figures_are_those_of_held_out_entities(loops: dict[int, ClosedLoop], hosts: int) -> None:
+    """Protects whoever judges the model by a board: entities that it learnt from would flatter it."""
+    loop = loops[hosts]
+    _, labels = table(hosts)
+    found = [one for one in predictions(loop) if one["entity"] not in loop.party("g").learnt]
+    ones = np.array([labels[one["entity"]] > 0 for one in found])
+    outputs, chances = (np.array([one[key] for one in found]) for key in ("output", "probability"))
+    figures = {one.name: one.value for one in loop.members["g"].role.measure()}
+    assert figures["held_out_entities"] == len(found)
+    assert figures["held_out_auc"] == pytest.approx(roc_auc_score(ones, outputs))
+    below = [np.mean(outputs[ones == label][:, np.newaxis] <= np.sort(outputs), axis=0) for label in (False, True)]
+    assert figures["held_out_ks"] == pytest.approx(np.abs(below[0] - below[1]).max())
+    assert figures["held_out_log_loss"] == pytest.approx(log_loss(ones, chances))
+    assert 0 < figures["held_out_calibration_error"] < 0.5
+    assert figures["model_version"] == 1
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize("killed", ["g", "h1"])
+def test_a_member_may_end_at_any_message(loops: dict[int, ClosedLoop], hosts: int, killed: str) -> None:
+    """Each step of a member is lost once and done again: the same predictions, each once, and a redo says the same bytes."""
+    loop, usual = scoring_federation(hosts), loops[hosts]
+    while loop.party("g").progress.phase != TRAINED:
+        if not sum(loop.step(name) for name in loop.members):
+            loop.now += 5.0
+    for _ in range(60):
+        moved = False
+        for name, member in loop.members.items():
+            if name == killed and member.unread:
+                loop.step(name, 1, lost=True)
+                moved |= loop.step(name, 1)
+            elif name == killed:
+                loop.lose_tick(name)
+            else:
+                moved |= loop.step(name)
+        loop.now += 0.001 if moved else 5.0
+    assert sorted(map(repr, predictions(loop))) == sorted(map(repr, predictions(usual)))
+    assert loop.rejections() == []
+    # Uncommitted messages are among them.
+    first, usually = ({content for _, message, content in said(one, one.writes) if message.round == 1} for one in (loop, usual))
+    assert first == usually
+
+
+def test_a_host_answers_an_entity_once_a_version() -> None:
+    """Protects a host's columns: an entity whose columns change is told of no second time, however often the guest asks."""
+    loop = scored(1)
+    host = loop.members["h1"].role.counts
+    assert host["answered_entities"] == 336
+    before = len(predictions(loop))
+    for name in ("customer 100", "customer 101"):
+        write_entity(loop, name, {"g": [1.0, 2.0, 3.0], "h1": [3.0, 2.0, 1.0]}, 1)
+    loop.settle()
+    assert len(predictions(loop)) == before
+    assert host["answered_entities"] == 336
+    # A guest that forgets what it was told asks again, and is told nothing.
+    guest = scoring_party(loop, "g").scoring
+    assert isinstance(guest, GuestScoring)
+    guest.scores.forget("customer 100")
+    guest.scores.came("customer 100")
+    asked = loop.members["g"].role.counts["questions"]
+    loop.now += 400.0
+    loop.settle()
+    assert loop.members["g"].role.counts["questions"] > asked
+    assert host["answered_entities"] == 336
+    new_version(loop, 2)
+    loop.settle()
+    assert host["answered_entities"] == 2 * 336
+    latest = {one["entity"]: one for one in predictions(loop)}
+    assert {(one["model"], one["revision"]) for one in latest.values() if one["entity"] != "customer 100"} == {(2, 1)}
+    assert len(predictions(loop)) == 2 * before
+
+
+def test_entities_that_come_later_are_scored() -> None:
+    """Protects a stream: who comes after the training is scored with the present version, soon after the last party knows him."""
+    loop = scored(2)
+    before = len(predictions(loop))
+    write_entity(loop, "new", {"g": [0.5, 0.5, 0.5], "h1": [0.1, 0.2, 0.3]})
+    loop.settle()
+    assert len(predictions(loop)) == before
+    asked_at = loop.now
+    write_entity(loop, "new", {"h2": [0.3, 0.2, 0.1]})
+    write_entity(loop, "newer", {name: [0.0, 0.0, 0.0] for name in parties(loop)})
+    for _ in range(100):
+        if len(predictions(loop)) == before + 2:
+            break
+        if not sum(loop.step(name) for name in loop.members):
+            loop.now += 1.0
+    assert [one["entity"] for one in predictions(loop)[before:]] == ["new", "newer"]
+    assert loop.now - asked_at < 20
+    assert all(one["probability"] is not None for one in predictions(loop))
+
+
+def test_labels_that_come_later_calibrate() -> None:
+    """Protects federations whose labels come late: outputs are published at once, and again with a probability."""
+    loop = scored(1, scoring={"calibration_entities": 40})
+    bare = predictions(loop)
+    assert len(bare) == 336
+    assert {(one["probability"], one["score"], one["revision"]) for one in bare} == {(None, None, 0)}
+    for number in range(4):
+        write_entity(loop, f"late {number}", {name: [float(number), -1.0, 0.5] for name in parties(loop)})
+    loop.settle()
+    assert len(predictions(loop)) == 340
+    for number in range(4):
+        write_entity(loop, f"late {number}", {}, number % 2)
+        loop.restart("g")
+    loop.settle()
+    again = predictions(loop)[340:]
+    assert len({one["entity"] for one in again}) == len(again) == 340
+    assert all(0 < one["probability"] < 1 and one["revision"] == 1 for one in again)
+
+
+def test_the_budget_of_versions_is_kept() -> None:
+    """Protects a host's columns: as many versions as there are columns would tell them. Operators of both hear of it."""
+    loop = scored(1, scoring={"versions": 2})
+    host, guest = loop.members["h1"].role, loop.members["g"].role
+    assert {one.name: one.value for one in host.measure()}["model_versions_left"] == 1
+    new_version(loop, 2)
+    loop.settle()
+    assert host.trouble is None
+    before, answered = len(predictions(loop)), host.counts["answered_entities"]
+    assert before == 2 * 336
+    list(host.notices())
+    new_version(loop, 3)
+    assert host.trouble is not None
+    assert "scoring.versions" in host.trouble
+    loop.settle()
+    loop.restart("h1")
+    host = loop.members["h1"].role
+    write_entity(loop, "new", {"g": [0.0, 0.0, 0.0], "h1": [0.0, 0.0, 0.0]})
+    loop.settle()
+    assert len(predictions(loop)) == before
+    assert [one.kind for _, one, _ in said(loop, loop.committed) if one.run == 3] == ["question", "closed"]
+    assert [notice.reason for notice in guest.notices()] == ["closed"]
+    assert {one.name: one.value for one in host.measure()}["model_versions_left"] == 0
+    assert "scoring.versions" in str(host.trouble)
+    assert answered == 2 * 336
+    assert guest.waiting == {}
+
+
+def test_names_never_show(loops: dict[int, ClosedLoop]) -> None:
+    """Protects who is a customer: no name is on the wire, sealed or not, and a predicted one is common to all parties."""
+    loop = loops[2]
+    columns, _ = table(2)
+    everybody = set().union(*columns.values())
+    common = set.intersection(*(set(own) for own in columns.values()))
+    assert len(everybody - common) == 21
+    contents = [content for _, _, content in said(loop, loop.writes)]
+    contents += [value for _, topic, value in loop.writes if topic != "f.predictions"]
+    assert len(contents) > 50
+    assert not [content for content in contents if b"customer" in content]
+    assert {one["entity"] for one in predictions(loop)} == common
+    assert not [value for _, topic, value in loop.writes if topic == "f.predictions" and b"customer 3\"" in value]
+
+
+def test_questions_become_rare_while_nothing_is_found() -> None:
+    """Protects processors: entities that are never common are blinded anew with each question, so that questions must not go on
+    at the same pace. One that comes is asked about at once."""
+    loop = scored(1)
+    role = loop.members["g"].role
+
+    def questions_in(seconds: float) -> int:
+        before, end = role.counts["questions"], loop.now + seconds
+        while loop.now < end:
+            if not sum(loop.step(name) for name in loop.members):
+                loop.now += 1.0
+        return role.counts["questions"] - before
+
+    assert questions_in(3200) == 10
+    write_entity(loop, "new", {"g": [0.0, 0.0, 0.0]})
+    assert questions_in(10) >= 1
+
+
+def test_an_answer_that_never_comes_is_asked_for_anew() -> None:
+    """Protects a guest from waiting for ever: a question that the topic has lost is asked anew, and a late answer does no harm."""
+    loop = scoring_federation(1, alignment={"patience_seconds": 60})
+    guest, host = loop.members["g"], loop.members["h1"]
+    while guest.role.counts["questions"] == 0:
+        if not sum(loop.step(name) for name in ("h1", "c", "g")):
+            loop.now += 5.0
+    lost = [host.unread.pop() for _ in range(len(host.unread)) if host.unread[-1][0] == "f.h1.questions"]
+    assert len(lost) == 1
+    assert guest.role.waiting == {"rounds": 1}
+    loop.settle()
+    assert guest.role.counts["abandoned_questions"] == 1
+    assert len(predictions(loop)) == 336
+    host.unread.extend(lost)
+    loop.settle()
+    assert host.role.counts["repeated_messages"] >= 1
+    assert len(predictions(loop)) == 336
+    assert loop.rejections() == []
+
+
+def test_a_question_may_come_before_the_end_of_the_training() -> None:
+    """The guest's first question may be read before the coordinator's last decision: it is kept, over a restart too."""
+    loop = scoring_federation(1)
+    host = loop.members["h1"]
+    while loop.party("g").progress.phase != TRAINED:
+        if not sum(loop.step(name) for name in ("h1", "c", "g")):
+            loop.now += 5.0
+    while loop.members["g"].role.counts["questions"] == 0:
+        loop.step("g")
+    assert [topic for topic, _ in host.unread] == ["f.h1.decisions", "f.h1.questions"]
+    host.unread.reverse()
+    loop.step("h1", 1)
+    loop.restart("h1")
+    assert loop.party("h1").trained is None
+    loop.settle()
+    assert len(predictions(loop)) == 336
+    assert loop.rejections() == []
+
+
+def test_scores_expire_with_their_entities() -> None:
+    """Protects memory: what is remembered of an entity's score goes when the entity goes, at both."""
+    loop = scored(1, alignment={"expiry_seconds": 5000.0})
+    kinds = {"g": b"score/", "h1": b"answered/"}
+    for name, prefix in kinds.items():
+        assert sum(key.startswith(prefix) for key in loop.members[name].state) == 336
+    loop.now += 5000.0
+    loop.settle()
+    for name, prefix in kinds.items():
+        assert not [key for key in loop.members[name].state if key.startswith((prefix, b"entity/"))]
+    for entity in range(3):
+        write_entity(loop, f"new {entity}", {name: [0.0, 0.0, 0.0] for name in parties(loop)})
+    loop.settle()
+    assert len(predictions(loop)) == 339
+
+
+def test_the_oldest_gives_way() -> None:
+    """Protects memory from users' streams: not more entities are remembered than alignment.limit, and no more scores."""
+    loop = scored(1, alignment={"limit": 350})
+    for entity in range(100):
+        write_entity(loop, f"new {entity}", {name: [0.1, 0.2, 0.3] for name in parties(loop)})
+    loop.settle()
+    for name in ("g", "h1"):
+        state = loop.members[name].state
+        assert sum(key.startswith(b"entity/") for key in state) == 350
+        assert sum(key.startswith((b"score/", b"answered/")) for key in state) <= 350
+    assert {f"new {entity}" for entity in range(100)} <= {one["entity"] for one in predictions(loop)}
+
+
+def test_a_part_beyond_the_bound_gives_no_score() -> None:
+    """Protects from a clipped part, which would be another model's: the entity has no score, and that is counted."""
+    loop = scored(1, learning={"epochs": 1, "output_bound": 8})
+    write_entity(loop, "far", {"g": [0.0, 0.0, 0.0], "h1": [1e6, -1e6, 1e6]})
+    write_entity(loop, "far too", {"g": [1e6, -1e6, 1e6], "h1": [0.0, 0.0, 0.0]})
+    loop.settle()
+    assert {one["entity"] for one in predictions(loop)}.isdisjoint({"far", "far too"})
+    assert loop.members["g"].role.counts["unscored_entities"] == 2
+    assert loop.rejections() == []
+
+
+def test_a_lot_is_published_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects commits from one step with all predictions of a large table: what is left waits for the next tick."""
+    monkeypatch.setattr("streamfl.quasi_newton.scoring_guest.PUBLISHED_AT_ONCE", 50)
+    loop = scoring_federation(1)
+    steps = []
+    for _ in range(10_000):
+        before = len(loop.committed)
+        moved = sum(loop.step(name) for name in loop.members)
+        steps.append(sum(topic == "f.predictions" for _, topic, _ in loop.committed[before:]))
+        if len(predictions(loop)) == 336:
+            break
+        loop.now += 0.001 if moved else 1.0
+    assert [count for count in steps if count] == [50] * 6 + [36]
+
+
+def test_a_version_goes_on_scoring_while_the_next_is_learnt() -> None:
+    """Protects a stream from gaps: who comes in the middle of a retraining is scored with the model there is, and then with the new
+    one, as everybody. What the new one has learnt from no longer counts as held out."""
+    loop = scored(1, retraining={"every_seconds": 50.0, "entities": 100}, alignment={"held_out": 0.2})
+    assert {one["model"] for one in predictions(loop)} == {1}
+    learnt = set(loop.party("g").learnt)
+    random = np.random.default_rng(5)
+    for number in range(150):
+        columns = {name: random.normal(size=3).tolist() for name in parties(loop)}
+        write_entity(loop, f"new {number}", columns, int(sum(columns["g"]) > 0))
+    meanwhile = 0
+    for turn in range(5_000):
+        moved = sum(loop.step(name, 1000 if name == "c" or not meanwhile else 1) for name in loop.members)
+        progress = loop.party("g").progress
+        if (progress.run, progress.phase) == (2, OUTPUTS) and not meanwhile:
+            meanwhile = turn
+            write_entity(loop, "meanwhile", {name: [0.1, 0.2, 0.3] for name in parties(loop)})
+        found = {one["model"] for one in predictions(loop) if one["entity"] == "meanwhile"}
+        if found == {1}:
+            break
+        # As long as a training takes where numbers are encrypted.
+        loop.now += 0.5 if moved else 5.0
+    assert meanwhile
+    assert loop.party("g").progress.run == 2
+    trained = loop.party("g").trained
+    assert trained is not None
+    assert trained.version == 1
+    loop.settle()
+    latest = {one["entity"]: one for one in predictions(loop)}
+    assert {one["model"] for one in latest.values()} == {2}
+    assert latest["meanwhile"]["revision"] == 1
+    assert len(latest) == 336 + 151
+    guest = scoring_party(loop, "g").scoring
+    assert isinstance(guest, GuestScoring)
+    assert learnt < set(loop.party("g").learnt)
+    assert guest.scores.judged.keys().isdisjoint(loop.party("g").learnt)
+    assert loop.rejections() == []
+
+
+def test_names_may_be_compared_by_keyed_hashes() -> None:
+    """Where the configuration says that names are compared by keyed hashes, questions are, too: the same predictions."""
+    hashed = scored(1, alignment={"method": "keyed-hash"})
+    assert sorted(map(repr, predictions(hashed))) == sorted(map(repr, predictions(scored(1))))
+    assert not [content for _, _, content in said(hashed, hashed.writes) if b"customer" in content]
+
+
+def test_scores_are_the_same_under_encryption(tmp_path: Path) -> None:
+    """Protects what is really run: with keys, masks and secrets of files, sessions go on, and sums are the formula's."""
+    names = ["g", "h1", "h2", "c"]
+    own = {name: settings_of(name, 2, Secrets(tmp_path), learning={"epochs": 1}, scoring={"quantum": 1 / 8}) for name in names}
+    loop = ClosedLoop(own)
+    loop.write_table(350, 3, 2, missing=7)
+    loop.settle()
+    expected = expected_outputs(loop, 2, 1 / 8)
+    found = {one["entity"]: one["output"] for one in predictions(loop)}
+    assert found.keys() == expected.keys()
+    assert np.allclose([found[name] for name in expected], list(expected.values()), rtol=0, atol=1e-9)
+    assert loop.rejections() == []

@@ -1,0 +1,195 @@
+"""Messages about scores that are damaged, forged, too early, too late, or come again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+import pytest
+from quasi_newton.laws.closed_loop import ClosedLoop, Place
+from quasi_newton.laws.scoring import SCORING, predictions, said, scored, scoring_federation, scoring_party
+
+from streamfl.quasi_newton import messages
+from streamfl.quasi_newton.messages import Message, content_of, place_of, read_content
+from streamfl.quasi_newton.scoring_messages import NO_POINTS, Chosen, Found, Points, Question
+from streamfl.role import Received, Record, Rejection, receive_at_once
+
+KINDS = {"question", "found", "chosen", "points"}
+change = msgspec.structs.replace
+
+
+def in_the_open(message: Message) -> Iterator[tuple[str, Message]]:
+    """What somebody without the link's secret could say in a message's place, and why it is refused."""
+    yield "configuration", change(message, fingerprint=message.fingerprint + 1)
+    yield "malformed", change(message, kind="nonsense")
+    yield "malformed", change(message, kind="outputs")
+    yield "implausible", change(message, run=message.run + 7)
+    yield "envelope", change(message, content=message.content[:-1] + bytes([message.content[-1] ^ 1]))
+    yield "envelope", change(message, content=b"")
+    yield "envelope", change(message, alignment=bytes(32))
+    yield "forged", change(message, sender="somebody")
+    # A question may be any number ahead: some may have been lost. It is not the sealed one then.
+    yield "envelope" if message.kind == "question" else "implausible", change(message, round=message.round + 1000)
+
+
+def by_the_peer(message: Message, content: bytes) -> Iterator[tuple[str, bytes, bytes]]:
+    """What the peer itself could say: why it is refused, its content, and the digest beside it."""
+    yield "malformed", b"\xc1", message.alignment
+    yield "malformed", b"\x90", message.alignment
+    if message.kind == "question":
+        points = read_content(content, Question).points
+        yield "shape", content_of(Question(points + b"1")), b""
+        yield "shape", content_of(Question(bytes(32 * 1001))), b""
+        yield "repeated", content_of(Question(points[:32] + points)), b""
+        yield "malformed", content_of(Question(b"\xff" * 32 + points[32:])), b""
+    if message.kind == "found":
+        found = read_content(content, Found)
+        yield "shape", content_of(Found(found.own + b"1", found.twice)), b""
+        yield "shape", content_of(Found(found.own, found.twice[32:])), b""
+        yield "shape", content_of(Found(bytes(32 * 1001), found.twice)), b""
+        yield "repeated", content_of(Found(found.own[:32] + found.own, found.twice)), b""
+        yield "repeated", content_of(Found(found.own, found.twice[:32] + found.twice[:-32])), b""
+        yield "malformed", content_of(Found(b"\xff" * 32 + found.own[32:], found.twice)), b""
+    if message.kind == "chosen":
+        places = np.frombuffer(read_content(content, Chosen).places, "<u4")
+        yield "shape", content_of(Chosen(places.tobytes() + b"1")), message.alignment
+        yield "alignment", content_of(Chosen(places.tobytes())), bytes(32)
+        yield "alignment", content_of(Chosen(places[1:].tobytes())), message.alignment
+        yield "alignment", content_of(Chosen(np.append(places, places[:1]).tobytes())), message.alignment
+        yield "alignment", content_of(Chosen(np.append(places[1:], np.array([10**6], "<u4")).tobytes())), message.alignment
+    if message.kind == "points":
+        points = np.frombuffer(read_content(content, Points).points, "<i4")
+        yield "shape", content_of(Points(points.tobytes() + b"1")), message.alignment
+        yield "shape", content_of(Points(points[1:].tobytes())), message.alignment
+        yield "alignment", content_of(Points(points.tobytes())), bytes(32)
+        for number in (64 * 64 + 1, -64 * 64 - 1, 2**31 - 1, NO_POINTS + 1):
+            wrong = np.append(points[1:], np.array([number], "<i4"))
+            yield "out_of_bounds", content_of(Points(wrong.tobytes())), message.alignment
+
+
+def refused(member: Place, topic: str, record: Record, now: float) -> set[str]:
+    """Give a member all wrong ones: each has to be refused for its reason, counted, and of no effect."""
+    channel, decode = member.inputs[topic]
+    message: Message = decode(record)
+    settings = member.role.task(0).settings
+    link = settings.links[message.sender]
+    wrong = list(in_the_open(message))
+    opened = link.open(message.content, topic, place_of(message))
+    for reason, content, alignment in by_the_peer(message, opened):
+        bare = change(message, alignment=alignment)
+        wrong.append((reason, change(bare, content=link.seal(content, topic, place_of(bare)))))
+    # What was said in the other direction, or in a training, is no answer.
+    for other in (*settings.scoring.topics[message.sender], *settings.link_topics[message.sender]):
+        if other != topic:
+            wrong.append(("envelope", change(message, content=link.seal(opened, other, place_of(message)))))
+    before = member.role.refused.total()
+    for reason, one in wrong:
+        received = Received(channel, one, change(record, value=msgspec.msgpack.encode(one)))
+        replies = receive_at_once(member.role, [received], now)
+        assert [type(reply) for reply in replies] == [Rejection], (message.kind, reason, replies)
+        assert isinstance(replies[0], Rejection)
+        assert replies[0].error.reason == reason, (message.kind, reason, str(replies[0].error))
+        assert list(member.role.changed_state()) == [], (message.kind, reason)
+    assert member.role.refused.total() == before + len(wrong)
+    return {reason for reason, _ in wrong}
+
+
+def test_what_is_wrong_is_refused_and_changes_nothing() -> None:
+    """Before each first message of a kind its reader gets all wrong ones; the predictions are the same."""
+    usual, loop = scored(1), scoring_federation(1)
+    reasons: set[str] = set()
+    seen: set[str] = set()
+    for _ in range(500):
+        moved = False
+        for name, member in loop.members.items():
+            while member.unread and member.unread[0][0].endswith(SCORING):
+                topic, record = member.unread[0]
+                kind = member.inputs[topic][1](record).kind
+                if kind not in seen:
+                    seen.add(kind)
+                    reasons |= refused(member, topic, record, loop.now)
+                moved |= loop.step(name, 1)
+            moved |= loop.step(name)
+        loop.now += 0.001 if moved else 5.0
+        if len(predictions(loop)) == len(predictions(usual)):
+            break
+    assert seen == KINDS
+    assert reasons == {
+        "configuration", "malformed", "implausible", "envelope", "forged", "shape", "repeated", "alignment", "out_of_bounds",
+    }  # fmt: skip
+    assert predictions(loop) == predictions(usual)
+    assert loop.rejections() == []
+
+
+@pytest.mark.parametrize("most", [1, 1000])
+def test_what_comes_twice_changes_nothing(most: int) -> None:
+    """Protects a host's columns and users' counts: what comes again is not answered again, and nothing is published twice."""
+    usual, loop = scored(2), scoring_federation(2)
+    loop.copies = 2
+    loop.settle(most)
+    assert predictions(loop) == predictions(usual)
+    for name in loop.members:
+        mine, others = (one.members[name].role.counts for one in (loop, usual))
+        assert mine["answered_entities"] == others["answered_entities"]
+        assert mine["questions"] == others["questions"]
+    assert loop.members["h1"].role.counts["repeated_messages"] > 0
+    assert loop.rejections() == []
+
+
+def test_long_messages_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every message in parts of 300 bytes, those of a training and those about scores under numbers of their own."""
+    monkeypatch.setattr(messages, "PART_BYTES", 300)
+    loop = scoring_federation(1)
+    loop.settle(3)
+    sent = [value for _, topic, value in loop.committed if topic.endswith(SCORING)]
+    assert len(sent) > 100
+    monkeypatch.undo()
+    assert predictions(loop) == predictions(scored(1))
+    assert loop.rejections() == []
+
+
+def test_an_old_session_is_over() -> None:
+    """Protects from messages that lay about: all that was said under one session is of no effect in the next, and no error."""
+    loop = scored(1)
+    old = [(topic, value) for _, topic, value in loop.committed if topic.endswith(SCORING)]
+    assert len(old) > 10
+    before = len(loop.committed)
+    for topic, value in old:
+        loop.write(topic, None, value)
+    for name in ("g", "h1"):
+        loop.step(name)
+    assert len(loop.committed) == before
+    assert loop.rejections() == []
+
+
+def test_each_session_has_points_of_its_own() -> None:
+    """Protects entities that are not common: the same set is asked about again and again, and no blinded point is seen twice.
+
+    Whoever could compare two sessions would see which entities come and go.
+    """
+    loop = scored(1)
+    sets = [
+        {points[at : at + 32] for at in range(0, len(points), 32)}
+        for _, one, content in said(loop, loop.committed)
+        for points in ([read_content(content, Question).points] if one.kind == "question" else [])
+    ]
+    assert len(sets) > 3
+    assert sum(map(len, sets)) == len(set().union(*sets))
+
+
+def test_a_host_that_does_not_answer_is_waited_for() -> None:
+    """Protects operators: a guest whose host is away for longer than its patience is not ready, and says what it waits for."""
+    loop: ClosedLoop = scoring_federation(1, alignment={"patience_seconds": 100})
+    guest = loop.members["g"]
+    while guest.role.counts["questions"] == 0:
+        if not sum(loop.step(name) for name in ("h1", "c", "g")):
+            loop.now += 5.0
+    assert guest.role.waiting == {"rounds": 1}
+    for _ in range(60):
+        loop.now += 5.0
+        loop.step("g")
+    assert "an answer is owed" in str(guest.role.trouble)
+    loop.settle()
+    assert guest.role.trouble is None
+    assert scoring_party(loop, "g").owed is False

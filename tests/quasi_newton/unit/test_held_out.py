@@ -1,0 +1,64 @@
+"""Figures of a model on entities that it has not learnt from."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import numpy as np
+import pytest
+
+from streamfl.changelog import ChangedParts
+from streamfl.quasi_newton.held_out import calibration_error, held_out_figures
+from streamfl.quasi_newton.scorecard import Calibration
+from streamfl.quasi_newton.scores import Scores
+from streamfl.quasi_newton.scoring_guest import read_calibration
+from streamfl.quasi_newton.table import EntityTable
+from streamfl.role import PeerError
+
+
+def test_calibration_error_is_the_mean_distance_of_bins() -> None:
+    """Protects a figure that operators trust probabilities by: it is 0 where shares are as said, and their distance where not."""
+    chances = np.repeat([0.1, 0.5, 0.9], [100, 100, 100])
+    ones = np.concatenate([np.arange(100) < 10, np.arange(100) < 50, np.arange(100) < 90])
+    assert calibration_error(chances, ones, bins=3) == pytest.approx(0.0)
+    assert calibration_error(np.full(300, 0.8), ones, bins=1) == pytest.approx(0.3)
+    # Errors of two bins do not cancel.
+    assert calibration_error(chances, ones[::-1], bins=3) == pytest.approx(0.8 * 2 / 3)
+    assert calibration_error(np.array([0.25]), np.array([True])) == pytest.approx(0.75)
+
+
+def test_there_are_no_figures_of_one_label() -> None:
+    """Protects boards from NaN: of held-out entities with one label nothing can be said."""
+    outputs = np.arange(4.0)
+    assert held_out_figures(outputs, np.ones(4), None) == {}
+    assert held_out_figures(outputs, -np.ones(4), Calibration(0.0, 1.0)) == {}
+    assert held_out_figures(np.zeros(0), np.zeros(0), None) == {}
+    assert held_out_figures(outputs, np.array([-1, -1, 1, 1]), None) == {"auc": 1.0, "ks": 1.0}
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        (1, [3], None, True, 0, 0),
+        (1, [3, None], 0.5, True, 0, 0),
+        (1, [3, 2**40], None, True, 0, 0),
+        (1, [3, 4], float("nan"), True, 0, 0),
+        (1, [3, 4], float("inf"), True, 0, 0),
+        (1, [3, 4], 0.5, True, 7, 0),
+        (-1, [3, 4], 0.5, True, 0, 0),
+    ],
+)
+def test_damaged_scores_are_refused(stored: tuple[object, ...]) -> None:
+    """Protects predictions from a damaged changelog: what the guest cannot have written is refused."""
+    parts = ChangedParts()
+    scores = Scores(parts, EntityTable(parts, 1, True, 1e9, 10, Counter()), 2)
+    assert scores.restore(b"score/a", msgspec.msgpack.encode((1, [3, 4], 0.5, True, 1, 1)))
+    assert not scores.restore(b"others/a", b"")
+    with pytest.raises((PeerError, msgspec.ValidationError)):
+        scores.restore(b"score/b", msgspec.msgpack.encode(stored))
+    with pytest.raises(PeerError):
+        scores.restore(b"score/" + b"x" * 300, msgspec.msgpack.encode((1, [3, 4], 0.5, True, 1, 1)))
+    with pytest.raises(PeerError):
+        read_calibration(msgspec.msgpack.encode((1, float("nan"), 1.0, 5)))
+
