@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from streamfl.role import Measurement
 
-__all__ = ["COUNTS", "PHASES", "Traffic", "measured", "measured_place"]
+__all__ = ["COUNTS", "FAR_OUT", "PHASES", "Traffic", "measured", "measured_place"]
 
 COUNTS: Mapping[str, str] = {
     "samples": "Records of own columns that were taken",
@@ -25,8 +25,14 @@ COUNTS: Mapping[str, str] = {
     "trainings": "Trainings that a model came of",
     "expired_batches": "Batches that gave way to newer ones",
     "failed_trainings": "Trainings that came to nothing",
+    "muted_rows": "Rows that were too far out in own columns to be learnt from, once a training",
 }
 
+FAR_OUT = (
+    "are so far out in own columns that a gradient would tell their labels: the training has zeros in their place "
+    "(preprocessing.method = clip and rank leave fewer such rows)"
+)
+"""What is said of such rows."""
 
 PHASES: Mapping[str, tuple[str, ...]] = {
     "party": (
