@@ -78,6 +78,9 @@ class CurvatureLearningSection(Section):
     min_support: int = Field(default=10, ge=1, le=100_000)
     """A column in which fewer entities of a batch differ from the most common value is left out. In a batch of a later training it
     has its most common value instead."""
+    largest_leverage: float = Field(default=0.2, gt=0, le=1)
+    """An entity so far out in a party's columns that it could have a larger share of a batch's gradient to itself is learnt from
+    with zeros in the place of these columns. 1: none is."""
     input_bound: float = Field(default=256.0, ge=1, le=1e6, allow_inf_nan=False)
     """Inputs beyond it are cut to it, after preprocessing."""
     output_bound: float = Field(default=64.0, gt=0, le=1e6, allow_inf_nan=False)
@@ -162,8 +165,8 @@ class PreprocessingSection(Section):
     """What a party does to its own columns before they are learnt from. Each party has its own. It is fitted once, in the first
     training, and kept for life."""
 
-    method: Method = "standardise"
-    """`standardise`, `clip`, `rank`, `signed-log`, `quantile-bins` or `none`."""
+    method: Method = "clip"
+    """`clip`, `standardise`, `rank`, `signed-log`, `quantile-bins` or `none`."""
 
 
 class ScoringSection(Section):
