@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from streamfl.quasi_newton.descent import Learning
 from streamfl.quasi_newton.fixed_point import Kinds, kinds
+from streamfl.quasi_newton.keys import LARGEST_BITS, SMALLEST_BITS, STEP_BITS
 from streamfl.quasi_newton.preprocessing import Method
 from streamfl.quasi_newton.scorecard import Scale
 from streamfl.records.entities import VerticalMembers, VerticalSettings
@@ -110,7 +111,7 @@ class EncryptionSection(Section):
     """`plain`: the same messages without encryption, for study and for tables."""
     study: bool = False
     """`true`: `plain`, and keys of fewer than 2048 bits, are allowed on a bus other than memory."""
-    key_bits: int = Field(default=2048, ge=512, le=8192, multiple_of=16)
+    key_bits: int = Field(default=2048, ge=SMALLEST_BITS, le=LARGEST_BITS, multiple_of=STEP_BITS)
     """Length of the coordinator's key."""
     key_fingerprint: str | None = Field(default=None, pattern="^[0-9a-f]{64}$", max_length=64)
     """Of the coordinator's public key: 64 hexadecimal digits, as `streamfl keys` shows them."""
@@ -221,7 +222,8 @@ class QuasiNewtonSettings(VerticalSettings):
     @property
     def message_bytes(self) -> int:
         """The longest content that any message has."""
-        vector = self.learning.batch * max(16, self.encryption.key_bits // 4)
+        # Whatever key there is: another may be longer, and what was said under this one is read then.
+        vector = self.learning.batch * LARGEST_BITS // 4
         return max(vector, 64 * self.alignment.limit) + 1024
 
     @model_validator(mode="after")

@@ -74,7 +74,7 @@ class CoordinatorSettings:
 class _Run(msgspec.Struct, array_like=True):
     """Where it is; remembered as ``run``.
 
-    ready: by party that is, SHA-256 of the key that it takes. key: the same of the run's. joined: by party, the numbers of its
+    ready: by party that is, digest of the key that it takes. key: the same of the run's. joined: by party, the numbers of its
     uploads. opened: by party, digest of what was opened in the round. losses: of the epoch's batches. loss: of the present batch,
     in a round for curvature. failure: what the operator is told.
     """
@@ -116,8 +116,8 @@ class CoordinatorTask:
         for party, key in self.run.ready.items():
             if key != self._key and not self.owed:
                 return (
-                    f"{party!r} is ready for a training under the key {key.hex()}, and this coordinator has {self._key.hex()}: "
-                    "encryption.key_fingerprint has to be the same at every member"
+                    f"{party!r} is ready for a training under {_told(key)}, and this coordinator has {_told(self._key)}: "
+                    "encryption.key_fingerprint and key_bits have to be the same at every member"
                 )
         return self.run.failure or None
 
@@ -361,3 +361,8 @@ class CoordinatorTask:
     def _remember(self) -> None:
         self.parts.remember(b"run", self.run)
         self.parts.remember(b"descent", self.descent.state)
+
+
+def _told(key: bytes) -> str:
+    """A key as settings have it."""
+    return f"the key {key[:-2].hex()} of {int.from_bytes(key[-2:], 'big')} bits"

@@ -11,11 +11,12 @@ from streamfl.quasi_newton.alignment import POINT_BYTES
 from streamfl.quasi_newton.batches import FrozenBatches
 from streamfl.quasi_newton.chunks import Chunks
 from streamfl.quasi_newton.gradient_upload import ask_for_product, upload_product
+from streamfl.quasi_newton.keys import LARGEST_BITS
 from streamfl.quasi_newton.learnt_batches import MOST_EVER
 from streamfl.quasi_newton.member import Desk
 from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, content_of, read_content
 from streamfl.quasi_newton.party_settings import ADDING, ALIGNING, DECIDING, OPENING, OUTPUTS, PartySettings
-from streamfl.quasi_newton.scheme import NUMBER_BYTES, numbers_to_bytes
+from streamfl.quasi_newton.scheme import numbers_to_bytes
 from streamfl.quasi_newton.scoring_guest import GuestScoring
 from streamfl.quasi_newton.scoring_party import ScoringParty
 from streamfl.quasi_newton.taylor import residuals
@@ -44,8 +45,9 @@ class GuestTask(ScoringParty):
     def __init__(self, settings: PartySettings, desk: Desk) -> None:
         super().__init__(settings, desk)
         self.scoring: GuestScoring = GuestScoring(self)
-        vector = settings.learning.batch * max(NUMBER_BYTES, settings.key_bits // 4)
-        dots = (4 * settings.learning.memory + 4) * max(NUMBER_BYTES, settings.key_bits // 4)
+        # With the longest key: the one of the settings may be another than that of the state.
+        vector = settings.learning.batch * LARGEST_BITS // 4
+        dots = (4 * settings.learning.memory + 4) * LARGEST_BITS // 4
         # By host: where its points are those of the own names; vectors and inner products of a round, behind run and round.
         self._common = {host: Chunks(self.parts, f"common/{host}", 1 + 4 * settings.most) for host in settings.hosts}
         self._outputs = {host: Chunks(self.parts, f"outputs/{host}", ROUND_BYTES + vector) for host in settings.hosts}

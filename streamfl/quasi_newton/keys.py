@@ -27,7 +27,7 @@ from streamfl.quasi_newton.bignum import (
 )
 from streamfl.role import PeerError
 
-__all__ = ["LARGEST_BITS", "SMALLEST_BITS", "STEP_BITS", "PrivateKey", "PublicKey", "digest_of", "generate_key"]
+__all__ = ["LARGEST_BITS", "SMALLEST_BITS", "STEP_BITS", "PrivateKey", "PublicKey", "agreed_key", "digest_of", "generate_key"]
 
 # The smallest is for tests: which sizes are safe the configuration says.
 SMALLEST_BITS, LARGEST_BITS = 512, 8192
@@ -153,11 +153,16 @@ class PrivateKey:
 
 
 def digest_of(modulus: bytes) -> bytes:
-    """The fingerprint of a key, as 32 bytes; empty where nothing is encrypted.
+    """By which members agree on a key: its fingerprint and its length, as 34 bytes; empty where nothing is encrypted.
 
     modulus: as :meth:`PublicKey.to_bytes` writes it; empty: there is none.
     """
-    return hashlib.sha256(modulus).digest() if modulus else b""
+    return agreed_key(hashlib.sha256(modulus).hexdigest(), 8 * len(modulus)) if modulus else b""
+
+
+def agreed_key(fingerprint: str, bits: int) -> bytes:
+    """What :func:`digest_of` gives of a key with this fingerprint and length."""
+    return bytes.fromhex(fingerprint) + bits.to_bytes(2, "big")
 
 
 def generate_key(bits: int = 2048, entropy: Callable[[int], bytes] = os.urandom) -> PrivateKey:

@@ -76,11 +76,11 @@ class Message(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unk
 class Ready(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """A party has enough entities.
 
-    entities: how many. key: SHA-256 of the modulus that it takes; empty where nothing is encrypted.
+    entities: how many. key: SHA-256 and length in bits of the modulus that it takes; empty where nothing is encrypted.
     """
 
     entities: Count
-    key: Annotated[bytes, msgspec.Meta(max_length=32)]
+    key: Annotated[bytes, msgspec.Meta(max_length=34)]
 
 
 class Begin(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):

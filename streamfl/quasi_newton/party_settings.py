@@ -9,6 +9,7 @@ import msgspec
 
 from streamfl.quasi_newton.descent import Learning
 from streamfl.quasi_newton.fixed_point import FixedPoint, Kinds
+from streamfl.quasi_newton.keys import agreed_key
 from streamfl.quasi_newton.link import Link
 from streamfl.quasi_newton.messages import Message
 from streamfl.quasi_newton.own_columns import PRODUCTS
@@ -42,7 +43,7 @@ class Progress(msgspec.Struct, array_like=True):
     digest: by which the mask of the round's upload is found again.
     gradient: g of the round's iteration. step, curvature: s and v, in a round for curvature.
     failure: what the operator is told. again: whether the party has said that it is ready for another run after this one.
-    told: SHA-256 of the keys that it has said that it is ready for since this run began, the latest last.
+    told: digests of the keys that it has said that it is ready for since this run began, the latest last.
     """
 
     run: Count = 0
@@ -112,8 +113,8 @@ class PartySettings:
 
     @property
     def key(self) -> bytes:
-        """SHA-256 of the only modulus that the party takes; empty where nothing is encrypted."""
-        return bytes.fromhex(self.key_fingerprint) if self.encrypted else b""
+        """The only key that the party takes, as :func:`digest_of` has it; empty where nothing is encrypted."""
+        return agreed_key(self.key_fingerprint, self.key_bits) if self.encrypted else b""
 
     @property
     def is_guest(self) -> bool:

@@ -52,7 +52,6 @@ def _fingerprint(settings: QuasiNewtonSettings) -> int:
         learning.input_bound,
         learning.output_bound,
         encryption.precision,
-        encryption.key_bits,
         settings.scoring.enabled,
         settings.scoring.quantum,
         settings.alignment.method,
@@ -310,6 +309,7 @@ _MAY_CHANGE = {
     "encryption.key_file",
     # A training that is under way under the old key ends, and is begun again.
     "encryption.key_fingerprint",
+    "encryption.key_bits",
     # What is hidden already stays hidden by what it was hidden with; a mask that cannot be found again is a number out of bounds.
     "encryption.link_secret_file",
     "alignment.entities",

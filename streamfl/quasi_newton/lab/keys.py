@@ -33,9 +33,7 @@ def init(
 ) -> None:
     """Make a key where the coordinator runs, and print its fingerprint. The file is not overwritten."""
     bignum.require()
-    if bits % STEP_BITS:
-        raise ConfigurationError(f"--bits {bits}: a multiple of {STEP_BITS} is expected")
-    print(make_key_file(key_file, bits).public.fingerprint)
+    print(make_key_file(key_file, _length(bits)).public.fingerprint)
     length = "" if bits == 2048 else f" and encryption.key_bits = {bits}"
     say(
         f"made {key_file}: it stays here and leaves this machine by no way but a backup that only its owner can read\n"
@@ -46,16 +44,23 @@ def init(
 
 
 @keys.command()
-def rotate(key_file: FileArgument) -> None:
+def rotate(
+    key_file: FileArgument,
+    bits: Annotated[
+        int | None, typer.Option(min=SMALLEST_BITS, max=LARGEST_BITS, help="Length of the new key; left out: as the old one's.")
+    ] = None,
+) -> None:
     """Make the next key, at the head of the file, and print its fingerprint. The old one stays in use until then."""
     bignum.require()
     old = read_key_file(key_file)[0].public
-    print(add_key(key_file, old.bits).public.fingerprint)
+    new = add_key(key_file, _length(bits or old.bits)).public
+    print(new.fingerprint)
+    length = "" if new.bits == old.bits else f" and encryption.key_bits = {new.bits}"
     say(
         f"{key_file} has a new key, and the old ones behind it; nothing has changed for the federation yet\n"
         "1. wait until no training is under way, if there is time: one that is ends, and is begun again under the new key\n"
-        "2. set encryption.key_fingerprint to the fingerprint above, here and at every party, and restart each member, in any "
-        "order; the next training begins once all have it\n"
+        f"2. set encryption.key_fingerprint to the fingerprint above{length}, here and at every party, and restart each member, "
+        "in any order; the next training begins once all have it\n"
         f"3. then remove the old key: streamfl keys remove {key_file} --fingerprint {old.fingerprint}"
     )
 
@@ -81,3 +86,9 @@ def remove(
     bignum.require()
     remove_key(key_file, fingerprint)
     say(f"removed {fingerprint} from {key_file}: delete it from backups too, and nobody can read old messages any more")
+
+
+def _length(bits: int) -> int:
+    if bits % STEP_BITS:
+        raise ConfigurationError(f"--bits {bits}: a multiple of {STEP_BITS} is expected")
+    return bits

@@ -32,21 +32,24 @@ def _secrets(tmp_path: Path) -> Secrets:
     return Secrets(tmp_path)
 
 
-def federation(secrets: Secrets, **sections: dict[str, Any]) -> ClosedLoop:
-    loop = ClosedLoop({name: settings_of(name, 1, secrets, columns=1, **SMALL, **sections) for name in MEMBERS})
+def federation(secrets: Secrets, bits: int = 512, **sections: dict[str, Any]) -> ClosedLoop:
+    loop = ClosedLoop({name: settings_of(name, 1, secrets, bits, columns=1, **SMALL, **sections) for name in MEMBERS})
     loop.write_table(90, 1, 1, missing=2)
     return loop
 
 
-def rotated(secrets: Secrets) -> str:
+def rotated(secrets: Secrets, bits: int = 512, old: int = 512) -> str:
     """Put another key at the head of the coordinator's file, and give its fingerprint."""
     calls = iter(range(10**9))
-    path, _ = secrets.keys(512)
-    return add_key(Path(path), 512, lambda size: hashlib.shake_256(f"next {next(calls)}".encode()).digest(size)).public.fingerprint
+    path, _ = secrets.keys(old)
+    return add_key(Path(path), bits, lambda size: hashlib.shake_256(f"next {next(calls)}".encode()).digest(size)).public.fingerprint
 
 
-def restart_with(loop: ClosedLoop, name: str, secrets: Secrets, fingerprint: str, **sections: dict[str, Any]) -> None:
-    own = settings_of(name, 1, secrets, columns=1, **SMALL, encryption={"key_fingerprint": fingerprint}, **sections)
+def restart_with(
+    loop: ClosedLoop, name: str, secrets: Secrets, fingerprint: str, bits: int = 512, old: int = 512, **sections: dict[str, Any]
+) -> None:
+    encryption = {"key_fingerprint": fingerprint, "key_bits": bits}
+    own = settings_of(name, 1, secrets, old, columns=1, **SMALL, encryption=encryption, **sections)
     loop.members[name].settings = own
     loop.restart(name)
 
@@ -118,6 +121,30 @@ def test_a_training_begins_again_under_the_new_key_whoever_is_restarted_first(se
     assert max(member.role.counts["failed_trainings"] for member in loop.members.values()) <= 1
 
 
+@pytest.mark.parametrize("order", ["ghc", "chg"])
+@pytest.mark.parametrize(("old", "bits"), [(512, 528), (528, 512)])
+def test_the_new_key_may_be_longer_or_shorter(secrets: Secrets, old: int, bits: int, order: str) -> None:
+    """Protects a federation that needs longer keys one day: another name would mean other batches, which tell more of labels."""
+    loop = federation(secrets, old)
+    until(loop, lambda: STAGES["before a decision"](loop))
+    new = rotated(secrets, bits, old)
+    for member in order:
+        restart_with(loop, {"h": "h1"}.get(member, member), secrets, new, bits, old)
+        loop.settle()
+    assert_trained(loop, 2, new)
+    assert loop.rejections() == []
+
+
+def test_a_length_with_a_slip_is_named(secrets: Secrets) -> None:
+    """Protects the parties that wait: nobody begins a training that one member would refuse."""
+    loop = federation(secrets)
+    restart_with(loop, "h1", secrets, secrets.keys(512)[1], 1024)
+    loop.settle()
+    assert "of 1024 bits, and this coordinator has" in str(loop.members["c"].role.trouble)
+    assert [loop.party(name).progress.phase for name in ("g", "h1")] == [READY, READY]
+    assert loop.rejections() == []
+
+
 def test_all_may_be_restarted_before_anybody_hears_another(secrets: Secrets) -> None:
     """Protects a rotation by a maintenance window: what was on its way under the old key is not used under the new one."""
     loop = federation(secrets)
@@ -147,6 +174,23 @@ def test_between_trainings_nothing_ends(secrets: Secrets) -> None:
     loop.settle()
     assert fingerprints(loop) == [new, new]
     assert all(loop.party(name).progress.phase == TRAINED for name in ("g", "h1"))
+    assert loop.rejections() == []
+
+
+@pytest.mark.parametrize("party", ["g", "h1"])
+def test_a_party_may_have_another_secret_for_the_next_training(secrets: Secrets, party: str) -> None:
+    """Protects a party that has lost its file: what it has learnt stays, and it learns on."""
+    again = {"retraining": {"every_seconds": 50.0, "entities": 1}}
+    loop = federation(secrets, **again)
+    until(loop, lambda: all(loop.party(name).progress.phase == TRAINED for name in ("g", "h1")))
+    models = learnt(loop)
+    Path(loop.members[party].settings.encryption.secret_file or "").write_bytes(hashlib.sha256(b"another").digest())
+    loop.restart(party)
+    assert learnt(loop) == models
+    loop.write_table(180, 1, 1)
+    loop.settle()
+    assert [loop.party(name).progress.phase for name in ("g", "h1")] == [TRAINED, TRAINED]
+    assert loop.party("g").progress.run > 1
     assert loop.rejections() == []
 
 

@@ -75,11 +75,22 @@ def test_a_rotation_puts_a_key_of_the_same_length_in_front_and_says_what_follows
     new, behind = (key.public for key in read_key_file(line.path))
     assert (code, out) == (0, f"{new.fingerprint}\n")
     assert (behind, new.bits) == (old, 512)
+    assert "key_bits" not in said
     assert new != old
     removal = f"streamfl keys remove {line.path} --fingerprint {old.fingerprint}"
     steps = [said.index(text) for text in ("1. wait", "2. set encryption.key_fingerprint", removal)]
     assert steps == sorted(steps)
     assert not any(secret[:12] in out + said for secret in line.primes())
+
+
+def test_a_rotation_may_change_the_length(line: Line) -> None:
+    """Protects members from a start that fails for want of `encryption.key_bits`."""
+    make_key_file(line.path, 512)
+    code, _, said = line("rotate", "--bits", 528)
+    assert code == 0
+    assert [key.public.bits for key in read_key_file(line.path)] == [528, 512]
+    assert "encryption.key_bits = 528" in said
+    assert line("rotate", "--bits", 520)[0] == 2
 
 
 def test_a_new_key_with_a_factor_of_an_old_one_is_refused(

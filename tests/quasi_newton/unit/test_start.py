@@ -113,7 +113,7 @@ def test_a_key_that_can_be_broken_has_to_be_meant(tmp_path: Path) -> None:
     assert isinstance(type(place.settings).model_validate(content), RoleSettings)
 
 
-def test_the_fingerprint_may_change_under_the_state_and_the_length_may_not(tmp_path: Path) -> None:
+def test_the_key_may_change_under_the_state_and_what_is_learnt_may_not(tmp_path: Path) -> None:
     """Protects a rotation from a member that does not come back, and state from a key that its numbers do not fit."""
     place = Place(tmp_path, "h1")
     place.make_topics()
@@ -127,9 +127,9 @@ def test_the_fingerprint_may_change_under_the_state_and_the_length_may_not(tmp_p
                 worker.step(0.01)
 
     take_up()
-    take_up(key_fingerprint="1" * 64)
-    with pytest.raises(ConfigurationError, match=r"encryption.key_bits was 512, is 2048"):
-        take_up(key_bits=2048)
+    take_up(key_fingerprint="1" * 64, key_bits=2048)
+    with pytest.raises(ConfigurationError, match=r"encryption.mask_gradients was true, is false"):
+        take_up(mask_gradients=False)
 
 
 def test_a_key_file_without_the_pinned_key_is_told(command: Command, tmp_path: Path) -> None:
