@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.learning.accuracy import area_under_curve
-from streamfl.quasi_newton.batches import FrozenBatches, check_support
+from streamfl.quasi_newton.batches import FrozenBatches, check_support, far_rows
 from streamfl.quasi_newton.descent import Learning
 from streamfl.quasi_newton.fixed_point import Kinds, kinds
 from streamfl.quasi_newton.lab.direct import Party, Trace, partition, train
@@ -227,10 +227,10 @@ def single_member(federation: Federation) -> bool:
     return bool(np.sign(-equations.sums[0][0]) == federation.labels[17])
 
 
-def single_difference(federation: Federation, least: int, batch: int) -> bool:
+def single_difference(federation: Federation, least: int, batch: int, largest: float = 1.0) -> bool:
     """Whether a host with two columns that differ in one row finds this row's label after one visit to all batches.
 
-    least: support that each column has to have in each batch, or it is left out.
+    least: support that each column has to have in each batch, or it is left out. largest: leverage of a row.
     """
     doubled = federation.host.copy()
     doubled[:, 1] = doubled[:, 0]
@@ -238,8 +238,8 @@ def single_difference(federation: Federation, least: int, batch: int) -> bool:
     rows = partition(len(doubled), batch, 0)
     if any(check_support(doubled[one], least) for one in rows):
         return False
-    learning = Learning(batch=batch, epochs=1)
-    equations = heard(_train(replace(federation, host=doubled), learning, rows, None), doubled, HOST, numbers_of(learning))
+    own, learning = muted(doubled, rows, largest), Learning(batch=batch, epochs=1)
+    equations = heard(_train(replace(federation, host=own), learning, rows, None), own, HOST, numbers_of(learning))
     told = [sums[1] - sums[0] for batch_rows, sums in zip(equations.rows, equations.sums, strict=True) if 17 in batch_rows]
     return bool(np.sign(-told[0]) == federation.labels[17])
 
@@ -257,15 +257,26 @@ class Single:
     own: Floats
 
 
-def single_rows(federation: Federation, method: Method, batch: int) -> Single:
+def muted(inputs: Floats, rows: NDArray[np.intp], largest: float) -> Floats:
+    """A host's columns with zeros in rows whose leverage is larger. rows: of each batch."""
+    own = inputs.copy()
+    for batch in rows:
+        own[batch[far_rows(own[batch], largest)]] = 0.0
+    return own
+
+
+def single_rows(federation: Federation, method: Method, batch: int, largest: float = 1.0) -> Single:
     """The best weighted sum of columns for each row, on which the row stands out as far as it can.
 
-    method: of preprocessing, at both. The attacker begins from its own model of labels, which it can fit if it knew them.
+    method: of preprocessing, at both. largest: leverage of a row. The attacker begins from its own model of labels, which it can
+    fit if it knew them.
     """
-    guest, host = (fit_preprocessing(method, inputs).apply(inputs) for inputs in (federation.guest, federation.host))
-    prepared, learning = Federation(guest, host, federation.labels, federation.kept), Learning(batch=batch, epochs=1)
-    equations = heard(_train(prepared, learning, partition(len(host), batch, 0), None), host, HOST, numbers_of(learning))
-    columns = np.hstack([host, np.ones((len(host), 1))])
+    guest, raw = (fit_preprocessing(method, inputs).apply(inputs) for inputs in (federation.guest, federation.host))
+    batches, learning = partition(len(raw), batch, 0), Learning(batch=batch, epochs=1)
+    host = muted(raw, batches, largest)
+    prepared = Federation(guest, host, federation.labels, federation.kept)
+    equations = heard(_train(prepared, learning, batches, None), host, HOST, numbers_of(learning))
+    columns = np.hstack([raw, np.ones((len(raw), 1))])
     own = columns @ np.linalg.lstsq(columns, federation.labels, rcond=None)[0]
     leverages, found = np.zeros(len(host)), own.copy()
     for rows, sums in zip(equations.rows, equations.sums, strict=True):

@@ -23,11 +23,13 @@ from sklearn.linear_model import LogisticRegression
 from benchmarks.accuracy_document import fill
 from streamfl.learning.accuracy import area_under_curve, kolmogorov_smirnov, log_loss
 from streamfl.quasi_newton import taylor
-from streamfl.quasi_newton.batches import check_batch, secret_start
+from streamfl.quasi_newton.batches import check_batch, far_rows, secret_start
+from streamfl.quasi_newton.config import CurvatureLearningSection
 from streamfl.quasi_newton.descent import Learning
 from streamfl.quasi_newton.evidence import fit_evidence
 from streamfl.quasi_newton.fixed_point import OutOfBounds, kinds
 from streamfl.quasi_newton.lab.direct import Party, partition, train
+from streamfl.quasi_newton.own_columns import rounded
 from streamfl.quasi_newton.preprocessing import Method, fit_preprocessing
 from streamfl.quasi_newton.scorecard import fit_calibration
 
@@ -99,7 +101,8 @@ def read(folder: Path, data: str, seed: int) -> Split:
 @dataclass(frozen=True)
 class Run:
     """stopped: epochs until two losses agree, None if they did not. to_gap: epochs until the training loss is within 3e-4 of its
-    optimum, by eighths of an epoch, infinite if it never was. loss, auc, ks: of the test rows by the model at the end."""
+    optimum, by eighths of an epoch, infinite if it never was. loss, auc, ks: of the test rows by the model at the end.
+    muted: share of the training rows that some party learns from with zeros."""
 
     stopped: int | None
     epochs: int
@@ -108,6 +111,7 @@ class Run:
     auc: float
     ks: float
     outputs: Floats
+    muted: float = 0.0
 
 
 class Problem:
@@ -135,20 +139,27 @@ class Problem:
         away = np.concatenate([weights[0], weights[1]]) - self._best
         return float(away @ self._normal @ away / 2)
 
-    def run(self, learning: Learning, seed: int, inner_bound: float = 256.0, until_stopped: bool = True) -> Run:
-        """Until the gap is reached and two losses agree, or for as many epochs as there may be."""
+    def run(
+        self, learning: Learning, seed: int, inner_bound: float = 256.0, until_stopped: bool = True, largest: float = 1.0
+    ) -> Run:
+        """Until the gap is reached and two losses agree, or for as many epochs as there may be. largest: leverage of a row."""
         secret = (b"secret of seed %d" % seed).ljust(32)
         sizes = {b"guest": self.parts[0].shape[1] + 1, b"host": self.parts[1].shape[1]}
         start = [secret_start(secret, name, columns) for name, columns in sizes.items()]
         batches = partition(len(self.split.labels), learning.batch, seed)
         numbers = kinds(2, learning.batch, learning.batch, inner_bound=inner_bound)
+        muted = [np.zeros(len(own), np.bool_) for own in self.parts]
+        for number, (own, far) in enumerate(zip(self.parts, muted, strict=True)):
+            values = rounded(numbers.inputs, own)[1]
+            for rows in batches if largest < 1 else ():
+                far[rows] = far_rows(values[rows], largest, intercept=number == 0)
         # SGD remembers nothing but its weights, so it can be run in parts.
         length = CHUNK if learning.optimiser == "sgd" else learning.epochs
         losses: list[float] = []
         weights: list[list[Floats]] = [[], []]
         stopped, to_gap, trace = None, np.inf, None
         while len(losses) < learning.epochs and (not np.isfinite(to_gap) or (until_stopped and stopped is None)):
-            parties = [Party(own, first) for own, first in zip(self.parts, start, strict=True)]
+            parties = [Party(*own) for own in zip(self.parts, start, muted, strict=True)]
             now = replace(learning, epochs=length, tolerance=0.0)
             try:
                 trace = train(parties, self.split.labels, now, batches, numbers=numbers)
@@ -161,7 +172,8 @@ class Problem:
             stopped = next((at + 1 for at in range(1, len(losses)) if abs(losses[at] - losses[at - 1]) < TOLERANCE), None)
             to_gap = self._to_gap(weights, len(batches))
         assert trace is not None
-        return self._judged(stopped, len(losses), to_gap, weights, len(batches))
+        found = self._judged(stopped, len(losses), to_gap, weights, len(batches))
+        return replace(found, muted=float(np.logical_or(*muted).mean()))
 
     def _to_gap(self, weights: Sequence[list[Floats]], batches: int) -> float:
         """By the mean of the last epoch's iterates or by the last iterate, whichever is earlier."""
@@ -300,6 +312,23 @@ def preparations(folder: Path, seeds: int, batch: int = 3000) -> str:
     return "\n".join(lines)
 
 
+def leverages(folder: Path, seeds: int, batch: int = 1000) -> str:
+    """Loss and AUC with rows that are far out, and with zeros in their place."""
+    lines = [row("set", "preprocessing", "largest_leverage", "rows muted", "epochs", "loss", "AUC"), row(*["---"] * 7)]
+    methods: tuple[Method, ...] = ("clip", "standardise")
+    for data, method in product(SETS, methods):
+        problems = [Problem(read(folder, data, seed), method, method, batch) for seed in range(seeds)]
+        for largest in (1.0, CurvatureLearningSection().largest_leverage):
+            runs = [problem.run(Learning(batch=batch), seed, largest=largest) for seed, problem in enumerate(problems)]
+            epochs = " ".join(str(run.stopped or f"> {run.epochs}") for run in runs)
+            share = f"{100 * np.mean([run.muted for run in runs]):.2f} %"
+            loss, auc = (mean([getattr(run, name) for run in runs]) for name in ("loss", "auc"))
+            line = row(data, method, f"{largest:g}", share, epochs, loss, auc)
+            print(line, flush=True)
+            lines.append(line)
+    return "\n".join(lines)
+
+
 def calibrated(outputs: Floats, labels: Floats) -> float:
     """Log loss of the probabilities by Platt scaling: each half of the test rows is calibrated on the other half."""
     half, chances = len(labels) // 2, np.empty(len(labels))
@@ -311,13 +340,17 @@ def calibrated(outputs: Floats, labels: Floats) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quasi_newton.table1", description=__doc__)
     parser.add_argument("--seeds", type=int, default=3, help="so many splits")
-    parser.add_argument("--only", choices=("optimisers", "preprocessing"), help="one of the two tables")
+    parser.add_argument("--only", choices=("optimisers", "preprocessing", "leverages"), help="one of the tables")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "quasi-newton-accuracy.md", help="the document that is filled")
     chosen = parser.parse_args()
     if "STREAMFL_DATA" not in os.environ:
         sys.exit("STREAMFL_DATA is not set: the folder with credit_default.npz and gmsc.npz")
     folder, began = Path(os.environ["STREAMFL_DATA"]), time.perf_counter()
-    tables: dict[str, Callable[[Path, int], str]] = {"optimisers": optimisers, "preprocessing": preparations}
+    tables: dict[str, Callable[[Path, int], str]] = {
+        "optimisers": optimisers,
+        "preprocessing": preparations,
+        "leverages": leverages,
+    }
     contents = {name: table(folder, chosen.seeds) for name, table in tables.items() if chosen.only in (None, name)}
     chosen.out.write_text(fill(chosen.out.read_text(encoding="utf-8"), contents), encoding="utf-8")
     print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)

@@ -19,7 +19,9 @@ SYSTEM = System(
         "quasi-newton-guest": "streamfl.simulation.sources:entity_samples_and_labels",
         "quasi-newton-host": "streamfl.simulation.sources:entity_samples_and_labels",
     },
+    dashboard="streamfl.quasi_newton.lab.dashboard:DASHBOARD",
     faults="streamfl.quasi_newton.lab.faults:FAULTS",
+    fuzz="streamfl.quasi_newton.lab.fuzz:QUASI_NEWTON",
     commands={
         "keys": "streamfl.quasi_newton.lab.keys:keys",
         "scorecard": "streamfl.quasi_newton.lab.export:scorecard",

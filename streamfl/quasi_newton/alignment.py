@@ -1,10 +1,11 @@
 """Which entities two parties have in common, without telling the others: private set intersection by P-256.
 
 Each entity's name becomes a point P, by trying numbers until one is the abscissa of a point. A party with the secret scalar a sends
-the abscissas of all a P, sorted, an order that has nothing to do with the names. The other multiplies them by its own b, and both
-compare b (a P) with a (b P'): they are equal for equal names (Meadows 1986; Huberman, Franklin and Hogg 1999). An abscissa stands
-for P and -P, which have the same abscissa after any multiplication. Both learn which of their own entities the other has, and how
-many it has in all. Neither learns the other's names: one that is not common would have to be multiplied by both scalars.
+the abscissas of all a P, sorted, an order that has nothing to do with the names. The other multiplies them by its own b, and
+b (a P) is compared with a (b P'): they are equal for equal names (Meadows 1986; Huberman, Franklin and Hogg 1999). An abscissa
+stands for P and -P, which have the same abscissa after any multiplication. Only the guest compares: it learns which of its own
+entities the host has, and tells the host which of the host's come into batches, no more. Both learn how many the other has in all.
+Neither learns the other's names: one that is not common would have to be multiplied by both scalars.
 
 Keyed hashes are the other option. They hide names from everybody but the other party, which can try out all names there are.
 """

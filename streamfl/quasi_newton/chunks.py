@@ -5,7 +5,7 @@ from __future__ import annotations
 from streamfl.changelog import ChangedParts
 from streamfl.role import PeerError
 
-__all__ = ["Chunks"]
+__all__ = ["CHUNK_BYTES", "Chunks"]
 
 CHUNK_BYTES = 512 * 1024
 

@@ -79,6 +79,9 @@ class CurvatureLearningSection(Section):
     min_support: int = Field(default=10, ge=1, le=100_000)
     """A column in which fewer entities of a batch differ from the most common value is left out. In a batch of a later training it
     has its most common value instead."""
+    largest_leverage: float = Field(default=0.2, gt=0, le=1)
+    """An entity so far out in a party's columns that it could have a larger share of a batch's gradient to itself is learnt from
+    with zeros in the place of these columns. 1: none is."""
     input_bound: float = Field(default=256.0, ge=1, le=1e6, allow_inf_nan=False)
     """Inputs beyond it are cut to it, after preprocessing."""
     output_bound: float = Field(default=64.0, gt=0, le=1e6, allow_inf_nan=False)
@@ -146,7 +149,11 @@ class PrivateAlignmentSection(Section):
 
 
 class RetrainingSection(Section):
-    """When another training follows. The guest's values decide."""
+    """When another training follows. The guest's values decide.
+
+    A training that came to nothing is tried again once new entities have come to the guest, or after a restart with another
+    learning_rate, largest_step, freeze_below, tolerance or epochs. Each failure in a row doubles the time before.
+    """
 
     every_seconds: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
     """So long after the end of a training. Left out: there is one training, and another only after one that came to nothing.
@@ -159,8 +166,8 @@ class PreprocessingSection(Section):
     """What a party does to its own columns before they are learnt from. Each party has its own. It is fitted once, in the first
     training, and kept for life."""
 
-    method: Method = "standardise"
-    """`standardise`, `clip`, `rank`, `signed-log`, `quantile-bins` or `none`."""
+    method: Method = "clip"
+    """`clip`, `standardise`, `rank`, `signed-log`, `quantile-bins` or `none`."""
 
 
 class ScoringSection(Section):

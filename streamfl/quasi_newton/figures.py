@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from streamfl.role import Measurement
 
-__all__ = ["COUNTS", "PHASES", "Traffic", "measured", "measured_place"]
+__all__ = ["COUNTS", "FAR_OUT", "PHASES", "Traffic", "measured", "measured_place"]
 
 COUNTS: Mapping[str, str] = {
     "samples": "Records of own columns that were taken",
@@ -31,8 +31,14 @@ COUNTS: Mapping[str, str] = {
     "answered_entities": "Entities that a host told its part of the output of",
     "unscored_entities": "Entities whose part of the output is beyond the public bound or unknown, so that there is no score",
     "predictions": "Predictions that were published",
+    "muted_rows": "Rows that were too far out in own columns to be learnt from, once a training",
 }
 
+FAR_OUT = (
+    "are so far out in own columns that a gradient would tell their labels: the training has zeros in their place "
+    "(preprocessing.method = clip and rank leave fewer such rows)"
+)
+"""What is said of such rows."""
 
 PHASES: Mapping[str, tuple[str, ...]] = {
     "party": (

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from streamfl.changelog import ChangedParts
 from streamfl.identity.keys import derive
 from streamfl.quasi_newton.alignment import set_digest
-from streamfl.quasi_newton.chunks import Chunks
+from streamfl.quasi_newton.chunks import CHUNK_BYTES, Chunks
 from streamfl.role import PeerError
 from streamfl.wire import LONGEST_NAME
 
@@ -43,7 +43,14 @@ class _Batch:
         return self.names, self.inputs, self.signs
 
     def names_in_order(self) -> list[str]:
-        return list(msgspec.msgpack.decode(self.names.content, type=list[str]))
+        return _names(self.names.content)
+
+
+def _names(content: bytes) -> list[str]:
+    try:
+        return list(msgspec.msgpack.decode(content, type=list[str]))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PeerError("malformed", f"names of a batch in state: {error}") from None
 
 
 class LearntBatches(Collection[str]):
@@ -149,6 +156,9 @@ class LearntBatches(Collection[str]):
         batch = self._batches.get(number) or _Batch(self._parts, number, self._size, self._columns)
         if number not in self._batches and len(self._batches) >= self._most:
             raise PeerError("malformed", f"more than {self._most} batches in state")
+        if key.endswith(b"/names/0") and len(value) < CHUNK_BYTES:
+            # All of them. Longer ones are looked at when they are needed.
+            _names(value)
         if not any(pieces.restore(key, value) for pieces in batch.pieces):
             raise PeerError("malformed", f"state {key[:60]!r} is of no batch")
         self._batches[number], self._known = batch, None

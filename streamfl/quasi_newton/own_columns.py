@@ -28,11 +28,23 @@ class OwnColumns:
     kinds: of the messages' numbers.
     start: first weights, (columns,), with one more behind them for the intercept.
     intercept: whether a column of ones is added behind the others; the guest has it.
+    muted: rows that add nothing to gradients, (rows,): zeros are in their place, the intercept's too. None: no row.
     """
 
-    def __init__(self, inputs: Floats, learning: Learning, kinds: Kinds, start: Floats, *, intercept: bool = False) -> None:
+    def __init__(
+        self,
+        inputs: Floats,
+        learning: Learning,
+        kinds: Kinds,
+        start: Floats,
+        *,
+        intercept: bool = False,
+        muted: NDArray[np.bool_] | None = None,
+    ) -> None:
         if intercept:
             inputs = np.hstack([inputs, np.ones((len(inputs), 1))])
+        if muted is not None:
+            inputs = np.where(muted[:, np.newaxis], 0.0, inputs)
         columns = inputs.shape[1]
         if np.shape(start) != (columns,):
             raise ValueError(f"first weights of shape {np.shape(start)}: ({columns},) is needed")

@@ -13,7 +13,7 @@ from streamfl.changelog import ChangedParts
 from streamfl.quasi_newton.batches import check_batch, secret_start
 from streamfl.quasi_newton.config import MOST_COLUMNS
 from streamfl.quasi_newton.correspondence import Correspondence
-from streamfl.quasi_newton.figures import measured_place
+from streamfl.quasi_newton.figures import FAR_OUT, measured_place
 from streamfl.quasi_newton.fixed_point import FixedPoint, OutOfBounds
 from streamfl.quasi_newton.iterates import Iterates
 from streamfl.quasi_newton.key_file import MOST_KEYS, OTHER_KEY
@@ -74,6 +74,8 @@ class PartyTask:
             settings.min_support,
             settings.secret,
             desk.counts,
+            largest=settings.largest_leverage,
+            intercept=settings.is_guest,
         )
         self.table = EntityTable(
             self.parts, settings.columns, settings.is_guest, settings.expiry, settings.most, desk.counts, self._is_taken
@@ -247,7 +249,9 @@ class PartyTask:
         rows.fix(preparation)
         context = msgspec.msgpack.encode((settings.federation, progress.run, settings.own))
         start = secret_start(settings.secret, context, columns) if self.trained is None else self.trained.weights
-        self.rounds.begin(rows.inputs(), start)
+        if muted := self.rounds.begin(start):
+            self.desk.counts["muted_rows"] += muted
+            self.desk.notices.say("muted", f"{muted} of {len(rows.batches)} rows {FAR_OUT}")
         self.post.remember()
         self.post.upload("joined", content_of(Joined(columns, progress.batches)))
         self.attempt_round()

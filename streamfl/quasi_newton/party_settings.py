@@ -99,6 +99,7 @@ class PartySettings:
     method: Method
     min_batch: int
     min_support: int
+    largest_leverage: float
     entities: int
     settle: float
     every: float | None

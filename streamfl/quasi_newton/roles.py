@@ -134,6 +134,7 @@ def _party_settings(settings: QuasiNewtonSettings) -> PartySettings:
         method=settings.preprocessing.method,
         min_batch=learning.min_batch,
         min_support=learning.min_support,
+        largest_leverage=learning.largest_leverage,
         entities=alignment.entities,
         settle=alignment.settle_seconds,
         every=settings.retraining.every_seconds,

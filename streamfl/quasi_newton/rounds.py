@@ -79,22 +79,24 @@ class Rounds:
         own = self.iterates.own
         return own.changes(self.batch, self._vector(self._progress.step)) if self.for_curvature else own.outputs(self.batch)
 
-    def begin(self, inputs: Floats, start: Floats) -> None:
-        """Learn from these rows, from these weights on."""
+    def begin(self, start: Floats) -> int:
+        """Learn from the party's rows, from these weights on; returns how many of the rows are muted."""
         self._signs = None
-        self.iterates.begin(inputs, start)
+        inputs, muted = self._rows.learnt()
+        self.iterates.begin(inputs, muted, start)
+        return int(muted.sum())
 
     def go_on(self) -> None:
         """After a restart: the arithmetic is made again from what was remembered."""
         progress = self._progress
         if self.iterates.is_ready or not OUTPUTS <= progress.phase <= TRAINED:
             return
-        inputs = self._rows.inputs()
+        inputs, muted = self._rows.learnt()
         if len(inputs) != progress.batches * self._settings.learning.batch:
             raise PeerError("malformed", f"{len(inputs)} rows in state are not {progress.batches} batches")
         taken = (progress.round + 1) // 2
         in_epoch = progress.round // 2 % progress.batches + progress.round % 2
-        self.iterates.go_on(inputs, taken, in_epoch)
+        self.iterates.go_on(inputs, muted, taken, in_epoch)
 
     def products(self, numbers: list[int]) -> list[int]:
         """What the round's vector and the basis make with one another, from the product with the columns as it was opened."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
-from streamfl.quasi_newton.batches import check_support
+from streamfl.quasi_newton.batches import check_support, far_rows
 from streamfl.quasi_newton.chunks import Chunks
 from streamfl.quasi_newton.fixed_point import FixedPoint
 from streamfl.quasi_newton.learnt_batches import NAME_BYTES, LearntBatches
@@ -22,6 +22,7 @@ from streamfl.role import PeerError
 __all__ = ["TrainingRows"]
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 
 class TrainingRows:
@@ -29,6 +30,7 @@ class TrainingRows:
 
     limit: entities at most. batch: rows of a batch. columns: as they come. kind: of the numbers that columns are rounded to.
     least: support that a column needs in a batch. secret: of the party. counts: of the member, for the operator.
+    largest: leverage that a row may have in a batch. intercept: whether the party has the column of ones.
     """
 
     def __init__(
@@ -41,11 +43,16 @@ class TrainingRows:
         least: int,
         secret: bytes,
         counts: Counter[str],
+        *,
+        largest: float = 1.0,
+        intercept: bool = False,
     ) -> None:
         self._batch = batch
         self._columns = columns
         self._kind = kind
         self._least = least
+        self._largest = largest
+        self._intercept = intercept
         self._names = Chunks(parts, "names", 5 + limit * NAME_BYTES)
         self._inputs = Chunks(parts, "inputs", limit * columns * 8)
         self._signs = Chunks(parts, "signs", limit)
@@ -95,12 +102,16 @@ class TrainingRows:
         if not self._preparation:
             self._preparation.write(preparation.encode())
 
-    def inputs(self, preparation: Preparation | None = None) -> Floats:
-        """Columns to learn from, (rows, columns), in the order of the batches.
+    def inputs(self) -> Floats:
+        """Columns to learn from, (rows, columns), in the order of the batches; zeros in rows that are muted."""
+        return self.learnt()[0]
+
+    def learnt(self) -> tuple[Floats, Bools]:
+        """The same, and which rows are muted, (rows,): they are too far out, and add nothing to this party's gradients.
 
         In a batch that came later a column may have too little support: it has its most common value there.
         """
-        found = preparation or self.preparation
+        found = self.preparation
         if found is None:
             raise PeerError("malformed", "no preprocessing in state")
         inputs = found.apply(self.batches.raw)
@@ -109,7 +120,12 @@ class TrainingRows:
             for column in columns:
                 values, counts = np.unique(rounded(self._kind, inputs[rows, [column]])[1], return_counts=True)
                 inputs[rows, column] = values[np.argmax(counts)]
-        return inputs
+        numbers = rounded(self._kind, inputs)[1]
+        pieces = [numbers[at : at + self._batch] for at in range(0, len(numbers), self._batch)]
+        muted = [far_rows(piece, self._largest, intercept=self._intercept) for piece in pieces]
+        far = np.concatenate([*muted, np.zeros(0, np.bool_)])
+        inputs[far] = 0.0
+        return inputs, far
 
     @property
     def signs(self) -> Floats:

@@ -51,7 +51,7 @@ def check_outcome(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
         return
     require(not chosen.fails, f"it should have failed: {chosen.fails}")
     require(set(phases.values()) == {TRAINED}, f"not all are trained: {phases}")
-    names = {name: task.rows.names for name, task in parties.items()}
+    names = {name: list(task.learnt) for name, task in parties.items()}
     order = names[chosen.parties[0]]
     require(all(own == order for own in names.values()), "parties learnt from other entities, or in another order")
     require(len(set(order)) == len(order), "an entity was counted twice")
@@ -109,7 +109,7 @@ def check_failed(chosen: QuasiNewtonScenario, phases: dict[str, int], tasks: dic
 def check_party(party: str, task: PartyTask, outcome: Expected, number: int) -> None:
     """Weights, model and pairs to the last bit."""
     trace, memory = outcome.trace, task.settings.learning.memory
-    task.go_on()
+    task.rounds.go_on()
     own = task.iterates.own
     apart = np.abs(own.weights - trace.weights[number][-1])
     require(not apart.any(), f"{party}: weights are {apart.max():g} from those of the arithmetic alone")

@@ -28,10 +28,12 @@ class Party:
     """inputs: (rows, columns), after preprocessing.
 
     start: first weights, with the intercept's last at the guest; None for zeros.
+    muted: rows that add nothing to the party's gradients, (rows,); None for none.
     """
 
     inputs: Floats
     start: Floats | None = None
+    muted: NDArray[np.bool_] | None = None
 
 
 @dataclass
@@ -156,7 +158,7 @@ def train(
 
 def _own(party: Party, learning: Learning, numbers: Kinds, guest: bool) -> OwnColumns:
     start = np.zeros(party.inputs.shape[1] + guest) if party.start is None else party.start
-    return OwnColumns(party.inputs, learning, numbers, start, intercept=guest)
+    return OwnColumns(party.inputs, learning, numbers, start, intercept=guest, muted=party.muted)
 
 
 def _total(encoded: Sequence[NDArray[Any]]) -> Floats:

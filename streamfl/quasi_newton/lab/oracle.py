@@ -53,8 +53,9 @@ def expected(chosen: QuasiNewtonScenario, names: Sequence[str]) -> Expected:
     for party in chosen.parties:
         raw = np.array([chosen.known[party, name] for name in names])
         inputs = fit_preprocessing(chosen.of(party).preprocessing.method, raw).apply(raw)
-        least = settings.learning.min_support
-        refused = {column for at in range(0, len(names), size) for column in check_support(inputs[at : at + size], least)}
+        least, kind = settings.learning.min_support, settings.kinds.inputs
+        numbers = kind.encode(kind.clip(inputs))
+        refused = {column for at in range(0, len(names), size) for column in check_support(numbers[at : at + size], least)}
         inputs = inputs[:, [column for column in range(inputs.shape[1]) if column not in refused]]
         secret = made_up_secrets.secret(made_up_secrets.path(party))
         start = secret_start(secret, msgspec.msgpack.encode((NAME, 1, party)), inputs.shape[1] + (party == G))
@@ -83,4 +84,6 @@ def script(chosen: QuasiNewtonScenario, trace: Trace, topic: str) -> list[Line]:
     assert kind == "uploads"
     assert member != C
     each = ("gradient", "sums") if member == G else ("gradient",)
-    return [("ready", 0, 0), ("joined", 1, 0), *((what, 1, one) for one in rounds for what in each)]
+    # A host is ready for another training at once; when there is one the guest decides.
+    again = [] if member == G else [("ready", 1, rounds[-1])]
+    return [("ready", 0, 0), ("joined", 1, 0), *((what, 1, one) for one in rounds for what in each), *again]

@@ -18,7 +18,7 @@ from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.fixed_point import OutOfBounds, kinds
 from streamfl.quasi_newton.lab.direct import Party, train
 from streamfl.quasi_newton.lab.federation import BETWEEN, CurvatureFederation
-from streamfl.quasi_newton.lab.trace import Recorder, prepared
+from streamfl.quasi_newton.lab.trace import Recorder, Rows, prepared
 from streamfl.quasi_newton.scorecard import fit_calibration
 from streamfl.records.samples import DataError
 from streamfl.role import ConfigurationError
@@ -56,7 +56,7 @@ class CurvatureOutcome:
     entities: that were learnt from. held_out: that the guest never learns from. waiting: that filled no batch. final: on the test
     entities. alone: the same of the guest's columns alone, None where its arithmetic left the bounds. history: by epoch, virtual
     seconds, training loss and test figures.
-    pairs: offered and kept. parties: by name, columns that are learnt from, columns left out, ciphertexts and bytes sent.
+    pairs: offered and kept. parties: by name, columns that are learnt from, columns left out, rows muted, ciphertexts, bytes sent.
     traffic: by kind of topic, messages and bytes. seconds: on the clock. seconds_by_step: of the process. trace: arrays by name.
     """
 
@@ -174,7 +174,7 @@ def run_curvature(
             test_entities=table.test,
             batches=len(batches_of),
             final=found[-1],
-            alone=_alone(settings, rows[guest].inputs, recorder.weights[guest][0], signs, batches_of, count),
+            alone=_alone(settings, rows[guest], recorder.weights[guest][0], signs, batches_of, count),
             history=[
                 {"seconds": at, "training_loss": loss, **asdict(one)}
                 for at, loss, one in zip(recorder.epoch_ends, recorder.losses, found, strict=True)
@@ -186,6 +186,7 @@ def run_curvature(
                 name: {
                     "columns": rows[name].inputs.shape[1],
                     "columns_left_out": rows[name].left_out,
+                    "muted_rows": int(rows[name].muted.sum()),
                     "ciphertexts": federation.count(name, "ciphertexts_sent"),
                     "bytes": federation.count(name, "bytes_sent"),
                 }
@@ -239,17 +240,18 @@ def _outputs(recorder: Recorder, inputs: dict[str, Floats], guest: str, epoch: i
 
 
 def _alone(
-    settings: QuasiNewtonSettings, inputs: Floats, start: Floats, signs: Floats, batches: NDArray[np.intp], count: int
+    settings: QuasiNewtonSettings, rows: Rows, start: Floats, signs: Floats, batches: NDArray[np.intp], count: int
 ) -> CurvatureFigures | None:
     """What the guest would come to without anybody: on the same batches, by the same rules."""
     learning = settings.learning
     size = learning.batch
     numbers = kinds(1, size, size, input_bound=learning.input_bound, inner_bound=learning.output_bound)
     try:
-        found = train([Party(inputs[:count], start)], signs[:count], learning.learning, batches, numbers=numbers)
+        own = Party(rows.inputs[:count], start, rows.muted[:count])
+        found = train([own], signs[:count], learning.learning, batches, numbers=numbers)
     except OutOfBounds:
         return None
-    return figures_of(found.outputs([inputs[count:]]), signs[count:])
+    return figures_of(found.outputs([rows.inputs[count:]]), signs[count:])
 
 
 def _calibrated_loss(outputs: Floats, signs: Floats) -> float | None:

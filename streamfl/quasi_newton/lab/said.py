@@ -80,10 +80,10 @@ def recorded(said: Said, part_bytes: int) -> Iterator[None]:
     """Whatever members of this process send and open is noted meanwhile. part_bytes: of a message in a record; 0: the usual."""
     send, opens, usual = Desk.send, CoordinatorTask._open, messages.PART_BYTES
 
-    def noted(self: Desk, channel: str, values: Iterable[bytes]) -> None:
+    def noted(self: Desk, channel: str, values: Iterable[bytes]) -> int:
         found = list(values)
         said.sends(channel, found)
-        send(self, channel, found)
+        return send(self, channel, found)
 
     def opened(self: CoordinatorTask, content: bytes, *given: Any) -> Any:
         said.opened[self.run.run, self.run.round].add(_digest(content))

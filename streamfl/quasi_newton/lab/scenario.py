@@ -142,7 +142,13 @@ class QuasiNewtonScenario:
     @property
     def linked(self) -> list[str]:
         """What guest and hosts say to one another."""
-        return [f"{host}.{kind}" for host in self.hosts for kind in ("outputs", "residuals")]
+        kinds = ("outputs", "residuals", *(("questions", "answers") if self.scores else ()))
+        return [f"{host}.{kind}" for host in self.hosts for kind in kinds]
+
+    @property
+    def scores(self) -> bool:
+        """Whether entities are scored with the model."""
+        return bool(self.sections["scoring"]["enabled"])
 
     @property
     def topics(self) -> Sequence[TopicSpec]:
@@ -238,7 +244,10 @@ def scenario(seed: int) -> QuasiNewtonScenario:
             "settle_seconds": float(draws.uniform(0.1, 2.0)),
             "limit": 400,
             "expiry_seconds": FOR_EVER,
+            "held_out": 0.0,
+            "method": "keyed-hash" if chance(0.2) else "intersection",
         },
+        "scoring": {"enabled": chance(0.8), "interval_seconds": float(draws.uniform(0.2, 2.0))},
         "encryption": {"precision": "paillier" if encrypted else "plain", "study": True, "mask_gradients": chance(0.8)},
     }
     if encrypted:

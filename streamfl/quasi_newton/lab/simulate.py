@@ -137,6 +137,10 @@ def _tell(outcome: CurvatureOutcome) -> None:
         told = ", ".join(f"{name} {count}" for name, count in left_out.items())
         say(f"columns with fewer than learning.min_support = {outcome.settings.learning.min_support} rows of their own in a batch "
             f"are not learnt from: {told}")  # fmt: skip
+    muted = ", ".join(f"{name} {own['muted_rows']}" for name, own in outcome.parties.items() if own["muted_rows"])
+    if muted:
+        say(f"rows that have more than learning.largest_leverage = {outcome.settings.learning.largest_leverage:g} of a batch's "
+            f"gradient to themselves are learnt from with zeros: {muted}")  # fmt: skip
 
 
 def _read(config: Path, label: str, precision: Precision | None, epochs: int | None, seed: int | None) -> QuasiNewtonSettings:

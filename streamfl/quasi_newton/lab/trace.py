@@ -103,6 +103,7 @@ class Recorder:
         """All that is needed to compute the training again, by name.
 
         inputs/PARTY: its columns of all entities as they are learnt from, preprocessed, clipped and rounded, (entities, columns).
+        muted/PARTY: entities that are learnt from with zeros in their place, at the guest in the intercept's too, (entities,).
         labels: -1 and 1, (entities,). entities: those from this one on are the test rows.
         batches: entities of each, (batches, size). visited: number of the batch, by iteration.
         weights/PARTY: before the first iteration and after each, (iterations + 1, columns), the guest's with the intercept's last.
@@ -127,6 +128,7 @@ class Recorder:
         for name, weights in self.weights.items():
             width = len(weights[0])
             arrays[f"inputs/{name}"] = rows[name].inputs
+            arrays[f"muted/{name}"] = rows[name].muted
             arrays[f"weights/{name}"] = np.array(weights)
             arrays[f"model/{name}"] = self.models[name][-1]
             arrays[f"models/{name}"] = np.array(self.models[name])
@@ -137,9 +139,13 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Rows:
-    """inputs: a party's columns of a whole table as it learns from them, (entities, columns). left_out: how many others it has."""
+    """inputs: a party's columns of a whole table as it learns from them, (entities, columns). left_out: how many others it has.
+
+    muted: entities that it learns from with zeros in their place, (entities,).
+    """
 
     inputs: Floats
+    muted: NDArray[np.bool_]
     left_out: int
 
 
@@ -152,6 +158,9 @@ def prepared(party: PartyTask, raw: Floats) -> Rows:
     assert model is not None
     # The public bound and the rounding to it are part of what is learnt from.
     inputs = rounded(model.inputs, model.preparation.apply(raw))[1]
-    own = rounded(model.inputs, party.rows.inputs())[1]
-    assert np.array_equal(inputs[[int(name) for name in party.learnt]], own), "the party has other rows"
-    return Rows(inputs, model.preparation.results - inputs.shape[1])
+    learnt, far = party.rows.learnt()
+    order = [int(name) for name in party.learnt]
+    assert np.array_equal(inputs[order][~far], rounded(model.inputs, learnt)[1][~far]), "the party has other rows"
+    muted = np.zeros(len(inputs), np.bool_)
+    muted[order] = far
+    return Rows(inputs, muted, model.preparation.results - inputs.shape[1])

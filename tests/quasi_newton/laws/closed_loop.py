@@ -172,7 +172,8 @@ class ClosedLoop:
             if name == "c":
                 continue
             party = self.party(name)
-            parties.append(Party(party.rows.inputs(), start_of(party) if starts is None else starts[name]))
+            inputs, muted = party.rows.learnt()
+            parties.append(Party(inputs, start_of(party) if starts is None else starts[name], muted))
         batches = np.arange(len(guest.rows.batches)).reshape(-1, guest.settings.learning.batch)
         return train(parties, guest.rows.signs, guest.settings.learning, batches, numbers=guest.settings.kinds)
 

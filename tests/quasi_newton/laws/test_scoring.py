@@ -400,3 +400,20 @@ def test_scores_are_the_same_under_encryption(tmp_path: Path) -> None:
     assert found.keys() == expected.keys()
     assert np.allclose([found[name] for name in expected], list(expected.values()), rtol=0, atol=1e-9)
     assert loop.rejections() == []
+
+
+def test_a_question_about_many_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects processors from customers who are many and never common: while others keep coming, the pace follows their number."""
+    monkeypatch.setattr("streamfl.quasi_newton.scoring_guest.SECONDS_AN_ENTITY", 10.0)
+    loop = scored(1)
+    role = loop.members["g"].role
+    loop.now += 10_000.0
+    loop.settle()
+    before, asked_at = role.counts["questions"], loop.now
+    while role.counts["questions"] < before + 3:
+        # Only the guest has them: with the seven of the table they are never common.
+        write_entity(loop, f"new {int(loop.now) // 100}", {"g": [0.0, 0.0, 0.0]})
+        if not sum(loop.step(name) for name in loop.members):
+            loop.now += 1.0
+        loop.now += 1.0
+    assert 2 * 70 < loop.now - asked_at < 3 * 200

@@ -38,8 +38,8 @@ LIMITS = {
     ("a batch of 10 rows, 10 columns", "20 rows a column: 200"): (1.0, 0.72),
     ("the 5 rows that are left over", "they wait for a full batch"): (1.0, 0.0),
     ("a flag that one row has", "min_support"): (1.0, 0.0),
-    # It is told of on the page as what does not help.
-    ("two columns that differ in one row", "min_support"): (1.0, 1.0),
+    ("two columns that differ in one row", "largest_leverage"): (1.0, 0.0),
+    ("rows far out in a column", "largest_leverage"): (0.8, 0.74),
     ("rows far out in a column", "preprocessing.method = clip"): (0.8, 0.74),
     ("rows far out in a column", "preprocessing.method = rank"): (0.8, 0.74),
     ("the first gradient, 60 rows, 10 columns", "first weights from a secret"): (1.0, 0.75),
@@ -63,7 +63,7 @@ LIMITS = {
     ("points of 10 versions, 10 columns", "points rounded to 1/4"): (0.999, 0.5),
     ("points of 10 versions, 10 columns", "3 versions, rounded to 1/64"): (0.999, 0.4),
     ("points of 10 known customers, 10 columns", "points rounded to 1/64"): (0.999, 0.95),
-    # Nor does this.
+    # It is told of on the page as what does not help.
     ("points of 50 known customers, 10 columns", "points rounded to 1/64"): (0.999, 1.0),
 }
 

@@ -22,6 +22,7 @@ def changed(name: str, section: str, key: str, value: Any) -> Any:
         ("alignment", "held_out", 0.2, False, True),
         ("learning", "batch", 90, True, False),
         ("learning", "min_support", 7, False, False),
+        ("learning", "largest_leverage", 0.5, False, False),
         ("learning", "learning_rate", 0.1, False, True),
         ("learning", "largest_step", 0.05, False, True),
         ("learning", "freeze_below", 0.1, False, True),

@@ -44,7 +44,7 @@ def test_roles_learn_exactly_what_the_arithmetic_says(line: Line, parties: list[
     """
     found, trace = line.traced(parties=parties)
     learnt = int(trace["entities"])
-    members = [Party(trace[f"inputs/{party}"][:learnt], trace[f"weights/{party}"][0]) for party in parties]
+    members = [Party(trace[f"inputs/{one}"], trace[f"weights/{one}"][0], trace[f"muted/{one}"]) for one in parties]
     direct = train(members, trace["labels"][:learnt], LEARNING, trace["batches"])
     assert (found["epochs"], found["converged"]) == (direct.epochs, direct.converged)
     for number, party in enumerate(parties):
@@ -155,12 +155,29 @@ def test_a_table_with_gaps_and_one_class_in_the_end_is_measured(line: Line) -> N
 def test_a_rare_column_is_left_out_and_told(line: Line) -> None:
     """Protects whoever wonders where a column is: one with too few rows of its own in a batch is not learnt from."""
     line.frame["visits"] = (np.arange(ROWS) % 211 == 0).astype(float)
-    code, _, error = line("--epochs", 2, "--trace", line.folder)
+    code, _, error = line("--epochs", 2, "--trace", line.folder, more='[preprocessing]\nmethod = "standardise"\n')
     assert code == 0
     assert "learning.min_support = 5" in error
+    assert "largest_leverage" not in error
     assert "shop 1" in error
     with np.load(line.folder / "trace.npz") as archive:
         assert archive["inputs/shop"].shape == (ROWS, 3)
+
+
+def test_rows_that_are_far_out_are_told(line: Line) -> None:
+    """Protects whoever wonders what became of a row: how many are learnt from with zeros is said, and is in the figures."""
+    line.frame.loc[[3, 8], "visits"] += [60.0, 90.0]
+    line.frame.loc[4, "age"] -= 20.0
+    more = '[preprocessing]\nmethod = "standardise"\n'
+    code, _, error = line("--epochs", 1, more=more)
+    assert code == 0
+    assert "learning.largest_leverage = 0.2" in error
+    assert "bank 1, shop 2" in error
+    found = line.json("--epochs", 1, more=more)
+    assert [found["parties"][party]["muted_rows"] for party in TWO] == [1, 2]
+    assert "largest_leverage" not in line("--epochs", 1, learning="largest_leverage = 1", more=more)[2]
+    # The default cuts tails off.
+    assert "largest_leverage" not in line("--epochs", 1)[2]
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,9 @@ class Tutorial:
             idle = 0 if sum(worker.step(0.0) for worker in workers) else idle + 1
             self.now += idle > 0
 
+    def predictions(self) -> list[dict[str, Any]]:
+        return [json.loads(record.value or b"") for record in self.bus.read("credit.predictions")]
+
     def write(self, topic: str, numbers: Iterable[int], customers: list[dict[str, float]]) -> None:
         rows = [(f"customer-{number}", {name: customers[number][name] for name in FIELDS[topic]}) for number in numbers]
         self.bus.write([Outgoing(topic, name.encode(), json.dumps(row).encode()) for name, row in rows])
@@ -128,7 +131,8 @@ class Tutorial:
 
 def test_a_history_is_learnt_from_once_all_three_run(tmp_path: Path, customers: list[dict[str, float]]) -> None:
     """Protects a newcomer's first try: with the files of the page and secrets made as it says, a training begins by itself, of the
-    customers that both know, and each party has weights of its own in the end; a restart leaves them as they are.
+    customers that both know, and each party has weights of its own in the end. Then all whom both know are scored, as the page
+    shows it, and so is who comes after a restart.
     """
     tutorial = Tutorial(tmp_path)
     workers = tutorial.start()
@@ -151,10 +155,25 @@ def test_a_history_is_learnt_from_once_all_three_run(tmp_path: Path, customers: 
     scaled = ((columns - columns.mean()) / columns.std()).to_numpy()
     outputs = scaled[:, :3] @ models[0][:3] + models[0][3] + scaled[:, 3:] @ models[1]
     assert np.mean((outputs > 0) == (rows["defaulted"] > 0.5)) > 0.75
+    scored = tutorial.predictions()
+    newest = {one["entity"]: one for one in scored}
+    assert newest.keys() == {f"customer-{number}" for number in range(150, ROWS - 150)}
+    assert {(one["model"], one["probability"] is None) for one in newest.values()} == {(1, False)}
+    numbers = [int(name.removeprefix("customer-")) for name in newest]
+    apart = np.array([one["output"] for one in newest.values()]) - outputs[numbers]
+    assert np.abs(apart).max() < 0.1
+    chances = np.array([one["probability"] for one in newest.values()])
+    assert np.mean((chances > 0.5) == (rows["defaulted"][numbers] > 0.5)) > 0.75
+    (line,) = re.findall(r'^    (\{"entity".*\})$', PAGE, re.MULTILINE)
+    assert list(json.loads(line)) == list(scored[-1])
     for worker in workers:
         worker.close()
     workers = tutorial.start()
     tutorial.settle(workers)
+    tutorial.write("accounts", range(ROWS - 150, ROWS), customers)
+    tutorial.settle(workers)
+    later = {one["entity"] for one in tutorial.predictions()[len(scored) :]}
+    assert later == {f"customer-{number}" for number in range(ROWS - 150, ROWS)}
     again = [cast(Member[PartyTask], worker.role).task(0) for worker in workers[:2]]
     for party, model in zip(again, models, strict=True):
         np.testing.assert_array_equal(party.iterates.model, model)
