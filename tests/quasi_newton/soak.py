@@ -85,15 +85,17 @@ def predicted(prediction: Mapping[str, Any]) -> str:
 def check(verdict: Verdict, left: Left) -> None:
     """Every entity scored once, and one training of which each message was said once."""
     entities = {(record.key or b"").decode() for record in left.read(f"samples-{GUEST}")}
-    found = Counter(predicted(json.loads(record.value or b"")) for record in left.of("predictions"))
-    lost = entities - found.keys()
+    said = [json.loads(record.value or b"") for record in left.of("predictions")]
+    # Who was scored before there was a calibration is published once more when there is one.
+    found = Counter((predicted(one), one["model"], one["revision"], one["probability"] is None) for one in said)
+    lost = entities - {predicted(one) for one in said}
     verdict.samples, verdict.lost = len(entities), len(lost)
     verdict.doubled = sum(count - 1 for count in found.values())
     verdict.require(not lost, f"{len(lost)} entities without a prediction: {sorted(lost)[:3]}")
     verdict.require(not verdict.doubled, f"{verdict.doubled} predictions too many: {found.most_common(3)}")
     for topic in (f"{GUEST}.uploads", f"{HOST}.uploads", f"{GUEST}.decisions", f"{HOST}.decisions", f"{HOST}.outputs"):
-        said = Counter((one.kind, one.run, one.round) for one in messages_of(left, f"{FEDERATION}.{topic}"))
-        twice = [one for one, count in said.items() if count > 1]
+        told = Counter((one.kind, one.run, one.round) for one in messages_of(left, f"{FEDERATION}.{topic}"))
+        twice = [one for one, count in told.items() if count > 1]
         verdict.require(not twice, f"{topic}: said twice: {twice[:3]}")
     steps = [one for one in messages_of(left, f"{FEDERATION}.{GUEST}.decisions") if one.kind == "step"]
     over = [one.run for one in steps if read_content(one.content, Step).over]
