@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -15,11 +16,12 @@ from streamfl.quasi_newton.coordinator import CoordinatorTask
 from streamfl.quasi_newton.lab import made_up_secrets
 from streamfl.quasi_newton.lab.oracle import Expected, batches_of, common_entities, expected, script
 from streamfl.quasi_newton.lab.said import messages_of
-from streamfl.quasi_newton.lab.scenario import NAME, STRANGER, C, QuasiNewtonScenario
+from streamfl.quasi_newton.lab.scenario import LATE, NAME, STRANGER, C, QuasiNewtonScenario
 from streamfl.quasi_newton.member import Member
 from streamfl.quasi_newton.messages import Message, Step, place_of
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.party_settings import FAILED, TRAINED
+from streamfl.quasi_newton.predictions import Prediction
 from streamfl.role import StateChange
 from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.tasks import POSITION_KEY
@@ -65,6 +67,8 @@ def check_outcome(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
     check_transcript(bus, chosen, outcome)
     if chosen.encrypted:
         check_ciphertexts(bus, chosen)
+    if chosen.scores:
+        check_predictions(bus, chosen, parties)
 
 
 def check_said(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
@@ -145,13 +149,33 @@ def check_coordinator(bus: FaultyBus, chosen: QuasiNewtonScenario, task: Coordin
 
 def check_transcript(bus: FaultyBus, chosen: QuasiNewtonScenario, outcome: Expected) -> None:
     """In every topic stands what belongs there, in order, each message once."""
-    topics = [*(f"{party}.{kind}" for party in chosen.parties for kind in ("uploads", "decisions")), *chosen.linked]
+    topics = [*(f"{party}.{kind}" for party in chosen.parties for kind in ("uploads", "decisions"))]
+    topics += [topic for topic in chosen.linked if topic.endswith((".outputs", ".residuals"))]
     for topic in topics:
         found = [(one.kind, one.run, one.round) for one in messages_of(bus, f"{NAME}.{topic}", bus.repeated)]
         written = script(chosen, outcome.trace, topic)
         pairs = enumerate(zip(found, written, strict=False))
         first = next((at for at, (one, other) in pairs if one != other), min(len(found), len(written)))
         require(found == written, f"{topic}: message {first} is {found[first : first + 1]}, not {written[first : first + 1]}")
+
+
+def check_predictions(bus: FaultyBus, chosen: QuasiNewtonScenario, parties: Mapping[str, PartyTask]) -> None:
+    """Nobody is scored twice with one model, and each output is the sum of the parties' parts, the hosts' in whole quanta."""
+    found = [msgspec.json.decode(record.value or b"", type=Prediction) for record in bus.read(f"{NAME}.predictions")]
+    twice = [one for one, count in Counter((one.entity, one.model) for one in found).items() if count > 1]
+    require(not twice, f"scored twice with one model: {twice[:3]}")
+    common, quantum = common_entities(chosen), chosen.guest.scoring.quantum
+    for prediction in found:
+        if prediction.entity.startswith(LATE):
+            continue
+        require(prediction.entity in common, f"{prediction.entity} is scored, and not known to all")
+        expected_output = 0.0
+        for party, task in parties.items():
+            assert task.trained is not None
+            own = float(task.trained.outputs(np.array([chosen.known[party, prediction.entity]]))[0])
+            expected_output += own if party == chosen.parties[0] else quantum * round(own / quantum)
+        apart = abs(prediction.output - expected_output)
+        require(apart < 1e-9, f"{prediction.entity}: the output is {apart:g} from the sum of the parties' parts")
 
 
 def check_ciphertexts(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:

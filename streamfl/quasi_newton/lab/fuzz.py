@@ -64,6 +64,7 @@ def settings(federation: str, name: str) -> QuasiNewtonSettings:
         "learning": {"batch": BATCH, "min_batch": BATCH, "min_support": 1, "curvature_every": 1, "memory": 2, "epochs": 3},
         "alignment": {"entities": BATCH, "settle_seconds": 1.0, "limit": 200, "held_out": 0.0},
         "encryption": encryption,
+        "scoring": {"enabled": False},
     }
     if kind != COORDINATOR:
         content |= {"party": {"name": name}, "samples": {"topic": "readings", "features": ["t"]}}

@@ -25,14 +25,16 @@ from streamfl.simulation.faults.federation import Reading, topics_of
 from streamfl.simulation.faults.said import require
 from streamfl.simulation.faults.staying import Staying, with_a_process_left
 
-__all__ = ["LABELS", "NAME", "STRANGER", "C", "G", "QuasiNewtonScenario", "samples_of", "scenario"]
+__all__ = ["LABELS", "LATE", "NAME", "STRANGER", "C", "G", "QuasiNewtonScenario", "samples_of", "scenario"]
 
 NAME, LABELS = "sim", "labels"
 # The guest and the coordinator.
 G, C = "g", "c"
-STRANGER = "stranger"
+STRANGER, LATE = "stranger", "late"
 # Longer than any run.
 FOR_EVER = 1e6
+# The guest asks about entities once after each start: to go on asking is never to be done.
+SELDOM = 1_000.0
 LAST_ENTITIES = 3
 # A batch has at least so many times as many entities as a party has columns.
 ENTITIES_A_COLUMN = 20
@@ -84,6 +86,7 @@ class QuasiNewtonScenario:
             f"{learning['batch']}, memory {learning['memory']}, a pair each {learning['curvature_every']}, at most "
             f"{learning['epochs']} epochs, gradients {'masked' if self.masked else 'not masked'}, {len(self.known)} samples, "
             f"{len(self.labels)} labels, {sum(self.strangers.values())} records of strangers, parts of {self.part_bytes}, "
+            f"{'scored, ' if self.scores else ''}"
             f"{dict(self.workers)} processes{f', fails: {self.fails}' if self.fails else ''}; {faults}"
             f"{f'; {self.staying}' if self.staying is not None else ''}"
         )
@@ -247,7 +250,7 @@ def scenario(seed: int) -> QuasiNewtonScenario:
             "held_out": 0.0,
             "method": "keyed-hash" if chance(0.2) else "intersection",
         },
-        "scoring": {"enabled": chance(0.8), "interval_seconds": float(draws.uniform(0.2, 2.0))},
+        "scoring": {"enabled": chance(0.5), "interval_seconds": SELDOM},
         "encryption": {"precision": "paillier" if encrypted else "plain", "study": True, "mask_gradients": chance(0.8)},
     }
     if encrypted:
@@ -349,7 +352,7 @@ def _data(
         ]
     for one in range(LAST_ENTITIES):
         for party, count in columns.items():
-            content = {"id": f"late-{one}", "x": draws.normal(size=count).tolist()}
-            data.last.append(Reading(samples_of(party), f"late-{one}", content, 0.0, True))
-        data.last.append(Reading(LABELS, f"late-{one}", {"id": f"late-{one}", "y": one % 2}, 0.0, True))
+            content = {"id": f"{LATE}-{one}", "x": draws.normal(size=count).tolist()}
+            data.last.append(Reading(samples_of(party), f"{LATE}-{one}", content, 0.0, True))
+        data.last.append(Reading(LABELS, f"{LATE}-{one}", {"id": f"{LATE}-{one}", "y": one % 2}, 0.0, True))
     return data

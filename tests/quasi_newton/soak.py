@@ -1,0 +1,106 @@
+"""Quasi-Newton under the soak: a guest with the labels, a host, a coordinator, each entity scored once with the first model."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from soak.subject import FEDERATION, Left, Member, Plan, SoakedSystem, Verdict
+
+from streamfl.quasi_newton.lab.said import messages_of
+from streamfl.quasi_newton.messages import Step, read_content
+from streamfl.runtime.bus import Outgoing
+from streamfl.seeding import rng_for
+
+__all__ = ["SOAK"]
+
+GUEST, HOST = "bank", "shop"
+LABELS = "labels"
+SECTIONS = """
+[federation]
+name = "{name}"
+seed = {seed}
+parties = ["bank", "shop"]
+[role]
+kind = "quasi-newton-{kind}"
+[learning]
+optimiser = "{optimiser}"
+batch = 100
+min_batch = 64
+min_support = 2
+epochs = 4
+[encryption]
+precision = "plain"
+study = true
+[alignment]
+entities = 200
+settle_seconds = 0
+held_out = 0
+limit = 100000
+[scoring]
+interval_seconds = 1
+"""
+PARTY = """
+[party]
+name = "{party}"
+[samples]
+topic = "samples-{party}"
+features = ["{party}-0", "{party}-1"]
+"""
+LABEL = f"""
+[labels]
+topic = "{LABELS}"
+label = "y"
+"""
+
+
+def records(plan: Plan, number: int) -> list[Outgoing]:
+    """What the parties see of an entity, and its label."""
+    inputs = rng_for(plan.seed, "soak", number).normal(size=(2, 2)).tolist()
+    found = []
+    for party, own in zip((GUEST, HOST), inputs, strict=True):
+        content = {f"{party}-{column}": value for column, value in enumerate(own)}
+        found.append(Outgoing(f"samples-{party}", b"e%d" % number, json.dumps(content).encode()))
+    label = float(sum(map(sum, inputs)) > 0)
+    return [*found, Outgoing(LABELS, b"e%d" % number, json.dumps({"y": label}).encode())]
+
+
+def members(plan: Plan) -> dict[str, Member]:
+    """Each has one partition, which can move where there are two processes."""
+    found = {}
+    for party, kind in ((GUEST, "guest"), (HOST, "host"), ("", "coordinator")):
+        text = SECTIONS.format(name=FEDERATION, seed=plan.seed, kind=kind, optimiser=plan.mode)
+        text += PARTY.format(party=party) if party else ""
+        found[party or "coordinator"] = Member(text + (LABEL if party == GUEST else ""), 2 if party == GUEST else 1)
+    return found
+
+
+def predicted(prediction: Mapping[str, Any]) -> str:
+    """The entity's name."""
+    return str(prediction["entity"])
+
+
+def check(verdict: Verdict, left: Left) -> None:
+    """Every entity scored once, and one training of which each message was said once."""
+    entities = {(record.key or b"").decode() for record in left.read(f"samples-{GUEST}")}
+    said = [json.loads(record.value or b"") for record in left.of("predictions")]
+    # Who was scored before there was a calibration is published once more when there is one.
+    found = Counter((predicted(one), one["model"], one["revision"], one["probability"] is None) for one in said)
+    lost = entities - {predicted(one) for one in said}
+    verdict.samples, verdict.lost = len(entities), len(lost)
+    verdict.doubled = sum(count - 1 for count in found.values())
+    verdict.require(not lost, f"{len(lost)} entities without a prediction: {sorted(lost)[:3]}")
+    verdict.require(not verdict.doubled, f"{verdict.doubled} predictions too many: {found.most_common(3)}")
+    for topic in (f"{GUEST}.uploads", f"{HOST}.uploads", f"{GUEST}.decisions", f"{HOST}.decisions", f"{HOST}.outputs"):
+        told = Counter((one.kind, one.run, one.round) for one in messages_of(left, f"{FEDERATION}.{topic}"))
+        twice = [one for one, count in told.items() if count > 1]
+        verdict.require(not twice, f"{topic}: said twice: {twice[:3]}")
+    steps = [one for one in messages_of(left, f"{FEDERATION}.{GUEST}.decisions") if one.kind == "step"]
+    over = [one.run for one in steps if read_content(one.content, Step).over]
+    verdict.require(over == [1], f"trainings that came to their end: {over}")
+    verdict.counts |= {"steps": len(steps)}
+
+
+SOAK = SoakedSystem(("quasi-newton", "sgd"), members, records, predicted, check)
