@@ -231,6 +231,11 @@ class QuasiNewtonSettings(VerticalSettings):
         kind, federation = self.role.kind, self.federation
         if len(federation.parties) < 2:
             raise ValueError("federation.parties: a guest and at least one host are expected")
+        if self.bus.processing_guarantee != "exactly_once":
+            raise ValueError(
+                f'bus.processing_guarantee = "{self.bus.processing_guarantee}": "exactly_once" is expected: a step that is taken '
+                "twice may take other entities than the others were told of"
+            )
         if kind == COORDINATOR:
             for section, given in (("party", self.party), ("samples", self.samples), ("labels", self.labels)):
                 if given is not None:

@@ -79,12 +79,11 @@ class Rounds:
         own = self.iterates.own
         return own.changes(self.batch, self._vector(self._progress.step)) if self.for_curvature else own.outputs(self.batch)
 
-    def begin(self, start: Floats) -> int:
-        """Learn from the party's rows, from these weights on; returns how many of the rows are muted."""
+    def begin(self, start: Floats) -> None:
+        """Learn from the party's rows, from these weights on."""
         self._signs = None
         inputs, muted = self._rows.learnt()
         self.iterates.begin(inputs, muted, start)
-        return int(muted.sum())
 
     def go_on(self) -> None:
         """After a restart: the arithmetic is made again from what was remembered."""

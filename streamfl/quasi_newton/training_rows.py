@@ -106,12 +106,12 @@ class TrainingRows:
         """Columns to learn from, (rows, columns), in the order of the batches; zeros in rows that are muted."""
         return self.learnt()[0]
 
-    def learnt(self) -> tuple[Floats, Bools]:
+    def learnt(self, preparation: Preparation | None = None) -> tuple[Floats, Bools]:
         """The same, and which rows are muted, (rows,): they are too far out, and add nothing to this party's gradients.
 
         In a batch that came later a column may have too little support: it has its most common value there.
         """
-        found = self.preparation
+        found = preparation or self.preparation
         if found is None:
             raise PeerError("malformed", "no preprocessing in state")
         inputs = found.apply(self.batches.raw)

@@ -114,6 +114,7 @@ def test_a_member_may_end_at_any_message(secrets: Secrets, killed: str, precisio
         ({"learning": {"output_bound": 0.01}}, "beyond the bound"),
         ({"learning": {"min_support": 60}, "preprocessing": {"method": "quantile-bins"}}, "columns"),
         ({"learning": {"batch": 340}, "alignment": {"entities": 340}}, "fill no batch"),
+        ({"learning": {"largest_leverage": 0.02}}, "rows are so far out"),
     ],
 )
 def test_a_training_that_comes_to_nothing_ends_everywhere(sections: dict[str, Any], text: str) -> None:
