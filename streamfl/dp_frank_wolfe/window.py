@@ -23,9 +23,9 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 # A feature of 1 and a label or prediction of 1, as whole numbers.
 FEATURE_BITS = 14
-FEATURE_ONE = 2**FEATURE_BITS
+FEATURE_ONE: int = 2**FEATURE_BITS
 RESIDUAL_BITS = 18
-RESIDUAL_ONE = 2**RESIDUAL_BITS
+RESIDUAL_ONE: int = 2**RESIDUAL_BITS
 # Sums of products below this are exact in double precision, in any order and on every machine.
 EXACT = 2**53
 CHUNK = 4096
