@@ -77,10 +77,10 @@ class SelectionPlan:
         return noisy + (count * 4 * candidates * 2.0**-DRAW_BITS if self.rate is not None else 0.0)
 
 
-def plan_selection(rho: float, columns: int, others: int, rows: int, shares: Mapping[str, float]) -> SelectionPlan:
+def plan_selection(rho: float, columns: int, others: int, shares: Mapping[str, float]) -> SelectionPlan:
     """A party's plan.
 
-    rho: of the party, may be infinite. columns: N_k. others: columns that the other parties choose. rows: n.
+    rho: of the party, may be infinite. columns: N_k. others: columns that the other parties choose.
     shares: of rho, by kind, of sum 1: ``MARGINAL`` or ``TWO_ROUND``.
     """
     if columns < 1 or abs(math.fsum(shares.values()) - 1) > 1e-9 or not all(share > 0 for share in shares.values()):
@@ -94,7 +94,7 @@ def plan_selection(rho: float, columns: int, others: int, rows: int, shares: Map
     if "rows" in shares:
         noises["rows"] = IntegerNoise.of_box(2 * FEATURE_ONE, columns, rho * shares["rows"])
         bound = row_bound(noises["rows"], others)
-        length = 2 * FEATURE_ONE * math.sqrt(columns) * (bound << _row_bits(rows, bound))
+        length = 2 * FEATURE_ONE * math.sqrt(columns) * (bound << _row_bits(bound))
         noises["products"] = IntegerNoise.of_length(length, columns * others, rho * shares["products"])
         square = math.sqrt(columns**2 + columns / 2) * FEATURE_ONE**2
         noises["gram"] = IntegerNoise.of_length(square, columns * (columns + 1) // 2, rho * shares["gram"])
@@ -115,11 +115,12 @@ def clip_rows(rows: Floats, bound: int) -> Integers:
     lengths = np.sqrt(np.sum(rows**2, axis=1, keepdims=True))
     fitting = rows * np.minimum(1.0, bound * (1 - 1e-9) / np.maximum(lengths, 1e-300))
     # Towards 0: rounding must not lengthen a row.
-    return np.asarray(np.trunc(np.ldexp(fitting, _row_bits(len(rows), bound))), dtype=np.int64)
+    return np.asarray(np.trunc(np.ldexp(fitting, _row_bits(bound))), dtype=np.int64)
 
 
-def _row_bits(rows: int, bound: int) -> int:
-    return EXACT_BITS - FEATURE_ONE.bit_length() - rows.bit_length() - bound.bit_length()
+def _row_bits(bound: int) -> int:
+    """Bits after the point of clipped rows: sums of their products over a chunk are exact."""
+    return EXACT_BITS - FEATURE_ONE.bit_length() - CHUNK.bit_length() - bound.bit_length()
 
 
 class PartySelection:
@@ -165,11 +166,12 @@ class PartySelection:
     def products(self, others: Integers) -> Floats:
         """A_k'Z / n: (N_k, others). others: the other parties' rows, clipped."""
         self._hear(others.astype("<i8").tobytes())
-        sums = np.zeros((self._own.shape[1], others.shape[1]))
+        sums = np.zeros((self._own.shape[1], others.shape[1]), dtype=np.int64)
         for start in range(0, len(others), CHUNK):
-            sums += self._own[start : start + CHUNK].astype(np.float64).T @ others[start : start + CHUNK].astype(np.float64)
-        told = self._told("products", sums.astype(np.int64).ravel()).reshape(sums.shape)
-        return np.ldexp(told, -_row_bits(len(others), self._plan.row_bound)) / (FEATURE_ONE * len(others))
+            part = self._own[start : start + CHUNK].astype(np.float64).T @ others[start : start + CHUNK].astype(np.float64)
+            sums += part.astype(np.int64)
+        told = self._told("products", sums.ravel()).reshape(sums.shape)
+        return np.ldexp(told, -_row_bits(self._plan.row_bound)) / (FEATURE_ONE * len(others))
 
     def gram(self) -> Floats:
         """A_k'A_k / n, the upper triangle released, and made symmetric."""

@@ -86,16 +86,16 @@ def correlations(columns: NDArray[np.int16], residuals: Integers) -> Integers:
     If one row is replaced, each sum moves by at most 2 FEATURE_ONE max |residual|, for that row's product lies between plus and
     minus half of that before and after.
 
-    residuals: (rows,). ValueError where a sum could be beyond 2^53.
+    residuals: (rows,). ValueError where a sum over a chunk could be beyond 2^53.
     """
     most = int(np.max(np.abs(residuals), initial=0))
-    if len(columns) * FEATURE_ONE * most >= EXACT:
-        raise ValueError(f"{len(columns)} rows with residuals up to {most / RESIDUAL_ONE:g} are too many for exact sums")
-    total = np.zeros(columns.shape[1])
+    if CHUNK * FEATURE_ONE * most >= EXACT:
+        raise ValueError(f"residuals up to {most / RESIDUAL_ONE:g} are too large for exact sums")
+    total = np.zeros(columns.shape[1], dtype=np.int64)
     values = residuals.astype(np.float64)
     for start in range(0, len(columns), CHUNK):
-        total += values[start : start + CHUNK] @ columns[start : start + CHUNK].astype(np.float64)
-    return total.astype(np.int64)
+        total += (values[start : start + CHUNK] @ columns[start : start + CHUNK].astype(np.float64)).astype(np.int64)
+    return total
 
 
 def outputs(columns: NDArray[np.int16], weights: Integers) -> Integers:

@@ -102,7 +102,7 @@ def _members(
     plans = {}
     for party, given in windows.items():
         count = min(each, given.columns.shape[1])
-        plans[party] = plan_selection(rho / len(windows), count, _others(windows, party, each), len(given.labels), shares)
+        plans[party] = plan_selection(rho / len(windows), count, _others(windows, party, each), shares)
     members = {party: PartySelection(given, plans[party], place(party, 0, secret)) for party, given in windows.items()}
     return members, plans
 

@@ -81,9 +81,9 @@ def test_noise_covers_the_sensitivity_in_whole_numbers(shares: dict[str, float])
     """Protects the units: the noise of each kind is for its sensitivity in the whole numbers that are released, and so is its
     rho.
     """
-    plan = plan_selection(0.01, 3, 4, 5000, shares)
+    plan = plan_selection(0.01, 3, 4, shares)
     one, root = FEATURE_ONE, math.sqrt(3)
-    bits = 52 - 15 - (5000).bit_length() - plan.row_bound.bit_length()
+    bits = 52 - 15 - (4096).bit_length() - plan.row_bound.bit_length()
     claimed = {
         "values": 2 * root * one * 2**18,
         "norms": root * one**2,
@@ -102,11 +102,11 @@ def test_rows_are_never_longer_than_their_bound() -> None:
     """Protects the products' sensitivity: released rows have no bound of their own, and are clipped to one; few are, as it is
     chosen.
     """
-    plan = plan_selection(0.01, 4, 16, 5000, TWO_ROUND)
+    plan = plan_selection(0.01, 4, 16, TWO_ROUND)
     deviation = plan.noises["rows"].deviation / FEATURE_ONE
     rows = np.random.default_rng(0).normal(size=(5000, 16)) * deviation + np.random.default_rng(1).uniform(-1, 1, (5000, 16))
     clipped = clip_rows(rows, plan.row_bound)
-    scale = 2.0 ** (52 - 15 - (5000).bit_length() - plan.row_bound.bit_length())
+    scale = 2.0 ** (52 - 15 - (4096).bit_length() - plan.row_bound.bit_length())
     assert np.linalg.norm(clipped / scale, axis=1).max() <= plan.row_bound
     assert np.mean(np.linalg.norm(rows, axis=1) > plan.row_bound) < 0.01
     assert np.linalg.norm(clip_rows(1e9 * rows, plan.row_bound) / scale, axis=1).max() <= plan.row_bound
@@ -117,7 +117,7 @@ def test_choices_are_of_columns_that_are_left_and_follow_from_the_secret() -> No
     """Protects the selection: no column twice, the same again from the same secret and window, others from others."""
     windows = sparse(2000, 40, 1, seed=3)
     window = next(iter(windows.values()))
-    plan = plan_selection(0.5, 6, 0, 2000, MARGINAL)
+    plan = plan_selection(0.5, 6, 0, MARGINAL)
 
     def choose(secret: bytes, federation: int = 0) -> list[int]:
         return PartySelection(window, plan, place("a", federation, secret)).choose()
