@@ -69,6 +69,10 @@ class SelectionPlan:
         each = rho_of_choice(2 * self.rate * 2 * FEATURE_ONE * RESIDUAL_ONE)
         return self.columns * each + sum(noise.rho for noise in self.noises.values())
 
+    def product_deviation(self, rows: int) -> float:
+        """Of the noise on one number of A_k'Z / n. rows: n."""
+        return math.ldexp(self.noises["products"].deviation, -_row_bits(self.row_bound)) / (FEATURE_ONE * rows)
+
     def variation(self, rows: int, candidates: int) -> float:
         """Total variation of all that it may release. candidates: columns of the party."""
         count = self.columns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from streamfl.dp_frank_wolfe.budget import claim
 from streamfl.dp_frank_wolfe.lab.direct import place
 from streamfl.dp_frank_wolfe.refit import refit
 from streamfl.dp_frank_wolfe.selection import MARGINAL, TWO_ROUND, PartySelection, SelectionPlan, clip_rows, plan_selection
-from streamfl.dp_frank_wolfe.window import Window
+from streamfl.dp_frank_wolfe.window import FEATURE_ONE, Window
 
 __all__ = ["Estimate", "marginal", "two_round"]
 
@@ -86,9 +87,22 @@ def two_round(
         products = member.products(clip_rows(told, plans[party].row_bound)) / 2
         gram[np.ix_(own, others)] += products
         gram[np.ix_(others, own)] += products.T
-    found = refit(gram, values, radius, LEAST_EIGENVALUE)
+    found = refit(gram, values, radius, LEAST_EIGENVALUE + _doubt(plans, next(iter(windows.values()))))
     released = sum(len(given.ravel()) for given in rows.values()) + len(values) * (len(values) + 3)
     return _estimate(windows, members, plans, found, released, delta)
+
+
+def _doubt(plans: Mapping[str, SelectionPlan], window: Window) -> float:
+    """How large eigenvalues of the Gram matrix are that noise alone makes: half of what a symmetric matrix of such noise has.
+
+    It follows from public plans. Two noisy products of a pair are averaged; the other party's rows carry noise as well.
+    """
+    noises = [plan.noises for plan in plans.values() if plan.rate is not None]
+    if not noises:
+        return 0.0
+    rows = max(noise["rows"].deviation / FEATURE_ONE for noise in noises) / math.sqrt(len(window.labels))
+    products = max(plan.product_deviation(len(window.labels)) for plan in plans.values())
+    return math.hypot(rows, products) / math.sqrt(2) * math.sqrt(sum(plan.columns for plan in plans.values())) / 2
 
 
 def _without_norms(shares: Mapping[str, float]) -> dict[str, float]:
