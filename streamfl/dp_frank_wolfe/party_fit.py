@@ -115,7 +115,9 @@ class PartyFit:
             if self._chosen >= self._plan.choices:
                 raise ValueError(f"the plan has {self._plan.choices} choices, and they are used up")
             self._chosen += 1
-            gradient = correlations(self._window.columns[:, columns], residuals)
+            # A copy of a whole table costs more than its products.
+            every = len(columns) == self._window.columns.shape[1]
+            gradient = correlations(self._window.columns if every else self._window.columns[:, columns], residuals)
             found = self._choose(iteration, number, columns, column_scores(gradient))
             vertex = Vertex(int(columns[found % len(columns)]), 1 if found < len(columns) else -1)
             answers[number] = Answer(vertex, None if vertex.column in self.shown else self._show(vertex.column))
@@ -142,7 +144,7 @@ class PartyFit:
 
     def _open_columns(self, iteration: int, number: int) -> NDArray[np.int64]:
         """Columns of the block that may be chosen: at the cap those that are shown, else all or the candidates drawn."""
-        own = np.array(self._blocks[number].columns, dtype=np.int64)
+        own = np.sort(np.array(self._blocks[number].columns, dtype=np.int64))
         if len(self.shown) >= self._plan.columns:
             return own[np.isin(own, self.shown)]
         if self._candidates is None or self._candidates >= len(own):
