@@ -74,8 +74,12 @@ class Iterate:
     def step(self, answers: Mapping[int, Vertex], gamma: float) -> None:
         """x_b <- (1 - gamma) x_b + gamma r_b s_b for the blocks that answered; the others stay as they are.
 
-        answers: by number of the block. gamma: between 0 and 1. AssertionError where x has left its ball.
+        answers: by number of the block. gamma: between 0 and 1.
+        Raises ValueError for what is no vertex of its block, before anything has changed; AssertionError where x has left its ball.
         """
+        for number, vertex in answers.items():
+            if vertex.column not in self._blocks[number].columns or vertex.sign not in (1, -1):
+                raise ValueError(f"column {vertex.column} with sign {vertex.sign} is no vertex of block {number}")
         for number, vertex in answers.items():
             block = self._blocks[number]
             own = self.x[block.party]
