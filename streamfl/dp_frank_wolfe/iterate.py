@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from streamfl.dp_frank_wolfe.blocks import Block
 
-__all__ = ["SUM_BITS", "Iterate", "Quantised", "Vertex", "quantise"]
+__all__ = ["SLACK", "SUM_BITS", "Iterate", "Quantised", "Vertex", "quantise"]
 
 Floats = NDArray[np.float64]
 # Whole numbers whose absolute values sum to less are added exactly in any order.

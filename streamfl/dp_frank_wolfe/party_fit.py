@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from streamfl.dp_frank_wolfe.blocks import Block
 from streamfl.dp_frank_wolfe.budget import FitPlan
-from streamfl.dp_frank_wolfe.iterate import SUM_BITS, Quantised, Vertex, quantise
+from streamfl.dp_frank_wolfe.iterate import SLACK, SUM_BITS, Quantised, Vertex, quantise
 from streamfl.dp_frank_wolfe.sketch import Sketch
 from streamfl.dp_frank_wolfe.window import FEATURE_BITS, FEATURE_ONE, RESIDUAL_BITS, RESIDUAL_ONE, Window, correlations, outputs
 from streamfl.privacy.integer_distribution import choice
@@ -23,6 +23,8 @@ __all__ = ["Answer", "PartyFit", "Place", "column_scores", "predictions"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+# What a server may send: sums of fewer than 2^64 of these do not overflow.
+LARGEST = 1e250
 
 
 @dataclass(frozen=True)
@@ -101,8 +103,11 @@ class PartyFit:
         """The answers of the party's blocks of these numbers. One that may show no new column and has none shown does not answer.
 
         own: x of the party's columns. others: from :meth:`Iterate.others`.
-        Raises ValueError for more choices than the plan has.
+        Raises ValueError for what no server could have come to, and for more choices than the plan has.
         """
+        radius = sum(block.radius for block in self._blocks.values())
+        if not (float(np.sum(np.abs(own))) <= radius * (1 + SLACK) and float(np.max(np.abs(others), initial=0.0)) <= LARGEST):
+            raise ValueError(f"an iterate that is not within the radius of {radius}, or predictions that are no numbers")
         told = quantise(others)
         self._hear(b"%d" % iteration, own.astype("<f8").tobytes(), others.astype("<f8").tobytes())
         predicted = predictions(self._window, own, told, self._sketch, self._plan.prediction_bound)

@@ -62,6 +62,16 @@ def test_a_party_chooses_no_more_often_than_its_plan_says(window: Window) -> Non
         party.answer(1, [0, 3], NONE, np.zeros(20))
 
 
+def test_what_no_server_could_have_come_to_is_refused(window: Window) -> None:
+    """Protects a party from an untrusted server: an iterate outside of the balls or numbers that are none cost no choice."""
+    party = make(window, choices=2)
+    zeros = np.zeros(20)
+    for own, others in ((NONE + 1, zeros), (NONE + np.nan, zeros), (NONE, zeros + np.nan), (NONE, zeros + np.inf)):
+        with pytest.raises(ValueError, match="radius"):
+            party.answer(0, [0, 3], own, others)
+    assert len(party.answer(0, [0, 3], NONE, np.full(20, 1e250))) == 2
+
+
 def test_at_the_cap_a_block_without_a_shown_column_does_not_answer(window: Window) -> None:
     """Protects the cap: what is shown once is all that is ever chosen."""
     party = make(window, columns=1)
