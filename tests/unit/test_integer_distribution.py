@@ -64,6 +64,8 @@ def test_draws_follow_the_weights() -> None:
     assert chisquare(counts[[0, 2, 3, 4]], 200_000 / 19 * np.array([5, 1, 10, 3])).pvalue > 1e-3
     content = bits(50)
     assert [int(distribution.draw(content[at : at + 16])[0]) for at in range(0, 800, 16)] == distribution.draw(content).tolist()
+    even = IntegerDistribution(np.array([1, 1], dtype=object), 0.0)
+    assert [int(even.draw(edge.to_bytes(16, "big"))[0]) for edge in (0, 2**127 - 1, 2**127, 2**128 - 1)] == [0, 0, 1, 1]
     # Thresholds whose upper words are equal.
     close = IntegerDistribution(np.array([2**100, 1, 1, 2**100], dtype=object), 0.0)
     assert probabilities(close, range(4))[1:3] == pytest.approx(2.0**-101, rel=1e-6)
