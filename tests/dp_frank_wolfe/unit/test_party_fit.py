@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from streamfl.dp_frank_wolfe.iterate import quantise
 from streamfl.dp_frank_wolfe.party_fit import PartyFit, Place, predictions
 from streamfl.dp_frank_wolfe.sketch import IdentitySketch, SignSketch
 from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Window
+from streamfl.privacy.release_bits import Release, release_bits
 
 ROWS, COLUMNS = 200, 12
 PLACE = Place("ledger", "federation", "party-0", 0, bytes(range(32)))
@@ -103,6 +105,8 @@ def test_noise_is_for_one_content_in_one_place(window: Window) -> None:
     """
     once = released(window)
     assert len(once) > 8
+    for first, second in itertools.combinations(once.values(), 2):
+        assert np.mean(first == second) < 0.5
     for column, noise in released(window).items():
         np.testing.assert_array_equal(noise, once[column])
     features, labels = window.columns / FEATURE_ONE, window.labels / RESIDUAL_ONE
@@ -131,3 +135,37 @@ def test_a_column_s_sketch_does_not_depend_on_when_it_is_shown(window: Window) -
     assert both
     for column in both:
         np.testing.assert_array_equal(shown[0][column], shown[1][column])
+
+
+def test_every_release_of_a_fit_is_another_and_names_all_that_it_is_of(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects noise keys of choices: no two releases of a fit have one key, and a fit that differs in its strength, what it was
+    told,
+    its candidates or its rows has none in common with it.
+    """
+    heard: list[Release] = []
+
+    def bits(secret: bytes, release: Release, draws: int) -> bytes:
+        heard.append(release)
+        return release_bits(secret, release, draws)
+
+    monkeypatch.setattr("streamfl.dp_frank_wolfe.party_fit.release_bits", bits)
+    features, labels = window.columns / FEATURE_ONE, window.labels / RESIDUAL_ONE
+    features[3, 0] = -features[3, 0]
+    changed = divided(features, labels, 1)["party-0"]
+
+    def choices(party: PartyFit, others: float = 0.0) -> set[Release]:
+        heard.clear()
+        for t in range(6):
+            party.answer(t, [0, 3], NONE, np.full(20, others))
+        assert len(set(heard)) == len(heard) > 12
+        return {release for release in heard if release.kind.startswith("choice")}
+
+    once = choices(make(window))
+    assert len(once) == 12
+    assert choices(make(window)) == once
+    assert not choices(make(window, rho=1.1)) & once
+    assert not choices(make(window, columns=5)) & once
+    assert not choices(make(window, choices=41)) & once
+    assert not choices(make(window), others=0.5) & once
+    assert not choices(make(window, candidates=3)) & once
+    assert not choices(make(changed)) & once
