@@ -13,8 +13,17 @@ from scipy.optimize import minimize
 from streamfl.dp_frank_wolfe.lab.direct import place
 from streamfl.dp_frank_wolfe.lab.estimators import marginal, two_round
 from streamfl.dp_frank_wolfe.refit import project, refit
-from streamfl.dp_frank_wolfe.selection import MARGINAL, TWO_ROUND, PartySelection, clip_rows, plan_selection, row_bound
-from streamfl.dp_frank_wolfe.window import FEATURE_ONE
+from streamfl.dp_frank_wolfe.selection import (
+    MARGINAL,
+    TWO_ROUND,
+    PartySelection,
+    SelectionPlan,
+    clip_rows,
+    plan_selection,
+    row_bound,
+)
+from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Window
+from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.privacy.zcdp import rho_of_gaussian
 
 SECRET = bytes(range(32))
@@ -150,5 +159,62 @@ def test_the_refit_is_the_constrained_optimum() -> None:
         assert value(found) <= other.fun + 1e-7
     noisy = np.diag([1.0, -0.5, 0.2, 0.0, 1.0])
     assert np.abs(refit(noisy, right, 2.0, 0.01)).sum() <= 2 * (1 + 1e-12)
+    np.testing.assert_allclose(refit(noisy, right, 1e6, 0.01), right / np.maximum(np.diag(noisy), 0.01), rtol=1e-6)
     np.testing.assert_allclose(project(np.array([3.0, -1.0]), 2.0), [2.0, 0.0])
     np.testing.assert_allclose(project(np.array([0.5, -1.0]), 2.0), [0.5, -1.0])
+
+
+def releases(window: Window, plan: SelectionPlan, told: float = 0.5) -> tuple[PartySelection, dict[str, np.ndarray]]:
+    """Everything that a party may release, the others' rows being this."""
+    party = PartySelection(window, plan, place("a", 0, SECRET))
+    party.choose()
+    found = {"values": party.values(), "norms": party.norms(), "rows": party.rows()}
+    others = clip_rows(np.full((len(window.labels), plan.others), told), plan.row_bound)
+    return party, found | {"products": party.products(others), "gram": party.gram()}
+
+
+ALL = {"choices": 0.3, "values": 0.1, "norms": 0.1, "rows": 0.2, "products": 0.2, "gram": 0.1}
+
+
+def test_what_is_released_is_the_value_with_its_noise() -> None:
+    """Protects the units on the way back: with a rho that hardly leaves noise, each release is the plain number of the table."""
+    window = sparse(3000, 20, 1, seed=3)["party-0"]
+    columns, labels = window.columns / FEATURE_ONE, window.labels / RESIDUAL_ONE
+    party, found = releases(window, plan_selection(1e6, 3, 4, ALL))
+    own = columns[:, party.chosen]
+    wanted = {
+        "values": own.T @ labels / 3000,
+        "norms": np.mean(own**2, axis=0),
+        "rows": own,
+        "products": own.T @ np.full((3000, 4), 0.5) / 3000,
+        "gram": own.T @ own / 3000,
+    }
+    for kind, value in wanted.items():
+        np.testing.assert_allclose(found[kind], value, atol=0.03 if kind == "rows" else 2e-4)
+
+
+def test_every_release_of_a_selection_has_a_noise_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects from one draw on two contents: no two releases have one key, and a selection of other rows, another strength or
+    after
+    other rows of the others has none in common where that matters.
+    """
+    heard: list[Release] = []
+
+    def bits(secret: bytes, release: Release, draws: int) -> bytes:
+        heard.append(release)
+        return release_bits(secret, release, draws)
+
+    monkeypatch.setattr("streamfl.dp_frank_wolfe.selection.release_bits", bits)
+    windows = [sparse(1000, 20, 1, seed=seed)["party-0"] for seed in (3, 4)]
+
+    def keys(window: Window, rho: float = 0.5, told: float = 0.5) -> set[Release]:
+        heard.clear()
+        releases(window, plan_selection(rho, 3, 4, ALL), told)
+        assert len(heard) == len(set(heard)) == 3 + 5
+        return set(heard)
+
+    once = keys(windows[0])
+    assert keys(windows[0]) == once
+    assert not keys(windows[1]) & once
+    assert not keys(windows[0], rho=0.6) & once
+    assert {release.kind for release in keys(windows[0], told=0.4) - once} == {"products", "gram"}
