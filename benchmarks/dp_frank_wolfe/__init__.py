@@ -1,0 +1,1 @@
+"""DP Frank-Wolfe: what privacy costs, and what is sent."""

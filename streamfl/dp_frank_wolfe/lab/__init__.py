@@ -1,0 +1,1 @@
+"""What runs, shows and compares DP Frank-Wolfe; no worker imports it."""

@@ -1,0 +1,167 @@
+"""A whole fit in one process, without roles and messages: by the functions that parties and server call themselves.
+
+The objective and the gap that it shows are of the data, without noise. They are for laboratories, never for a member's metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.dp_frank_wolfe.blocks import Block, Sampling, step_length
+from streamfl.dp_frank_wolfe.budget import FitPlan, claim, plan_fit
+from streamfl.dp_frank_wolfe.iterate import Iterate, Vertex
+from streamfl.dp_frank_wolfe.party_fit import PartyFit, Place
+from streamfl.dp_frank_wolfe.sketch import Sketch
+from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Window
+
+__all__ = ["Fit", "Step", "equal_blocks", "fit", "objective", "place", "plans_of"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Step:
+    """chosen: by number of the block, its vertex. shown: columns whose sketches came with it. objective, gap: before the step."""
+
+    chosen: dict[int, Vertex]
+    shown: list[tuple[str, int]]
+    objective: float
+    gap: float
+
+
+@dataclass
+class Fit:
+    """x: by party. steps: all of them. rho, epsilon: of what the plans allow. uplink_numbers: signed indices and sketches."""
+
+    x: dict[str, Floats]
+    rho: float
+    epsilon: float
+    steps: list[Step] = field(default_factory=list)
+    sums: dict[tuple[str, int], Floats] = field(default_factory=dict)
+    uplink_numbers: int = 0
+    l1_norm: float = 0.0
+    support: int = 0
+
+
+def fit(
+    windows: Mapping[str, Window],
+    sampling: Sampling,
+    iterations: int,
+    sketch: Sketch,
+    plans: Mapping[str, FitPlan],
+    *,
+    delta: float = 1e-5,
+    secret: bytes = bytes(range(32)),
+    window: int = 0,
+    candidates: int | None = None,
+    until_gap: float = 0.0,
+    absent: Callable[[int, str], bool] = lambda iteration, party: False,
+    show_objective: bool = True,
+) -> Fit:
+    """Run all parties.
+
+    windows: by party, all with the same labels. plans: by party. until_gap: it ends when the gap is not above; not private.
+    absent: of an iteration and a party, whether its answer did not come.
+    """
+    members = _members(windows, sampling, sketch, plans, window, secret, candidates)
+    iterate = Iterate(sampling.blocks, {party: given.columns.shape[1] for party, given in windows.items()})
+    rho = sum(plan.rho for plan in plans.values())
+    widest = max(len(block.columns) for block in sampling.blocks)
+    done = Fit(iterate.x, rho, claim(rho, sum(plan.variation(sketch, widest) for plan in plans.values()), delta))
+    for iteration in range(iterations):
+        others = {party: iterate.others(party, sketch.numbers) for party in windows}
+        value = objective(windows, iterate.x) if show_objective else np.nan
+        gap = sum(member.gap(iterate.x[party], others[party]) for party, member in members.items()) if show_objective else np.nan
+        if gap <= until_gap:
+            break
+        due = sampling.blocks_of(window, iteration)
+        chosen, shown = {}, []
+        for party, member in members.items():
+            numbers = [number for number in due if sampling.blocks[number].party == party]
+            if not numbers or absent(iteration, party):
+                continue
+            for number, answer in member.answer(iteration, numbers, iterate.x[party], others[party]).items():
+                chosen[number] = answer.vertex
+                done.uplink_numbers += 1
+                if answer.sums is not None:
+                    iterate.show(party, answer.vertex.column, member.value(answer.sums))
+                    done.sums[party, answer.vertex.column] = member.value(answer.sums)
+                    shown.append((party, answer.vertex.column))
+                    done.uplink_numbers += sketch.numbers
+        iterate.step(chosen, step_length(iteration, sampling.least))
+        done.steps.append(Step(chosen, shown, value, gap))
+    done.l1_norm, done.support = iterate.l1_norm, iterate.support
+    return done
+
+
+def plans_of(
+    windows: Mapping[str, Window],
+    sampling: Sampling,
+    iterations: int,
+    sketch: Sketch,
+    rho: float,
+    columns: int,
+    prediction_bound: float,
+    *,
+    window: int = 0,
+    choice_share: float = 0.5,
+) -> dict[str, FitPlan]:
+    """Equal shares: rho / K for each party, and ``columns`` / K columns, rounded down."""
+    parties = len(windows)
+    return {
+        party: plan_fit(
+            rho / parties,
+            max(1, sampling.answers_of(party, window, iterations)),
+            max(1, columns // parties),
+            prediction_bound,
+            sketch,
+            choice_share,
+        )
+        for party in windows
+    }
+
+
+def objective(windows: Mapping[str, Window], x: Mapping[str, Floats]) -> float:
+    """|A x - y|^2 / (2 n) of the frozen window, not private."""
+    first = next(iter(windows.values()))
+    residuals = -first.labels / RESIDUAL_ONE
+    for party, given in windows.items():
+        active = np.flatnonzero(x[party])
+        residuals = residuals + given.columns[:, active].astype(np.float64) @ x[party][active] / FEATURE_ONE
+    return float(residuals @ residuals) / (2 * len(residuals))
+
+
+def place(party: str, window: int, secret: bytes) -> Place:
+    return Place("direct", "direct", party, window, secret)
+
+
+def _members(
+    windows: Mapping[str, Window],
+    sampling: Sampling,
+    sketch: Sketch,
+    plans: Mapping[str, FitPlan],
+    window: int,
+    secret: bytes,
+    candidates: int | None,
+) -> dict[str, PartyFit]:
+    blocks: dict[str, dict[int, Block]] = {party: {} for party in windows}
+    for number, block in enumerate(sampling.blocks):
+        blocks[block.party][number] = block
+    return {
+        party: PartyFit(given, blocks[party], plans[party], sketch, place(party, window, secret), candidates, sampling.seed)
+        for party, given in windows.items()
+    }
+
+
+def equal_blocks(windows: Mapping[str, Window], radius: float, parts: int = 1) -> Sequence[Block]:
+    """Each party's columns in so many blocks of consecutive columns, all of the same radius, which sum to ``radius``."""
+    each = radius / (parts * len(windows))
+    return [
+        Block(party, tuple(int(column) for column in columns), each)
+        for party, given in windows.items()
+        for columns in np.array_split(np.arange(given.columns.shape[1]), parts)
+    ]

@@ -1,0 +1,122 @@
+"""The rows that a fit is about, frozen: whole numbers within public bounds, and as many of them whatever the data are.
+
+The neighbouring relation of every claim: one entity's whole row, its features at all parties and its label, is replaced by any
+other row, or by nothing. Ids, times and the number of rows are public. So a row that is missing or cannot be read does not make
+the window
+shorter, which would tell of it and move every mean: it is a row of zeros. Bounds and centres are configuration. What lies beyond a
+bound is moved to it, and counted, for the party's own eyes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["FEATURE_BITS", "FEATURE_ONE", "RESIDUAL_BITS", "RESIDUAL_ONE", "Bounds", "Window", "correlations", "freeze", "outputs"]
+
+Whole = TypeVar("Whole", np.int16, np.int64)
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+# A feature of 1 and a label or prediction of 1, as whole numbers.
+FEATURE_BITS = 14
+FEATURE_ONE: int = 2**FEATURE_BITS
+RESIDUAL_BITS = 18
+RESIDUAL_ONE: int = 2**RESIDUAL_BITS
+# Sums of products below this are exact in double precision, in any order and on every machine.
+EXACT = 2**53
+CHUNK = 4096
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What values are scaled by, public: (value - centre) / bound lies between -1 and 1, or is moved there.
+
+    centre, bound: (columns,), bounds above 0.
+    """
+
+    centre: Floats
+    bound: Floats
+
+    def __post_init__(self) -> None:
+        if self.centre.shape != self.bound.shape or not (np.isfinite(self.centre).all() and np.isfinite(self.bound).all()):
+            raise ValueError("a centre and a bound are needed for each column, both finite")
+        if not (self.bound > 0).all():
+            raise ValueError("bounds have to be above 0")
+
+
+@dataclass(frozen=True)
+class Window:
+    """columns: (rows, columns) int16, a feature of 1 is ``FEATURE_ONE``. labels: (rows,) int64, a label of 1 is ``RESIDUAL_ONE``.
+
+    missing: rows that are zeros because they were not there or not readable. clipped: numbers that were beyond their bounds.
+    Both are of the data: nobody but the party may see them.
+    digest: of all that the window consists of.
+    """
+
+    columns: NDArray[np.int16]
+    labels: Integers
+    missing: int
+    clipped: int
+    digest: bytes
+
+
+def freeze(features: NDArray[Any], labels: NDArray[Any], feature_bounds: Bounds, label_bounds: Bounds, rows: int) -> Window:
+    """The window of ``rows`` rows; ValueError for more.
+
+    features: (up to rows, columns) float, NaN where there is none. A row with a number that is not finite becomes zeros.
+    labels: (up to rows,), likewise. A row without a label has a label of 0, the centre.
+    """
+    if len(features) > rows or len(labels) > rows:
+        raise ValueError(f"{max(len(features), len(labels))} rows: the window has {rows}")
+    columns, lost, beyond = _scaled(features, feature_bounds, FEATURE_ONE, np.zeros((rows, len(feature_bounds.bound)), np.int16))
+    told, unlabelled, outside = _scaled(labels[:, np.newaxis], label_bounds, RESIDUAL_ONE, np.zeros((rows, 1), np.int64))
+    digest = hashlib.sha256(b"streamfl window/1 %d %d;" % columns.shape)
+    digest.update(columns.astype("<i2", copy=False).data)
+    digest.update(told.astype("<i8", copy=False).data)
+    return Window(columns, told[:, 0], lost + unlabelled, beyond + outside, digest.digest())
+
+
+def correlations(columns: NDArray[np.int16], residuals: Integers) -> Integers:
+    """Sums of feature times residual, exact: (columns,) int64.
+
+    If one row is replaced, each sum moves by at most 2 FEATURE_ONE max |residual|, for that row's product lies between plus and
+    minus half of that before and after.
+
+    residuals: (rows,). ValueError where a sum over a chunk could be beyond 2^53.
+    """
+    most = int(np.max(np.abs(residuals), initial=0))
+    if CHUNK * FEATURE_ONE * most >= EXACT:
+        raise ValueError(f"residuals up to {most / RESIDUAL_ONE:g} are too large for exact sums")
+    total = np.zeros(columns.shape[1], dtype=np.int64)
+    values = residuals.astype(np.float64)
+    for start in range(0, len(columns), CHUNK):
+        total += (values[start : start + CHUNK] @ columns[start : start + CHUNK].astype(np.float64)).astype(np.int64)
+    return total
+
+
+def outputs(columns: NDArray[np.int16], weights: Integers) -> Integers:
+    """Sums over the columns of feature times weight, exact: (rows,) int64. Each row's depends on that row alone.
+
+    weights: (columns,). ValueError where a sum could be beyond 2^53.
+    """
+    if FEATURE_ONE * int(np.sum(np.abs(weights))) >= EXACT:
+        raise ValueError("the weights are too large for exact sums")
+    active = np.flatnonzero(weights)
+    return np.asarray(columns[:, active].astype(np.float64) @ weights[active].astype(np.float64), dtype=np.int64)
+
+
+def _scaled(values: NDArray[Any], bounds: Bounds, one: int, into: NDArray[Whole]) -> tuple[NDArray[Whole], int, int]:
+    """Whole numbers of ``one``, how many rows there were none for, and how many numbers were beyond."""
+    missing, clipped = len(into) - len(values), 0
+    for start in range(0, len(values), CHUNK):
+        part = (np.asarray(values[start : start + CHUNK], dtype=np.float64) - bounds.centre) / bounds.bound
+        whole = np.isfinite(part).all(axis=1)
+        part[~whole] = 0.0
+        missing += int(np.sum(~whole))
+        clipped += int(np.sum(np.abs(part) > 1))
+        into[start : start + len(part)] = np.rint(np.clip(part, -1, 1) * one)
+    return into, missing, clipped

@@ -1,0 +1,132 @@
+"""Draws that whole numbers decide: an inverse distribution function in integers, of bits from a secret stream.
+
+The proofs of differential privacy are of real numbers, and floating point has gaps. A Gumbel variable from 53 bits lies between
+-3.6 and 36.7: a candidate that is further behind is never chosen, and that tells how far it was behind (Mironov 2012). Here
+weights, sums and thresholds are integers, and what is sampled differs from what was proved by a total variation that is known.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from decimal import Context, Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["DRAW_BYTES", "IntegerDistribution", "choice", "discrete_gaussian"]
+
+Integers = NDArray[np.int64]
+# Of one draw, and of the thresholds that it is compared with.
+DRAW_BITS = 128
+DRAW_BYTES = DRAW_BITS // 8
+# Of weights: the largest is 2^WEIGHT_BITS, and each is off by less than one before it is rounded to DRAW_BITS.
+WEIGHT_BITS = 208
+DIGIT_BITS = 8
+# Beyond so many deviations lies a probability of 2e-23.
+DEVIATIONS = 10
+LARGEST_DEVIATION = 2**15
+DECIMAL = Context(prec=90, Emin=-999999, Emax=999999)
+
+
+class IntegerDistribution:
+    """A distribution over 0 .. candidates - 1, in proportion to whole weights.
+
+    weights: (candidates,) of Python's integers, at least 0, one of them above 0.
+    lost: total variation between the weights and those that were wanted.
+    first: what is added to each draw.
+    """
+
+    __slots__ = ("_first", "_high", "_low", "_places", "variation")
+
+    def __init__(self, weights: NDArray[Any], lost: float, first: int = 0) -> None:
+        self._places = np.flatnonzero(weights != 0)
+        if not len(self._places):
+            raise ValueError("no candidate has a weight")
+        ends = np.cumsum(weights[self._places])
+        thresholds = [(int(end) << DRAW_BITS) // int(ends[-1]) for end in ends[:-1]]
+        self._high = np.array([threshold >> 64 for threshold in thresholds], dtype=np.uint64)
+        self._low = np.array([threshold & (2**64 - 1) for threshold in thresholds], dtype=np.uint64)
+        self._first = first
+        # Each threshold is rounded by less than 2^-128.
+        self.variation = lost + len(weights) * 2.0**-DRAW_BITS
+        """Of one draw: the total variation between what is sampled and what was wanted."""
+
+    def draw(self, bits: bytes) -> Integers:
+        """One number for each 16 bytes of uniform bits: how many thresholds are not above them."""
+        high, low = np.frombuffer(bits, ">u8").astype(np.uint64).reshape(-1, 2).T
+        found = np.searchsorted(self._high, high, side="left")
+        last = np.searchsorted(self._high, high, side="right")
+        for draw in np.flatnonzero(found != last):
+            found[draw] += int(np.searchsorted(self._low[found[draw] : last[draw]], low[draw], side="right"))
+        return np.asarray(self._places[found] + self._first, dtype=np.int64)
+
+
+def choice(scores: Integers, rate: Fraction) -> IntegerDistribution:
+    """The exponential mechanism over whole scores: P(i) in proportion to e^(rate scores_i)   (McSherry and Talwar 2007).
+
+    It is report-noisy-max with independent Gumbel noise of scale 1 / rate on each score. Let a score move by at most D between
+    neighbours. Then the logarithm of the ratio of P(i) lies in an interval of length 2 rate D, the same for all i: between -rate D
+    and rate D by the candidate's own weight, moved by the logarithm of the sums' ratio, which is one number for all.
+
+    scores: (candidates,). rate: above 0.
+    """
+    gaps = np.max(scores).astype(object) - scores.astype(object)
+    # What is further behind has a weight below 1 in 2^DRAW_BITS.
+    most = math.ceil(Fraction(DRAW_BITS) * Fraction(7, 10) / rate)
+    near = np.flatnonzero(gaps <= most)
+    weights = np.zeros(len(scores), dtype=object)
+    weights[near] = _decay(gaps[near], rate)
+    # Each weight is off by less than 2^-DRAW_BITS of the largest, whether it was left out or rounded.
+    return IntegerDistribution(weights, len(scores) * 2.0**-DRAW_BITS)
+
+
+@functools.lru_cache(maxsize=8)
+def discrete_gaussian(variance: Fraction) -> IntegerDistribution:
+    """Whole numbers x with P(x) in proportion to e^(-x^2 / (2 variance))   (Canonne, Kamath and Steinke 2020).
+
+    variance: sigma^2, the parameter; above 0. ValueError for a table that would be too large.
+    """
+    if not 0 < variance <= LARGEST_DEVIATION**2:
+        raise ValueError(f"a variance of {float(variance):.3g} steps: it has to be above 0, and {LARGEST_DEVIATION}^2 at most")
+    most = math.ceil(DEVIATIONS * math.sqrt(variance)) + 1
+    half = np.empty(most + 1, dtype=object)
+    # w(x + 1) = w(x) r(x), r(x + 1) = r(x) r(0)^2
+    weight, ratio, square = 1 << WEIGHT_BITS, _exp(1 / (2 * variance)), _exp(1 / variance)
+    for number in range(most + 1):
+        half[number] = weight
+        weight, ratio = weight * ratio >> WEIGHT_BITS, ratio * square >> WEIGHT_BITS
+    # An error of one in each ratio grows with the square of the number: 2^38 2^-208.
+    lost = 2 * math.exp(-(DEVIATIONS**2) / 2) / DEVIATIONS + 2.0**-150
+    return IntegerDistribution(np.concatenate([half[:0:-1], half]), lost, first=-most)
+
+
+def _decay(gaps: NDArray[Any], rate: Fraction) -> NDArray[Any]:
+    """2^WEIGHT_BITS e^(-rate gap) of each gap, a product over its digits."""
+    weights = np.full(len(gaps), 1 << WEIGHT_BITS, dtype=object)
+    digits = -(-int(max(gaps)).bit_length() // DIGIT_BITS)
+    for place in range(digits):
+        table = _digit_table(rate, place)
+        weights = weights * table[((gaps >> (place * DIGIT_BITS)) & (2**DIGIT_BITS - 1)).astype(np.int64)] >> WEIGHT_BITS
+    return weights
+
+
+@functools.lru_cache(maxsize=128)
+def _digit_table(rate: Fraction, place: int) -> NDArray[Any]:
+    base = _exp(rate * 2 ** (place * DIGIT_BITS))
+    table = np.empty(2**DIGIT_BITS, dtype=object)
+    table[0] = 1 << WEIGHT_BITS
+    for digit in range(1, len(table)):
+        table[digit] = table[digit - 1] * base >> WEIGHT_BITS
+    return table
+
+
+def _exp(exponent: Fraction) -> int:
+    """2^WEIGHT_BITS e^-exponent, by decimals of 90 digits: the same on every machine."""
+    value = DECIMAL.divide(Decimal(-exponent.numerator), Decimal(exponent.denominator))
+    # Beyond this it is 0 in WEIGHT_BITS, and decimals need not try.
+    if value < -200:
+        return 0
+    return int(DECIMAL.multiply(DECIMAL.exp(value), Decimal(1 << WEIGHT_BITS)))

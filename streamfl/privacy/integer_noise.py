@@ -1,0 +1,74 @@
+"""Discrete Gaussian noise on whole numbers, on a grid that is chosen so that rounding costs nothing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.privacy.integer_distribution import discrete_gaussian
+
+__all__ = ["IntegerNoise"]
+
+Integers = NDArray[np.int64]
+# Steps of a deviation, at least: below, rounding would be seen beside the noise.
+FEWEST_STEPS = 64
+# Where the grid may be as fine as one likes.
+FINE_STEPS = 4096
+
+
+@dataclass(frozen=True)
+class IntegerNoise:
+    """Values are rounded to multiples of ``unit``, and noise is added in units.
+
+    unit: of the values, a whole number. variance: sigma^2 in units^2. rho: what a release costs, in zCDP.
+    """
+
+    unit: int
+    variance: Fraction
+    rho: float
+
+    @classmethod
+    def of_box(cls, moved: int, count: int, rho: float) -> IntegerNoise:
+        """Noise on numbers of which each moves by ``moved`` at most between neighbours: sensitivity sqrt(count) moved.
+
+        ``moved`` is a whole number D of units, so two values that differ by at most that are rounded to multiples that differ by
+        at most D: rounding commutes with a shift of D units, and keeps the order. The sensitivity is sqrt(count) D units exactly,
+        and sigma^2 = count D^2 / (2 rho).
+
+        moved: a power of two. count: how many of the numbers may move.
+        """
+        steps = 1
+        while 2 * rho * FEWEST_STEPS**2 > count * steps**2 and steps < moved:
+            steps *= 2
+        return cls(moved // steps, count * steps**2 / (2 * Fraction(rho)), rho)
+
+    @classmethod
+    def of_length(cls, length: float, count: int, rho: float) -> IntegerNoise:
+        """Noise on ``count`` numbers that move together by the Euclidean length ``length`` at most between neighbours.
+
+        Rounding moves each of two values by half a unit at most: the sensitivity is length / unit + sqrt(count) units.
+        """
+        unit = max(1, int(length / math.sqrt(2 * rho) / FINE_STEPS))
+        sensitivity = -(-math.ceil(length) // unit) + math.isqrt(count) + 1
+        return cls(unit, sensitivity**2 / (2 * Fraction(rho)), rho)
+
+    @property
+    def deviation(self) -> float:
+        """sigma in the values' own steps of 1."""
+        return math.sqrt(self.variance) * self.unit
+
+    @property
+    def variation(self) -> float:
+        """Of one number: total variation between its noise and the discrete Gaussian."""
+        return discrete_gaussian(self.variance).variation
+
+    def add(self, values: Integers, bits: bytes) -> Integers:
+        """Multiples of the unit, with noise: (count,) in units.
+
+        values: (count,). bits: uniform, 16 bytes for each number.
+        """
+        return np.asarray((values + self.unit // 2) // self.unit + discrete_gaussian(self.variance).draw(bits), dtype=np.int64)

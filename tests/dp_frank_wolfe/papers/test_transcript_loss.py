@@ -1,0 +1,198 @@
+"""What one entity's row can change in a whole fit, over all parties: measured on transcripts, against what is charged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from dp_frank_wolfe.problems import divided, real, sparse
+from dp_frank_wolfe.replaying import Chosen, Transcript, transcript
+from scipy.special import log_softmax
+
+from streamfl.dp_frank_wolfe.blocks import Sampling
+from streamfl.dp_frank_wolfe.budget import FitPlan, budget
+from streamfl.dp_frank_wolfe.lab.direct import Fit, equal_blocks, fit, plans_of
+from streamfl.dp_frank_wolfe.lab.estimators import marginal, two_round
+from streamfl.dp_frank_wolfe.sketch import SignSketch
+from streamfl.dp_frank_wolfe.window import Window
+from streamfl.privacy.zcdp import epsilon_of, rho_of_choice
+
+ROWS, PARTIES, ITERATIONS = 300, 3, 12
+EPSILON, DELTA = 2.0, 1e-5
+Loss = Callable[[Chosen], np.ndarray]
+
+
+def softmax(chosen: Chosen) -> np.ndarray:
+    return log_softmax(chosen.scores * float(chosen.rate))
+
+
+def absolute_gumbel(chosen: Chosen) -> np.ndarray:
+    """The mutant: one Gumbel variable for a column, and the column of the largest absolute value, with its sign."""
+    half = len(chosen.scores) // 2
+    gradient = chosen.scores[:half] * float(chosen.rate)
+    at = np.linspace(1e-6, np.abs(gradient).max() + 60, 4_001)
+    step = at[1] - at[0]
+
+    def log_distribution(x: np.ndarray, centre: float) -> np.ndarray:
+        return -np.exp(-np.clip(x - centre, -700, None))
+
+    within = np.array([np.log(np.exp(log_distribution(at, c)) - np.exp(log_distribution(-at, c)) + 1e-300) for c in gradient])
+    found = []
+    for sign in (1, -1):
+        for number, centre in enumerate(gradient):
+            density = -(sign * at - centre) + log_distribution(sign * at, centre)
+            others = within.sum(axis=0) - within[number]
+            found.append(np.logaddexp.reduce(np.clip(density + others, -700, None)) + math.log(step))
+    return np.array(found)
+
+
+def neighbours(windows: dict[str, Window], seed: int) -> dict[str, Window]:
+    """One row replaced at all parties, by one at the corners of the bounds."""
+    random = np.random.default_rng(seed)
+    columns, labels = real(windows)
+    row = int(random.integers(len(labels)))
+    columns[row] = random.choice([-1.0, 1.0], columns.shape[1])
+    labels[row] = random.choice([-1.0, 1.0])
+    return divided(columns, labels, len(windows))
+
+
+def spent(first: Transcript, second: Transcript, loss: Loss = softmax) -> float:
+    """rho of the two transcripts' difference: an eighth of each choice's squared range, and each release's squared shift."""
+    total = 0.0
+    for one, two in zip(first.choices, second.choices, strict=True):
+        total += rho_of_choice(float(np.ptp(loss(one) - loss(two))))
+    for told, again in zip(first.releases, second.releases, strict=True):
+        rounded = [(given.values + given.noise.unit // 2) // given.noise.unit for given in (told, again)]
+        total += float(np.sum((rounded[0] - rounded[1]).astype(float) ** 2)) / float(2 * told.noise.variance)
+    return total
+
+
+def private(windows: dict[str, Window], plans: dict[str, FitPlan]) -> Fit:
+    sampling = Sampling("full", equal_blocks(windows, 1.0), 0)
+    return fit(windows, sampling, ITERATIONS, SignSketch(ROWS, 25, 3), plans, show_objective=False)
+
+
+def planned(windows: dict[str, Window], rho: float) -> dict[str, FitPlan]:
+    return plans_of(windows, Sampling("full", equal_blocks(windows, 1.0), 0), ITERATIONS, SignSketch(ROWS, 25, 3), rho, 9, 2.0)
+
+
+def measured(
+    windows: dict[str, Window], rho: float, mutation: float = 1, loss: Loss = softmax, tries: int = 6
+) -> tuple[float, float]:
+    """The largest joint rho over neighbours, and the largest share that one choice has of what was planned for it.
+
+    mutation: what the choices' rates are multiplied by.
+    """
+    plans = {party: replace(plan, rate=plan.rate * mutation) for party, plan in planned(windows, rho).items()}
+    _, before = transcript(lambda: private(windows, plans), "party_fit")
+    found, share = 0.0, 0.0
+    each = rho / PARTIES / 2 / ITERATIONS
+    for seed in range(tries):
+        other = neighbours(windows, seed)
+        _, after = transcript(lambda other=other: private(other, plans), "party_fit", before)
+        found = max(found, spent(before, after, loss))
+        ranges = [float(np.ptp(loss(one) - loss(two))) for one, two in zip(before.choices, after.choices, strict=True)]
+        share = max(share, rho_of_choice(max(ranges)) / each)
+    return found, share
+
+
+@pytest.fixture(name="windows", scope="module")
+def _windows() -> dict[str, Window]:
+    return sparse(ROWS, 30, PARTIES, seed=4)
+
+
+def test_a_row_changes_a_fit_by_no_more_than_is_charged(windows: dict[str, Window]) -> None:
+    """Protects the claim of epsilon for an entity: the same transcript on neighbours, over all parties, costs less than the
+    ledger has,
+    choice by choice and together.
+    """
+    rho = budget(EPSILON, DELTA, ROWS)
+    plans = planned(windows, rho)
+    found, share = measured(windows, rho)
+    assert 0.2 < share <= 1
+    assert 0.1 * rho < found <= rho
+    assert epsilon_of(sum(plan.rho for plan in plans.values()), DELTA) <= EPSILON
+
+
+def test_every_sketch_moves_by_what_is_charged(windows: dict[str, Window]) -> None:
+    """Protects the sketches' price: a replaced row moves each shown column by the noise's sensitivity at most, and by it at
+    corners.
+    """
+    plans = planned(windows, 0.1)
+    _, before = transcript(lambda: private(windows, plans), "party_fit")
+    columns, labels = real(windows)
+    shifts = []
+    for first, second in ((1.0, -1.0), (1.0, 0.0)):
+        pair = []
+        for value in (first, second):
+            columns[7] = value
+            pair.append(transcript(lambda: private(divided(columns, labels, PARTIES), plans), "party_fit", before)[1])
+        for one, two in zip(pair[0].releases, pair[1].releases, strict=True):
+            change = (one.values - two.values) / one.noise.unit
+            shifts.append(float(change @ change) / float(2 * one.noise.variance) / one.noise.rho)
+    assert max(shifts) == pytest.approx(1.0, rel=1e-9)
+    assert len(before.releases) <= 9
+
+
+def test_the_mutant_with_half_the_noise_is_caught(windows: dict[str, Window]) -> None:
+    """Protects this test: choices at half the scale cost more than they are charged for."""
+    _, share = measured(windows, 0.1, mutation=2)
+    assert share > 1
+
+
+def test_the_mutant_of_absolute_values_is_caught(windows: dict[str, Window]) -> None:
+    """Protects the signed scores: one Gumbel for a column and an absolute value has a loss far above what is charged."""
+    example = Chosen(np.array([-30, 5, 30, -5]), Fraction(1, 10), np.zeros(1))
+    assert np.exp(absolute_gumbel(example)).sum() == pytest.approx(1, abs=1e-3)
+    _, share = measured(windows, 0.1, loss=absolute_gumbel, tries=1)
+    assert share > 2
+
+
+def test_the_mutant_with_epsilon_for_each_party_is_caught(windows: dict[str, Window]) -> None:
+    """Protects the joint budget: parties that plan with the whole epsilon each spend more than an entity's."""
+    rho = budget(EPSILON, DELTA, ROWS)
+    plans = planned(windows, PARTIES * rho)
+    assert sum(plan.rho for plan in plans.values()) > 2.9 * rho
+    assert private(windows, plans).epsilon > 1.7 * EPSILON
+
+
+@pytest.mark.parametrize("estimator", [marginal, two_round])
+def test_a_row_changes_an_estimate_by_no_more_than_is_charged(windows: dict[str, Window], estimator: Callable[..., Fit]) -> None:
+    """Protects the estimators' claim: choices, values, rows and products on neighbours cost less together than the ledger has."""
+    rho = budget(EPSILON, DELTA, ROWS)
+    _, before = transcript(lambda: estimator(windows, rho, 9, 1.0), "selection")
+    assert before.choices
+    most = 0.0
+    for seed in range(8):
+        other = neighbours(windows, seed)
+        _, after = transcript(lambda other=other: estimator(other, rho, 9, 1.0), "selection", before)
+        most = max(most, spent(before, after))
+    assert 0.1 * rho < most <= rho
+
+
+def test_what_is_public_does_not_follow_from_a_row(windows: dict[str, Window]) -> None:
+    """Protects everything that leaves besides the releases: with the same released bytes, a row that is NaN, missing or beyond all
+    bounds changes no answer, no number of them, no iterate and no charge.
+    """
+    plans = planned(windows, 0.5)
+    columns, labels = real(windows)
+    wrong = [columns.copy() for _ in range(4)]
+    wrong[0][0] = np.nan
+    wrong[1][3, :5] = np.inf
+    wrong[2][7] = 1e300
+    wrong[3] = wrong[3][:-1]
+    before, released = transcript(lambda: private(windows, plans), "party_fit")
+    for features in wrong:
+        told = np.where(np.arange(ROWS) == 5, np.nan, labels)[: len(features)]
+        other = divided(features, told, PARTIES, ROWS)
+        after, _ = transcript(lambda other=other: private(other, plans), "party_fit", released)
+        assert [(step.chosen, step.shown) for step in after.steps] == [(step.chosen, step.shown) for step in before.steps]
+        for party, x in before.x.items():
+            np.testing.assert_array_equal(after.x[party], x)
+        assert (after.rho, after.epsilon, after.uplink_numbers) == (before.rho, before.epsilon, before.uplink_numbers)
+        assert (after.support, after.l1_norm) == (before.support, before.l1_norm)
+

@@ -1,0 +1,93 @@
+"""The frozen window: within its bounds and of its length whatever the data are, and sums that are exact."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Bounds, correlations, freeze, outputs
+
+FEATURES = Bounds(np.array([0.0, 10.0, 0.0]), np.array([2.0, 5.0, 1e-3]))
+LABELS = Bounds(np.array([1.0]), np.array([4.0]))
+
+
+def test_values_are_scaled_clipped_and_counted() -> None:
+    """Protects the sensitivity: whatever a row says, its numbers are within the bounds, and the party is told of what was moved."""
+    window = freeze(np.array([[1.0, 12.5, 0.0], [9.0, -1e30, 1e-3]]), np.array([2.0, 99.0]), FEATURES, LABELS, 2)
+    np.testing.assert_array_equal(window.columns, FEATURE_ONE * np.array([[0.5, 0.5, 0.0], [1.0, -1.0, 1.0]]))
+    np.testing.assert_array_equal(window.labels, RESIDUAL_ONE * np.array([0.25, 1.0]))
+    assert (window.clipped, window.missing) == (3, 0)
+
+
+def test_a_row_that_is_missing_or_invalid_is_zeros_and_the_window_keeps_its_length() -> None:
+    """Protects the number of rows, which is public: NaN, infinity and rows that never came leave n as it was, and touch no other
+    row.
+    """
+    features = np.array([[1.0, 12.5, 0.0], [np.nan, 10.0, 0.0], [np.inf, 10.0, 0.0], [2.0, 10.0, 0.0]])
+    window = freeze(features, np.array([2.0, 2.0, 2.0, np.nan]), FEATURES, LABELS, 6)
+    assert window.columns.shape == (6, 3)
+    assert window.labels.shape == (6,)
+    assert not window.columns[[1, 2, 4, 5]].any()
+    assert not window.labels[3:].any()
+    np.testing.assert_array_equal(window.columns[3], [FEATURE_ONE, 0, 0])
+    assert window.missing == 2 + 2 + 1 + 2
+    with pytest.raises(ValueError, match="window has 3"):
+        freeze(features, np.zeros(4), FEATURES, LABELS, 3)
+
+
+def test_a_digest_is_of_every_number() -> None:
+    """Protects noise keys: a window that differs in one feature, one label or the place of a row has another digest."""
+    random = np.random.default_rng(0)
+    features, labels = random.uniform(-1, 1, (5, 3)), random.uniform(-1, 1, 5)
+    bounds = Bounds(np.zeros(3), np.ones(3))
+    label_bounds = Bounds(np.zeros(1), np.ones(1))
+
+    def digest(features: np.ndarray, labels: np.ndarray, rows: int = 5) -> bytes:
+        return freeze(features, labels, bounds, label_bounds, rows).digest
+
+    changed, other = features.copy(), labels.copy()
+    changed[4, 2] += 1e-4
+    other[0] += 1e-5
+    cases = [digest(features, labels), digest(changed, labels), digest(features, other), digest(features, labels, 6)]
+    cases += [digest(features[::-1], labels), digest(features, labels[::-1])]
+    assert len(set(cases)) == 6
+    assert digest(features.copy(), labels) == cases[0]
+
+
+def test_sums_are_exact_whole_numbers() -> None:
+    """Protects integer scores: sums over more rows than a chunk equal Python's integers, and what could round is refused."""
+    random = np.random.default_rng(1)
+    columns = random.integers(-FEATURE_ONE, FEATURE_ONE + 1, (5000, 4)).astype(np.int16)
+    residuals = random.integers(-3 * RESIDUAL_ONE, 3 * RESIDUAL_ONE, 5000)
+    wanted = [sum(a * e for a, e in zip(column, residuals.tolist(), strict=True)) for column in columns.T.tolist()]
+    assert correlations(columns, residuals).tolist() == wanted
+    weights = np.array([2**30, 0, -(2**29) + 1, 12345])
+    wanted = [sum(a * w for a, w in zip(row, weights.tolist(), strict=True)) for row in columns.tolist()]
+    assert outputs(columns, weights).tolist() == wanted
+    with pytest.raises(ValueError, match="exact"):
+        correlations(columns, np.full(5000, 2**27))
+    with pytest.raises(ValueError, match="exact"):
+        outputs(columns, np.full(4, 2**38))
+
+
+def test_a_replaced_row_moves_a_sum_by_twice_a_product_and_no_more() -> None:
+    """Protects Delta = 2 (R + 1) / n: measured over rows at the corners of the bounds, the most is reached."""
+    bound = 2 * RESIDUAL_ONE
+    random = np.random.default_rng(2)
+    columns = random.integers(-FEATURE_ONE, FEATURE_ONE + 1, (20, 4)).astype(np.int16)
+    residuals = random.integers(-bound, bound + 1, 20)
+    seen = 0
+    for feature in (-FEATURE_ONE, 0, FEATURE_ONE):
+        for residual in (-bound, bound):
+            columns[0], residuals[0] = FEATURE_ONE, bound
+            before = correlations(columns, residuals)
+            columns[0], residuals[0] = feature, residual
+            seen = max(seen, int(np.abs(correlations(columns, residuals) - before).max()))
+    assert seen == 2 * FEATURE_ONE * bound
+
+
+def test_bounds_that_bound_nothing_are_refused() -> None:
+    """Protects the claim from a configuration without bounds."""
+    for centre, bound in (([0.0], [0.0]), ([0.0], [np.inf]), ([np.nan], [1.0]), ([0.0, 1.0], [1.0])):
+        with pytest.raises(ValueError, match="bound"):
+            Bounds(np.array(centre), np.array(bound))
