@@ -10,10 +10,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.quasi_newton.batches import check_support, secret_start
+from streamfl.quasi_newton.batches import check_support, far_rows, secret_start
 from streamfl.quasi_newton.lab import made_up_secrets
 from streamfl.quasi_newton.lab.direct import Party, Trace, train
 from streamfl.quasi_newton.lab.scenario import NAME, C, G, QuasiNewtonScenario
+from streamfl.quasi_newton.own_columns import rounded
 from streamfl.quasi_newton.preprocessing import fit_preprocessing
 
 __all__ = ["Expected", "batches_of", "common_entities", "expected", "script"]
@@ -57,9 +58,11 @@ def expected(chosen: QuasiNewtonScenario, names: Sequence[str]) -> Expected:
         numbers = kind.encode(kind.clip(inputs))
         refused = {column for at in range(0, len(names), size) for column in check_support(numbers[at : at + size], least)}
         inputs = inputs[:, [column for column in range(inputs.shape[1]) if column not in refused]]
+        pieces, own = np.split(rounded(kind, inputs)[1], len(names) // size), party == G
+        muted = np.concatenate([far_rows(piece, settings.learning.largest_leverage, intercept=own) for piece in pieces])
         secret = made_up_secrets.secret(made_up_secrets.path(party))
         start = secret_start(secret, msgspec.msgpack.encode((NAME, 1, party)), inputs.shape[1] + (party == G))
-        parties.append(Party(inputs, start))
+        parties.append(Party(inputs, start, muted))
     signs = np.array([2.0 * chosen.labels[name] - 1.0 for name in names])
     batches = np.arange(len(names)).reshape(-1, size)
     return Expected(train(parties, signs, learning, batches, numbers=settings.kinds), names, chosen.parties)

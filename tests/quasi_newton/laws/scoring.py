@@ -19,7 +19,8 @@ from streamfl.quasi_newton.scoring_party import ScoringParty
 
 Floats = NDArray[np.float64]
 ROWS, COLUMNS, MISSING = 350, 3, 7
-SHORT: dict[str, Any] = {"learning": {"epochs": 1}}
+# The formulas of tests are of standardised columns.
+SHORT: dict[str, Any] = {"learning": {"epochs": 1}, "preprocessing": {"method": "standardise"}}
 PREDICTIONS = "f.predictions"
 SCORING = (".questions", ".answers")
 

@@ -10,6 +10,7 @@ import pytest
 from quasi_newton.federations import Secrets, settings_of
 from quasi_newton.laws.closed_loop import ClosedLoop
 from quasi_newton.laws.scoring import (
+    SHORT,
     expected_outputs,
     new_version,
     parties,
@@ -391,7 +392,7 @@ def test_names_may_be_compared_by_keyed_hashes() -> None:
 def test_scores_are_the_same_under_encryption(tmp_path: Path) -> None:
     """Protects what is really run: with keys, masks and secrets of files, sessions go on, and sums are the formula's."""
     names = ["g", "h1", "h2", "c"]
-    own = {name: settings_of(name, 2, Secrets(tmp_path), learning={"epochs": 1}, scoring={"quantum": 1 / 8}) for name in names}
+    own = {name: settings_of(name, 2, Secrets(tmp_path), **SHORT, scoring={"quantum": 1 / 8}) for name in names}
     loop = ClosedLoop(own)
     loop.write_table(350, 3, 2, missing=7)
     loop.settle()
