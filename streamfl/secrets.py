@@ -30,6 +30,9 @@ def read_private(path: str | Path, name: str) -> bytes:
             content = file.read(LARGEST)
     except OSError as error:
         raise ConfigurationError(f"{name}: cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        # A zero byte in the path.
+        raise ConfigurationError(f"{name}: cannot be read: {error}") from None
     # A file that a supervisor mounted belongs to somebody else, and the group is how it is read then.
     own, mode = status.st_uid == os.geteuid(), stat.S_IMODE(status.st_mode)
     if mode & (0o077 if own else 0o007):

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import Configured, counted
-from streamfl.made_with import Difference
 from streamfl.role import Channels, ConfigurationError, PeerError, Received, Record, Rejection, Role
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.remembered_settings import differences, is_settings, refusal, ways_to_begin_anew
@@ -85,7 +84,8 @@ def _judged(
         return Finding(check, True, f"none yet{limit}")
     settings = configured.settings
     made_with = configured.kind.made_with(settings)
-    taken_over: dict[Difference, None] = {}
+    # By its text: a value may be a table, and has no hash then.
+    taken_over: dict[str, None] = {}
     for partition in sorted(begun & records.keys()):
         try:
             wrong, others = differences(made_with, records[partition])
@@ -94,12 +94,12 @@ def _judged(
         if wrong:
             text = refusal(topic, partition, wrong, others, channels.changelogs.values(), settings.group)
             return Finding(check, False, text, "set back what was changed, or begin anew")
-        taken_over.update(dict.fromkeys(others))
+        taken_over.update(dict.fromkeys(map(str, others)))
     detail = f"of {counted(len(begun), 'partition')}, made with these settings{limit}"
     if unknown := begun - records.keys():
         detail += f"; {counted(len(unknown), 'partition')} of a release that did not remember them"
     if taken_over:
-        detail += f"; would be taken over although {'; '.join(map(str, taken_over))}"
+        detail += f"; would be taken over although {'; '.join(taken_over)}"
     return Finding(check, True, detail)
 
 

@@ -22,7 +22,8 @@ def decode_ciphertexts(key: PublicKey, content: bytes, count: int) -> list[int]:
     - shape: not as many bytes as ``count`` ciphertexts have;
     - ciphertext_range: not 1 < c < n^2;
     - ciphertext_factor: not coprime to n, so that it has no inverse;
-    - ciphertext_bare: c mod n is 1 or -1: it is not blinded, and anybody can read it.
+    - ciphertext_bare: c mod n is 1 or -1: it is not blinded, and anybody can read it;
+    - ciphertext_repeated: the same one twice: whoever blinds anew never has two alike.
 
     Ciphertexts that came before are the role's matter: a redelivery has them all.
     """
@@ -32,6 +33,8 @@ def decode_ciphertexts(key: PublicKey, content: bytes, count: int) -> list[int]:
     ciphertexts = [from_bytes(content[start : start + size]) for start in range(0, len(content), size)]
     if not all(1 < ciphertext < key.n_squared for ciphertext in ciphertexts):
         raise PeerError("ciphertext_range", "a ciphertext is not between 1 and n^2")
+    if len(set(ciphertexts)) < count:
+        raise PeerError("ciphertext_repeated", "a ciphertext is there twice")
     remainders = [ciphertext % key.n for ciphertext in ciphertexts]
     # One divisor of the product instead of one of each: a product is coprime to n if all its factors are.
     if gcd(product(remainders, key.n), key.n) != 1:

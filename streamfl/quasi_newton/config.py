@@ -287,6 +287,8 @@ class QuasiNewtonSettings(VerticalSettings):
         links = link_files(self)
         if self.role.kind == GUEST and links is not None and set(links) != set(self.federation.hosts):
             raise ValueError(f"encryption.link_secret_file: a file for each of {self.federation.hosts} is expected")
+        if self.role.kind == HOST and links is not None and set(links) != {self.federation.guest_party}:
+            raise ValueError(f"encryption.link_secret_file: a file for {self.federation.guest_party!r} alone is expected")
         return self
 
 

@@ -282,7 +282,12 @@ class CoordinatorTask:
 
     def _decide(self, residues: bytes, count: int) -> None:
         run, learning = self.run, self.settings.learning
-        numbers = self._scheme.opened(residues, count, self.settings.products, NOWHERE, b"")
+        try:
+            numbers = self._scheme.opened(residues, count, self.settings.products, NOWHERE, b"")
+        except PeerError as error:
+            # They have been decrypted. Were others awaited in their place, the guest could have one vector after the other opened.
+            self._fail(f"the sums of {self.settings.guest!r} are none: {error.text}", self.settings.parties)
+            return
         products = PRODUCTS.decode(np.array(numbers, dtype=object))
         if run.round % 2:
             offered = products.reshape(2, -1)

@@ -46,6 +46,10 @@ def _fingerprint(settings: QuasiNewtonSettings) -> int:
         tuple(federation.parties),
         federation.guest_party,
         learning.batch,
+        # What keeps a party from finding out labels is as strong as at the member that has least of it.
+        learning.min_batch,
+        learning.min_support,
+        learning.largest_leverage,
         learning.memory,
         learning.curvature_every,
         learning.regularisation,
@@ -91,6 +95,8 @@ def _secret(settings: QuasiNewtonSettings, path: str | None, key: str, *names: s
     """The secret in a file; without encryption something that everybody could compute."""
     if path is not None:
         return read_secret(path, key)
+    if settings.encryption.precision == "paillier":
+        raise ConfigurationError(f"{key} is missing: what everybody could compute is no secret")
     return hashlib.blake2b(repr((settings.federation.name, settings.federation.seed, names)).encode(), digest_size=32).digest()
 
 
@@ -105,9 +111,13 @@ def _party_settings(settings: QuasiNewtonSettings) -> PartySettings:
     files = link_files(settings) or {}
     others = federation.hosts if settings.role.kind == GUEST else [federation.guest_party]
     links, topics, scoring_topics = {}, {}, {}
+    known = {_secret(settings, encryption.secret_file, "encryption.secret_file", "party", own)}
     for other in others:
         pair = sorted((own, other))
         secret = _secret(settings, files.get(other), "encryption.link_secret_file", "link", *pair)
+        if secret in known:
+            raise ConfigurationError(f"encryption.link_secret_file: the link with {other!r} has a secret that is in use here already")
+        known.add(secret)
         links[other] = Link(secret, federation.name)
         host = other if settings.role.kind == GUEST else own
         both = _residuals(settings, host), _outputs(settings, host)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -48,6 +49,8 @@ def scorecard(
         raise ConfigurationError(f"{config}: a {COORDINATOR} has no columns, and so no part of the scorecard: ask a party")
     if slope is not None and kind == GUEST:
         raise ConfigurationError("--slope is for a host: the guest has the calibration itself")
+    if slope is not None and not math.isfinite(slope):
+        raise ConfigurationError(f"--slope {slope:g}: a finite number is expected")
     settings = load_settings(config, QuasiNewtonSettings)
     own = settings.bus
     with closing(connect(own.url, {"connect_timeout_seconds": own.connect_timeout_seconds, **own.options})) as bus:

@@ -234,7 +234,10 @@ def direct(parties: list[PartyTask], inputs: Any, labels: Any) -> Trace:
     given = []
     for party in parties:
         raw = inputs[np.ix_(rows, list(COLUMNS[party.settings.own]))]
-        given.append(Party(fit_preprocessing(party.settings.method, raw).apply(raw), start_of(party)))
+        prepared = fit_preprocessing(party.settings.method, raw).apply(raw)
+        learnt, muted = party.rows.learnt()
+        assert np.array_equal(learnt[~muted], prepared[~muted])
+        given.append(Party(learnt, start_of(party), muted))
     batches = np.arange(len(rows)).reshape(-1, guest.settings.learning.batch)
     return train(given, labels[rows], guest.settings.learning, batches, numbers=guest.settings.kinds)
 
