@@ -51,19 +51,25 @@ def largest(make: Callable[[int], Any]) -> int:
     return size
 
 
+def of_the_role(made: Any) -> int:
+    """The fingerprint that a role with these settings tells of."""
+    return int(find_kind(made.role.kind).build(made).fingerprint)
+
+
 @dataclass(frozen=True)
 class Case:
     """make: settings of a size. anybody: records for a role with these settings, that has this fingerprint."""
 
     make: Callable[[int], Any]
     anybody: Callable[[Any, int, Extreme], Sequence[tuple[str, Record]]]
+    fingerprint: Callable[[Any], int] = of_the_role
 
 
 def check_what_is_accepted_can_be_written(case: Case) -> None:
     """Of a role as large as its settings allow, whatever anybody writes is refused at once or can be remembered and sent."""
     made = case.make(largest(case.make))
     kind = find_kind(made.role.kind)
-    channels, fingerprint = kind.channels(made), kind.build(made).fingerprint
+    channels, fingerprint = kind.channels(made), case.fingerprint(made)
     decode = {name: source.decode for name, source in (*channels.inputs.items(), *channels.tables.items())}
     subject = Subject(
         make=functools.partial(kind.build, made),

@@ -69,7 +69,8 @@ class Message(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unk
     run: Count
     round: Count
     kind: Annotated[str, msgspec.Meta(max_length=16)]
-    alignment: bytes
+    # The coordinator remembers it beside all else of a run: longer than a digest, that would not fit into a record.
+    alignment: Annotated[bytes, msgspec.Meta(max_length=32)]
     content: bytes
 
 

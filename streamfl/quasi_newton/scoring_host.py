@@ -93,7 +93,9 @@ class HostScoring:
         """It remembers no time."""
 
     def pass_time(self, now: float) -> None:
-        """It speaks when it is asked."""
+        """It speaks when it is asked. Figures tell of the model: one that was damaged in the changelog is refused before them."""
+        model = self._party.trained
+        assert model is None or model.version >= 0
 
     def restore(self, key: bytes, value: bytes) -> bool:
         if key == b"scoring":

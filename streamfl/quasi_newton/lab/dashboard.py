@@ -17,6 +17,11 @@ def of_members(query: str) -> str:
     return f"{query} and on (job, instance) {series('phase')}"
 
 
+def of_scoring(query: str) -> str:
+    """Without other roles, which have a metric of the same name, and without coordinators."""
+    return f"{query} and on (job, instance) {series('model_version')}"
+
+
 DASHBOARD = Dashboard(
     name="scorecard",
     uid="streamfl-scorecard",
@@ -108,6 +113,40 @@ DASHBOARD = Dashboard(
                 (
                     Query(f"sum by (job, instance) ({of_members(rate('repeated_messages_total'))})", f"again, {BY_MEMBER}"),
                     Query(f"sum by (job, instance) ({rate('refused_alignments_total')})", f"alignments, {BY_MEMBER}"),
+                ),
+            ),
+        ),
+        (
+            Panel(
+                "Predictions",
+                "Predictions that the guest published a second, entities that a host told its part of the output of, and entities "
+                "without a score, for their part of it is beyond the bound or unknown.",
+                "ops",
+                (
+                    Query(f"sum by (job, instance) ({of_scoring(rate('predictions_total'))})", f"published, {BY_MEMBER}"),
+                    Query(f"sum by (job, instance) ({of_scoring(rate('answered_entities_total'))})", f"answered, {BY_MEMBER}"),
+                    Query(f"sum by (job, instance) ({of_scoring(rate('unscored_entities_total'))})", f"no score, {BY_MEMBER}"),
+                ),
+            ),
+            Panel(
+                "Model on held-out entities",
+                "Area under the curve, and the distance of Kolmogorov and Smirnov, on entities that the guest's present model has "
+                "scored and not learnt from. It has them once entities of both labels are there.",
+                "short",
+                (
+                    Query(f"max by (job, instance) ({series('held_out_auc')})", f"AUC, {BY_MEMBER}"),
+                    Query(f"max by (job, instance) ({series('held_out_ks')})", f"KS, {BY_MEMBER}"),
+                ),
+                maximum=1,
+            ),
+            Panel(
+                "Versions of the model",
+                "The training that each party's present model came from, and versions that a host may still tell points of. With "
+                "none left nobody is scored with a newer model: each version shows the guest more of the host's columns.",
+                "short",
+                (
+                    Query(f"max by (job, instance) ({of_members(series('model_version'))})", f"present, {BY_MEMBER}"),
+                    Query(f"min by (job, instance) ({series('model_versions_left')})", f"left, {BY_MEMBER}"),
                 ),
             ),
         ),

@@ -39,6 +39,8 @@ MEMBERS = (GUEST_NAME, HOST_NAME, COORDINATOR_NAME)
 KINDS = {GUEST_NAME: GUEST, HOST_NAME: HOST, COORDINATOR_NAME: COORDINATOR}
 FEDERATIONS = ("quasi-newton-plain", "quasi-newton-paillier")
 BATCH = 40
+# Entities that fill no batch: the model is judged by them, but for the first, which the host does not know.
+HELD_OUT = 8
 # One in so many messages has the member begin anew, at another place of its training.
 ANEW = 100
 # Of messages: the share that is what comes next at that place, with a content that is wrong.
@@ -64,7 +66,8 @@ def settings(federation: str, name: str) -> QuasiNewtonSettings:
         "learning": {"batch": BATCH, "min_batch": BATCH, "min_support": 1, "curvature_every": 1, "memory": 2, "epochs": 3},
         "alignment": {"entities": BATCH, "settle_seconds": 1.0, "limit": 200, "held_out": 0.0},
         "encryption": encryption,
-        "scoring": {"enabled": False},
+        # One question: of entities that are never common the next one comes long after.
+        "scoring": {"quantum": 1 / 8, "interval_seconds": 1e6, "calibration_entities": 2},
     }
     if kind != COORDINATOR:
         content |= {"party": {"name": name}, "samples": {"topic": "readings", "features": ["t"]}}
@@ -94,7 +97,7 @@ def record(federation: str) -> list[Record]:
     members = {name: member(federation, name) for name in MEMBERS}
     heard: dict[str, list[Record]] = {name: [] for name in MEMBERS}
     found: list[Record] = []
-    for number in range(BATCH + 3):
+    for number in range(BATCH + HELD_OUT):
         entity = f"e-{number}"
         heard[GUEST_NAME] += [sample(entity, number), label(entity, number)]
         heard[HOST_NAME] += [sample(entity, number + 1)] if number else []
@@ -106,7 +109,7 @@ def record(federation: str) -> list[Record]:
             replies = receive_at_once(one.role, [one.decode(record, timestamp=now) for record in told], now) if told else []
             replies += receive_at_once(one.role, [], now)
             assert not [reply for reply in replies if isinstance(reply, Rejection)]
-            for send in [reply for reply in replies if isinstance(reply, Send)]:
+            for send in [reply for reply in replies if isinstance(reply, Send) and reply.channel != "predictions"]:
                 to, channel = _reader(name, send.channel)
                 heard[to].append(Record(channel, send.key, send.value, send.partition or 0))
             found += [replace(record, channel=f"{name}/{record.channel}") for record in told]
@@ -124,7 +127,7 @@ def _reader(name: str, channel: str) -> tuple[str, str]:
         return COORDINATOR_NAME, f"uploads/{name}"
     if kind == "decisions":
         return to, "decisions"
-    return (GUEST_NAME, f"outputs/{name}") if kind == "outputs" else (to, kind)
+    return (GUEST_NAME, f"{kind}/{name}") if kind in ("outputs", "answers") else (to, kind)
 
 
 def recorded(federation: str, name: str, *channels: str) -> tuple[Record, ...]:
@@ -157,7 +160,7 @@ def run(federation: str) -> Run:
 
 
 class QuasiNewtonTarget(RoleTarget):
-    """A member at any place of a training."""
+    """A member at any place of a training, and of the scoring that follows."""
 
     def __init__(self, name: str, messages: Sequence[Record], random: Random, federation: str, member: str) -> None:
         self.chosen = settings(federation, member)
@@ -192,17 +195,21 @@ class QuasiNewtonTarget(RoleTarget):
             self.role.open(partition)
         self.state = {}
         self.at = at
-        ready = False
+        ready = asked = False
         for message in self.messages[:at]:
             if not ready and message.channel not in ("samples", "labels"):
                 self._settle()
                 ready = True
+            if not asked and message.channel.startswith("answers/"):
+                # A question is asked as time passes.
+                self._settle()
+                asked = True
             reason = self.feed(message)
             assert reason is None, f"a good message on {message.channel} is refused: {reason}"
         self._settle()
 
     def _settle(self) -> None:
-        """Until a party says that it is ready, if it knows enough."""
+        """Until a party says that it is ready, if it knows enough; a guest that has learnt asks its hosts."""
         self.now += 2 * self.chosen.alignment.settle_seconds
         self.tick()
 
@@ -234,7 +241,9 @@ class QuasiNewtonTarget(RoleTarget):
         if isinstance(task, CoordinatorTask) or channel == "decisions":
             return None
         other = channel.partition("/")[2] or GUEST_NAME
-        return task.settings.links[other], task.settings.link_topics[other][1]
+        of_scores = channel.startswith(("questions", "answers"))
+        topics = task.settings.scoring.topics if of_scores else task.settings.link_topics
+        return task.settings.links[other], topics[other][1]
 
     def _opened(self, message: Message, channel: str) -> bytes:
         found = self._link(channel)
@@ -277,7 +286,10 @@ class QuasiNewtonTarget(RoleTarget):
                 task._now = moment
 
     def sent(self, send: Send) -> None:
-        if send.value[:1] != MARK:
+        if send.channel == "predictions":
+            # JSON has no infinity and no NaN: a number that is neither becomes null there.
+            assert math.isfinite(msgspec.json.decode(send.value)["output"])
+        elif send.value[:1] != MARK:
             self._codec.decode(send.value)
 
     def goes_on(self) -> None:

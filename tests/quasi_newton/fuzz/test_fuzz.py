@@ -13,6 +13,7 @@ from streamfl.quasi_newton.member import Member
 from streamfl.quasi_newton.scheme import Plain
 from streamfl.role import PeerError, StateChange
 from streamfl.testing.fuzz.campaign import run
+from streamfl.testing.fuzz.member import NOW
 
 MOST_SEED_MESSAGES = 1_300
 
@@ -23,9 +24,11 @@ def test_the_corpus_is_of_this_release(federation: str, name: str) -> None:
     """Protects the run from an outdated corpus, of which everything would be refused at the first look: record it anew."""
     heard = fuzz.recorded(federation, name)
     kinds = {one.channel.partition("/")[0] for one in heard}
-    assert kinds >= {"bank": {"samples", "labels", "outputs", "decisions"}, "shop": {"samples", "residuals", "decisions"}}.get(
-        name, {"uploads"}
-    )
+    of_parties = {
+        "bank": {"samples", "labels", "outputs", "decisions", "answers"},
+        "shop": {"samples", "residuals", "decisions", "questions"},
+    }
+    assert kinds >= of_parties.get(name, {"uploads"})
     assert [one for one in fuzz.record(federation) if one.channel.startswith(f"{name}/") and not one.channel.endswith("state")] == [
         replace(one, channel=f"{name}/{one.channel}") for one in heard
     ]
@@ -77,3 +80,12 @@ def test_a_coordinators_damaged_state_is_refused(key: bytes) -> None:
     role = fuzz.member("quasi-newton-plain", "centre").role
     with pytest.raises(PeerError):
         role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0\x01"))
+
+
+@pytest.mark.parametrize("name", ["bank", "shop"])
+def test_a_damaged_model_is_refused_before_figures_tell_of_it(name: str) -> None:
+    """Protects the operator from a traceback of the metrics: the first tick refuses what is no model."""
+    role = fuzz.member("quasi-newton-plain", name).role
+    role.restore(StateChange("state", 0, b"trained/0", b"\x94\x01\xa1x\xc0\xc0\x01"))
+    with pytest.raises(PeerError, match="model"):
+        role.receive([], NOW)

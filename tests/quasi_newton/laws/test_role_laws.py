@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import json
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import settings as examples
 from hypothesis import strategies as st
 from quasi_newton.federations import settings_of
 from quasi_newton.laws.closed_loop import ClosedLoop
 
+from streamfl.quasi_newton.lab import made_up_secrets
+from streamfl.quasi_newton.lab.made_up_secrets import made_up_files
 from streamfl.quasi_newton.messages import Message, Ready, content_of
 from streamfl.quasi_newton.roles import ROLES
 from streamfl.role import Received, Record
-from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
+from streamfl.testing.role_laws import (
+    Extreme,
+    Move,
+    RoleLaws,
+    Subject,
+    Traffic,
+    law_accepted_can_be_written,
+    law_batch_equals_singles,
+    law_deterministic,
+    law_duplicates,
+    law_moves,
+    law_rejects_leave_state,
+    law_restore,
+    law_waiting,
+)
 from streamfl.wire import VERSION
 
 SMALL: dict[str, Any] = {
@@ -24,14 +43,28 @@ SMALL: dict[str, Any] = {
 }
 
 
-def settings(name: str) -> Any:
-    return settings_of(name, 1, columns=1, **SMALL)
+def settings(name: str, hidden: bool) -> Any:
+    """hidden: under a key of 512 bits."""
+    if not hidden:
+        return settings_of(name, 1, columns=1, **SMALL)
+    encryption = {
+        "precision": "paillier",
+        "key_bits": made_up_secrets.KEY_BITS,
+        "key_fingerprint": made_up_secrets.fingerprint(),
+        **(
+            {"key_file": made_up_secrets.key_path()}
+            if name == "c"
+            else {"secret_file": made_up_secrets.path(name), "link_secret_file": made_up_secrets.path("link")}
+        ),
+    }
+    return settings_of(name, 1, columns=1, encryption=encryption, **SMALL)
 
 
 @cache
-def heard(name: str) -> list[tuple[float, list[Received]]]:
+def heard(name: str, hidden: bool) -> list[tuple[float, list[Received]]]:
     """All that a member hears in a small training."""
-    loop = ClosedLoop({one: settings(one) for one in ("g", "h1", "c")})
+    with made_up_files():
+        loop = ClosedLoop({one: settings(one, hidden) for one in ("g", "h1", "c")})
     loop.write_table(84, 1, 1, missing=2)
     loop.settle()
     assert loop.rejections() == []
@@ -41,11 +74,14 @@ def heard(name: str) -> list[tuple[float, list[Received]]]:
 
 
 @st.composite
-def traffic(draw: st.DrawFn, name: str) -> Traffic:
-    """The first batches of what a member hears, some of them cut, or without one message, and ticks between them."""
-    whole = heard(name)
+def traffic(draw: st.DrawFn, name: str, hidden: bool) -> Traffic:
+    """The first batches of what a member hears, some of them cut, or without one message, and ticks between them.
+
+    Of hidden numbers there are few examples: each goes as far as the rounds.
+    """
+    whole = heard(name, hidden)
     batches: list[tuple[float, list[Received]]] = []
-    for now, batch in whole[: draw(st.integers(1, min(14, len(whole))))]:
+    for now, batch in whole[: draw(st.integers(9 if hidden else 1, min(14, len(whole))))]:
         rest = list(batch)
         if rest and draw(st.integers(0, 11)) == 0:
             del rest[draw(st.integers(0, len(rest) - 1))]
@@ -57,16 +93,16 @@ def traffic(draw: st.DrawFn, name: str) -> Traffic:
     return Traffic(batches, partitions=[0])
 
 
-def message(name: str, sender: str, kind: str, extreme: Extreme | None = None) -> Message:
+def message(name: str, hidden: bool, sender: str, kind: str, extreme: Extreme | None = None) -> Message:
     """One that nothing led to."""
     whole = 0 if extreme is None else extreme.whole
-    fingerprint = heard_fingerprint(name)
+    fingerprint = heard_fingerprint(name, hidden)
     return Message(VERSION, fingerprint, sender, whole, whole, kind, b"", content_of(Ready(5, b"")))
 
 
 @cache
-def heard_fingerprint(name: str) -> int:
-    messages = [one.message for _, batch in heard(name) for one in batch if isinstance(one.message, Message)]
+def heard_fingerprint(name: str, hidden: bool) -> int:
+    messages = [one.message for _, batch in heard(name, hidden) for one in batch if isinstance(one.message, Message)]
     return int(messages[0].fingerprint)
 
 
@@ -74,19 +110,19 @@ PEERS = {"g": [("decisions", "c"), ("outputs/h1", "h1")], "h1": [("decisions", "
 PEERS["c"] = [("uploads/g", "g"), ("uploads/h1", "h1")]
 
 
-def bad(name: str) -> list[tuple[Received, str]]:
+def bad(name: str, hidden: bool) -> list[tuple[Received, str]]:
     found = []
     for channel, sender in PEERS[name]:
         for wrong, reason in (
-            (msgspec.structs.replace(message(name, sender, "step"), fingerprint=1), "configuration"),
-            (message(name, sender, "nonsense"), "malformed"),
+            (msgspec.structs.replace(message(name, hidden, sender, "step"), fingerprint=1), "configuration"),
+            (message(name, hidden, sender, "nonsense"), "malformed"),
         ):
             record = Record(channel, 0, 0, None, msgspec.msgpack.encode(wrong))
             found.append((Received(channel, wrong, record), reason))
     return found
 
 
-def anybody(name: str, extreme: Extreme) -> list[tuple[str, Record]]:
+def anybody(name: str, hidden: bool, extreme: Extreme) -> list[tuple[str, Record]]:
     """Records of users, and of peers where something is said before any training."""
     records = []
     if name != "c":
@@ -96,25 +132,60 @@ def anybody(name: str, extreme: Extreme) -> list[tuple[str, Record]]:
         records.append(("labels", Record("labels", 0, 0, extreme.name.encode(), json.dumps({"y": 1}).encode())))
     if name == "c":
         for channel, sender in PEERS[name]:
-            value = msgspec.msgpack.encode(message(name, sender, "ready"))
+            value = msgspec.msgpack.encode(message(name, hidden, sender, "ready"))
             records.append((channel, Record(channel, 0, 0, extreme.name.encode(), value)))
     return records
 
 
-def subject(name: str) -> Subject:
-    own = settings(name)
+def subject(name: str, hidden: bool = False) -> Subject:
+    own = settings(name, hidden)
     kind = ROLES[own.role.kind]
     inputs = kind.channels(own).inputs
+
+    def make() -> Any:
+        with made_up_files():
+            return kind.build(own)
+
     return Subject(
-        make=lambda: kind.build(own),
-        traffic=traffic(name),
-        anybody=lambda extreme: anybody(name, extreme),
+        make=make,
+        traffic=traffic(name, hidden),
+        anybody=partial(anybody, name, hidden),
         decode={channel: one.decode for channel, one in inputs.items()},
-        bad=bad(name),
+        bad=bad(name, hidden),
         repeatable=list(inputs),
     )
 
 
-@pytest.mark.parametrize("subject", [subject("g"), subject("h1"), subject("c")], ids=["guest", "host", "coordinator"])
+MEMBERS = {"guest": "g", "host": "h1", "coordinator": "c"}
+
+
+@pytest.mark.parametrize("subject", [subject(name) for name in MEMBERS.values()], ids=MEMBERS.keys())
 class TestQuasiNewtonRoles(RoleLaws):
-    """Of each of the three roles, in plain sight: encryption is work of the same messages."""
+    """Of each of the three roles, in plain sight: all laws, with many examples."""
+
+
+LAWS = (law_deterministic, law_batch_equals_singles, law_restore, law_waiting, law_rejects_leave_state, law_duplicates)
+
+
+@pytest.mark.parametrize("subject", [subject(name, hidden=True) for name in MEMBERS.values()], ids=MEMBERS.keys())
+class TestUnderPaillier:
+    """What encryption could break: a ciphertext or a mask that is drawn anew is another message, or shows what it hides."""
+
+    @pytest.mark.parametrize("law", LAWS, ids=[law.__name__ for law in LAWS])
+    @given(data=st.data())
+    @examples(max_examples=2, deadline=None)
+    def test_a_law_holds(self, law: Callable[[Subject, Traffic], None], subject: Subject, data: st.DataObject) -> None:
+        """Protects encrypted trainings from restarts, second deliveries and wrong messages, as plain ones are."""
+        law(subject, data.draw(subject.traffic))
+
+    @given(data=st.data())
+    @examples(max_examples=3, deadline=None)
+    def test_its_partition_moves(self, subject: Subject, data: st.DataObject) -> None:
+        """Protects workers that come and go: another one says the same ciphertexts, also after a step that came to nothing."""
+        traffic = data.draw(subject.traffic)
+        move = st.builds(Move, st.just(0), st.sampled_from((0, 1)), st.booleans())
+        law_moves(subject, traffic, [data.draw(st.lists(move, max_size=2)) for _ in traffic.batches])
+
+    def test_what_it_accepts_can_be_written(self, subject: Subject) -> None:
+        """Protects a role from one message after which it ends at every start."""
+        law_accepted_can_be_written(subject)
