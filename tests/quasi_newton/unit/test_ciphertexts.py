@@ -13,7 +13,7 @@ from streamfl.quasi_newton.randomness import Place
 from streamfl.role import PeerError
 
 PLACE = Place("federation", "run", "host", 1, "inner-products")
-REASONS = {"shape", "ciphertext_range", "ciphertext_factor", "ciphertext_bare"}
+REASONS = {"shape", "ciphertext_range", "ciphertext_factor", "ciphertext_bare", "ciphertext_repeated"}
 
 
 def test_a_vector_crosses_the_wire_and_its_size_tells_nothing(private: PrivateKey) -> None:
@@ -45,6 +45,15 @@ def test_what_no_member_can_have_encrypted_is_refused(private: PrivateKey) -> No
             with pytest.raises(PeerError) as caught:
                 decode_ciphertexts(public, content, 3)
             assert caught.value.reason == reason
+
+
+def test_the_same_ciphertext_twice_is_refused(private: PrivateKey) -> None:
+    """Protects from a vector that was put together of another's pieces: whoever blinds anew sends no two alike."""
+    encryptor = Encryptor(private.public, b"s" * 32)
+    one, other = encryptor.encrypt([3, 3], PLACE)
+    assert decode_ciphertexts(private.public, encode_ciphertexts(private.public, [one, other]), 2) == [one, other]
+    with pytest.raises(PeerError, match="ciphertext_repeated"):
+        decode_ciphertexts(private.public, encode_ciphertexts(private.public, [one, other, one]), 3)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 4, 10**12])
