@@ -116,7 +116,7 @@ def _party_settings(settings: QuasiNewtonSettings) -> PartySettings:
         pair = sorted((own, other))
         secret = _secret(settings, files.get(other), "encryption.link_secret_file", "link", *pair)
         if secret in known:
-            raise ConfigurationError(f"encryption.link_secret_file: the link with {other!r} has a secret that is in use here already")
+            raise ConfigurationError(f"encryption.link_secret_file: the link with {other!r} has a secret that is in use already")
         known.add(secret)
         links[other] = Link(secret, federation.name)
         host = other if settings.role.kind == GUEST else own
