@@ -40,7 +40,7 @@ settle_seconds = 0
 held_out = 0
 limit = 100000
 [scoring]
-interval_seconds = 1
+interval_seconds = 0.2
 """
 PARTY = """
 [party]
@@ -54,6 +54,21 @@ LABEL = f"""
 topic = "{LABELS}"
 label = "y"
 """
+
+
+# By topic, what is said there in every round, once a training, or in every session of scores.
+SAID = {
+    f"{GUEST}.uploads": ("joined", "gradient", "sums"),
+    f"{HOST}.uploads": ("joined", "gradient"),
+    f"{GUEST}.decisions": ("begin", "opened", "step"),
+    f"{HOST}.decisions": ("begin", "opened", "step"),
+    f"{HOST}.outputs": ("answer", "outputs", "dots"),
+    f"{HOST}.residuals": ("blinded", "aligned", "residuals"),
+    f"{HOST}.questions": ("chosen",),
+    f"{HOST}.answers": ("points",),
+}
+ONCE = dict.fromkeys(("joined", "begin", "answer", "blinded", "aligned"), 1)
+IN_SESSIONS = ("chosen", "points")
 
 
 def records(plan: Plan, number: int) -> list[Outgoing]:
@@ -93,10 +108,23 @@ def check(verdict: Verdict, left: Left) -> None:
     verdict.doubled = sum(count - 1 for count in found.values())
     verdict.require(not lost, f"{len(lost)} entities without a prediction: {sorted(lost)[:3]}")
     verdict.require(not verdict.doubled, f"{verdict.doubled} predictions too many: {found.most_common(3)}")
-    for topic in (f"{GUEST}.uploads", f"{HOST}.uploads", f"{GUEST}.decisions", f"{HOST}.decisions", f"{HOST}.outputs"):
-        told = Counter((one.kind, one.run, one.round) for one in messages_of(left, f"{FEDERATION}.{topic}"))
-        twice = [one for one, count in told.items() if count > 1]
-        verdict.require(not twice, f"{topic}: said twice: {twice[:3]}")
+    messages = {topic: messages_of(left, f"{FEDERATION}.{topic}") for topic in SAID}
+    told = {topic: Counter((one.kind, one.run, one.round) for one in own) for topic, own in messages.items()}
+    twice = [(topic, one) for topic, counts in told.items() for one, count in counts.items() if count > 1]
+    verdict.require(not twice, f"said twice: {twice[:3]}")
+    places = {(topic, kind): {one[1:] for one in told[topic] if one[0] == kind} for topic, kinds in SAID.items() for kind in kinds}
+    rounds = places[f"{GUEST}.decisions", "step"] | places[f"{HOST}.decisions", "step"]
+    for (topic, kind), found_there in places.items():
+        if kind in ONCE:
+            verdict.require(len(found_there) == ONCE[kind], f"{topic}: {kind} is said {len(found_there)} times")
+        elif kind in IN_SESSIONS:
+            asked = places[f"{HOST}.questions", "chosen"]
+            verdict.require(found_there == asked, f"{topic}: {kind} in sessions {sorted(found_there ^ asked)[:3]} alone")
+        else:
+            verdict.require(found_there == rounds, f"{topic}: {kind} in rounds {sorted(found_there ^ rounds)[:3]} alone")
+    # A host is ready for another training at once; the guest decides when there is one.
+    ready = {topic: sum(one[0] == "ready" for one in told[topic]) for topic in (f"{GUEST}.uploads", f"{HOST}.uploads")}
+    verdict.require(list(ready.values()) == [1, 2], f"ready: {ready}")
     steps = [one for one in messages_of(left, f"{FEDERATION}.{GUEST}.decisions") if one.kind == "step"]
     over = [one.run for one in steps if read_content(one.content, Step).over]
     verdict.require(over == [1], f"trainings that came to their end: {over}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from soak.configuration import all_topics
@@ -14,6 +16,10 @@ from streamfl.settings import Bus, RoleSettings
 
 __all__ = ["run_calmly", "written_again"]
 
+# Seconds: what falls due later is not waited for.
+SOON = 1.0
+MOST_WAITS = 20
+
 
 def run_calmly(settings: Mapping[str, RoleSettings], load: Iterable[Sequence[Outgoing]]) -> dict[str, list[Record]]:
     """What lies in every topic when one process of each member has worked off the load, part after part."""
@@ -23,6 +29,14 @@ def run_calmly(settings: Mapping[str, RoleSettings], load: Iterable[Sequence[Out
     workers = [build_worker(one.model_copy(update={"bus": Bus(commit_interval_ms=0)}), bus) for one in settings.values()]
     for part in load:
         bus.write(part)
+        while any(worker.step(0.0) for worker in workers):
+            pass
+    for _ in range(MOST_WAITS):
+        due = [worker.role.wake_at for worker in workers if worker.role.wake_at is not None]
+        wait = min(due, default=math.inf) - time.time()
+        if wait > SOON:
+            break
+        time.sleep(max(0.01, wait))
         while any(worker.step(0.0) for worker in workers):
             pass
     return {name: list(bus.read(name)) for name in topics}

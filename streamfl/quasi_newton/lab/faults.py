@@ -53,7 +53,7 @@ def _simulate(chosen: QuasiNewtonScenario, bus: str, found: list[str] | None = N
 
 
 def _with_a_fault_that_stays(seed: int) -> QuasiNewtonScenario:
-    draws = rng_for(seed, "simulation", "what stays, of quasi-Newton")
+    draws = rng_for(seed, "simulation", "a quasi-Newton fault that stays")
     chosen = scenario(seed)
     workers = {name: max(2, count) for name, count in chosen.workers.items()}
     alignment = {**chosen.sections["alignment"], "patience_seconds": PATIENCE}
