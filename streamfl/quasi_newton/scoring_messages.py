@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from streamfl.member import Desk
 from streamfl.quasi_newton.alignment import POINT_BYTES
-from streamfl.quasi_newton.member import Desk
 from streamfl.quasi_newton.messages import Message, content_of, place_of, records_of
 from streamfl.quasi_newton.party_settings import PartySettings
 from streamfl.role import PeerError
