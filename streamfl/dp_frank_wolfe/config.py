@@ -1,0 +1,234 @@
+"""Settings of the two roles of differentially private Frank-Wolfe."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from streamfl.dp_frank_wolfe.blocks import SamplingName
+from streamfl.records.entities import VerticalMembers, VerticalSettings
+from streamfl.settings import Section
+
+__all__ = ["MOST_COLUMNS", "MOST_ROWS", "PARTY", "SERVER", "DPFrankWolfeSettings"]
+
+PARTY, SERVER = "dp-frank-wolfe-party", "dp-frank-wolfe-server"
+# A frozen window and the sketches of a fit are held in memory: rows times columns at a party, sketches times columns at the server.
+MOST_ROWS = 1_000_000
+MOST_COLUMNS = 100_000
+MOST_NUMBERS = 2**28
+
+Amount = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
+
+
+class ColumnFederation(VerticalMembers):
+    """Who learns together. Every member has to be given the same values."""
+
+    columns: dict[str, Annotated[int, Field(ge=1, le=MOST_COLUMNS)]]
+    """How many columns each party has, by its name."""
+
+    @model_validator(mode="after")
+    def _every_party_has_columns(self) -> ColumnFederation:
+        if set(self.columns) != set(self.parties):
+            raise ValueError(f"columns: a number for each of federation.parties = {self.parties} is expected")
+        return self
+
+
+class RowWindowSection(Section):
+    """Which rows a fit is about. rows and fits are the same at every member."""
+
+    rows: int = Field(ge=2, le=MOST_ROWS)
+    """A fit begins when so many entities are known at every party. A row that is missing or cannot be read counts as zeros."""
+    fits: int = Field(default=1, ge=1, le=1_000_000)
+    """An entity may take part in so many fits in its life: the budget is divided by this."""
+    limit: int = Field(default=1_000_000, ge=2, le=10_000_000)
+    """So many entities wait at most; beyond them, new ones are refused."""
+    patience_seconds: float = Field(default=600.0, gt=0, le=1e6, allow_inf_nan=False)
+    """Of the server: it goes on without a party that has not answered for so long."""
+
+
+class DataBoundsSection(Section):
+    """What values are scaled by, from public knowledge: nothing here may come from the data. Values beyond are moved there."""
+
+    centre: float | list[float] = 0.0
+    """Of this party's columns: what is subtracted, one number or one for each column."""
+    bound: Amount | list[Amount] = 1.0
+    """Of this party's columns: (value - centre) / bound lies within -1 and 1."""
+    label_centre: float = Field(default=0.0, ge=-1e12, le=1e12, allow_inf_nan=False)
+    """Of the label. The same at every member."""
+    label_bound: Amount = 1.0
+    """Of the label. The same at every member."""
+    prediction: float = Field(default=1.0, gt=0, le=1000, allow_inf_nan=False)
+    """R: predictions within a fit are moved to within R label_bounds of label_centre. The same at every member."""
+
+
+class BudgetSection(Section):
+    """What may be learnt about one entity, by everybody who sees all messages, over all parties and its whole life.
+
+    epsilon, delta, shares and insecure_test_noise are the same at every member.
+    """
+
+    epsilon: float = Field(gt=0)
+    """Of one entity, whose row at all parties, with its label, may be any other. `inf`: no noise, and nothing is promised."""
+    delta: float = Field(gt=0, lt=1)
+    """The promise may fail with this probability. Below 1 / window.rows."""
+    shares: dict[str, Annotated[float, Field(gt=0, le=1)]] | None = None
+    """Of the budget, by party, of sum 1 at most. Left out: all have the same."""
+    insecure_test_noise: bool = False
+    """`true`: noise comes from federation.seed, which others know, so that a run can be computed again. Nothing is promised."""
+    secret_file: str | None = None
+    """Of a party: a file with at least 32 bytes that nobody else knows, which noise is drawn from."""
+    ledger: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]+$", max_length=64)
+    """Of a party: the name of the ledger of these source data, the same for every federation that learns from them."""
+    ledger_file: str | None = None
+    """Of a party: the file that `streamfl ledger init` makes. Each release is noted there before it is sent."""
+    ledger_limit: int = Field(default=1_000_000, ge=1, le=100_000_000)
+    """Of a party: so many entities the ledger has room for. Nothing is released of others."""
+
+    @property
+    def is_private(self) -> bool:
+        """Whether anything is promised."""
+        return math.isfinite(self.epsilon) and not self.insecure_test_noise
+
+
+class SparseLearningSection(Section):
+    """What is learnt and how. Every member has to be given the same values."""
+
+    estimator: Literal["frank-wolfe", "marginal", "two-round"] = "frank-wolfe"
+    """`frank-wolfe`: the paper's. `marginal`: columns are chosen once, and fitted as if they were independent. `two-round`: chosen
+    once, with a second round for what they have in common."""
+    radius: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
+    """The sum of the weights' absolute values is at most this, with features and labels scaled by their bounds."""
+    radii: dict[str, Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]] | None = None
+    """Of each party, by name, of sum radius. Left out: all have the same."""
+    columns: int = Field(default=10, ge=1, le=MOST_COLUMNS)
+    """N: so many columns have a weight at most, over all parties; each party has an equal part, rounded down, and one at least."""
+    iterations: int = Field(default=20, ge=1, le=100_000)
+    """T of a fit."""
+    sampling: SamplingName = "full"
+    """Which blocks take part in an iteration: `full`, `uniform` (one), `nice` (sampled_blocks of all), `distributed`
+    (sampled_blocks of each party) or `importance` (one, by probabilities)."""
+    blocks: int = Field(default=1, ge=1, le=1000)
+    """Each party's columns are divided into so many blocks, each with a ball of its own."""
+    sampled_blocks: int = Field(default=1, ge=1, le=64_000)
+    """For `nice` and `distributed`."""
+    probabilities: list[Annotated[float, Field(gt=0, le=1)]] | None = None
+    """For `importance`: of each block, in the order of parties, from public knowledge."""
+    candidates: int | None = Field(default=None, ge=1, le=MOST_COLUMNS)
+    """So many columns of a block are tried in an iteration; left out: all."""
+    sketch: Literal["signs", "identity"] = "signs"
+    """What of a column is shown: `signs`: sketch_rows sums with random signs. `identity`: every row."""
+    sketch_rows: int = Field(default=256, ge=1, le=MOST_ROWS)
+    """m, for `signs`."""
+    choice_share: float = Field(default=0.5, gt=0, lt=1)
+    """Of a fit's budget, for choices; the rest is for what is shown of columns."""
+    tolerance: float = Field(default=0.0, ge=0, le=1e6, allow_inf_nan=False)
+    """With `epsilon = inf`: a fit ends when the duality gap is not above this."""
+
+
+class ServingSection(Section):
+    """Whether entities are predicted between fits. Every member has to be given the same values."""
+
+    mode: Literal["off", "exact", "private"] = "off"
+    """`exact`: each party tells its part of each prediction as it is, which is not covered by epsilon: a few of them show its
+    columns. `private`: with noise, out of the entity's budget."""
+    share: float = Field(default=0.2, gt=0, lt=1)
+    """Of the budget, for `private`."""
+    predictions: int = Field(default=1, ge=1, le=1_000_000)
+    """An entity is predicted so often in its life, for `private`: its share is divided by this."""
+
+
+class DPFrankWolfeSettings(VerticalSettings):
+    """Settings of party and server."""
+
+    federation: ColumnFederation
+    window: RowWindowSection
+    bounds: DataBoundsSection = Field(default_factory=DataBoundsSection)
+    privacy: BudgetSection
+    learning: SparseLearningSection = Field(default_factory=SparseLearningSection)
+    serving: ServingSection = Field(default_factory=ServingSection)
+
+    @property
+    def sketch_numbers(self) -> int:
+        """How many numbers are shown of a column."""
+        return self.window.rows if self.learning.sketch == "identity" else self.learning.sketch_rows
+
+    @property
+    def own_columns(self) -> int:
+        """How many columns this party has."""
+        return self.federation.columns[self.required_party()]
+
+    @property
+    def message_bytes(self) -> int:
+        """The longest content that any message has."""
+        names = 300 * self.window.rows
+        rows = 8 * self.window.rows * max(self.learning.columns, len(self.federation.parties))
+        shown = 8 * self.sketch_numbers * (self.learning.blocks + 1) + 16 * max(self.federation.columns.values())
+        products = 8 * (self.learning.columns + len(self.federation.parties)) ** 2 * 2
+        return max(names, rows if self.learning.estimator == "two-round" else 0, shown, products) + 65_536
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> DPFrankWolfeSettings:
+        kind, privacy = self.role.kind, self.privacy
+        sections = (("party", self.party), ("samples", self.samples), ("labels", self.labels))
+        for section, given in sections:
+            if kind == SERVER and given is not None:
+                raise ValueError(f"{section} has no meaning at a {SERVER}")
+            if kind == PARTY and given is None:
+                raise ValueError(f"{section} is missing: a {PARTY} needs this section")
+        if kind == PARTY and not self.bus.url.startswith("memory:"):
+            needed = ["ledger", "ledger_file", *([] if privacy.insecure_test_noise else ["secret_file"])]
+            for key in needed:
+                if getattr(privacy, key) is None:
+                    raise ValueError(f"privacy.{key} is missing: a {PARTY} needs it")
+        if self.bus.processing_guarantee != "exactly_once":
+            raise ValueError(
+                f'bus.processing_guarantee = "{self.bus.processing_guarantee}": "exactly_once" is expected: what a release costs '
+                "is remembered with the release"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _promises_what_can_be_kept(self) -> DPFrankWolfeSettings:
+        privacy, rows, parties = self.privacy, self.window.rows, self.federation.parties
+        if privacy.delta >= 1 / rows:
+            raise ValueError(
+                f"privacy.delta = {privacy.delta:g}: less than 1 / window.rows = {1 / rows:g} is expected, or a whole row could be "
+                "shown for it"
+            )
+        if privacy.shares is not None and (set(privacy.shares) != set(parties) or math.fsum(privacy.shares.values()) > 1):
+            raise ValueError(f"privacy.shares: one for each of {parties} is expected, of sum 1 at most")
+        if self.window.limit < rows:
+            raise ValueError(f"window.limit = {self.window.limit}: at least window.rows = {rows} is expected")
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_learnt(self) -> DPFrankWolfeSettings:
+        learning, federation = self.learning, self.federation
+        parties, count = federation.parties, len(federation.parties)
+        if learning.radii is not None:
+            total = math.fsum(learning.radii.values())
+            if set(learning.radii) != set(parties) or abs(total - learning.radius) > 1e-9 * learning.radius:
+                raise ValueError(f"learning.radii: one for each of {parties} is expected, of sum {learning.radius:g}")
+        if learning.blocks > min(federation.columns.values()):
+            raise ValueError(f"learning.blocks = {learning.blocks}: no more than a party has columns are expected")
+        most = {"nice": learning.blocks * count, "distributed": learning.blocks}.get(learning.sampling)
+        if most is not None and learning.sampled_blocks > most:
+            raise ValueError(f"learning.sampled_blocks = {learning.sampled_blocks}: at most {most} are expected")
+        if learning.sampling == "importance":
+            given = learning.probabilities or []
+            if len(given) != learning.blocks * count or abs(math.fsum(given) - 1) > 1e-9:
+                raise ValueError(f"learning.probabilities: {learning.blocks * count} of sum 1 are expected, one for each block")
+        if learning.tolerance > 0 and math.isfinite(self.privacy.epsilon):
+            raise ValueError("learning.tolerance: the gap is of the data, so it can end a fit with privacy.epsilon = inf alone")
+        if self.window.rows * max(federation.columns.values()) > 2 * MOST_NUMBERS:
+            raise ValueError(f"window.rows = {self.window.rows}: with so many columns, more than a member can hold in memory")
+        if self.sketch_numbers * learning.columns > MOST_NUMBERS:
+            raise ValueError(f"learning.columns = {learning.columns}: with such sketches, more than a server can hold in memory")
+        own = None if self.party is None else federation.columns.get(self.party.name)
+        for key in ("centre", "bound"):
+            given_bounds = getattr(self.bounds, key)
+            if isinstance(given_bounds, list) and own is not None and len(given_bounds) != own:
+                raise ValueError(f"bounds.{key}: one number, or one for each of {own} columns is expected")
+        return self

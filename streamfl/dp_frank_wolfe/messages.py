@@ -1,0 +1,195 @@
+"""What parties and server say to one another: one header for all, and a content that belongs to its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from streamfl.parts import PART_BYTES, split
+from streamfl.role import PeerError
+from streamfl.wire import LARGEST_VALUE, VERSION, Codec, Count, Name, Version
+
+__all__ = [
+    "ANOTHER",
+    "HEADER_BYTES",
+    "KINDS",
+    "PART_BYTES",
+    "SERVER_NAME",
+    "VERSION",
+    "Answers",
+    "Ask",
+    "Chosen",
+    "Entities",
+    "Frozen",
+    "Manifest",
+    "Message",
+    "Model",
+    "OtherRows",
+    "Partial",
+    "Prediction",
+    "Products",
+    "VertexAnswer",
+    "codec",
+    "content_of",
+    "read_content",
+    "records_of",
+]
+
+# Why a message is refused that another member wrote.
+ANOTHER = "another federation name, seed, list of parties, number of columns, window, budget, learning or serving was used"
+SERVER_NAME: Final = "(server)"
+"""No party can have it: parties' names have no brackets."""
+HEADER_BYTES = 4_096
+"""More than everything but the content of a message takes."""
+
+KINDS: Mapping[str, int] = {
+    kind: number
+    for number, kind in enumerate(
+        ("entities", "manifest", "frozen", "ask", "answers", "choose", "chosen", "rows", "products", "model", "partial")
+    )
+}
+"""A message's number within its window and iteration: no member sends two of one kind there to the same member."""
+
+Digest = Annotated[bytes, msgspec.Meta(max_length=32)]
+
+
+class Message(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True):
+    """window: counts fits from 1. Of "entities" and "partial": 0.
+
+    iteration: of the fit, from 0. Of "entities" and "partial": their running number from the same party.
+    link, head: of a party, how many releases its ledger's chain has with this one, and the chain's hash; 0 and empty for what is
+    none.
+    """
+
+    version: Version
+    fingerprint: Count
+    sender: Name
+    window: Count
+    iteration: Count
+    kind: Annotated[str, msgspec.Meta(max_length=16)]
+    link: Count
+    head: Digest
+    content: bytes
+
+
+class Entities(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """A party has a record of columns and one of the label of these, and budget for them. What is in the records plays no part."""
+
+    names: list[Name]
+
+
+class Manifest(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """The server names the rows of a window: ``window.rows`` names in ascending order, none twice."""
+
+    names: list[Name]
+
+
+class Frozen(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """A party has frozen the window, and charged every entity in it. manifest: SHA-256 of the manifest's content."""
+
+    manifest: Digest
+
+
+class Ask(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """An iteration begins. columns, weights: x of the party's columns that have a weight, 32-bit numbers and 64-bit floats.
+
+    others: the sum of x_j times the sketch of column j over the other parties' columns, 64-bit floats.
+    """
+
+    columns: bytes
+    weights: bytes
+    others: bytes
+
+
+class VertexAnswer(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """The vertex of a block. sums: of its column, 64-bit whole numbers in units of the noise; empty if they were shown before."""
+
+    block: Count
+    column: Count
+    positive: bool
+    sums: bytes
+
+
+class Answers(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """Of the party's blocks that took part. gap: the party's part of the duality gap; only where nothing is private."""
+
+    answers: list[VertexAnswer]
+    gap: float | None
+
+
+class Chosen(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """What a party chose at once. columns: 32-bit numbers. values, norms, rows: 64-bit floats, empty where not asked for."""
+
+    columns: bytes
+    values: bytes
+    norms: bytes
+    rows: bytes
+
+
+class OtherRows(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """The other parties' rows as they were told: 64-bit floats, (rows, columns)."""
+
+    rows: bytes
+
+
+class Products(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """Of a party's chosen columns with the others' rows, and among themselves: 64-bit floats."""
+
+    products: bytes
+    gram: bytes
+
+
+class Model(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """A fit has ended. columns, weights: as of :class:`Ask`, of the receiver's columns."""
+
+    columns: bytes
+    weights: bytes
+
+
+class Partial(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """A party's part of a prediction. model: its version, the window it was fitted on. value: in label bounds."""
+
+    entity: Name
+    model: Count
+    value: float
+
+
+class Prediction(msgspec.Struct, frozen=True):
+    """What users read, as JSON under the entity's name. prediction: in the label's scale. private: whether epsilon covers it."""
+
+    entity: str
+    prediction: float
+    model: int
+    private: bool
+
+
+def codec(content_bytes: int) -> Codec[Message]:
+    """Of messages whose content has at most so many bytes; longer ones than a record travel in parts."""
+    return Codec(Message, max(LARGEST_VALUE, content_bytes + HEADER_BYTES))
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {}
+
+
+def content_of(content: msgspec.Struct) -> bytes:
+    """The bytes of a content."""
+    return _encode(content)
+
+
+def read_content(content: bytes, of: type[Any]) -> Any:
+    """The content that :func:`content_of` wrote; PeerError with reason malformed."""
+    if of not in _decoders:
+        _decoders[of] = msgspec.msgpack.Decoder(of)
+    try:
+        return _decoders[of].decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PeerError("malformed", f"{of.__name__}: {error}") from None
+
+
+def records_of(own: Codec[Message], message: Message) -> list[bytes]:
+    """The values of the records that carry a message. The same message is the same bytes."""
+    sequence = message.iteration * len(KINDS) + KINDS[message.kind]
+    return split(message.sender, message.window, sequence, own.encode(message), PART_BYTES)

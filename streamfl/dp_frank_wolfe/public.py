@@ -1,0 +1,138 @@
+"""What every member computes from the settings alone, so that nobody has to be believed: blocks, sampling, sketch, plans."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from streamfl.dp_frank_wolfe.blocks import Block, Sampling
+from streamfl.dp_frank_wolfe.budget import FitPlan, budget, claim, plan_fit
+from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.selection import MARGINAL, TWO_ROUND, SelectionPlan, plan_selection
+from streamfl.dp_frank_wolfe.sketch import IdentitySketch, SignSketch, Sketch
+from streamfl.seeding import rng_for
+from streamfl.wire import fingerprint
+
+__all__ = ["Public"]
+
+
+@dataclass(frozen=True)
+class Public:
+    """Of the settings that all members share."""
+
+    settings: DPFrankWolfeSettings
+
+    @cached_property
+    def fingerprint(self) -> int:
+        """Of all that has to be equal at every member."""
+        own = self.settings
+        bounds = own.bounds
+        return fingerprint(
+            "dp-frank-wolfe",
+            own.federation.name,
+            own.federation.seed,
+            tuple((party, own.federation.columns[party]) for party in own.federation.parties),
+            (own.window.rows, own.window.fits),
+            (bounds.label_centre, bounds.label_bound, bounds.prediction),
+            (own.privacy.epsilon, own.privacy.delta, own.privacy.insecure_test_noise),
+            tuple(self.share(party) for party in own.federation.parties),
+            own.learning.model_dump_json(),
+            own.serving.model_dump_json(),
+        )
+
+    @property
+    def parties(self) -> list[str]:
+        """In the public order."""
+        return self.settings.federation.parties
+
+    @cached_property
+    def blocks(self) -> list[Block]:
+        """Each party's columns in equal parts of consecutive columns, its radius divided equally over them."""
+        found = []
+        for party in self.parties:
+            parts = np.array_split(np.arange(self.settings.federation.columns[party]), self.settings.learning.blocks)
+            found += [Block(party, tuple(part.tolist()), self.radius(party) / len(parts)) for part in parts]
+        return found
+
+    @cached_property
+    def sampling(self) -> Sampling:
+        """Of blocks."""
+        learning = self.settings.learning
+        count = learning.sampled_blocks if learning.sampling in ("nice", "distributed") else 1
+        given = learning.probabilities if learning.sampling == "importance" else None
+        return Sampling(learning.sampling, self.blocks, self.settings.federation.seed, count, tuple(given or ()))
+
+    def sketch(self, window: int) -> Sketch:
+        """Of a window's columns: each window has signs of its own, or rows of two could be compared."""
+        rows, learning = self.settings.window.rows, self.settings.learning
+        if learning.sketch == "identity":
+            return IdentitySketch(rows)
+        return SignSketch(rows, learning.sketch_rows, int(rng_for(self.settings.federation.seed, "window", window).integers(2**62)))
+
+    def radius(self, party: str) -> float:
+        """r_k."""
+        given = self.settings.learning.radii
+        return self.settings.learning.radius / len(self.parties) if given is None else given[party]
+
+    def share(self, party: str) -> float:
+        """Of the budget."""
+        given = self.settings.privacy.shares
+        return 1 / len(self.parties) if given is None else given[party]
+
+    @cached_property
+    def rho(self) -> float:
+        """Of one entity, over all parties and its life."""
+        privacy = self.settings.privacy
+        return budget(privacy.epsilon, privacy.delta, self.settings.window.rows)
+
+    @property
+    def _serving_share(self) -> float:
+        return self.settings.serving.share if self.settings.serving.mode == "private" else 0.0
+
+    def party_rho(self, party: str) -> float:
+        """Of one entity at a party, over its life."""
+        return self.rho * self.share(party)
+
+    def fit_rho(self, party: str) -> float:
+        """Of one entity at a party, for one fit."""
+        return self.party_rho(party) * (1 - self._serving_share) / self.settings.window.fits
+
+    def prediction_rho(self, party: str) -> float:
+        """Of one entity at a party, for its part of one prediction; infinite where it has no noise."""
+        if self.settings.serving.mode != "private":
+            return math.inf
+        return self.party_rho(party) * self._serving_share / self.settings.serving.predictions
+
+    def quota(self, party: str) -> int:
+        """N_k: so many columns of a party have a weight at most."""
+        each = max(1, self.settings.learning.columns // len(self.parties))
+        return min(each, self.settings.federation.columns[party])
+
+    def fit_plan(self, party: str, window: int) -> FitPlan:
+        """Of a party, for Frank-Wolfe."""
+        learning = self.settings.learning
+        choices = max(1, self.sampling.answers_of(party, window, learning.iterations))
+        prediction = self.settings.bounds.prediction
+        return plan_fit(self.fit_rho(party), choices, self.quota(party), prediction, self.sketch(window), learning.choice_share)
+
+    def selection_plan(self, party: str) -> SelectionPlan:
+        """Of a party, for the estimators that choose once."""
+        shares = MARGINAL if self.settings.learning.estimator == "marginal" else TWO_ROUND
+        others = sum(self.quota(other) for other in self.parties if other != party)
+        return plan_selection(self.fit_rho(party), self.quota(party), others, shares)
+
+    def epsilon(self, window: int = 1) -> float:
+        """What is claimed of an entity that used its whole budget. ValueError where it cannot be sampled well enough."""
+        if not math.isfinite(self.rho):
+            return math.inf
+        rows, fits = self.settings.window.rows, self.settings.window.fits
+        if self.settings.learning.estimator == "frank-wolfe":
+            sketch, widest = self.sketch(window), max(len(block.columns) for block in self.blocks)
+            variation = sum(self.fit_plan(party, window).variation(sketch, widest) for party in self.parties)
+        else:
+            columns = self.settings.federation.columns
+            variation = sum(self.selection_plan(party).variation(rows, columns[party]) for party in self.parties)
+        return claim(self.rho, fits * variation, self.settings.privacy.delta)
