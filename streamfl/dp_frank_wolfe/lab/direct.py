@@ -60,14 +60,19 @@ def fit(
     candidates: int | None = None,
     until_gap: float = 0.0,
     absent: Callable[[int, str], bool] = lambda iteration, party: False,
+    late: Callable[[int, str], bool] = lambda iteration, party: False,
+    places: Mapping[str, Place] | None = None,
     show_objective: bool = True,
 ) -> Fit:
     """Run all parties.
 
     windows: by party, all with the same labels. plans: by party. until_gap: it ends when the gap is not above; not private.
-    absent: of an iteration and a party, whether its answer did not come.
+    absent: of an iteration and a party, whether its answer did not come, for it was not asked. late: whether it came too late for
+        the step; what it shows of a column is known from then on.
+    places: by party, where its releases belong, instead of ``secret``.
     """
-    members = _members(windows, sampling, sketch, plans, window, secret, candidates)
+    places = places or {party: place(party, window, secret) for party in windows}
+    members = _members(windows, sampling, sketch, plans, places, candidates)
     iterate = Iterate(sampling.blocks, {party: given.columns.shape[1] for party, given in windows.items()})
     rho = sum(plan.rho for plan in plans.values())
     widest = max(len(block.columns) for block in sampling.blocks)
@@ -85,7 +90,8 @@ def fit(
             if not numbers or absent(iteration, party):
                 continue
             for number, answer in member.answer(iteration, numbers, iterate.x[party], others[party]).items():
-                chosen[number] = answer.vertex
+                if not late(iteration, party):
+                    chosen[number] = answer.vertex
                 done.uplink_numbers += 1
                 if answer.sums is not None:
                     iterate.show(party, answer.vertex.column, member.value(answer.sums))
@@ -144,15 +150,14 @@ def _members(
     sampling: Sampling,
     sketch: Sketch,
     plans: Mapping[str, FitPlan],
-    window: int,
-    secret: bytes,
+    places: Mapping[str, Place],
     candidates: int | None,
 ) -> dict[str, PartyFit]:
     blocks: dict[str, dict[int, Block]] = {party: {} for party in windows}
     for number, block in enumerate(sampling.blocks):
         blocks[block.party][number] = block
     return {
-        party: PartyFit(given, blocks[party], plans[party], sketch, place(party, window, secret), candidates, sampling.seed)
+        party: PartyFit(given, blocks[party], plans[party], sketch, places[party], candidates, sampling.seed)
         for party, given in windows.items()
     }
 
