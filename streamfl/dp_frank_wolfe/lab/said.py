@@ -15,17 +15,20 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.dp_frank_wolfe import messages
 from streamfl.dp_frank_wolfe.budget import score_sensitivity
 from streamfl.dp_frank_wolfe.messages import Message
+from streamfl.dp_frank_wolfe.window import Window
 from streamfl.member import Desk
 from streamfl.parts import MARK, Part
 from streamfl.privacy.integer_distribution import IntegerDistribution
 from streamfl.privacy.integer_noise import IntegerNoise
 from streamfl.privacy.release_bits import Release
 from streamfl.privacy.zcdp import rho_of_choice
+from streamfl.simulation.faults.cluster import FaultyBus
 from streamfl.simulation.faults.said import Topics, require
 
-__all__ = ["Drawn", "Said", "messages_of", "recorded", "whole_messages"]
+__all__ = ["Drawn", "Said", "messages_of", "recorded", "timed_messages"]
 
 Integers = NDArray[np.int64]
 # A message by what names it: who said it on which channel, window, iteration and kind.
@@ -52,11 +55,13 @@ class Said:
 
     sent: by what names a message, digests of all that was sent under it.
     drawn: by the first of its bits, all noise that was drawn.
+    frozen: windows by their digest.
     troubles: what members told their operators.
     """
 
     sent: dict[Named, set[bytes]] = field(default_factory=lambda: defaultdict(set))
     drawn: dict[bytes, set[Drawn]] = field(default_factory=lambda: defaultdict(set))
+    frozen: dict[bytes, Window] = field(default_factory=dict)
     troubles: set[str] = field(default_factory=set)
     _places: dict[bytes, Release] = field(default_factory=dict)
 
@@ -102,11 +107,14 @@ class Said:
         return found
 
 
-def whole_messages(values: Iterable[bytes | None]) -> Iterator[Message]:
-    """The messages of a topic; what a stranger has written is passed over."""
+def timed_messages(bus: Topics, topic: str) -> Iterator[tuple[float, Message]]:
+    """When each message of a topic was written, and the message; strangers' and what a producer wrote again are passed over."""
+    repeated = bus.repeated if isinstance(bus, FaultyBus) else set()
     waiting: dict[bytes, dict[int, bytes]] = defaultdict(dict)
-    for value in values:
-        content = value or b""
+    for record in bus.read(topic):
+        if (record.topic, record.partition, record.offset) in repeated:
+            continue
+        content = record.value or b""
         if content[:1] == MARK:
             part = _part(content[1:])
             parts = waiting[part.digest]
@@ -115,15 +123,14 @@ def whole_messages(values: Iterable[bytes | None]) -> Iterator[Message]:
                 continue
             content = b"".join(parts[place] for place in sorted(waiting.pop(part.digest)))
         try:
-            yield _decode(content)
+            yield record.timestamp, _decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue
 
 
-def messages_of(bus: Topics, topic: str, repeated: Iterable[tuple[str, int, int]] = ()) -> list[Message]:
-    """Those of a topic, in order. repeated: places of records that a producer wrote a second time, and that are passed over."""
-    places = set(repeated)
-    return list(whole_messages(one.value for one in bus.read(topic) if (one.topic, one.partition, one.offset) not in places))
+def messages_of(bus: Topics, topic: str) -> list[Message]:
+    """Those of a topic, in order."""
+    return [one for _, one in timed_messages(bus, topic)]
 
 
 def _digest(content: bytes) -> bytes:
@@ -147,8 +154,11 @@ class _Choice:
 
 
 @contextmanager
-def recorded(said: Said) -> Iterator[None]:
-    """Whatever members of this process send, and draw noise for, is noted meanwhile."""
+def recorded(said: Said, part_bytes: int = 0) -> Iterator[None]:
+    """Whatever members of this process send, and draw noise for, is noted meanwhile.
+
+    part_bytes: of a message in a record; 0: the usual.
+    """
     send, add = Desk.send, IntegerNoise.add
 
     def noted(self: Desk, channel: str, values: Iterable[bytes]) -> int:
@@ -173,9 +183,19 @@ def recorded(said: Said) -> Iterator[None]:
         return lambda scores, rate: _Choice(real(scores, rate), said, scores, rate, bounded=bounded)
 
     places: list[tuple[Any, str, Any]] = [(Desk, "send", noted), (IntegerNoise, "add", added)]
-    for name, change in (("release_bits", given), ("choice", chosen)):
+    places.append((messages, "PART_BYTES", part_bytes or messages.PART_BYTES))
+    def froze(real: Callable[..., Window], _module: str) -> Callable[..., Window]:
+        def freeze(*content: Any) -> Window:
+            window = real(*content)
+            said.frozen[window.digest] = window
+            return window
+
+        return freeze
+
+    for name, change in (("release_bits", given), ("choice", chosen), ("freeze", froze)):
         # What a module imports from another stands in it by name, and is replaced there.
-        own = [module for key, module in sys.modules.items() if key.startswith(f"{PACKAGE}.") and hasattr(module, name)]
+        modules = [module for key, module in sys.modules.items() if key.startswith(f"{PACKAGE}.") and ".lab" not in key]
+        own = [module for module in modules if hasattr(module, name)]
         places += [(module, name, change(getattr(module, name), module.__name__)) for module in own]
     before = [getattr(owner, name) for owner, name, _ in places]
     for owner, name, function in places:
