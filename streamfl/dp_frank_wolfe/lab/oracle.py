@@ -13,7 +13,8 @@ from streamfl.dp_frank_wolfe.blocks import step_length
 from streamfl.dp_frank_wolfe.gram import LEAST_EIGENVALUE, doubt, gram_of
 from streamfl.dp_frank_wolfe.iterate import Iterate, Vertex
 from streamfl.dp_frank_wolfe.lab import direct
-from streamfl.dp_frank_wolfe.lab.scenario import DPFrankWolfeScenario, S
+from streamfl.dp_frank_wolfe.lab.ledgers import anchor
+from streamfl.dp_frank_wolfe.lab.scenario import NAME, DPFrankWolfeScenario, S
 from streamfl.dp_frank_wolfe.messages import Answers, Ask, Message, Model, read_content
 from streamfl.dp_frank_wolfe.party_fit import Place
 from streamfl.dp_frank_wolfe.public import Public
@@ -21,7 +22,7 @@ from streamfl.dp_frank_wolfe.refit import refit
 from streamfl.dp_frank_wolfe.selection import PartySelection, clip_rows
 from streamfl.dp_frank_wolfe.window import Bounds, Window, freeze
 
-__all__ = ["Presence", "expected", "possible_windows", "presence", "weights_of"]
+__all__ = ["Presence", "expected", "expected_estimate", "place_of", "possible_windows", "presence", "weights_of"]
 
 Floats = NDArray[np.float64]
 
@@ -71,6 +72,13 @@ def presence(
             place = one.iteration, party
             (found.used if np.array_equal(iterate.x[party], after) else found.late).add(place)
     return found
+
+
+def place_of(chosen: DPFrankWolfeScenario, party: str, window: int) -> Place:
+    """Where a party's releases of a window belong."""
+    own = anchor(chosen, party)
+    secret = chosen.secret(party)
+    return Place(f"{own.ledger} {own.identity.hex()}", NAME, party, window, secret)
 
 
 def possible_windows(chosen: DPFrankWolfeScenario, party: str, names: Sequence[str]) -> list[Window]:

@@ -182,21 +182,23 @@ def recorded(said: Said, part_bytes: int = 0) -> Iterator[None]:
         bounded = module == f"{PACKAGE}.party_fit"
         return lambda scores, rate: _Choice(real(scores, rate), said, scores, rate, bounded=bounded)
 
-    places: list[tuple[Any, str, Any]] = [(Desk, "send", noted), (IntegerNoise, "add", added)]
-    places.append((messages, "PART_BYTES", part_bytes or messages.PART_BYTES))
     def froze(real: Callable[..., Window], _module: str) -> Callable[..., Window]:
-        def freeze(*content: Any) -> Window:
+        def assemble(*content: Any) -> Window:
             window = real(*content)
             said.frozen[window.digest] = window
             return window
 
-        return freeze
+        return assemble
 
-    for name, change in (("release_bits", given), ("choice", chosen), ("freeze", froze)):
+    places: list[tuple[Any, str, Any]] = [(Desk, "send", noted), (IntegerNoise, "add", added)]
+    places.append((messages, "PART_BYTES", part_bytes or messages.PART_BYTES))
+    for name, change in (("release_bits", given), ("choice", chosen), ("assemble", froze)):
         # What a module imports from another stands in it by name, and is replaced there.
         modules = [module for key, module in sys.modules.items() if key.startswith(f"{PACKAGE}.") and ".lab" not in key]
-        own = [module for module in modules if hasattr(module, name)]
-        places += [(module, name, change(getattr(module, name), module.__name__)) for module in own]
+        for module in modules:
+            real = getattr(module, name, None)
+            if real is not None and real.__module__ != module.__name__:
+                places.append((module, name, change(real, module.__name__)))
     before = [getattr(owner, name) for owner, name, _ in places]
     for owner, name, function in places:
         setattr(owner, name, function)
