@@ -61,18 +61,17 @@ def fit(
     until_gap: float = 0.0,
     absent: Callable[[int, str], bool] = lambda iteration, party: False,
     late: Callable[[int, str], bool] = lambda iteration, party: False,
-    places: Mapping[str, Place] | None = None,
     show_objective: bool = True,
+    places: Callable[[str, int, bytes], Place] | None = None,
 ) -> Fit:
     """Run all parties.
 
     windows: by party, all with the same labels. plans: by party. until_gap: it ends when the gap is not above; not private.
-    absent: of an iteration and a party, whether its answer did not come, for it was not asked. late: whether it came too late for
-        the step; what it shows of a column is known from then on.
-    places: by party, where its releases belong, instead of ``secret``.
+    absent: of an iteration and a party, whether it was not asked. late: whether its answer came too late for the step; a column
+        that it shows is known from then on.
+    places: of a party, the window and the secret, where releases belong; None: :func:`place`.
     """
-    places = places or {party: place(party, window, secret) for party in windows}
-    members = _members(windows, sampling, sketch, plans, places, candidates)
+    members = _members(windows, sampling, sketch, plans, lambda party: (places or place)(party, window, secret), candidates)
     iterate = Iterate(sampling.blocks, {party: given.columns.shape[1] for party, given in windows.items()})
     rho = sum(plan.rho for plan in plans.values())
     widest = max(len(block.columns) for block in sampling.blocks)
@@ -150,14 +149,14 @@ def _members(
     sampling: Sampling,
     sketch: Sketch,
     plans: Mapping[str, FitPlan],
-    places: Mapping[str, Place],
+    at: Callable[[str], Place],
     candidates: int | None,
 ) -> dict[str, PartyFit]:
     blocks: dict[str, dict[int, Block]] = {party: {} for party in windows}
     for number, block in enumerate(sampling.blocks):
         blocks[block.party][number] = block
     return {
-        party: PartyFit(given, blocks[party], plans[party], sketch, places[party], candidates, sampling.seed)
+        party: PartyFit(given, blocks[party], plans[party], sketch, at(party), candidates, sampling.seed)
         for party, given in windows.items()
     }
 

@@ -13,7 +13,7 @@ from streamfl.privacy.anchor import FORMAT, IDENTITY_BYTES, Anchor
 if TYPE_CHECKING:
     from streamfl.dp_frank_wolfe.lab.scenario import DPFrankWolfeScenario
 
-__all__ = ["anchor", "made_up_files"]
+__all__ = ["anchor", "made_up_files", "made_up_ledger", "made_up_secret"]
 
 HEADER_BYTES = 512
 
@@ -22,15 +22,22 @@ def made_up_files(chosen: DPFrankWolfeScenario) -> None:
     """A secret and a ledger for each party, in the scenario's folder."""
     for party in chosen.parties:
         settings = chosen.of(party).privacy
-        assert settings.secret_file is not None
-        assert settings.ledger_file is not None
-        identity = hashlib.sha256(f"{chosen.seed} identity {party}".encode()).digest()[:IDENTITY_BYTES].hex()
-        header = {"format": FORMAT, "ledger": settings.ledger, "party": party, "identity": identity}
-        contents = {settings.secret_file: chosen.secret(party)}
-        contents[settings.ledger_file] = msgspec.json.encode(header).ljust(HEADER_BYTES - 1) + b"\n"
-        for path, content in contents.items():
-            Path(path).write_bytes(content)
-            Path(path).chmod(0o600)
+        assert settings.ledger is not None
+        made_up_ledger(Path(settings.ledger_file or ""), settings.ledger, party, chosen.seed)
+        made_up_secret(Path(settings.secret_file or ""), chosen.secret(party))
+
+
+def made_up_ledger(path: Path, ledger: str, party: str, seed: int = 0) -> None:
+    """An anchor of an identity that everybody can compute."""
+    identity = hashlib.sha256(f"{seed} identity {ledger} {party}".encode()).digest()[:IDENTITY_BYTES].hex()
+    header = {"format": FORMAT, "ledger": ledger, "party": party, "identity": identity}
+    made_up_secret(path, msgspec.json.encode(header).ljust(HEADER_BYTES - 1) + b"\n")
+
+
+def made_up_secret(path: Path, content: bytes) -> None:
+    """A file that nobody else may read."""
+    path.write_bytes(content)
+    path.chmod(0o600)
 
 
 def anchor(chosen: DPFrankWolfeScenario, party: str) -> Anchor:

@@ -113,7 +113,7 @@ def expected(
         candidates=learning.candidates,
         absent=there.is_absent,
         late=there.is_late,
-        places=places,
+        places=lambda party, number, secret: places[party],
         show_objective=False,
     )
 

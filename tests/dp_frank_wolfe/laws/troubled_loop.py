@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.lab.ledgers import made_up_ledger, made_up_secret
 from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.member import Member
-from streamfl.privacy.anchor import Anchor
 from streamfl.role import Received, Record, Rejection, Send, StateChange, receive_at_once
 
 __all__ = ["S", "TroubledLoop", "settings_of"]
@@ -41,12 +41,9 @@ def settings_of(folder: Path, member: str, parties: int = 2, columns: int = 3, *
         privacy = content["privacy"]
         ledger = privacy.get("ledger", f"patients-{member}")
         privacy |= {"ledger": ledger, "ledger_file": str(folder / ledger), "secret_file": str(folder / f"{member}.secret")}
-        secret = Path(privacy["secret_file"])
-        if not secret.exists():
-            secret.write_bytes(hashlib.sha256(member.encode()).digest())
-            secret.chmod(0o600)
+        made_up_secret(Path(privacy["secret_file"]), hashlib.sha256(member.encode()).digest())
         if not Path(privacy["ledger_file"]).exists():
-            Anchor.create(privacy["ledger_file"], ledger, member)
+            made_up_ledger(Path(privacy["ledger_file"]), ledger, member)
         content["party"] = {"name": member}
         content["samples"] = {"topic": f"{member}-samples", "features": [f"x{column}" for column in range(columns)]}
         content["labels"] = {"topic": "labels", "label": "y"}
