@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated
 
 import msgspec
 
@@ -15,7 +14,6 @@ from streamfl.wire import Count
 __all__ = ["Announced"]
 
 NAME, HEARD = b"name/", b"announcements/"
-Bits = Annotated[int, msgspec.Meta(ge=0, lt=2**64)]
 
 
 class Announced:
@@ -81,7 +79,7 @@ class Announced:
     def restore(self, key: bytes, value: bytes) -> bool:
         """Take a part back; False if the key is another's."""
         if key.startswith(NAME):
-            name, bits = check_name(key.removeprefix(NAME)), msgspec.msgpack.decode(value, type=Bits)
+            name, bits = check_name(key.removeprefix(NAME)), msgspec.msgpack.decode(value, type=int)
             if not 0 < bits <= self._all:
                 raise PeerError("malformed", f"{name[:60]!r} was announced by parties that there are not")
             self._names[name] = bits

@@ -37,7 +37,7 @@ from streamfl.dp_frank_wolfe.selection import PartySelection, clip_rows
 from streamfl.dp_frank_wolfe.server import ServerSettings, ServerTask
 from streamfl.dp_frank_wolfe.weights import read_weights, weights_of
 from streamfl.dp_frank_wolfe.window import Window
-from streamfl.member import Desk, Member
+from streamfl.member import Member
 from streamfl.parts import Limits
 from streamfl.role import Received, Record, Rejection, Send, StateChange, receive_at_once
 from streamfl.wire import VERSION, encode_array

@@ -140,7 +140,8 @@ def test_windows_follow_one_another() -> None:
     converse(server, hands(server, 5, 2))
     assert server.task.model == 2
     # An entity that comes again may be announced again.
-    server.announce(names_of()[:3], 4)
+    assert server.hear("party-0", "entities", Entities(names_of()[:3]), iteration=4) == []
+    assert server.hear("party-1", "entities", Entities(names_of()[:3]), iteration=3) == []
     assert server.task.announced.complete == 3
 
 
@@ -181,7 +182,7 @@ def test_a_party_that_is_away_is_not_waited_for() -> None:
 
 def test_the_last_party_is_waited_for() -> None:
     """Protects a fit from going on with nobody: iterations do not pass while all are away, and a restart changes nothing."""
-    server, found = begun()
+    server, _found = begun()
     server.tick(1000)
     assert server.task.wake_at is None
     assert (server.said, server.task.attendance.present) == ([], server.public.parties)
@@ -202,7 +203,7 @@ def manifest_digest() -> bytes:
 
 def test_what_comes_again_is_counted_and_something_else_is_refused() -> None:
     """Protects law 5, and a server from a party that changes its answer."""
-    server, found = begun()
+    server, _found = begun()
     frozen = Frozen(manifest_digest())
     for _ in range(2):
         assert server.hear("party-0", "frozen", frozen, 1) == []
@@ -287,7 +288,7 @@ def test_columns_beyond_the_quota_are_refused() -> None:
 
 def test_a_gap_is_told_where_nothing_is_private_and_is_a_number() -> None:
     """Protects the end of a fit, which a party could forge with NaN, and privacy from a gap that would tell of the data."""
-    server, found = begun(privacy=EXACT)
+    server, _found = begun(privacy=EXACT)
     for party in server.public.parties:
         assert server.hear(party, "frozen", Frozen(manifest_digest()), 1) == []
     for gap in (None, float("nan"), float("inf")):
