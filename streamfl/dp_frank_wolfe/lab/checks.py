@@ -29,18 +29,20 @@ from streamfl.runtime.tasks import POSITION_KEY
 from streamfl.simulation.faults.cluster import FaultyBus
 from streamfl.simulation.faults.said import require
 
-__all__ = ["check_outcome", "check_said"]
+__all__ = ["check_budget", "check_outcome", "check_said"]
 
 # What a party tells of its rows: work that is done again says the same.
 RELEASES = ("frozen", "answers", "chosen", "products")
 # Sums of the same costs in another order.
 ROUNDING = 1e-9
+# What an entity is charged where nothing is promised.
+WITHOUT_NOISE = 1e300
 By = Mapping[str, Sequence[Message]]
 
 
 def check_outcome(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
     """Nobody was refused but strangers, what was told is paid for, and models are those of a fit in which nothing happens."""
-    check_said(bus, chosen)
+    check_budget(chosen)
     check_refused(bus, chosen)
     asks, releases = told(bus, chosen, "asks"), told(bus, chosen, "releases")
     manifests = check_manifests(chosen, asks, releases)
@@ -49,12 +51,16 @@ def check_outcome(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
         check_model(chosen, window, names, of_window(asks, window), of_window(releases, window))
 
 
-def check_said(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
-    """Work that was done again said the same, no noise lies over two contents, and all noise is within what was charged."""
+def check_said(chosen: DPFrankWolfeScenario) -> None:
+    """Work that was done again said the same, and no noise lies over two contents."""
     chosen.said.check_drawn()
     for (sender, channel, window, iteration, kind), contents in chosen.said.sent.items():
         what = f"{sender} said {len(contents)} things as {kind} of window {window}, iteration {iteration}, on {channel}"
         require(len(contents) == 1 or kind not in RELEASES, what)
+
+
+def check_budget(chosen: DPFrankWolfeScenario) -> None:
+    """The parties' parts of the budget are no more than the budget, and all noise of a window is within what it is charged."""
     public = Public(chosen.of(chosen.parties[0]))
     require(not public.rho * (1 + ROUNDING) < sum(map(public.party_rho, chosen.parties)), "parties' shares are above the budget")
     for (party, window), spent in chosen.said.spent().items():
@@ -112,7 +118,8 @@ def check_manifests(chosen: DPFrankWolfeScenario, asks: By, releases: By) -> dic
         found[window] = names
     fits = int(chosen.sections["window"]["fits"])
     most = Counter(name for names in found.values() for name in names).most_common(1)
-    require(not most or most[0][1] <= fits, f"{most} windows of one entity, {fits} may be")
+    limited = chosen.of(chosen.parties[0]).privacy.is_private
+    require(not limited or not most or most[0][1] <= fits, f"{most} windows of one entity, {fits} may be")
     return found
 
 
@@ -124,7 +131,8 @@ def check_paid(bus: FaultyBus, chosen: DPFrankWolfeScenario, manifests: Mapping[
     """Each party has charged every entity for each window that it froze, in full, not after it said so, and nobody else."""
     for party in chosen.parties:
         settings = chosen.of(party)
-        public, cost = Public(settings), Public(settings).fit_rho(party)
+        public = Public(settings)
+        cost = public.fit_rho(party) if settings.privacy.is_private else WITHOUT_NOISE
         frozen: dict[int, float] = {}
         first_told: dict[int, float] = {}
         for at, one in timed_messages(bus, f"{NAME}.{party}.releases"):
@@ -149,14 +157,15 @@ def check_paid(bus: FaultyBus, chosen: DPFrankWolfeScenario, manifests: Mapping[
             history = charged.get(name, [])
             for number, window in enumerate(windows, 1):
                 paid = max((spent for at, spent in history if at <= first_told[window]), default=0.0)
-                enough = paid >= number * cost * (1 - ROUNDING)
+                enough = paid >= min(number * cost, WITHOUT_NOISE) * (1 - ROUNDING)
                 what = f"{party}: {name} was charged {paid:g} when window {window} was told of, {number} x {cost:g} is due"
                 require(enough, what)
             total = history[-1][1]
-            exact = total == math.inf if math.isinf(cost) else abs(total - len(windows) * cost) <= ROUNDING * total
+            exact = abs(total - min(len(windows) * cost, WITHOUT_NOISE)) <= ROUNDING * total
             require(exact, f"{party}: {name} was charged {total:g}, {len(windows)} x {cost:g} is due")
             most = public.party_rho(party)
-            require(total <= most * (1 + ROUNDING) or math.isinf(cost), f"{party}: {name} was charged {total:g}, beyond {most:g}")
+            within = total <= most * (1 + ROUNDING) or cost == WITHOUT_NOISE
+            require(within, f"{party}: {name} was charged {total:g}, beyond {most:g}")
 
 
 def _charges(bus: FaultyBus, topic: str) -> dict[str, list[tuple[float, float]]]:

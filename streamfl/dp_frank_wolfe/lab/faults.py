@@ -6,8 +6,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from streamfl.dp_frank_wolfe.lab.checks import check_outcome, check_said
-from streamfl.dp_frank_wolfe.lab.ledgers import made_up_files
+from streamfl.dp_frank_wolfe.lab.checks import check_budget, check_outcome, check_said
+from streamfl.dp_frank_wolfe.lab.ledgers import made_up_files, without_power_cuts
 from streamfl.dp_frank_wolfe.lab.rollback import check_rolled_back
 from streamfl.dp_frank_wolfe.lab.said import recorded
 from streamfl.dp_frank_wolfe.lab.scenario import LABELS, DPFrankWolfeScenario, S, samples_of, scenario
@@ -44,10 +44,11 @@ def _simulate(chosen: DPFrankWolfeScenario, bus: str) -> Verdict:
         def check(faulty: FaultyBus) -> None:
             if chosen.absent is None:
                 check_outcome(faulty, chosen)
-                check_rolled_back(faulty, chosen)
-            check_said(faulty, chosen)
+            check_budget(chosen)
+            check_rolled_back(faulty, chosen)
+            check_said(chosen)
 
-        with recorded(chosen.said, chosen.part_bytes):
+        with without_power_cuts(), recorded(chosen.said, chosen.part_bytes):
             return run(chosen, check, bus)
 
 

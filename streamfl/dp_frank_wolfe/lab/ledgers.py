@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +16,7 @@ from streamfl.privacy.anchor import FORMAT, IDENTITY_BYTES, Anchor
 if TYPE_CHECKING:
     from streamfl.dp_frank_wolfe.lab.scenario import DPFrankWolfeScenario
 
-__all__ = ["anchor", "made_up_files", "made_up_ledger", "made_up_secret"]
+__all__ = ["anchor", "made_up_files", "made_up_ledger", "made_up_secret", "without_power_cuts"]
 
 HEADER_BYTES = 512
 
@@ -46,3 +49,14 @@ def anchor(chosen: DPFrankWolfeScenario, party: str) -> Anchor:
     assert settings.ledger is not None
     assert settings.ledger_file is not None
     return Anchor.open(settings.ledger_file, settings.ledger, party)
+
+
+@contextmanager
+def without_power_cuts() -> Iterator[None]:
+    """Nobody waits for a disk meanwhile."""
+    sync = os.fsync
+    os.fsync = lambda file: None
+    try:
+        yield
+    finally:
+        os.fsync = sync

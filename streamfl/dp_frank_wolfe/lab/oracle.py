@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -76,8 +77,10 @@ def presence(
 
 def place_of(chosen: DPFrankWolfeScenario, party: str, window: int) -> Place:
     """Where a party's releases of a window belong."""
-    own = anchor(chosen, party)
-    secret = chosen.secret(party)
+    own, privacy = anchor(chosen, party), chosen.of(party).privacy
+    # Without a promise noise is of what everybody knows.
+    known = hashlib.sha256(repr(("dp-frank-wolfe", NAME, chosen.seed, party)).encode()).digest()
+    secret = chosen.secret(party) if privacy.is_private else known
     return Place(f"{own.ledger} {own.identity.hex()}", NAME, party, window, secret)
 
 
@@ -138,8 +141,9 @@ def expected_estimate(
         for party, member in members.items():
             told = [given for name, given in shown.items() if name != party]
             others = np.hstack([np.zeros((rows, 0)), *told])
-            products[party] = member.products(clip_rows(others, plans[party].row_bound))
+            # In the order in which parties release them: noise is drawn from all that was released before.
             own[party] = member.gram()
+            products[party] = member.products(clip_rows(others, plans[party].row_bound))
         found = refit(gram_of(own, products), values, learning.radius, LEAST_EIGENVALUE + doubt(plans, rows))
     x = {party: np.zeros(count) for party, count in chosen.columns.items()}
     at = 0

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from streamfl.dp_frank_wolfe import messages
 from streamfl.dp_frank_wolfe.budget import score_sensitivity
 from streamfl.dp_frank_wolfe.messages import Message
+from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.dp_frank_wolfe.window import Window
 from streamfl.member import Desk
 from streamfl.parts import MARK, Part
@@ -159,6 +160,8 @@ def recorded(said: Said, part_bytes: int = 0) -> Iterator[None]:
 
     part_bytes: of a message in a record; 0: the usual.
     """
+    # With them stands in memory whatever releases anything.
+    assert ROLES
     send, add = Desk.send, IntegerNoise.add
 
     def noted(self: Desk, channel: str, values: Iterable[bytes]) -> int:
