@@ -87,6 +87,7 @@ class ServerTask:
         self._public = public = settings.public
         self._run = _Run()
         self._now = 0.0
+        self._looked = False
         window = public.settings.window
         self.announced = Announced(self.parts, public.parties, window.limit)
         self.attendance = Attendance(self.parts, public.parties, window.patience_seconds)
@@ -126,6 +127,9 @@ class ServerTask:
 
     def pass_time(self, now: float) -> None:
         self._now = now
+        if not self._looked:
+            # A damaged state is refused before figures tell of it.
+            self._looked = self.estimator.support >= 0
         for party in self.attendance.pass_time(now):
             self.desk.counts["missing_answers"] += 1
             patience = self._public.settings.window.patience_seconds

@@ -216,11 +216,15 @@ class DPFrankWolfeTarget(RoleTarget):
             received = self._member.decode(message, self._offset, self.random.choice([0.0, self.now - 50, self.now]))
         except PeerError as error:
             return error.reason
-        before = self._held() if self.random.randrange(COMPARED) == 0 else None
         rejections = self._answered(receive_at_once(self.role, [received], self.now), received)
         if not rejections:
             return None
-        assert before is None or self._held() == before, "a refused message changed what the role holds"
+        if self.random.randrange(COMPARED) == 0:
+            # The first time it may have computed what follows from settings and frozen rows, which it keeps.
+            before = self._held()
+            again = self._answered(receive_at_once(self.role, [received], self.now), received)
+            assert [one.error.reason for one in again] == [one.error.reason for one in rejections]
+            assert self._held() == before, "a refused message changed what the role holds"
         return rejections[0].error.reason
 
     def _held(self) -> bytes:
@@ -247,13 +251,14 @@ class DPFrankWolfeTarget(RoleTarget):
 
     def goes_on(self) -> None:
         """It takes what users write; and anew, the whole fit, within its balls."""
-        assert all(math.isfinite(one.value) for one in self.role.measure())
+        # Noise that everybody can compute promises nothing: its epsilon is infinite.
+        assert all(math.isfinite(one.value) for one in self.role.measure() if one.name not in ("epsilon", "rho"))
         if self.chosen.role.kind == PARTY:
             self._good += 1
             assert self.feed(sample(f"good-{self._good}", 1)) is None
         else:
             public = Public(self.chosen)
-            norm = sum(float(abs(own).sum()) for own in self.told.fit.x.values())
+            norm = sum(float(abs(own).sum()) for own in self.told.estimator.weights.values())
             assert norm <= public.settings.learning.radius * (1 + 1e-9)
         self._begin_anew(len(self.messages))
         self._offset = 0
