@@ -138,6 +138,7 @@ class ServerTask:
         self.partials.pass_time(now)
 
     def restore(self, key: bytes, value: bytes) -> None:
+        self._looked = False
         if key == RUN:
             self._run = msgspec.msgpack.decode(value, type=_Run)
             return
