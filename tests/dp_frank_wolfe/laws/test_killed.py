@@ -141,7 +141,7 @@ def test_a_fit_without_one_party_is_that_of_the_others() -> None:
 
 
 def test_windows_follow_one_another_and_entities_come_again_as_often_as_they_may(tmp_path: Path) -> None:
-    """Protects the budget over a life: with fits = 2 an entity is in two windows and no third, and every window is a fit of its own."""
+    """Protects the budget over a life: with fits = 2 an entity is in two windows and no third."""
     loop = federation(2, tmp_path, window={"fits": 2})
     for seed, first in ((0, 0), (1, 10), (2, 0), (3, 0), (4, 20)):
         loop.write_rows(names_of(ROWS, first), seed)
