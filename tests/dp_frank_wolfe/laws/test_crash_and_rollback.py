@@ -15,6 +15,7 @@ import pytest
 from dp_frank_wolfe.laws.troubled_loop import S, TroubledLoop, settings_of
 
 from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.lab.ledgers import without_power_cuts
 from streamfl.dp_frank_wolfe.lab.rollback import other_asks
 from streamfl.dp_frank_wolfe.lab.said import Said, messages_of, recorded
 from streamfl.dp_frank_wolfe.messages import Manifest, read_content
@@ -44,7 +45,7 @@ def federation(folder: Path, estimator: str = "frank-wolfe", seed: int = 0) -> T
 @contextmanager
 def noted() -> Iterator[Said]:
     said = Said()
-    with recorded(said):
+    with without_power_cuts(), recorded(said):
         yield said
 
 
@@ -152,6 +153,20 @@ def test_state_that_was_rolled_back_releases_nothing_else(estimator: str, tmp_pa
             refused += hears_other_things(loop, "p1", cut, {"state"})
         assert refused > commits // 2
         check_releases(said)
+
+
+def test_other_rows_are_not_frozen_again(tmp_path: Path) -> None:
+    """Protects rows where all of a state is lost and the users' records are others by now: chance could release the same bytes of
+    them, and that would tell something.
+    """
+    with noted() as said:
+        loop = federation(tmp_path)
+        loop.settle()
+        before = len(said.drawn)
+        said.sent.clear()
+        assert hears_other_things(loop, "p1", 0, {"state", "ledger"})
+        assert not [named for named in said.sent if named[-1] in RELEASES]
+        assert len(said.drawn) == before
 
 
 def hears_other_things(loop: TroubledLoop, party: str, cut: int, of: set[str]) -> bool:
