@@ -246,7 +246,8 @@ class PartyTask:
         except ValueError as error:
             self.fail(f"learning.batch: {error}")
             return
-        muted = int(rows.learnt(preparation)[1].sum())
+        inputs, far = rows.learnt(preparation)
+        muted = int(far.sum())
         if 2 * muted > len(rows.batches):
             self.fail(
                 f"{muted} of {len(rows.batches)} rows {FAR_OUT}; a party that learns from fewer than half of its rows is of no use"
@@ -255,7 +256,7 @@ class PartyTask:
         rows.fix(preparation)
         context = msgspec.msgpack.encode((settings.federation, progress.run, settings.own))
         start = secret_start(settings.secret, context, columns) if self.trained is None else self.trained.weights
-        self.rounds.begin(start)
+        self.rounds.begin(inputs, far, start)
         if muted:
             self.desk.counts["muted_rows"] += muted
             self.desk.notices.say("muted", f"{muted} of {len(rows.batches)} rows {FAR_OUT}")
