@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import numpy as np
 
-from streamfl.quasi_newton.alignment import POINT_BYTES
+from streamfl.quasi_newton.alignment import check_answer
 from streamfl.quasi_newton.batches import FrozenBatches
 from streamfl.quasi_newton.chunks import Chunks
 from streamfl.quasi_newton.gradient_upload import ask_for_product, upload_product
@@ -27,6 +26,7 @@ from streamfl.quasi_newton.works import (
     added,
     blinded,
     matched,
+    read_alignment,
     request,
 )
 from streamfl.records.labels import Label
@@ -96,26 +96,19 @@ class GuestTask(ScoringParty):
         self.post.tell(f"residuals/{host}", host, "blinded", content_of(Blinded(points)))
 
     def _take_answer(self, host: str, message: Message) -> None:
-        settings = self.settings
         if message.run == self.progress.run and (self.progress.phase != ALIGNING or self._common[host]):
             self.post.repeated()
             return
         if not self.post.is_present(message, ALIGNING):
             return
         answer: Answer = read_content(self.post.unsealed(host, message), Answer)
-        if len(answer.own) % POINT_BYTES or len(answer.own) > settings.most * POINT_BYTES:
-            raise PeerError("shape", f"{len(answer.own)} bytes are no points, or too many")
         names = self.rows.candidates
-        if len(answer.twice) != len(names) * POINT_BYTES:
-            raise PeerError("shape", f"{len(answer.twice)} bytes answer {len(names)} points")
+        check_answer(answer.own, answer.twice, len(names), self.settings.most)
         content = self.aligning(host, self.post.session(host), names, answer.own, answer.twice)
         self.desk.ask(matched, request(content), lambda result: self._keep_common(host, result))
 
     def _keep_common(self, host: str, result: bytes) -> None:
-        found: tuple[Any, ...] = msgspec.msgpack.decode(result, type=tuple)
-        if found[0]:
-            raise PeerError(found[0], found[1])
-        places = found[1]
+        (places,) = read_alignment(result)
         common = np.array([places.get(name, NOT_COMMON) for name in self.rows.candidates], "<u4")
         # Something stands there although no name may.
         self._common[host].write(KNOWN + common.tobytes())

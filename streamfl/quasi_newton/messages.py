@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from streamfl.parts import PART_BYTES, split
 from streamfl.role import PeerError
@@ -31,6 +33,7 @@ __all__ = [
     "Step",
     "codec",
     "content_of",
+    "numbers_of",
     "place_of",
     "read_content",
     "records_of",
@@ -54,6 +57,7 @@ KINDS: Mapping[str, int] = {
     )
 }
 """A message's number within its round: no member sends two of one kind to the same member."""
+NUMBER_BYTES = 4
 
 
 class Message(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True):
@@ -165,6 +169,13 @@ def read_content(content: bytes, of: type[Any]) -> Any:
         return _decoders[of].decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PeerError("malformed", f"{of.__name__}: {error}") from None
+
+
+def numbers_of(content: bytes, kind: str) -> NDArray[np.int64]:
+    """32-bit numbers. kind: "<u4" or "<i4"."""
+    if len(content) % NUMBER_BYTES:
+        raise PeerError("shape", f"{len(content)} bytes are no numbers of {NUMBER_BYTES} bytes")
+    return np.frombuffer(content, kind).astype(np.int64)
 
 
 def place_of(message: Message) -> bytes:

@@ -48,7 +48,7 @@ from streamfl.quasi_newton.scheme import Scheme
 from streamfl.quasi_newton.table import EntityTable
 from streamfl.quasi_newton.trained_model import LatestModel, TrainedModel
 from streamfl.quasi_newton.training_rows import TrainingRows
-from streamfl.quasi_newton.works import Aligning, Own
+from streamfl.quasi_newton.works import Aligning, Own, read_alignment
 from streamfl.records.samples import Sample
 from streamfl.role import Measurement, PeerError
 
@@ -196,6 +196,20 @@ class PartyTask:
         settings = self.settings
         key = settings.links[other].alignment_key if settings.hashed else b""
         return Aligning(settings.secret, session, names, settings.most, theirs, twice, key)
+
+    def points_of_both(self, result: bytes, early: str = "") -> tuple[Any, ...] | None:
+        """The own points, the guest's blinded by both, and names in the order of the own; None where early ones are refused.
+
+        early: what the guest's points are for that came before: whoever is heard now has not sent them.
+        """
+        try:
+            return read_alignment(result)
+        except PeerError as error:
+            if not early:
+                raise
+            self.desk.counts["refused_alignments"] += 1
+            self.desk.notices.say("alignment", f"the guest's points for {early} are refused: {error.text}")
+            return None
 
     # ---- rounds
 

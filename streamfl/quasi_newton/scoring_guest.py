@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from streamfl.quasi_newton.alignment import POINT_BYTES, set_digest
+from streamfl.quasi_newton.alignment import check_answer, set_digest
 from streamfl.quasi_newton.chunks import Chunks
 from streamfl.quasi_newton.held_out import held_out_figures
 from streamfl.quasi_newton.learnt_batches import NAME_BYTES
-from streamfl.quasi_newton.messages import Message, read_content
+from streamfl.quasi_newton.messages import Message, numbers_of, read_content
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.predictions import encoded
 from streamfl.quasi_newton.scorecard import Calibration, fit_calibration
@@ -26,11 +26,9 @@ from streamfl.quasi_newton.scoring_messages import (
     Line,
     Points,
     Question,
-    check_points,
-    numbers_of,
 )
 from streamfl.quasi_newton.trained_model import TrainedModel
-from streamfl.quasi_newton.works import blinded, matched, request
+from streamfl.quasi_newton.works import blinded, matched, read_alignment, request
 from streamfl.restored import Time, check_within
 from streamfl.role import Measurement, PeerError
 from streamfl.wire import Count
@@ -214,17 +212,13 @@ class GuestScoring:
 
     def _take_found(self, host: str, found: Found) -> None:
         names = self._names(host)
-        check_points(found.own, self._party.settings.most)
-        if len(found.twice) != len(names) * POINT_BYTES:
-            raise PeerError("shape", f"{len(found.twice)} bytes answer {len(names)} points")
+        check_answer(found.own, found.twice, len(names), self._party.settings.most)
         content = self._party.aligning(host, self._session_name(host), names, found.own, found.twice)
         self._party.desk.ask(matched, request(content), lambda result: self._choose(host, result))
 
     def _choose(self, host: str, result: bytes) -> None:
-        found: tuple[Any, ...] = msgspec.msgpack.decode(result, type=tuple)
-        if found[0]:
-            raise PeerError(found[0], found[1])
-        session, places = self._sessions[host], found[1]
+        (places,) = read_alignment(result)
+        session = self._sessions[host]
         chosen = sorted(places)
         session.phase = CHOSEN if chosen else IDLE
         session.fruitless = 0 if chosen else session.fruitless + 1

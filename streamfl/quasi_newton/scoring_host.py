@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import numpy as np
 
-from streamfl.quasi_newton.alignment import POINT_BYTES, set_digest
+from streamfl.quasi_newton.alignment import POINT_BYTES, check_points, names_at, set_digest
 from streamfl.quasi_newton.chunks import Chunks
 from streamfl.quasi_newton.learnt_batches import NAME_BYTES
-from streamfl.quasi_newton.messages import Message, read_content
+from streamfl.quasi_newton.messages import Message, numbers_of, read_content
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.scoring_messages import (
     NO_POINTS,
@@ -21,8 +21,6 @@ from streamfl.quasi_newton.scoring_messages import (
     Line,
     Points,
     Question,
-    check_points,
-    numbers_of,
 )
 from streamfl.quasi_newton.trained_model import TrainedModel
 from streamfl.quasi_newton.works import aligned, request
@@ -172,14 +170,10 @@ class HostScoring:
         self._party.desk.ask(aligned, request(content), lambda result: self._offer(version, number, result, early))
 
     def _offer(self, version: int, number: int, result: bytes, early: bool) -> None:
-        found: tuple[Any, ...] = msgspec.msgpack.decode(result, type=tuple)
-        if found[0] and early:
-            self._counts["refused_alignments"] += 1
-            self._party.desk.notices.say("alignment", f"the guest's points for scoring are refused: {found[1]}")
+        found = self._party.points_of_both(result, "scoring" if early else "")
+        if found is None:
             return
-        if found[0]:
-            raise PeerError(found[0], found[1])
-        _, own, twice, order = found
+        own, twice, order = found
         self._counts["questions"] += 1
         self._go_to(version, number, OFFERED)
         self._offered.write(msgspec.msgpack.encode(order))
@@ -201,10 +195,7 @@ class HostScoring:
             raise PeerError("implausible", f"entities of session {message.round} under model {message.run}: nothing led to them")
         content: Chosen = read_content(self._line.heard(message), Chosen)
         order: list[str] = msgspec.msgpack.decode(self._offered.content, type=list[str]) if self._offered else []
-        places = numbers_of(content.places, "<u4")
-        if len(set(places.tolist())) != len(places) or int(places.max(initial=-1)) >= len(order):
-            raise PeerError("alignment", "a place is there twice, or is none")
-        names = [order[one] for one in places]
+        names = names_at(numbers_of(content.places, "<u4"), order)
         if message.alignment != set_digest(names, self._line.session(*place)):
             raise PeerError("alignment", "the digest is of other entities")
         if names and state.released != state.version:

@@ -7,21 +7,18 @@ outputs: question, found, chosen, points. In the header ``run`` is the model's v
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 from msgspec.structs import replace
 
-from streamfl.quasi_newton.alignment import POINT_BYTES
 from streamfl.quasi_newton.member import Desk
 from streamfl.quasi_newton.messages import Message, content_of, place_of, records_of
 from streamfl.quasi_newton.party_settings import PartySettings
 from streamfl.role import PeerError
 from streamfl.wire import VERSION
 
-__all__ = ["NO_POINTS", "Chosen", "Closed", "Found", "Line", "Points", "Question", "check_points", "numbers_of"]
+__all__ = ["NO_POINTS", "Chosen", "Closed", "Found", "Line", "Points", "Question"]
 
 NO_POINTS = -(2**31)
 """In place of points: the host has none within the public bound, or has forgotten the entity."""
-NUMBER_BYTES = 4
 
 
 class Question(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -85,16 +82,3 @@ class Line:
             raise PeerError("forged", f"{message.sender!r} speaks where {self._other!r} is heard")
         topic = self._settings.scoring.topics[self._other][1]
         return self._settings.links[self._other].open(message.content, topic, place_of(message))
-
-
-def check_points(content: bytes, most: int) -> None:
-    """PeerError where these are not whole points of a curve, or more than ``most``."""
-    if len(content) % POINT_BYTES or len(content) > most * POINT_BYTES:
-        raise PeerError("shape", f"{len(content)} bytes are no points, or too many")
-
-
-def numbers_of(content: bytes, kind: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """32-bit numbers. kind: "<u4" or "<i4"."""
-    if len(content) % NUMBER_BYTES:
-        raise PeerError("shape", f"{len(content)} bytes are no numbers of {NUMBER_BYTES} bytes")
-    return np.frombuffer(content, kind).astype(np.int64)
