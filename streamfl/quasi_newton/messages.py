@@ -10,9 +10,11 @@ from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from streamfl.parts import PART_BYTES, split
+from streamfl.quasi_newton.link import Link
 from streamfl.role import PeerError
 from streamfl.wire import LARGEST_VALUE, VERSION, Codec, Count, Name, Version
 
@@ -37,6 +39,8 @@ __all__ = [
     "place_of",
     "read_content",
     "records_of",
+    "seal",
+    "unseal",
 ]
 
 # Why a message is refused that another member wrote.
@@ -183,6 +187,18 @@ def place_of(message: Message) -> bytes:
     return _encode(
         (VERSION, message.fingerprint, message.sender, message.run, message.round, message.kind, message.alignment)
     )
+
+
+def seal(message: Message, content: bytes, link: Link, topic: str) -> Message:
+    """The message with a content that only the other end of the link can read, and on this topic alone."""
+    return replace(message, content=link.seal(content, topic, place_of(message)))
+
+
+def unseal(message: Message, sender: str, link: Link, topic: str) -> bytes:
+    """The content that was sealed. PeerError where it was not this sender, or not for this topic."""
+    if message.sender != sender:
+        raise PeerError("forged", f"{message.sender!r} speaks where {sender!r} is heard")
+    return link.open(message.content, topic, place_of(message))
 
 
 def records_of(own: Codec[Message], message: Message) -> list[bytes]:

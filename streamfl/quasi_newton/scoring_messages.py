@@ -7,12 +7,10 @@ outputs: question, found, chosen, points. In the header ``run`` is the model's v
 from __future__ import annotations
 
 import msgspec
-from msgspec.structs import replace
 
 from streamfl.quasi_newton.member import Desk
-from streamfl.quasi_newton.messages import Message, content_of, place_of, records_of
+from streamfl.quasi_newton.messages import Message, content_of, records_of, seal, unseal
 from streamfl.quasi_newton.party_settings import PartySettings
-from streamfl.role import PeerError
 from streamfl.wire import VERSION
 
 __all__ = ["NO_POINTS", "Chosen", "Closed", "Found", "Line", "Points", "Question"]
@@ -70,15 +68,12 @@ class Line:
 
     def tell(self, version: int, number: int, kind: str, content: msgspec.Struct, alignment: bytes = b"") -> None:
         """alignment: digest of the chosen entities, where they are known."""
-        settings = self._settings
+        settings, other = self._settings, self._other
         message = Message(VERSION, settings.fingerprint, settings.own, version, number, kind, alignment, b"")
-        topic = settings.scoring.topics[self._other][0]
-        sealed = settings.links[self._other].seal(content_of(content), topic, place_of(message))
-        self._desk.send(self._channel, records_of(settings.codec, replace(message, content=sealed)))
+        sealed = seal(message, content_of(content), settings.links[other], settings.scoring.topics[other][0])
+        self._desk.send(self._channel, records_of(settings.codec, sealed))
 
     def heard(self, message: Message) -> bytes:
         """What the other said. PeerError where it was not that one."""
-        if message.sender != self._other:
-            raise PeerError("forged", f"{message.sender!r} speaks where {self._other!r} is heard")
-        topic = self._settings.scoring.topics[self._other][1]
-        return self._settings.links[self._other].open(message.content, topic, place_of(message))
+        settings, other = self._settings, self._other
+        return unseal(message, other, settings.links[other], settings.scoring.topics[other][1])
