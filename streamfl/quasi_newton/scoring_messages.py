@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from streamfl.quasi_newton.member import Desk
-from streamfl.quasi_newton.messages import Message, content_of, records_of, seal, unseal
+from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, content_of, records_of, seal, unseal
 from streamfl.quasi_newton.party_settings import PartySettings
 from streamfl.wire import VERSION
 
@@ -19,23 +19,16 @@ NO_POINTS = -(2**31)
 """In place of points: the host has none within the public bound, or has forgotten the entity."""
 
 
-class Question(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+class Question(Blinded, frozen=True):
     """The guest has entities without a score. points: theirs, blinded."""
 
-    points: bytes
 
-
-class Found(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+class Found(Answer, frozen=True):
     """own: points of the entities that the host may answer for, blinded. twice: the guest's, blinded by both, in its order."""
 
-    own: bytes
-    twice: bytes
 
-
-class Chosen(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+class Chosen(Aligned, frozen=True):
     """The entities in common. places: 32-bit numbers in the order of the host's points; none ends the session."""
-
-    places: bytes
 
 
 class Points(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
