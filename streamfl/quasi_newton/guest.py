@@ -160,7 +160,7 @@ class GuestTask(ScoringParty):
             raise PeerError("alignment", "other entities are in common there")
         vector = self.post.unsealed(host, message)
         kind = settings.kinds.changes if message.round % 2 else settings.kinds.inner_products
-        self.scheme.check(vector, settings.learning.batch, kind)
+        self.rounds.scheme.check(vector, settings.learning.batch, kind)
         head = _head(message)
         if self._outputs[host].content[:ROUND_BYTES] == head:
             self.post.repeated()
@@ -172,7 +172,7 @@ class GuestTask(ScoringParty):
     def _add_outputs(self) -> None:
         settings, kinds = self.settings, self.settings.kinds
         own = self.rounds.own_numbers()
-        if not self.for_curvature:
+        if not self.rounds.for_curvature:
             own = residuals(own, kinds.labels.encode(self.rounds.signs))
         vectors = [self._of_round(self._outputs[host]) for host in settings.hosts]
         ask_for_product(self, vectors, numbers_to_bytes(own.tolist()), self._tell_residuals)
@@ -197,8 +197,9 @@ class GuestTask(ScoringParty):
             return
         vector = self.post.unsealed(host, message)
         pairs = self.iterates.own.pair_count
-        count = 4 * pairs + 4 if self.for_curvature else 2 * pairs + 2
-        self.scheme.check(vector, self.scheme.units(count, settings.products), settings.products)
+        count = 4 * pairs + 4 if self.rounds.for_curvature else 2 * pairs + 2
+        scheme = self.rounds.scheme
+        scheme.check(vector, scheme.units(count, settings.products), settings.products)
         if self._dots[host]:
             self.post.repeated()
             return
@@ -210,7 +211,7 @@ class GuestTask(ScoringParty):
         if self.progress.phase != ADDING or not all(self._dots.values()):
             return
         vectors = [self._of_round(self._dots[host]) for host in settings.hosts]
-        content = Adding(self.hidden, vectors, self._products.content, Kind.of(settings.products), self.post.place("sums"))
+        content = Adding(self.rounds.hidden, vectors, self._products.content, Kind.of(settings.products), self.post.place("sums"))
         self.desk.ask(added, request(content), self._tell_sums)
 
     def _tell_sums(self, vector: bytes) -> None:

@@ -132,19 +132,18 @@ class HostTask(ScoringParty):
 
     def begin_round(self) -> None:
         numbers = numbers_to_bytes(self.rounds.own_numbers().tolist())
-        content = request(Encrypting(self.hidden, self.post.place("outputs"), numbers))
+        content = request(Encrypting(self.rounds.hidden, self.post.place("outputs"), numbers))
         self.desk.ask(encrypted, content, lambda vector: self.post.tell("outputs", self.settings.guest, "outputs", vector))
 
     def _take_residuals(self, message: Message) -> None:
-        settings = self.settings
-        vector = self.post.unsealed(settings.guest, message)
-        kind = settings.kinds.changes_sum if self.for_curvature else settings.kinds.residuals
-        self.scheme.check(vector, len(self.matrix), kind)
+        kinds, rounds = self.settings.kinds, self.rounds
+        vector = self.post.unsealed(self.settings.guest, message)
+        rounds.scheme.check(vector, len(rounds.matrix), kinds.changes_sum if rounds.for_curvature else kinds.residuals)
         ask_for_product(self, [vector], b"", lambda product: upload_product(self, product))
 
     def tell_products(self, products: list[int]) -> None:
         self.progress.phase = DECIDING
         self.post.remember()
         kind = Kind.of(self.settings.products)
-        content = request(Encrypting(self.hidden, self.post.place("dots"), numbers_to_bytes(products), kind))
+        content = request(Encrypting(self.rounds.hidden, self.post.place("dots"), numbers_to_bytes(products), kind))
         self.desk.ask(encrypted, content, lambda vector: self.post.tell("outputs", self.settings.guest, "dots", vector))

@@ -7,14 +7,13 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
 from streamfl.quasi_newton.batches import check_batch, secret_start
 from streamfl.quasi_newton.config import MOST_COLUMNS
 from streamfl.quasi_newton.correspondence import Correspondence
 from streamfl.quasi_newton.figures import FAR_OUT, measured_place
-from streamfl.quasi_newton.fixed_point import FixedPoint, OutOfBounds
+from streamfl.quasi_newton.fixed_point import OutOfBounds
 from streamfl.quasi_newton.iterates import Iterates
 from streamfl.quasi_newton.key_file import MOST_KEYS, OTHER_KEY
 from streamfl.quasi_newton.keys import PublicKey, digest_of
@@ -44,11 +43,10 @@ from streamfl.quasi_newton.party_settings import (
 )
 from streamfl.quasi_newton.readiness import HeldOut, Readiness
 from streamfl.quasi_newton.rounds import Rounds
-from streamfl.quasi_newton.scheme import Scheme
 from streamfl.quasi_newton.table import EntityTable
 from streamfl.quasi_newton.trained_model import LatestModel, TrainedModel
 from streamfl.quasi_newton.training_rows import TrainingRows
-from streamfl.quasi_newton.works import Aligning, Own, read_alignment
+from streamfl.quasi_newton.works import Aligning, read_alignment
 from streamfl.records.samples import Sample
 from streamfl.role import Measurement, PeerError
 
@@ -212,27 +210,6 @@ class PartyTask:
             return None
 
     # ---- rounds
-
-    @property
-    def scheme(self) -> Scheme:
-        return self.rounds.scheme
-
-    @property
-    def hidden(self) -> Own:
-        """What work needs to hide numbers."""
-        return self.rounds.hidden
-
-    @property
-    def for_curvature(self) -> bool:
-        return self.rounds.for_curvature
-
-    @property
-    def matrix(self) -> NDArray[Any]:
-        return self.rounds.matrix
-
-    @property
-    def upload_kind(self) -> FixedPoint:
-        return self.rounds.upload_kind
 
     def freeze(self) -> None:
         """The entities that this run may take are those that there are now."""
