@@ -286,7 +286,7 @@ class PartyTask:
         assert found is not None
         assert model is not None
         kind = settings.kinds.inputs
-        self._latest.keep(TrainedModel(progress.run, model, found.preprocessing, found.kept, kind, settings.is_guest))
+        self._latest.keep(TrainedModel(progress.run, model, found, kind, settings.is_guest))
         progress.phase = TRAINED
         self.readiness.ended(self._now)
         self.desk.counts["trainings"] += 1
