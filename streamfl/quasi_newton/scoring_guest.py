@@ -86,6 +86,8 @@ class GuestScoring:
         self._sought = {host: Chunks(party.parts, f"sought/{host}", 5 + settings.most * NAME_BYTES) for host in settings.hosts}
         self.scores = Scores(party.parts, party.table, len(settings.hosts))
         self._fitted: Calibrated | None = None
+        # How good the model is, behind what it was computed from: it is asked for at every scrape, and takes a sort.
+        self._figures: tuple[tuple[int, Calibration | None], dict[str, float]] = (-1, None), {}
         party.table.on_forget = self.scores.forget
 
     # ---- what the runtime asks
@@ -147,7 +149,10 @@ class GuestScoring:
             "held_out_entities", "gauge", "Entities with a label that the present model has scored and not learnt from",
             len(self.scores.judged),
         )  # fmt: skip
-        for name, value in held_out_figures(*self._held_out(), self.calibration).items():
+        of = self.scores.judgements, self.calibration
+        if self._figures[0] != of:
+            self._figures = of, held_out_figures(*self._held_out(), self.calibration)
+        for name, value in self._figures[1].items():
             text = f"{TEXTS[name]} of the present model on entities that it has not learnt from"
             yield Measurement(f"held_out_{name}", "gauge", text, value)
 
