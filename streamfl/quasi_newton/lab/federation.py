@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
 from streamfl.quasi_newton.coordinator import CoordinatorTask
-from streamfl.quasi_newton.lab.made_up import MadeUp
+from streamfl.quasi_newton.lab.made_up_secrets import MadeUp
 from streamfl.quasi_newton.lab.steps import MeasuredWork, Seconds
 from streamfl.quasi_newton.member import Member
 from streamfl.quasi_newton.party import PartyTask
