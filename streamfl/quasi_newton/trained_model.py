@@ -15,6 +15,7 @@ from streamfl.quasi_newton.config import MOST_COLUMNS
 from streamfl.quasi_newton.fixed_point import FixedPoint
 from streamfl.quasi_newton.own_columns import inner, rounded
 from streamfl.quasi_newton.preparation import MOST_PREPARATION_BYTES, Preparation
+from streamfl.restored import decode_restored
 from streamfl.role import PeerError
 from streamfl.wire import Count, decode_array, encode_array
 
@@ -73,10 +74,7 @@ class TrainedModel:
         """PeerError with reason malformed, shape, oversized or not_finite."""
         if len(content) > MOST_MODEL_BYTES:
             raise PeerError("oversized", f"a model of {len(content)} bytes, at most {MOST_MODEL_BYTES} are accepted")
-        try:
-            found = msgspec.msgpack.decode(content, type=_Content)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise PeerError("malformed", f"a trained model: {error}") from None
+        found = decode_restored(content, _Content, "a trained model")
         preparation = Preparation.decode(found.preparation)
         weights = decode_array(found.weights, np.float64, (len(preparation.kept) + found.intercept,), "weights")
         kind = FixedPoint(found.fraction_bits, found.largest)
