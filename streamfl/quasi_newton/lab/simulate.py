@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
@@ -16,14 +15,12 @@ from streamfl.console import say
 from streamfl.quasi_newton.config import GUEST, QuasiNewtonSettings
 from streamfl.quasi_newton.lab.run import CurvatureOutcome, run_curvature
 from streamfl.records.samples import DataError
-from streamfl.runtime.bus import Outgoing
 from streamfl.settings import load_settings
 from streamfl.simulation.laboratory import Asked, Report, progress_bar
 from streamfl.simulation.parties import NetworkDelayOption, SplitOption, TestFractionOption, check_delay
-from streamfl.simulation.vertical import DealtTable, VerticalTable, checked_options, deal_table
+from streamfl.simulation.vertical import DealtTable, checked_options, deal_table
 
-__all__ = ["curvature_rows", "run_with_bar", "simulate"]
-
+__all__ = ["curvature_rows", "simulate"]
 
 MEASURES = {"auc": "AUC", "ks": "KS", "accuracy": "Accuracy", "loss": "Log loss", "taylor_loss": "Taylor loss"}
 
@@ -74,7 +71,10 @@ def simulate(
     dealt = _as_classes(deal_table(asked.data, asked.label, split, names, fraction, square=False), asked)
     if dealt.dropped:
         say(f"{dealt.dropped} rows have no number in some column and are left out")
-    outcome = run_with_bar(settings, dealt.table, dealt.columns, network_delay or 0.0, asked.trace)
+    with progress_bar("iterations") as watch:
+        outcome = run_curvature(
+            settings, dealt.table, dealt.columns, network_delay=network_delay or 0.0, trace=asked.trace, watch=watch
+        )
     _tell(outcome)
     return Report(
         f"Scorecard on {asked.data}",
@@ -82,21 +82,6 @@ def simulate(
         {**outcome.summary(), "dropped_rows": dealt.dropped},
         arrays=outcome.trace,
     )
-
-
-def run_with_bar(
-    settings: QuasiNewtonSettings,
-    table: VerticalTable,
-    columns: Sequence[Sequence[str]],
-    network_delay: float = 0.0,
-    trace: bool = False,
-    overheard: Callable[[Outgoing], None] | None = None,
-) -> CurvatureOutcome:
-    """Run the federation, with a bar on stderr; ConfigurationError where encryption needs the extra."""
-    with progress_bar("iterations") as watch:
-        return run_curvature(
-            settings, table, columns, network_delay=network_delay, trace=trace, overheard=overheard, watch=watch
-        )
 
 
 def curvature_rows(outcome: CurvatureOutcome) -> list[tuple[str, str]]:
