@@ -27,7 +27,7 @@ from streamfl.quasi_newton.scoring_messages import (
     Points,
     Question,
 )
-from streamfl.quasi_newton.trained_model import TrainedModel
+from streamfl.quasi_newton.scoring_party import Scoring
 from streamfl.quasi_newton.works import blinded, matched, read_alignment, request
 from streamfl.restored import Time, check_within
 from streamfl.role import Measurement, PeerError
@@ -70,15 +70,12 @@ class Calibrated(msgspec.Struct, array_like=True):
     rows: Count
 
 
-class GuestScoring:
+class GuestScoring(Scoring):
     """The owner of sessions with hosts, of scores and of the calibration, at one partition of the guest."""
 
     def __init__(self, party: PartyTask) -> None:
+        super().__init__(party)
         settings = party.settings
-        self._party = party
-        self._settings = settings.scoring
-        self._parts = party.parts
-        self._counts = party.desk.counts
         self._hosts = settings.hosts
         self._lines = {host: Line(settings, party.desk, f"questions/{host}", host, host) for host in settings.hosts}
         self._sessions = {host: _Session() for host in settings.hosts}
@@ -103,10 +100,6 @@ class GuestScoring:
     @property
     def owed(self) -> bool:
         return any(session.phase in (ASKED, CHOSEN) for session in self._sessions.values())
-
-    @property
-    def trouble(self) -> str | None:
-        return None
 
     def set_back(self, now: float) -> None:
         for host, session in self._sessions.items():
@@ -141,8 +134,7 @@ class GuestScoring:
         return True
 
     def measure(self) -> Iterator[Measurement]:
-        model = self._party.trained
-        yield Measurement("model_version", "gauge", "The training that the present model came from", model.version if model else 0)
+        yield from super().measure()
         if not self._ready():
             return
         yield Measurement(
@@ -335,12 +327,6 @@ class GuestScoring:
     @property
     def _bound(self) -> float:
         return self._party.settings.kinds.inner_products.bound
-
-    @property
-    def _model(self) -> TrainedModel:
-        model = self._party.trained
-        assert model is not None
-        return model
 
     def _ready(self) -> bool:
         model = self._party.trained

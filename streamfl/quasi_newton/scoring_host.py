@@ -22,7 +22,7 @@ from streamfl.quasi_newton.scoring_messages import (
     Points,
     Question,
 )
-from streamfl.quasi_newton.trained_model import TrainedModel
+from streamfl.quasi_newton.scoring_party import Scoring
 from streamfl.quasi_newton.works import aligned, request
 from streamfl.restored import check_name
 from streamfl.role import Measurement, PeerError
@@ -49,15 +49,12 @@ class _State(msgspec.Struct, array_like=True):
     released: Count = 0
 
 
-class HostScoring:
+class HostScoring(Scoring):
     """The owner of the present session, and of ``answered/NAME``: for which version of the model an entity was answered last."""
 
     def __init__(self, party: PartyTask) -> None:
+        super().__init__(party)
         settings = party.settings
-        self._party = party
-        self._settings = settings.scoring
-        self._parts = party.parts
-        self._counts = party.desk.counts
         self._line = Line(settings, party.desk, "answers", settings.guest, settings.own)
         self._state = _State()
         # Names in the order of the points that the guest has.
@@ -68,10 +65,6 @@ class HostScoring:
         party.table.on_forget = self._forget
 
     # ---- what the runtime asks
-
-    @property
-    def wake_at(self) -> float | None:
-        return None
 
     @property
     def owed(self) -> bool:
@@ -86,9 +79,6 @@ class HostScoring:
             f"points of {self._state.answered} versions of the model were told, as many as scoring.versions allows: none are told "
             f"of version {model.version}. Each version shows the guest more of the columns: raise it only if they may be known"
         )
-
-    def set_back(self, now: float) -> None:
-        """It remembers no time."""
 
     def pass_time(self, now: float) -> None:
         """It speaks when it is asked. Figures tell of the model: one that was damaged in the changelog is refused before them."""
@@ -105,18 +95,11 @@ class HostScoring:
         return True
 
     def measure(self) -> Iterator[Measurement]:
-        model = self._party.trained
-        yield Measurement("model_version", "gauge", "The training that the present model came from", model.version if model else 0)
+        yield from super().measure()
         left = max(0, self._settings.versions - self._state.answered)
         yield Measurement("model_versions_left", "gauge", "Versions of the model that points may still be told of", left)
 
     # ---- what the party has come to
-
-    def came(self, name: str) -> None:
-        """The table has an entity's columns."""
-
-    def labelled(self, name: str) -> None:
-        """A host has no labels."""
 
     def went_on(self) -> None:
         """A message was taken: there may be another version of the model."""
@@ -224,18 +207,6 @@ class HostScoring:
         return points.tobytes()
 
     # ----
-
-    @property
-    def _version(self) -> int:
-        """Of the present model, 0 before there is one."""
-        model = self._party.trained
-        return 0 if model is None else model.version
-
-    @property
-    def _model(self) -> TrainedModel:
-        model = self._party.trained
-        assert model is not None
-        return model
 
     @property
     def _early_place(self) -> tuple[int, int]:
