@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from streamfl.changelog import ChangedParts
-from streamfl.quasi_newton.member import Desk
+from streamfl.member import Desk
+from streamfl.quasi_newton.figures import Traffic
 from streamfl.quasi_newton.messages import Message, records_of, seal, unseal
 from streamfl.quasi_newton.party_settings import ALIGNING, PartySettings, Progress
 from streamfl.quasi_newton.randomness import Place
@@ -27,6 +28,7 @@ class Correspondence:
         self._settings = settings
         self._desk = desk
         self.progress = Progress()
+        self.traffic = Traffic()
 
     def restore(self, key: bytes, value: bytes) -> bool:
         """Take the progress back; False if the key is another's."""
@@ -46,7 +48,7 @@ class Correspondence:
         if message.kind in VECTORS:
             ciphertexts = len(content) // scheme_of(self.progress.modulus, b"").unit_bytes
             self._desk.counts["ciphertexts_sent"] += ciphertexts
-            self._desk.traffic.add(message.run, message.round // 2, ciphertexts, size)
+            self.traffic.add(message.run, message.round // 2, ciphertexts, size)
 
     def upload(self, kind: str, content: bytes) -> None:
         """To the coordinator."""

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from streamfl.chunks import Chunks
+from streamfl.member import Desk
 from streamfl.quasi_newton.alignment import check_answer
 from streamfl.quasi_newton.batches import FrozenBatches
-from streamfl.quasi_newton.chunks import Chunks
 from streamfl.quasi_newton.gradient_upload import ask_for_product, upload_product
 from streamfl.quasi_newton.keys import LARGEST_BITS
 from streamfl.quasi_newton.learnt_batches import MOST_EVER
-from streamfl.quasi_newton.member import Desk
 from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, content_of, read_content
 from streamfl.quasi_newton.party_settings import ADDING, ALIGNING, DECIDING, OPENING, OUTPUTS, PartySettings
 from streamfl.quasi_newton.scheme import numbers_to_bytes

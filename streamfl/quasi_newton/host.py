@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from streamfl.chunks import Chunks
+from streamfl.member import Desk
 from streamfl.quasi_newton.alignment import POINT_BYTES, check_points, names_at
-from streamfl.quasi_newton.chunks import Chunks
 from streamfl.quasi_newton.gradient_upload import ask_for_product, upload_product
 from streamfl.quasi_newton.learnt_batches import NAME_BYTES
-from streamfl.quasi_newton.member import Desk
 from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, content_of, numbers_of, read_content
 from streamfl.quasi_newton.party_settings import ALIGNING, DECIDING, FAILED, OUTPUTS, PartySettings
 from streamfl.quasi_newton.scheme import numbers_to_bytes

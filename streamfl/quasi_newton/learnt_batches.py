@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
+from streamfl.chunks import CHUNK_BYTES, Chunks
 from streamfl.identity.keys import derive
 from streamfl.quasi_newton.alignment import set_digest
-from streamfl.quasi_newton.chunks import CHUNK_BYTES, Chunks
 from streamfl.restored import decode_restored
 from streamfl.role import PeerError
 from streamfl.wire import LONGEST_NAME

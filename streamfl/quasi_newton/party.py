@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from streamfl.changelog import ChangedParts
+from streamfl.member import Desk
 from streamfl.quasi_newton.batches import check_batch, secret_start
 from streamfl.quasi_newton.config import MOST_COLUMNS
 from streamfl.quasi_newton.correspondence import Correspondence
@@ -17,7 +18,6 @@ from streamfl.quasi_newton.fixed_point import OutOfBounds
 from streamfl.quasi_newton.iterates import Iterates
 from streamfl.quasi_newton.key_file import MOST_KEYS, OTHER_KEY
 from streamfl.quasi_newton.keys import PublicKey, digest_of
-from streamfl.quasi_newton.member import Desk
 from streamfl.quasi_newton.messages import (
     ANOTHER,
     Begin,
@@ -145,7 +145,7 @@ class PartyTask:
         """Where it is, and what it says in an iteration."""
         progress = self.progress
         yield from measured_place("party", progress.run, progress.phase, progress.round // 2)
-        yield from self.desk.traffic.measure()
+        yield from self.post.traffic.measure()
 
     def take(self, channel: str, message: Any, now: float) -> None:
         self._now = now

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+from streamfl.chunks import Chunks
 from streamfl.quasi_newton.alignment import check_answer, set_digest
-from streamfl.quasi_newton.chunks import Chunks
 from streamfl.quasi_newton.held_out import held_out_figures
 from streamfl.quasi_newton.learnt_batches import NAME_BYTES
 from streamfl.quasi_newton.messages import Message, numbers_of, read_content

@@ -8,8 +8,8 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from streamfl.chunks import Chunks
 from streamfl.quasi_newton.alignment import POINT_BYTES, check_points, names_at, set_digest
-from streamfl.quasi_newton.chunks import Chunks
 from streamfl.quasi_newton.learnt_batches import NAME_BYTES
 from streamfl.quasi_newton.messages import Message, numbers_of, read_content
 from streamfl.quasi_newton.party import PartyTask

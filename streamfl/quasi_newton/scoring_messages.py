@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from streamfl.quasi_newton.member import Desk
+from streamfl.member import Desk
 from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, content_of, records_of, seal, unseal
 from streamfl.quasi_newton.party_settings import PartySettings
 from streamfl.wire import VERSION

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
-from streamfl.quasi_newton.chunks import Chunks
+from streamfl.chunks import Chunks
 from streamfl.quasi_newton.config import MOST_COLUMNS
 from streamfl.quasi_newton.fixed_point import FixedPoint
 from streamfl.quasi_newton.own_columns import inner, rounded

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from streamfl.member import Member
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
 from streamfl.quasi_newton.lab import made_up_secrets
 from streamfl.quasi_newton.lab.said import Said, messages_of
-from streamfl.quasi_newton.member import Member
 from streamfl.quasi_newton.messages import Step, read_content
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.role import TopicSpec

@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 from quasi_newton.makers import problem
 
+from streamfl.member import Member
 from streamfl.quasi_newton.batches import secret_start
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.guest import GuestTask
 from streamfl.quasi_newton.lab.direct import Party, Trace, train
-from streamfl.quasi_newton.member import Member
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.roles import ROLES
 from streamfl.role import Received, Record, Rejection, Send, StateChange, receive_at_once

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import strategies as st
 from largest_settings import Case, check_what_is_accepted_can_be_written, largest, written
 
+from streamfl.member import Member
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, MOST_BATCHES, MOST_COLUMNS, QuasiNewtonSettings
 from streamfl.quasi_newton.coordinator import ROUND, _Run
 from streamfl.quasi_newton.descent import DescentState
 from streamfl.quasi_newton.key_file import MOST_KEYS
 from streamfl.quasi_newton.keys import LARGEST_BITS
-from streamfl.quasi_newton.member import Member
 from streamfl.quasi_newton.messages import Joined, Ready, content_of
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.party_settings import DECIDING, Progress

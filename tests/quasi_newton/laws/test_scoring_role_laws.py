@@ -13,7 +13,7 @@ from quasi_newton.federations import settings_of
 from quasi_newton.laws.closed_loop import ClosedLoop
 from quasi_newton.laws.scoring import parties, predictions, write_entity
 
-from streamfl.quasi_newton.member import Member
+from streamfl.member import Member
 from streamfl.quasi_newton.messages import Message
 from streamfl.quasi_newton.roles import ROLES
 from streamfl.role import Received, Record, StateChange

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from mutations import Mutation, check_caught, instead
 
+from streamfl.member import PARTS, Member
 from streamfl.parts import LongMessages
 from streamfl.quasi_newton import correspondence, party
 from streamfl.quasi_newton.coordinator import CoordinatorTask
@@ -21,7 +22,6 @@ from streamfl.quasi_newton.iterates import Iterates
 from streamfl.quasi_newton.lab.faults import simulate, simulate_liveness
 from streamfl.quasi_newton.lab.scenario import scenario
 from streamfl.quasi_newton.link import Link
-from streamfl.quasi_newton.member import PARTS, Member
 from streamfl.quasi_newton.messages import Aligned, content_of, read_content
 from streamfl.quasi_newton.scheme import Paillier
 from streamfl.quasi_newton.table import EntityTable
