@@ -20,7 +20,7 @@ from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSettings
-from streamfl.simulation.faults.chances import Rates, drawn_rates
+from streamfl.simulation.faults.chances import Rates, drawn_by, drawn_rates
 from streamfl.simulation.faults.federation import Reading, topics_of
 from streamfl.simulation.faults.said import require
 from streamfl.simulation.faults.staying import Staying, with_a_process_left
@@ -201,12 +201,7 @@ def samples_of(party: str) -> str:
 def scenario(seed: int) -> QuasiNewtonScenario:
     """The scenario of this seed."""
     draws = rng_for(seed, "simulation", "quasi-Newton")
-
-    def chance(probability: float) -> bool:
-        return bool(draws.random() < probability)
-
-    def between(low: int, high: int) -> int:
-        return int(draws.integers(low, high + 1))
+    chance, between = drawn_by(draws)
 
     encrypted = chance(0.2)
     hosts = [f"h{number + 1}" for number in range(between(1, 2 if encrypted else 3))]
