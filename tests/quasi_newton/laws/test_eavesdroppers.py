@@ -297,9 +297,7 @@ def interrupted(secrets: Secrets, altered: bool) -> ClosedLoop:
         moved = False
         for name, member in loop.members.items():
             if name != "c" and member.unread:
-                most = 1000 if member.unread[0][0].endswith(("samples", "labels")) else 1
-                loop.step(name, most, lost=True)
-                moved |= loop.step(name, most)
+                moved |= loop.step_again(name)
             else:
                 moved |= loop.step(name)
         if not moved:
