@@ -17,7 +17,7 @@ from mutations import Mutation, check_caught, instead
 from streamfl.changelog import ChangedParts
 from streamfl.member import PARTS, Member
 from streamfl.parts import LongMessages
-from streamfl.quasi_newton import correspondence, party
+from streamfl.quasi_newton import messages, party
 from streamfl.quasi_newton.coordinator import CoordinatorTask
 from streamfl.quasi_newton.correspondence import Correspondence
 from streamfl.quasi_newton.guest import GuestTask
@@ -107,7 +107,7 @@ def links_are_open(patch: pytest.MonkeyPatch) -> None:
 
 
 def seals_leave_the_header_out(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(correspondence, "place_of", lambda message: b"")
+    patch.setattr(messages, "place_of", lambda message: b"")
 
 
 def masks_are_drawn_anew(patch: pytest.MonkeyPatch) -> None:
