@@ -223,6 +223,7 @@ class ServerTask:
             self.parts.remember(RUN, self._run)
             self._ask()
         while not self.attendance.awaited:
+            before = self.estimator.iteration
             calculation = self.estimator.settle()
             if calculation is not None:
                 then = functools.partial(self._calculated, calculation.then)
@@ -232,6 +233,8 @@ class ServerTask:
                 self._end_window()
                 return
             self._ask()
+            if self.estimator.iteration == before and not self.attendance.awaited:
+                raise PeerError("malformed", f"state: nobody is left who could answer in window {self.window}")
 
     def _calculated(self, then: Callable[[bytes], None], result: bytes) -> None:
         then(result)

@@ -264,7 +264,7 @@ class _Data:
 def _data(draws: np.random.Generator, columns: Mapping[str, int], common: int, rows: int, seconds: float) -> _Data:
     """Entities of which all parties know columns, and some that only one does; records that come twice, or anew, or cannot be read.
 
-    After the final restart come as many entities as a window has.
+    After the final restart come as many new entities as a window has, and records of some that are in a window already.
     """
     data = _Data()
     weights = {party: draws.normal(size=count) for party, count in columns.items()}
@@ -293,6 +293,10 @@ def _data(draws: np.random.Generator, columns: Mapping[str, int], common: int, r
             topics[LABELS].append((name, "y"))
         else:
             data.last.append(Reading(LABELS, name, {"id": name, "y": content}, 0.0, True))
+    for name in everybody[: rows // 2]:
+        for topic in topics:
+            content, key = _contents(data, topic, name)[0], "y" if topic == LABELS else "x"
+            data.last.append(Reading(topic, name, {"id": name, key: content}, 0.0, True))
     for topic, records in topics.items():
         order = [records[int(place)] for place in draws.permutation(len(records))]
         # By name, which of its contents has been written so often: what comes again is the same, or another.
@@ -300,9 +304,11 @@ def _data(draws: np.random.Generator, columns: Mapping[str, int], common: int, r
         for place in draws.integers(0, len(order), size=int(draws.integers(0, 6))):
             name, key = order[int(place)]
             contents = _contents(data, topic, name)
+            content = contents[0]
             if draws.random() < 0.6:
-                contents.append(_another(contents[0]))
-            written.insert(int(draws.integers(0, len(written) + 1)), (name, key, contents[-1]))
+                content = _another(content)
+                contents.append(content)
+            written.insert(int(draws.integers(0, len(written) + 1)), (name, key, content))
         times = np.sort(draws.uniform(0.0, 0.4 * seconds, size=len(written)) * draws.random())
         data.readings[topic] = [
             Reading(topic, name, {"id": name, key: content}, float(at), True)
