@@ -338,8 +338,10 @@ class PartyModel:
     def weights(self) -> NDArray[np.float64]:
         """(columns,), zeros where there is none."""
         content = self._chunks.content[8:]
-        if len(content) != 8 * self._columns:
+        if not content:
             return np.zeros(self._columns)
+        if len(content) != 8 * self._columns:
+            raise PeerError("malformed", f"a model of {len(content)} bytes in state, not {8 * self._columns}")
         return np.frombuffer(content, "<f8").astype(np.float64)
 
     def keep(self, version: int, weights: NDArray[np.float64]) -> None:

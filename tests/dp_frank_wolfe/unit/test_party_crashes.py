@@ -202,6 +202,24 @@ def test_two_workers_with_one_ledger_do_not_both_release(tmp_path: Path) -> None
     released_nothing(other, other.manifest())
 
 
+@pytest.mark.parametrize("estimator", ["frank-wolfe", "two-round"])
+def test_what_was_computed_and_not_noted_leaves_no_trace(tmp_path: Path, estimator: str) -> None:
+    """Protects the transcript: an answer that was held back is computed again as if it had never been."""
+    party = Driver(settings(tmp_path, learning={"estimator": estimator})).begun()
+    asks = [party.ask(0, others=np.ones(8)), party.ask(0)]
+    if estimator == "two-round":
+        asks = [party.server("choose", 1, 0, b"")] * 2
+    once = Driver(party.settings, dict(party.state))
+    wanted = once.task.answers.answer(asks[0].message)
+    wanted.keep()
+    for ask in asks:
+        party.task.answers.answer(ask.message)
+    found = party.task.answers.answer(asks[0].message)
+    found.keep()
+    assert found.content == wanted.content
+    assert party.task.parts.changed_state() == once.task.parts.changed_state()
+
+
 # ---- what is charged
 
 
