@@ -117,7 +117,8 @@ class PartyTask:
 
     @property
     def wake_at(self) -> float | None:
-        times = [self._now if self.table.has_new else None, self.serving.wake_at]
+        announces = self.table.has_new and self.trouble is None
+        times = [self._now if announces else None, self.serving.wake_at]
         return min((at for at in times if at is not None), default=None)
 
     @property
@@ -136,7 +137,9 @@ class PartyTask:
         if not self._looked:
             self._looked = True
             self.ledger.look()
-        self._announce()
+        # A window with a party that can release nothing would be lost to everybody.
+        if self.trouble is None:
+            self._announce()
         self.serving.pass_time(now)
 
     def restore(self, key: bytes, value: bytes) -> None:

@@ -190,6 +190,9 @@ def test_a_ledger_file_that_was_taken_back_is_told_of_at_once(tmp_path: Path) ->
     another = Driver(settings(tmp_path), party.state)
     assert "another ledger file" in (another.role.trouble or "")
     released_nothing(another, another.ask(0))
+    another.feed(another.rows(1, OTHERS))
+    assert another.role.wake_at is None
+    assert another.feed([]) == []
 
 
 def test_two_workers_with_one_ledger_do_not_both_release(tmp_path: Path) -> None:
