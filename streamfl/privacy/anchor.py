@@ -4,7 +4,9 @@ A changelog that is rolled back or cut off looks like one that never went furthe
 content could be released in the place of what was released already. So the hash of each release is noted here before it is sent:
 the file only grows, each link is on the disk before it is acknowledged, and in the place of a link there is never another.
 
-The file: a header of 512 bytes, a JSON object and spaces, and then 32 bytes for each link. A link lies within one sector of a disk.
+The file: a header of 512 bytes, a JSON object and spaces, and then 32 bytes for each link: its lane, and the first 31 bytes of a
+hash. A link lies within one sector of a disk. Lanes are chains that know nothing of one another's order: what is done again after a
+crash comes in the same order within a lane, and perhaps in another between two.
 """
 
 from __future__ import annotations
@@ -22,14 +24,16 @@ import msgspec
 
 from streamfl.role import ConfigurationError
 
-__all__ = ["FORMAT", "IDENTITY_BYTES", "LINK_BYTES", "Anchor", "examine_link", "note_link"]
+__all__ = ["FORMAT", "IDENTITY_BYTES", "LANES", "LINK_BYTES", "Anchor", "examine_link", "note_link"]
 
 FORMAT = "streamfl anchor/1"
 HEADER_BYTES = 512
-LINK_BYTES = 32
+LINK_BYTES = 31
+LANES = 16
 IDENTITY_BYTES = 16
 # A disk that loses power may have made the file longer and not have written what belongs there.
-UNWRITTEN = bytes(LINK_BYTES)
+RECORD_BYTES = LINK_BYTES + 1
+UNWRITTEN = bytes(RECORD_BYTES)
 
 
 class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,38 +105,39 @@ class Anchor:
             )
         return cls(str(path), ledger, party, identity)
 
-    def links(self) -> list[bytes]:
-        """All links, oldest first. What was torn by a crash was never acknowledged, and is none."""
+    def links(self, lane: int = 0) -> list[bytes]:
+        """All links of a lane, oldest first. What was torn by a crash was never acknowledged, and is none."""
         with Path(self.path).open("rb") as file:
-            return self._links(file.fileno())
+            return _of_lane(self._records(file.fileno()), lane)
 
-    def note(self, number: int, link: bytes) -> str | None:
-        """Note link ``number``, counted from 1; None once it is on the disk, otherwise why it is refused.
+    def note(self, number: int, link: bytes, lane: int = 0) -> str | None:
+        """Note link ``number`` of a lane, counted from 1; None once it is on the disk, otherwise why it is refused.
 
         The link is taken where the file ends just before it, or has the same there: the same work, done again after a crash.
         """
-        if len(link) != LINK_BYTES or link == UNWRITTEN or number < 1:
-            raise ValueError(f"link {number} of {len(link)} bytes")
+        if len(link) != LINK_BYTES or number < 1 or not 0 <= lane < LANES:
+            raise ValueError(f"link {number} of {len(link)} bytes in lane {lane}")
         with self._locked() as file:
-            links = self._links(file)
+            records = self._records(file)
+            links = _of_lane(records, lane)
             if number <= len(links):
                 return None if links[number - 1] == link else _another(number, len(links))
             if number > len(links) + 1:
                 return _ends_before(number - 1, len(links))
-            at = HEADER_BYTES + LINK_BYTES * (number - 1)
+            at = HEADER_BYTES + RECORD_BYTES * len(records)
             os.ftruncate(file, at)
-            written = os.pwrite(file, link, at)
+            written = os.pwrite(file, _tag(lane) + link, at)
             os.fsync(file)
-            if written != LINK_BYTES:
-                raise OSError(f"{self.path}: {written} of {LINK_BYTES} bytes were written")
+            if written != RECORD_BYTES:
+                raise OSError(f"{self.path}: {written} of {RECORD_BYTES} bytes were written")
         return None
 
-    def examine(self, number: int, link: bytes) -> str | None:
+    def examine(self, number: int, link: bytes, lane: int = 0) -> str | None:
         """None if the file has come as far as a ledger with ``number`` links, of which ``link`` is the last; otherwise what not.
 
         It may have come further: what was noted before a crash is done again.
         """
-        links = self.links()
+        links = self.links(lane)
         if number > len(links):
             return _ends_before(number, len(links))
         return None if number == 0 or links[number - 1] == link else _another(number, len(links))
@@ -148,24 +153,33 @@ class Anchor:
         finally:
             os.close(file)
 
-    def _links(self, file: int) -> list[bytes]:
+    def _records(self, file: int) -> list[bytes]:
         content = os.pread(file, os.fstat(file).st_size, HEADER_BYTES)
-        links = [content[at : at + LINK_BYTES] for at in range(0, len(content) - LINK_BYTES + 1, LINK_BYTES)]
-        while links and links[-1] == UNWRITTEN:
-            links.pop()
-        return links
+        records = [content[at : at + RECORD_BYTES] for at in range(0, len(content) - RECORD_BYTES + 1, RECORD_BYTES)]
+        while records and records[-1] == UNWRITTEN:
+            records.pop()
+        return records
 
 
 def note_link(content: bytes) -> bytes:
-    """:meth:`Anchor.note` as work: (path, ledger, party, identity, number, link) as MessagePack. Empty, or why it is refused."""
-    *anchor, number, link = msgspec.msgpack.decode(content)
-    return (Anchor(*anchor).note(number, link) or "").encode()
+    """:meth:`Anchor.note` as work, of (path, ledger, party, identity, number, link, lane): empty, or why it is refused."""
+    *anchor, number, link, lane = msgspec.msgpack.decode(content)
+    return (Anchor(*anchor).note(number, link, lane) or "").encode()
 
 
 def examine_link(content: bytes) -> bytes:
     """:meth:`Anchor.examine` as work, likewise."""
-    *anchor, number, link = msgspec.msgpack.decode(content)
-    return (Anchor(*anchor).examine(number, link) or "").encode()
+    *anchor, number, link, lane = msgspec.msgpack.decode(content)
+    return (Anchor(*anchor).examine(number, link, lane) or "").encode()
+
+
+def _tag(lane: int) -> bytes:
+    # No record is all zeros.
+    return bytes([lane + 1])
+
+
+def _of_lane(records: list[bytes], lane: int) -> list[bytes]:
+    return [record[1:] for record in records if record[:1] == _tag(lane)]
 
 
 def _another(number: int, have: int) -> str:
