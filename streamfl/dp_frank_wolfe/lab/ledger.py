@@ -163,7 +163,8 @@ def _rows(topic: _Topic) -> list[tuple[str, str]]:
     budget = "no limit" if topic.budget_rho is None else f"{topic.budget_rho:.6g}"
     largest = "without noise, which no budget covers"
     if topic.largest_rho is not None:
-        largest = f"rho {topic.largest_rho:.6g} of {budget}: epsilon {topic.epsilon:.4g}, if every party has used as much of its share"
+        epsilon = f"epsilon {topic.epsilon:.4g}, if every party has used as much of its share"
+        largest = f"rho {topic.largest_rho:.6g} of {budget}: {epsilon}"
     return [
         *((f"releases for {lane}, by {topic.name}", str(topic.releases[lane])) for lane in LANES),
         ("entities of which something was released", str(topic.entities)),

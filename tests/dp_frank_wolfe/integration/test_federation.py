@@ -1,4 +1,4 @@
-"""Server and three parties as processes on a real broker: a kill in mid-fit changes no bit, and a ledger that was put back is refused.
+"""Server and three parties as processes on a real broker: a kill changes no bit, and a ledger that was put back is refused.
 
 Small, so that it takes less than a minute on two slow cores: windows of 24 entities, three columns each, twelve iterations.
 """
@@ -190,7 +190,9 @@ class Federation:
     def every_release(self, member: str) -> list[Message]:
         """All that a party ever wrote, in transactions that were aborted too, as somebody who is curious reads it."""
         place = TopicPartition(f"{self.name}.{member}.releases", 0)
-        consumer = KafkaConsumer(bootstrap_servers=self.broker.address, isolation_level="read_uncommitted", auto_offset_reset="earliest")
+        consumer = KafkaConsumer(
+            bootstrap_servers=self.broker.address, isolation_level="read_uncommitted", auto_offset_reset="earliest"
+        )
         decode = codec(self.settings("bank").message_bytes).decode
         with closing(consumer):
             consumer.assign([place])
@@ -255,7 +257,8 @@ def write(bus: Bus, federation: Federation, fit: int) -> None:
             ]
         )
     outcomes = zip(names_of(fit), labels.tolist(), strict=True)
-    bus.write([Outgoing(f"{federation.name}-outcomes", name.encode(), json.dumps({"y": label}).encode()) for name, label in outcomes])
+    topic = f"{federation.name}-outcomes"
+    bus.write([Outgoing(topic, name.encode(), json.dumps({"y": label}).encode()) for name, label in outcomes])
 
 
 def direct_model(federation: Federation, fit: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

@@ -49,7 +49,8 @@ class Place:
             *(f"privacy.{key} = {value}" for key, value in given.items() if value is not None),
         ]
         if kind == PARTY:
-            lines += ['party.name = "ward"', 'samples = {topic = "s", features = ["x", "y"]}', 'labels = {topic = "t", label = "z"}']
+            lines += ['party.name = "ward"', 'samples = {topic = "s", features = ["x", "y"]}']
+            lines.append('labels = {topic = "t", label = "z"}')
         path.write_text("\n".join(lines) + "\n")
         return path
 
@@ -126,7 +127,7 @@ def test_what_is_wrong_in_the_settings_is_a_sentence(place: Place, command: str,
 
 
 def test_what_was_spent_is_shown(place: Place) -> None:
-    """Protects whoever is asked how much was told of a person: entities, the largest cost and its epsilon, and the chain's length."""
+    """Protects whoever is asked how much was told of a person: the largest cost and its epsilon, and the chain's length."""
     place("init")
     place.remember(place.release(1, 2))
     shown, settings = place.shown(), load_settings(place.config(), DPFrankWolfeSettings)
@@ -184,7 +185,8 @@ def test_without_the_bus_the_file_is_shown(place: Place) -> None:
     assert code == 2
     assert "releases for fits" in out
     assert f"there is no topic {TOPIC}" in said
-    place.config().write_text(place.config().read_text().replace("sqlite:///", "sqlite:////nowhere/"))
+    text = place.config().read_text().replace(f"sqlite:///{place.folder}/bus", "kafka://127.0.0.1:1")
+    place.config().write_text(f"bus.connect_timeout_seconds = 1\n{text}")
     code, out, said = place("show", place.folder / "ward.toml")
     assert (code, "releases for fits" in out) == (3, True)
     assert "Traceback" not in said
