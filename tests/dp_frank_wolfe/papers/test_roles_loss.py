@@ -1,6 +1,6 @@
 """What a party's role releases, over many secrets: as likely as the plan says, and on neighbouring tables within what is charged.
 
-The arithmetic alone is tried in test_lower_bound. Here the whole way is: records, manifest, frozen window, secret file, ask, answer.
+The arithmetic alone is tried in test_lower_bound. Here the whole way is: records, manifest, frozen window, secret, ask, answer.
 """
 
 from __future__ import annotations
