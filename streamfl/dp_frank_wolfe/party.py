@@ -17,6 +17,7 @@ from streamfl.dp_frank_wolfe.figures import measured_place
 from streamfl.dp_frank_wolfe.frozen_window import FrozenWindow
 from streamfl.dp_frank_wolfe.messages import (
     ANOTHER,
+    LONGEST_ENTITY,
     SERVER_NAME,
     Entities,
     Frozen,
@@ -38,11 +39,9 @@ from streamfl.records.samples import Sample
 from streamfl.role import Measurement, PeerError
 from streamfl.wire import VERSION
 
-__all__ = ["LONGEST_ENTITY", "NoServing", "PartyServing", "PartyTask"]
+__all__ = ["NoServing", "PartyServing", "PartyTask"]
 
 PROGRESS = b"progress"
-# Of an entity's name: a manifest has room for as many of these as a window has rows.
-LONGEST_ENTITY = 256
 ANNOUNCED_BYTES = 60_000
 
 

@@ -162,6 +162,7 @@ class ServerTask:
         if message.kind == "entities":
             entities: Entities = read_content(message.content, Entities)
             if self.announced.take(party, message.iteration, entities.names):
+                self.attendance.spoke(party)
                 self._begin_window_if_full()
             else:
                 self._repeated()
@@ -204,6 +205,7 @@ class ServerTask:
                 raise PeerError("another_manifest", f"{party!r} has frozen another window {run.window}")
         else:
             self.estimator.take(party, kind, iteration, message.content)
+            self.desk.counts["uplink_bytes"] += len(message.content)
         self.attendance.answered(party, kind, iteration, message.content)
         self._go_on()
 
