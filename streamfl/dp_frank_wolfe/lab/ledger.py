@@ -28,6 +28,8 @@ from streamfl.settings import load_kind, load_settings
 __all__ = ["ledger"]
 
 LANES = {"fits": FITS, "predictions": PREDICTIONS}
+# Releases that a party may have noted and not committed: it was killed in between, and does the work again.
+AHEAD = 1
 
 ledger = typer.Typer(
     name="ledger",
@@ -117,6 +119,8 @@ def _topic(settings: DPFrankWolfeSettings, anchor: Anchor) -> _Topic:
     role: Any = ROLES[PARTY].build(settings)
     role.open(0)
     own: PartyLedger = role.task(0).ledger
+    # Before the topic: what a party that runs has noted by now is committed when the topic is read, but for its latest release.
+    noted = len(anchor.links(FITS))
     with closing(connect(url, {"connect_timeout_seconds": settings.bus.connect_timeout_seconds, **settings.bus.options})) as bus:
         found = bus.describe([topic]).get(topic)
         if found is None:
@@ -137,10 +141,10 @@ def _topic(settings: DPFrankWolfeSettings, anchor: Anchor) -> _Topic:
     disagreement = disagreement or own.trouble
     for lane in LANES.values():
         disagreement = disagreement or anchor.examine(own.number(lane), own.head(lane), lane)
-    if disagreement is None and not len(own.spend) and anchor.links(FITS):
+    if disagreement is None and noted > own.number(FITS) + AHEAD:
         disagreement = (
-            f"topic {topic} knows of no entity, and the file of {len(anchor.links(FITS))} releases: the topic was deleted or is "
-            "another cluster's, unless the party was killed at its very first release and was not started since"
+            f"topic {topic} has {own.number(FITS)} releases for fits, and the file {noted}: the topic was deleted or put back, or "
+            "is another cluster's. Put back the newest one"
         )
     public, largest = Public(settings), own.spend.largest
     epsilon = epsilon_of(largest / public.share(anchor.party), settings.privacy.delta * (1 - SPARE))

@@ -77,7 +77,7 @@ class Place:
 
                 def then(link: int, head: bytes, window: int = window, kind: str = kind) -> None:
                     if kind == "frozen":
-                        ledger.charge_fit([f"{window}-{row}" for row in range(20)], window)
+                        ledger.charge_fit([f"{window}-{row}" for row in range(20)])
 
                 ledger.release(window, 0, kind, b"", b"", then)
                 for work, noted in desk.take()[1]:
@@ -163,7 +163,7 @@ def test_topic_and_file_that_do_not_agree_are_a_failed_check(place: Place) -> No
     old = place.file.read_bytes()
     remembered = place.release(1)
     place.remember([])
-    assert "knows of no entity" in place.shown(4)["topic"]["disagreement"]
+    assert "has 0 releases for fits, and the file 2" in place.shown(4)["topic"]["disagreement"]
     place.remember(remembered)
     newest = place.file.read_bytes()
     place.file.write_bytes(old)
