@@ -275,8 +275,7 @@ class PartyTask:
         if place < progress.iteration:
             self._repeated(place == progress.iteration - 1 and heard != progress.heard, message.kind)
             return
-        if not self.ledger.follows(progress.link):
-            return
+        self.ledger.check_follows(progress.link)
         answer = self.answers.answer(message)
 
         def then(link: int, head: bytes) -> None:
