@@ -103,6 +103,7 @@ class Member(Generic[One]):
     limits: of these.
     patience: seconds without a message that is owed, after which the member is not ready.
     measured: figures of all that was counted, and of what was refused by its reason.
+    kept_apart: by the name of a further changelog, what a partition wants remembered there and not beside its other state.
     """
 
     prompt = True
@@ -115,8 +116,10 @@ class Member(Generic[One]):
         patience: float,
         kind: str,
         measured: Callable[[Counter[str], Counter[str]], Iterator[Measurement]],
+        kept_apart: Mapping[str, Callable[[One], Iterable[tuple[bytes, bytes | None]]]] | None = None,
     ) -> None:
         self.kind = kind
+        self._kept_apart = kept_apart or {}
         self._measured = measured
         self._make = make
         self._tasks: dict[int, One] = {}
@@ -217,6 +220,9 @@ class Member(Generic[One]):
         for partition, task in self._tasks.items():
             for key, value in task.parts.changed_state():
                 yield StateChange("state", partition, key, value)
+            for channel, changes in self._kept_apart.items():
+                for key, value in changes(task):
+                    yield StateChange(channel, partition, key, value)
 
     def notices(self) -> Iterable[Notice]:
         return self._notices.collect()

@@ -237,6 +237,8 @@ class Channels:
     receivers: the peers that read an output; what is sent there names its partition. party: in whose name all of it is sent, if it
     is one's. published: changelogs that peers read too, and that somebody else may therefore write to: the role is given all of
     their records, in order, and tells its own from others'. seals: where members have keys, headers for each record of an output.
+    lasting: changelogs that outlive the federation, such as what was spent of a person's budget: other federations take them back
+    under other settings, and nobody deletes them to begin anew.
     """
 
     inputs: Mapping[str, Input]
@@ -247,6 +249,12 @@ class Channels:
     party: str | None = None
     published: Collection[str] = ()
     seals: Mapping[str, Seal] = field(default_factory=dict)
+    lasting: Collection[str] = ()
+
+    @property
+    def own_changelogs(self) -> dict[str, str]:
+        """Changelogs of this federation alone."""
+        return {channel: topic for channel, topic in self.changelogs.items() if channel not in self.lasting}
 
 
 @runtime_checkable

@@ -48,7 +48,12 @@ def look_at_state(configured: Configured, bus: Bus, channels: Channels, remember
         whole = _read(bus, topic, records, begun, remembered if topic in own else Remembered())
         if topic in own and (begun or not whole):
             remembered.nothing = False
-        yield _judged(configured, channels, topic, records, begun, "" if whole else f", as far as {READING_SECONDS:g} s allow")
+        limit = "" if whole else f", as far as {READING_SECONDS:g} s allow"
+        if topic in channels.own_changelogs.values():
+            yield _judged(configured, channels, topic, records, begun, limit)
+        else:
+            detail = "taken over whatever federation wrote it" if begun else "none yet"
+            yield Finding(f"state in {topic}", True, detail + limit)
 
 
 def look_at_offsets(configured: Configured, bus: Bus, channels: Channels, remembered: Remembered) -> Iterator[Finding]:
@@ -72,7 +77,7 @@ def look_at_offsets(configured: Configured, bus: Bus, channels: Channels, rememb
         False,
         f"they do not count, for the state has read further: {'; '.join(others[:EXAMPLES])}{more}",
         f"nothing, to go on from the state; to read again from there, begin anew: "
-        f"{ways_to_begin_anew(channels.changelogs.values(), group)}",
+        f"{ways_to_begin_anew(channels.own_changelogs.values(), group)}",
     )
 
 
@@ -92,7 +97,7 @@ def _judged(
         except ConfigurationError as error:
             return Finding(check, False, str(error), "delete the topic, or restore it from a copy")
         if wrong:
-            text = refusal(topic, partition, wrong, others, channels.changelogs.values(), settings.group)
+            text = refusal(topic, partition, wrong, others, channels.own_changelogs.values(), settings.group)
             return Finding(check, False, text, "set back what was changed, or begin anew")
         taken_over.update(dict.fromkeys(map(str, others)))
     detail = f"of {counted(len(begun), 'partition')}, made with these settings{limit}"

@@ -22,11 +22,13 @@ def remedy(configured: Configured, failure: Unreadable) -> str:
             f"{WHOLE_REPLICA}. Or stop the workers of the group {settings.group!r} and pass over it into the dead letters: "
             f"streamfl skip {configured.path} --topic {failure.topic} --partition {failure.partition} --offset {failure.offset}"
         )
-    if failure.topic in channels.changelogs.values():
+    if failure.topic in channels.own_changelogs.values():
         return (
             f"{WHOLE_REPLICA}. What this role remembers lies there, so it cannot be passed over. To begin anew, delete "
-            f"{', '.join(channels.changelogs.values())} and the offsets of the consumer group {settings.group!r}"
+            f"{', '.join(channels.own_changelogs.values())} and the offsets of the consumer group {settings.group!r}"
         )
+    if failure.topic in channels.changelogs.values():
+        return f"{WHOLE_REPLICA}, or put back a copy of the topic. It outlives federations, so nobody begins it anew"
     return f"{WHOLE_REPLICA}. Who reads the topic needs all of it, so it cannot be passed over; whoever writes it has to begin anew"
 
 

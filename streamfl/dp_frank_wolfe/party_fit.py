@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,8 +19,9 @@ from streamfl.dp_frank_wolfe.window import FEATURE_BITS, FEATURE_ONE, RESIDUAL_B
 from streamfl.privacy.integer_distribution import choice
 from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.seeding import rng_for
+from streamfl.wire import Count
 
-__all__ = ["Answer", "PartyFit", "Place", "column_scores", "predictions"]
+__all__ = ["Answer", "FitState", "PartyFit", "Place", "column_scores", "predictions"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -36,6 +38,17 @@ class Place:
     party: str
     window: int
     secret: bytes
+
+
+class FitState(msgspec.Struct, array_like=True, frozen=True):
+    """What a fit has come to at a party. transcript: digest of all that was read and released. chosen: how many choices were made.
+
+    shown: columns whose sketches were released, in that order.
+    """
+
+    transcript: bytes
+    chosen: Count
+    shown: tuple[Count, ...]
 
 
 @dataclass(frozen=True)
@@ -98,6 +111,15 @@ class PartyFit:
         self._chosen = 0
         self.shown: list[int] = []
         """Columns whose sketches were released, in that order."""
+
+    @property
+    def state(self) -> FitState:
+        """To be remembered. Setting it lets the fit go on from there."""
+        return FitState(self._transcript, self._chosen, tuple(self.shown))
+
+    @state.setter
+    def state(self, state: FitState) -> None:
+        self._transcript, self._chosen, self.shown = state.transcript, state.chosen, list(state.shown)
 
     def answer(self, iteration: int, numbers: Iterable[int], own: Floats, others: Floats) -> dict[int, Answer]:
         """The answers of the party's blocks of these numbers. One that may show no new column and has none shown does not answer.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["project", "refit"]
+from streamfl.wire import encode_array
+
+__all__ = ["Refit", "project", "refit", "refitted"]
 
 Floats = NDArray[np.float64]
 ITERATIONS = 3000
@@ -41,3 +44,20 @@ def refit(gram: Floats, correlations: Floats, radius: float, least: float) -> Fl
         if float(np.abs(x - before).max()) < 1e-14:
             break
     return x
+
+
+class Refit(msgspec.Struct, array_like=True):
+    """The parameters of :func:`refit` as bytes; gram and correlations 64-bit floats."""
+
+    gram: bytes
+    correlations: bytes
+    radius: float
+    least: float
+
+
+def refitted(content: bytes) -> bytes:
+    """:func:`refit` of an encoded :class:`Refit`, for a process beside the loop."""
+    given = msgspec.msgpack.decode(content, type=Refit)
+    correlations = np.frombuffer(given.correlations, "<f8").astype(np.float64)
+    gram = np.frombuffer(given.gram, "<f8").astype(np.float64).reshape(len(correlations), len(correlations))
+    return encode_array(refit(gram, correlations, given.radius, given.least))

@@ -26,6 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,8 +37,9 @@ from streamfl.privacy.integer_distribution import DRAW_BITS, choice
 from streamfl.privacy.integer_noise import IntegerNoise
 from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.privacy.zcdp import rho_of_choice
+from streamfl.wire import Count
 
-__all__ = ["MARGINAL", "TWO_ROUND", "PartySelection", "SelectionPlan", "clip_rows", "plan_selection", "row_bound"]
+__all__ = ["MARGINAL", "TWO_ROUND", "PartySelection", "SelectionPlan", "SelectionState", "clip_rows", "plan_selection", "row_bound"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -127,6 +129,13 @@ def _row_bits(bound: int) -> int:
     return EXACT_BITS - FEATURE_ONE.bit_length() - CHUNK.bit_length() - bound.bit_length()
 
 
+class SelectionState(msgspec.Struct, array_like=True, frozen=True):
+    """What a party's releases have come to. transcript: digest of all that was read and released. chosen: its columns."""
+
+    transcript: bytes
+    chosen: tuple[Count, ...]
+
+
 class PartySelection:
     """One party's releases. The methods are called in the order in which they stand here, each once."""
 
@@ -136,6 +145,15 @@ class PartySelection:
         self._place = place
         self._transcript = hashlib.sha256(b"streamfl selection/1" + window.digest).digest()
         self.chosen: list[int] = []
+
+    @property
+    def state(self) -> SelectionState:
+        """To be remembered. Setting it lets the releases go on from there."""
+        return SelectionState(self._transcript, tuple(self.chosen))
+
+    @state.setter
+    def state(self, state: SelectionState) -> None:
+        self._transcript, self.chosen = state.transcript, list(state.chosen)
 
     def choose(self) -> list[int]:
         """N_k columns, best first: the exponential mechanism over +-a_i'y of what is left, again and again."""

@@ -16,7 +16,20 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FEATURE_BITS", "FEATURE_ONE", "RESIDUAL_BITS", "RESIDUAL_ONE", "Bounds", "Window", "correlations", "freeze", "outputs"]
+__all__ = [
+    "FEATURE_BITS",
+    "FEATURE_ONE",
+    "RESIDUAL_BITS",
+    "RESIDUAL_ONE",
+    "Bounds",
+    "Window",
+    "assemble",
+    "correlations",
+    "freeze",
+    "outputs",
+    "whole_label",
+    "whole_row",
+]
 
 Whole = TypeVar("Whole", np.int16, np.int64)
 Floats = NDArray[np.float64]
@@ -74,10 +87,26 @@ def freeze(features: NDArray[Any], labels: NDArray[Any], feature_bounds: Bounds,
         raise ValueError(f"{max(len(features), len(labels))} rows: the window has {rows}")
     columns, lost, beyond = _scaled(features, feature_bounds, FEATURE_ONE, np.zeros((rows, len(feature_bounds.bound)), np.int16))
     told, unlabelled, outside = _scaled(labels[:, np.newaxis], label_bounds, RESIDUAL_ONE, np.zeros((rows, 1), np.int64))
+    return assemble(columns, told[:, 0], lost + unlabelled, beyond + outside)
+
+
+def assemble(columns: NDArray[np.int16], labels: Integers, missing: int = 0, clipped: int = 0) -> Window:
+    """The window of rows that are whole numbers within their bounds already, as ``freeze`` and ``whole_row`` make them."""
     digest = hashlib.sha256(b"streamfl window/1 %d %d;" % columns.shape)
     digest.update(columns.astype("<i2", copy=False).data)
-    digest.update(told.astype("<i8", copy=False).data)
-    return Window(columns, told[:, 0], lost + unlabelled, beyond + outside, digest.digest())
+    digest.update(labels.astype("<i8", copy=False).data)
+    return Window(columns, labels, missing, clipped, digest.digest())
+
+
+def whole_row(values: NDArray[Any], bounds: Bounds) -> NDArray[np.int16]:
+    """One row's features as a window has them, (columns,): zeros where a number is not finite."""
+    row, _, _ = _scaled(np.asarray(values)[np.newaxis], bounds, FEATURE_ONE, np.zeros((1, len(bounds.bound)), np.int16))
+    return np.asarray(row[0], dtype=np.int16)
+
+
+def whole_label(value: float, bounds: Bounds) -> int:
+    """A label as a window has it: 0 where it is not finite."""
+    return int(_scaled(np.array([[value]]), bounds, RESIDUAL_ONE, np.zeros((1, 1), np.int64))[0][0, 0])
 
 
 def correlations(columns: NDArray[np.int16], residuals: Integers) -> Integers:
@@ -113,7 +142,9 @@ def _scaled(values: NDArray[Any], bounds: Bounds, one: int, into: NDArray[Whole]
     """Whole numbers of ``one``, how many rows there were none for, and how many numbers were beyond."""
     missing, clipped = len(into) - len(values), 0
     for start in range(0, len(values), CHUNK):
-        part = (np.asarray(values[start : start + CHUNK], dtype=np.float64) - bounds.centre) / bounds.bound
+        # What is too large, or no number, is found out below.
+        with np.errstate(over="ignore", invalid="ignore"):
+            part = (np.asarray(values[start : start + CHUNK], dtype=np.float64) - bounds.centre) / bounds.bound
         whole = np.isfinite(part).all(axis=1)
         part[~whole] = 0.0
         missing += int(np.sum(~whole))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DRAW_BYTES", "IntegerDistribution", "choice", "discrete_gaussian"]
+__all__ = ["DEVIATIONS", "DRAW_BYTES", "IntegerDistribution", "choice", "discrete_gaussian"]
 
 Integers = NDArray[np.int64]
 # Of one draw, and of the thresholds that it is compared with.

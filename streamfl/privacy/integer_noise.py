@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.privacy.integer_distribution import discrete_gaussian
+from streamfl.privacy.integer_distribution import DEVIATIONS, discrete_gaussian
 
 __all__ = ["IntegerNoise"]
 
@@ -60,6 +60,11 @@ class IntegerNoise:
     def deviation(self) -> float:
         """sigma in the values' own steps of 1."""
         return math.sqrt(self.variance) * self.unit
+
+    @property
+    def largest(self) -> int:
+        """In units: no draw is further from 0."""
+        return math.ceil(DEVIATIONS * math.sqrt(self.variance)) + 1
 
     @property
     def variation(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Literal
 
 import msgspec
@@ -16,6 +16,8 @@ __all__ = ["KIND", "Ledger", "promise_ended"]
 
 # The keys of its records are KIND/entity.
 KIND = b"spent"
+# What an infinite cost is remembered as: nothing adds up to it.
+UNBOUNDED = 1e300
 
 
 class _Entry(msgspec.Struct, array_like=True, gc=False):
@@ -31,6 +33,9 @@ class _Entry(msgspec.Struct, array_like=True, gc=False):
 
 class Ledger:
     """The ledger of one partition. It never forgets an entity: a forgotten one could be released for its full budget again.
+
+    Costs are of a currency that adds up: mu^2 of Gaussian mechanisms, or rho of zero-concentrated ones, of which ``budget`` is the
+    root then. An infinite cost is of a release without noise: no budget allows anything after it.
 
     limit: entities that it has room for. Nothing may be released of others.
     budget: mu that no entity may exceed, None for none.
@@ -50,11 +55,17 @@ class Ledger:
     @property
     def largest_mu(self) -> float:
         """mu of the entity of which most was released."""
-        return math.sqrt(self._largest)
+        return math.sqrt(self.largest)
+
+    @property
+    def largest(self) -> float:
+        """mu^2 of the entity of which most was released, infinite where something was without noise."""
+        return self._largest if self._largest < UNBOUNDED else math.inf
 
     def spent(self, entity: str) -> float:
-        """mu^2 of what was released of an entity."""
-        return self._entries.get(entity, _Entry()).spent
+        """mu^2 of what was released of an entity, infinite where something was without noise."""
+        spent = self._entries.get(entity, _Entry()).spent
+        return spent if spent < UNBOUNDED else math.inf
 
     def refusal(self, entity: str, cost: float) -> Literal["budget", "ledger"] | None:
         """Why a release that costs mu^2 = ``cost`` is not allowed; None if it is."""
@@ -62,10 +73,16 @@ class Ledger:
             return "ledger"
         return "budget" if self.spent(entity) + cost > self._most else None
 
+    def refusal_of_all(self, entities: Collection[str], cost: float) -> Literal["budget", "ledger"] | None:
+        """Why releases of all of these together, each for ``cost``, are not allowed; None if they are."""
+        if len(self._entries) + sum(entity not in self._entries for entity in entities) > self._limit:
+            return "ledger"
+        return "budget" if any(self.spent(entity) + cost > self._most for entity in entities) else None
+
     def spend(self, entity: str, cost: float) -> int:
         """Count a release of an entity that costs mu^2 = ``cost``. Returns how many there were, this one included."""
         entry = self._entries.setdefault(entity, _Entry())
-        entry.spent += cost
+        entry.spent = min(entry.spent + cost, UNBOUNDED)
         entry.times += 1
         self._largest = max(self._largest, entry.spent)
         self._changed[entity] = None

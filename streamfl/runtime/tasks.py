@@ -45,7 +45,7 @@ class Tasks:
         self._channels = channels
         self._inputs = [source.topic for source in channels.inputs.values()]
         self._subscription = subscription
-        self._settings = RememberedSettings(made_with, channels.changelogs, subscription.group)
+        self._settings = RememberedSettings(made_with, channels.own_changelogs, subscription.group)
         self._restore_seconds = restore_seconds
         self._monotonic = monotonic
         self._sleep = sleep
@@ -118,8 +118,8 @@ class Tasks:
         records = [*self._settings.to_write(touched)]
         for change in changes:
             records.append(with_checksum(changelogs[change.channel], change.partition, change.key, change.value))
-        if changelogs:
-            first = next(iter(changelogs.values()))
+        if own := self._channels.own_changelogs:
+            first = next(iter(own.values()))
             for (topic, partition), position in positions.items():
                 key = POSITION_KEY + topic.encode()
                 records.append(with_checksum(first, partition, key, struct.pack("<q", position)))
@@ -131,7 +131,7 @@ class Tasks:
             raise ConfigurationError(
                 f"topic {topic!r}, partition {partition}, ends at {end}, but was read up to {position}: it is not the topic that "
                 f"it was. If it was deleted and made again, and its records are to be read, delete "
-                f"{', '.join(self._channels.changelogs.values())} and the offsets of the consumer group "
+                f"{', '.join(self._channels.own_changelogs.values())} and the offsets of the consumer group "
                 f"{self._subscription.group!r}, and begin anew."
             )
 
@@ -153,7 +153,8 @@ class Tasks:
                 latest.pop(key, None)
                 latest[key] = record
             of_the_role = any(record.value is not None and not key.startswith(POSITION_KEY) for key, record in latest.items())
-            self._settings.found(topic, partition, made_with, bool(latest or made_with), of_the_role, binds=not published)
+            if channel not in self._channels.lasting:
+                self._settings.found(topic, partition, made_with, bool(latest or made_with), of_the_role, binds=not published)
             for key, record in latest.items():
                 if record.value is None or published:
                     continue
@@ -182,10 +183,15 @@ class Tasks:
             raise self._not_taken_back(topic, change.partition, change.key, str(error)) from None
 
     def _not_taken_back(self, topic: str, partition: int, key: bytes, why: str) -> ConfigurationError:
-        return ConfigurationError(
+        text = (
             f"topic {topic}, partition {partition}, key {key!r}: what was remembered there does not fit these settings, or is "
-            f"damaged ({why}). Run with the settings that wrote it, or put back a copy of the topic, or, to begin anew, delete "
-            f"the topic and the offsets of the consumer group {self._subscription.group!r}, or set another bus.group."
+            f"damaged ({why}). Run with the settings that wrote it, or put back a copy of the topic"
+        )
+        if topic not in self._channels.own_changelogs.values():
+            return ConfigurationError(f"{text}: it outlives federations, so that nobody begins it anew by deleting it.")
+        return ConfigurationError(
+            f"{text}, or, to begin anew, delete the topic and the offsets of the consumer group "
+            f"{self._subscription.group!r}, or set another bus.group."
         )
 
     def _behind(self, committed: Mapping[str, int | None], remembered: Mapping[str, int]) -> str:
@@ -205,5 +211,5 @@ class Tasks:
                     partition=partition,
                     offset=offset,
                     position=position,
-                    how=ways_to_begin_anew(self._channels.changelogs.values(), self._subscription.group),
+                    how=ways_to_begin_anew(self._channels.own_changelogs.values(), self._subscription.group),
                 )

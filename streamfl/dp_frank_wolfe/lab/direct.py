@@ -61,13 +61,15 @@ def fit(
     until_gap: float = 0.0,
     absent: Callable[[int, str], bool] = lambda iteration, party: False,
     show_objective: bool = True,
+    places: Callable[[str, int, bytes], Place] | None = None,
 ) -> Fit:
     """Run all parties.
 
     windows: by party, all with the same labels. plans: by party. until_gap: it ends when the gap is not above; not private.
     absent: of an iteration and a party, whether its answer did not come.
+    places: of a party, the window and the secret, where releases belong; None: :func:`place`.
     """
-    members = _members(windows, sampling, sketch, plans, window, secret, candidates)
+    members = _members(windows, sampling, sketch, plans, lambda party: (places or place)(party, window, secret), candidates)
     iterate = Iterate(sampling.blocks, {party: given.columns.shape[1] for party, given in windows.items()})
     rho = sum(plan.rho for plan in plans.values())
     widest = max(len(block.columns) for block in sampling.blocks)
@@ -144,15 +146,14 @@ def _members(
     sampling: Sampling,
     sketch: Sketch,
     plans: Mapping[str, FitPlan],
-    window: int,
-    secret: bytes,
+    at: Callable[[str], Place],
     candidates: int | None,
 ) -> dict[str, PartyFit]:
     blocks: dict[str, dict[int, Block]] = {party: {} for party in windows}
     for number, block in enumerate(sampling.blocks):
         blocks[block.party][number] = block
     return {
-        party: PartyFit(given, blocks[party], plans[party], sketch, place(party, window, secret), candidates, sampling.seed)
+        party: PartyFit(given, blocks[party], plans[party], sketch, at(party), candidates, sampling.seed)
         for party, given in windows.items()
     }
 

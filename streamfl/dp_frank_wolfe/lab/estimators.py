@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.dp_frank_wolfe.budget import claim
+from streamfl.dp_frank_wolfe.gram import LEAST_EIGENVALUE, doubt, gram_of
 from streamfl.dp_frank_wolfe.lab.direct import place
+from streamfl.dp_frank_wolfe.party_fit import Place
 from streamfl.dp_frank_wolfe.refit import refit
 from streamfl.dp_frank_wolfe.selection import MARGINAL, TWO_ROUND, PartySelection, SelectionPlan, clip_rows, plan_selection
-from streamfl.dp_frank_wolfe.window import FEATURE_ONE, Window
+from streamfl.dp_frank_wolfe.window import Window
 
 __all__ = ["Estimate", "marginal", "two_round"]
 
 Floats = NDArray[np.float64]
-# Of a Gram matrix whose columns lie within 1.
-LEAST_EIGENVALUE = 0.01
 
 
 @dataclass
@@ -42,13 +41,18 @@ def marginal(
     secret: bytes = bytes(range(32)),
     shares: Mapping[str, float] = MARGINAL,
     norm: float | None = None,
+    window: int = 0,
+    place: Callable[[str, int, bytes], Place] = place,
 ) -> Estimate:
     """Top columns by |a_i'y|, then their values and norms.
 
     rho: of an entity, over all parties. columns: N, of all parties together. radius: of the ball.
     norm: |a|^2 / n of every column where that is public; it is not released then, and its share goes to the values.
+    window, place: its number, and where releases belong, of a party, the window and the secret.
     """
-    members, plans = _members(windows, rho, columns, secret, _without_norms(shares) if norm is not None else shares)
+    members, plans = _members(
+        windows, rho, columns, _without_norms(shares) if norm is not None else shares, lambda party: place(party, window, secret)
+    )
     for member in members.values():
         member.choose()
     values = np.concatenate([member.values() for member in members.values()])
@@ -67,42 +71,24 @@ def two_round(
     delta: float = 1e-5,
     secret: bytes = bytes(range(32)),
     shares: Mapping[str, float] = TWO_ROUND,
+    window: int = 0,
+    place: Callable[[str, int, bytes], Place] = place,
 ) -> Estimate:
     """Top columns, their rows with noise, then products. Parameters as of :func:`marginal`."""
-    members, plans = _members(windows, rho, columns, secret, shares)
+    members, plans = _members(windows, rho, columns, shares, lambda party: place(party, window, secret))
     for member in members.values():
         member.choose()
     values = np.concatenate([member.values() for member in members.values()])
     rows = {party: member.rows() for party, member in members.items()}
-    starts = np.cumsum([0] + [len(member.chosen) for member in members.values()])
-    gram = np.zeros((len(values), len(values)))
-    for number, (party, member) in enumerate(members.items()):
-        own = np.arange(starts[number], starts[number + 1])
-        gram[np.ix_(own, own)] = member.gram()
-        if len(members) == 1:
-            continue
-        others = np.setdiff1d(np.arange(len(values)), own)
-        told = np.hstack([given for name, given in rows.items() if name != party])
-        # Two parties' products of each pair, of which the mean counts.
-        products = member.products(clip_rows(told, plans[party].row_bound)) / 2
-        gram[np.ix_(own, others)] += products
-        gram[np.ix_(others, own)] += products.T
-    found = refit(gram, values, radius, LEAST_EIGENVALUE + _doubt(plans, next(iter(windows.values()))))
+    own, products = {}, {}
+    for party, member in members.items():
+        own[party] = member.gram()
+        told = np.hstack([np.zeros((len(rows[party]), 0)), *(given for name, given in rows.items() if name != party)])
+        products[party] = member.products(clip_rows(told, plans[party].row_bound))
+    gram = gram_of(own, products)
+    found = refit(gram, values, radius, LEAST_EIGENVALUE + doubt(plans, len(next(iter(windows.values())).labels)))
     released = sum(len(given.ravel()) for given in rows.values()) + len(values) * (len(values) + 3)
     return _estimate(windows, members, plans, found, released, delta)
-
-
-def _doubt(plans: Mapping[str, SelectionPlan], window: Window) -> float:
-    """How large eigenvalues of the Gram matrix are that noise alone makes: half of what a symmetric matrix of such noise has.
-
-    It follows from public plans. Two noisy products of a pair are averaged; the other party's rows carry noise as well.
-    """
-    noises = [plan.noises for plan in plans.values() if plan.rate is not None]
-    if not noises:
-        return 0.0
-    rows = max(noise["rows"].deviation / FEATURE_ONE for noise in noises) / math.sqrt(len(window.labels))
-    products = max(plan.product_deviation(len(window.labels)) for plan in plans.values())
-    return math.hypot(rows, products) / math.sqrt(2) * math.sqrt(sum(plan.columns for plan in plans.values())) / 2
 
 
 def _without_norms(shares: Mapping[str, float]) -> dict[str, float]:
@@ -110,14 +96,14 @@ def _without_norms(shares: Mapping[str, float]) -> dict[str, float]:
 
 
 def _members(
-    windows: Mapping[str, Window], rho: float, columns: int, secret: bytes, shares: Mapping[str, float]
+    windows: Mapping[str, Window], rho: float, columns: int, shares: Mapping[str, float], place: Callable[[str], Place]
 ) -> tuple[dict[str, PartySelection], dict[str, SelectionPlan]]:
     each = max(1, columns // len(windows))
     plans = {}
     for party, given in windows.items():
         count = min(each, given.columns.shape[1])
         plans[party] = plan_selection(rho / len(windows), count, _others(windows, party, each), shares)
-    members = {party: PartySelection(given, plans[party], place(party, 0, secret)) for party, given in windows.items()}
+    members = {party: PartySelection(given, plans[party], place(party)) for party, given in windows.items()}
     return members, plans
 
 

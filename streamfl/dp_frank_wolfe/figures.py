@@ -1,0 +1,54 @@
+"""What members count, and how a metric says it. Every figure follows from names, times and releases, and from no row's values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from streamfl.role import Measurement
+
+__all__ = ["COUNTS", "PHASES", "measured", "measured_place"]
+
+COUNTS: Mapping[str, str] = {
+    "samples": "Records of own columns that came, whatever is in them",
+    "labels": "Records of labels that came, whatever is in them",
+    "repeated_records": "Records of entities that one of the same kind has come of already; the first counts",
+    "spent_entities": "Records of entities that have no budget left for a fit",
+    "displaced_entities": "Entities that lacked something and gave way to newer ones",
+    "announced_entities": "Entities that were announced to the server",
+    "charged_entities": "Entities that were charged the cost of a fit, each as often as it was",
+    "windows": "Windows that were frozen at a party, or filled at the server",
+    "iterations": "Iterations that a party answered, or the server decided",
+    "releases": "Links of the ledger's chain: each stands for what was frozen or released",
+    "refused_releases": "Releases that were held back because the ledger file does not fit the state",
+    "shown_columns": "Columns that were shown to the server for the first time in their window",
+    "uplink_numbers": "Numbers of parties' releases: a signed index is one, a sketch as many as it has rows",
+    "models": "Models that fits came to",
+    "missing_answers": "Answers of parties that did not come in time",
+    "repeated_messages": "Messages that came again, or too late",
+    "predictions": "Predictions that were published",
+    "bytes_sent": "Bytes of messages to other members",
+    "work": "Computations that were asked for beside the loop",
+}
+
+PHASES: Mapping[str, tuple[str, ...]] = {
+    "party": ("waits for a window", "in a fit"),
+    "server": ("waits for entities", "waits for parties to freeze the window", "in a fit"),
+}
+"""By member, what the numbers of its phases mean."""
+
+
+def measured_place(member: str, window: int, phase: int, iteration: int) -> Iterator[Measurement]:
+    """Where a member is. member: of :data:`PHASES`. iteration: how many are behind it."""
+    yield Measurement("window", "gauge", "Number of the latest window", window, (), True)
+    meanings = ", ".join(f"{number} {meaning}" for number, meaning in enumerate(PHASES[member]))
+    yield Measurement("phase", "gauge", f"Where the member is: {meanings}", phase, (), True)
+    yield Measurement("iteration", "gauge", "Iterations of the fit that are behind it", iteration, (), True)
+
+
+def measured(counts: Counter[str], refused: Counter[str]) -> Iterator[Measurement]:
+    """All counts, those that are 0 too, and what was refused by its reason."""
+    for name, text in COUNTS.items():
+        yield Measurement(name, "counter", text, counts[name])
+    for reason, count in sorted(refused.items()):
+        yield Measurement("refused_messages", "counter", "Messages that were refused", count, (("reason", reason),))

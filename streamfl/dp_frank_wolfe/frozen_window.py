@@ -1,0 +1,64 @@
+"""The window that a fit is about: frozen once, and from then on the only content of which anything is released."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streamfl.changelog import ChangedParts
+from streamfl.chunks import Chunks
+from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Window, assemble
+from streamfl.role import PeerError
+
+__all__ = ["FrozenWindow"]
+
+LABEL_BYTES = 8
+
+
+class FrozenWindow:
+    """Remembered as ``window/NUMBER``: columns as 16-bit numbers row by row, then labels as 64-bit numbers.
+
+    rows, columns: of it.
+    """
+
+    def __init__(self, parts: ChangedParts, rows: int, columns: int) -> None:
+        self._rows = rows
+        self._columns = columns
+        self._chunks = Chunks(parts, "window", self._size)
+        self._window: Window | None = None
+
+    @property
+    def _size(self) -> int:
+        return self._rows * (2 * self._columns + LABEL_BYTES)
+
+    def freeze(self, window: Window) -> None:
+        """This one instead of what was."""
+        self._window = window
+        self._chunks.write(window.columns.astype("<i2").tobytes() + window.labels.astype("<i8").tobytes())
+
+    def clear(self) -> None:
+        """The fit has ended."""
+        self._window = None
+        self._chunks.clear()
+
+    @property
+    def window(self) -> Window:
+        """ValueError where there is none."""
+        if self._window is None:
+            self._window = self._read()
+        return self._window
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        """Take a piece back; False if the key is another's."""
+        self._window = None
+        return self._chunks.restore(key, value)
+
+    def _read(self) -> Window:
+        content = self._chunks.content
+        if len(content) != self._size:
+            raise PeerError("malformed", f"a frozen window of {len(content)} bytes in state, not {self._size}")
+        at = 2 * self._rows * self._columns
+        columns = np.frombuffer(content[:at], "<i2").astype(np.int16).reshape(self._rows, self._columns)
+        labels = np.frombuffer(content[at:], "<i8").astype(np.int64)
+        if np.any(columns > FEATURE_ONE) or np.any(columns < -FEATURE_ONE) or np.any(np.abs(labels) > RESIDUAL_ONE):
+            raise PeerError("malformed", "a frozen window in state with numbers beyond their bounds")
+        return assemble(columns, labels)

@@ -1,0 +1,354 @@
+"""A party: it freezes windows of its rows, charges them, and answers what the server asks of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.changelog import ChangedParts
+from streamfl.chunks import Chunks
+from streamfl.dp_frank_wolfe.figures import measured_place
+from streamfl.dp_frank_wolfe.frozen_window import FrozenWindow
+from streamfl.dp_frank_wolfe.messages import (
+    ANOTHER,
+    SERVER_NAME,
+    Entities,
+    Frozen,
+    Manifest,
+    Message,
+    Model,
+    content_of,
+    read_content,
+    records_of,
+)
+from streamfl.dp_frank_wolfe.party_answers import PartyAnswers
+from streamfl.dp_frank_wolfe.party_ledger import PartyLedger, digest
+from streamfl.dp_frank_wolfe.party_settings import FITTING, WAITING, PartySettings, Progress
+from streamfl.dp_frank_wolfe.party_table import PartyTable
+from streamfl.dp_frank_wolfe.window import whole_label, whole_row
+from streamfl.member import Desk
+from streamfl.records.labels import Label
+from streamfl.records.samples import Sample
+from streamfl.role import Measurement, PeerError
+from streamfl.wire import VERSION
+
+__all__ = ["LONGEST_ENTITY", "NoServing", "PartyServing", "PartyTask"]
+
+PROGRESS = b"progress"
+# Of an entity's name: a manifest has room for as many of these as a window has rows.
+LONGEST_ENTITY = 256
+ANNOUNCED_BYTES = 60_000
+
+
+class PartyServing(Protocol):
+    """A party's part of predictions between fits.
+
+    It has keys of its own among the partition's parts. What it releases with noise goes through the ledger's chain of predictions,
+    at a tick, and only for rows of which it was told by ``remembered`` that they are remembered: only these come again in the same
+    order when the work is done again, for a sample and the server's model come from two topics.
+    """
+
+    @property
+    def wake_at(self) -> float | None: ...
+
+    def take_row(self, entity: str, columns: NDArray[np.int16], now: float) -> None:
+        """A record of an entity came, as whole numbers; zeros where it cannot be read."""
+
+    def take_model(self, version: int, weights: NDArray[np.float64]) -> None:
+        """The party's own weights, (columns,), of the window ``version``."""
+
+    def pass_time(self, now: float) -> None: ...
+
+    def remembered(self) -> None:
+        """All that was to be remembered until now is written with this step."""
+
+    def restore(self, key: bytes, value: bytes) -> bool: ...
+
+    def measure(self) -> Iterator[Measurement]: ...
+
+
+class NoServing:
+    """Nothing is predicted."""
+
+    wake_at: float | None = None
+
+    def take_row(self, entity: str, columns: NDArray[np.int16], now: float) -> None:
+        pass
+
+    def take_model(self, version: int, weights: NDArray[np.float64]) -> None:
+        pass
+
+    def pass_time(self, now: float) -> None:
+        pass
+
+    def remembered(self) -> None:
+        pass
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        return False
+
+    def measure(self) -> Iterator[Measurement]:
+        return iter(())
+
+
+class PartyTask:
+    """A party's partition."""
+
+    def __init__(self, settings: PartySettings, desk: Desk) -> None:
+        self.settings = settings
+        self.desk = desk
+        self.parts = ChangedParts()
+        self.ledger = PartyLedger(settings, desk)
+        self.table = PartyTable(self.parts, settings.columns, settings.limit, desk.counts)
+        self.frozen = FrozenWindow(self.parts, settings.rows, settings.columns)
+        self.progress = Progress()
+        self.answers = PartyAnswers(settings, self.parts, self.frozen)
+        self.model = PartyModel(self.parts, settings.columns)
+        self.serving: PartyServing = NoServing()
+        self._looked = False
+        self._now = 0.0
+
+    # ---- what the runtime asks
+
+    @property
+    def wake_at(self) -> float | None:
+        times = [self._now if self.table.has_new else None, self.serving.wake_at]
+        return min((at for at in times if at is not None), default=None)
+
+    @property
+    def owed(self) -> bool:
+        return self.progress.phase == FITTING
+
+    @property
+    def trouble(self) -> str | None:
+        return self.ledger.trouble
+
+    def set_back(self, now: float) -> None:
+        self._now = min(self._now, now)
+
+    def pass_time(self, now: float) -> None:
+        self._now = now
+        if not self._looked:
+            self._looked = True
+            self.ledger.look()
+        self._announce()
+        self.serving.pass_time(now)
+
+    def restore(self, key: bytes, value: bytes) -> None:
+        if key == PROGRESS:
+            self.progress = msgspec.msgpack.decode(value, type=Progress)
+            return
+        owners = (self.ledger, self.table, self.frozen, self.answers, self.model, self.serving)
+        if not any(owner.restore(key, value) for owner in owners):
+            raise PeerError("malformed", f"state {key[:60]!r} is not of this party")
+
+    def measure(self) -> Iterator[Measurement]:
+        progress = self.progress
+        yield from measured_place("party", progress.window, progress.phase, progress.iteration)
+        for state, count in self.table.measure():
+            text = "Entities that wait for a window: that lack columns or label, are complete, or were announced"
+            yield Measurement("waiting_entities", "gauge", text, count, (("state", state),))
+        yield from self.ledger.measure()
+        yield from self.serving.measure()
+
+    def take(self, channel: str, message: Any, now: float) -> None:
+        self._now = now
+        if isinstance(message, Sample):
+            self._take_sample(message)
+        elif isinstance(message, Label):
+            self._take_label(message)
+        else:
+            assert isinstance(message, Message)
+            self._take_message(message)
+
+    def changed_ledger(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """What the ledger's own changelog has to remember since the last call."""
+        yield from self.ledger.changed_state()
+        self.serving.remembered()
+
+    # ---- rows
+
+    def _take_sample(self, sample: Sample) -> None:
+        entity = _checked_name(sample.client)
+        columns = whole_row(np.array(sample.features), self.settings.bounds)
+        self.desk.counts["samples"] += 1
+        if self._has_budget(entity):
+            self.table.put_columns(entity, columns)
+        self.serving.take_row(entity, columns, self._now)
+
+    def _take_label(self, label: Label) -> None:
+        entity = _checked_name(label.client)
+        self.desk.counts["labels"] += 1
+        if self._has_budget(entity):
+            self.table.put_label(entity, whole_label(label.label, self.settings.label_bounds))
+
+    def _has_budget(self, entity: str) -> bool:
+        if self.ledger.allows(entity):
+            return True
+        self.desk.counts["spent_entities"] += 1
+        return False
+
+    def _announce(self) -> None:
+        names: list[str] = []
+        size = 0
+        for name in self.table.new:
+            if not self.ledger.allows(name):
+                # The ledger has become full meanwhile.
+                self.table.forget([name])
+                self.desk.counts["spent_entities"] += 1
+                continue
+            if size + len(name.encode()) + 3 > ANNOUNCED_BYTES:
+                self._announce_some(names)
+                names, size = [], 0
+            names.append(name)
+            size += len(name.encode()) + 3
+        if names:
+            self._announce_some(names)
+
+    def _announce_some(self, names: list[str]) -> None:
+        self.table.announce(names)
+        self.desk.counts["announced_entities"] += len(names)
+        self.progress.announced += 1
+        self._send(0, self.progress.announced, "entities", content_of(Entities(names)))
+        self._remember()
+
+    # ---- the server
+
+    def _take_message(self, message: Message) -> None:
+        if message.fingerprint != self.settings.public.fingerprint:
+            raise PeerError("configuration", ANOTHER)
+        if message.sender != SERVER_NAME:
+            raise PeerError("forged", f"{message.sender!r} speaks where the server is heard")
+        heard = digest(message.kind.encode(), b"%d" % message.iteration, message.content)
+        if message.kind == "manifest":
+            self._take_manifest(message, heard)
+        elif message.kind == "model":
+            self._take_model(message, heard)
+        elif message.kind in self.answers.kinds:
+            self._take_ask(message, heard)
+        else:
+            raise PeerError("malformed", f"{message.kind!r} is nothing that a server says to this party")
+
+    def _take_manifest(self, message: Message, heard: bytes) -> None:
+        settings, progress, window = self.settings, self.progress, message.window
+        last = max(progress.window, self.ledger.window)
+        if window <= last:
+            self._repeated(window == progress.window and heard != progress.manifest, "manifest")
+            return
+        names = read_content(message.content, Manifest).names
+        if len(names) != settings.rows or any(one >= other for one, other in pairwise(names)):
+            raise PeerError("malformed", f"{len(names)} names: {settings.rows} are expected, in ascending order, none twice")
+        if unknown := sum(not self.table.was_announced(name) for name in names):
+            raise PeerError("implausible", f"{unknown} entities of window {window} were not announced by this party")
+        if (refusal := self.ledger.refusal(names)) is not None:
+            raise PeerError("budget", f"entities of window {window} have no {refusal} left for a fit")
+        frozen = self.table.window(names)
+        content = content_of(Frozen(hashlib.sha256(message.content).digest()))
+
+        def then(link: int, head: bytes) -> None:
+            self.ledger.charge_fit(names, window)
+            self.frozen.freeze(frozen)
+            self.table.forget(names)
+            self.answers.begin(window)
+            self.progress = Progress(window, FITTING, 0, progress.announced, heard)
+            self._remember()
+            self.desk.counts["windows"] += 1
+            self._send(window, 0, "frozen", content, link, head)
+
+        self.ledger.release(window, 0, "frozen", heard, content, then)
+
+    def _take_ask(self, message: Message, heard: bytes) -> None:
+        progress, place = self.progress, self.answers.place(message)
+        if message.window < progress.window or (message.window == progress.window and progress.phase == WAITING):
+            self._repeated(False, message.kind)
+            return
+        if message.window > progress.window:
+            raise PeerError("implausible", f"{message.kind} of window {message.window}: window {progress.window} is the latest")
+        if place < progress.iteration:
+            self._repeated(place == progress.iteration - 1 and heard != progress.heard, message.kind)
+            return
+        answer = self.answers.answer(message)
+
+        def then(link: int, head: bytes) -> None:
+            answer.keep()
+            self.progress = Progress(progress.window, FITTING, place + 1, progress.announced, progress.manifest, heard)
+            self._remember()
+            self.desk.counts["iterations"] += 1
+            self.desk.counts["shown_columns"] += answer.shown
+            self.desk.counts["uplink_numbers"] += answer.numbers
+            self._send(message.window, message.iteration, answer.kind, answer.content, link, head)
+
+        self.ledger.release(message.window, message.iteration, answer.kind, heard, answer.content, then)
+
+    def _take_model(self, message: Message, heard: bytes) -> None:
+        progress = self.progress
+        if message.window < progress.window or (message.window == progress.window and progress.phase == WAITING):
+            self._repeated(message.window == progress.window and heard != progress.heard, "model")
+            return
+        if message.window > progress.window:
+            raise PeerError("implausible", f"a model of window {message.window}: window {progress.window} is the latest")
+        model = read_content(message.content, Model)
+        weights = self.answers.weights(model.columns, model.weights, self.settings.public.settings.learning.radius)
+        self.model.keep(message.window, weights)
+        self.frozen.clear()
+        self.answers.end()
+        self.progress = Progress(progress.window, WAITING, progress.iteration, progress.announced, progress.manifest, heard)
+        self._remember()
+        self.desk.counts["models"] += 1
+        self.serving.take_model(message.window, weights)
+
+    def _repeated(self, differs: bool, kind: str) -> None:
+        """A message came again, or too late."""
+        if differs:
+            raise PeerError("another_ask", f"another {kind} than was heard at that place before: one release is all there is")
+        self.desk.counts["repeated_messages"] += 1
+
+    def _send(self, window: int, iteration: int, kind: str, content: bytes, link: int = 0, head: bytes = b"") -> None:
+        settings = self.settings
+        fingerprint = settings.public.fingerprint
+        message = Message(VERSION, fingerprint, settings.own, window, iteration, kind, link, head, content)
+        self.desk.send("releases", records_of(settings.codec, message))
+
+    def _remember(self) -> None:
+        self.parts.remember(PROGRESS, self.progress)
+
+
+class PartyModel:
+    """The party's own weights of the latest fit; remembered as ``model/NUMBER``, as its version and 64-bit floats."""
+
+    def __init__(self, parts: ChangedParts, columns: int) -> None:
+        self._columns = columns
+        self._chunks = Chunks(parts, "model", 8 * (columns + 1))
+
+    @property
+    def version(self) -> int:
+        """The window that it was fitted on; 0: there is none."""
+        return int.from_bytes(self._chunks.content[:8], "little")
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """(columns,), zeros where there is none."""
+        content = self._chunks.content[8:]
+        if len(content) != 8 * self._columns:
+            return np.zeros(self._columns)
+        return np.frombuffer(content, "<f8").astype(np.float64)
+
+    def keep(self, version: int, weights: NDArray[np.float64]) -> None:
+        """This one from now on."""
+        self._chunks.write(version.to_bytes(8, "little") + weights.astype("<f8").tobytes())
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        """Take a piece back; False if the key is another's."""
+        return self._chunks.restore(key, value)
+
+
+def _checked_name(name: str) -> str:
+    if len(name.encode()) > LONGEST_ENTITY:
+        raise PeerError("malformed", f"an entity's name of {len(name.encode())} bytes: at most {LONGEST_ENTITY} are accepted")
+    return name

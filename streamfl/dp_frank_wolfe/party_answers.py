@@ -1,0 +1,231 @@
+"""What a party computes of its frozen window when the server asks: on a copy, so that nothing changes before it is noted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.changelog import ChangedParts
+from streamfl.dp_frank_wolfe.blocks import Block
+from streamfl.dp_frank_wolfe.frozen_window import FrozenWindow
+from streamfl.dp_frank_wolfe.iterate import SLACK
+from streamfl.dp_frank_wolfe.messages import (
+    Answers,
+    Ask,
+    Chosen,
+    Message,
+    OtherRows,
+    Products,
+    VertexAnswer,
+    content_of,
+    read_content,
+)
+from streamfl.dp_frank_wolfe.party_fit import Answer, FitState, PartyFit
+from streamfl.dp_frank_wolfe.party_settings import PartySettings
+from streamfl.dp_frank_wolfe.selection import PartySelection, SelectionState, clip_rows
+from streamfl.dp_frank_wolfe.sketch import Sketch
+from streamfl.role import PeerError
+from streamfl.wire import decode_array
+
+__all__ = ["PartyAnswers", "PreparedAnswer"]
+
+Floats = NDArray[np.float64]
+FIT, SELECTION, WINDOW = b"fit", b"selection", b"fit-window"
+# Of other parties' rows: squares of these can be added up.
+LARGEST_ROW = 1e100
+
+
+@dataclass(frozen=True)
+class PreparedAnswer:
+    """kind, content: of the message. keep: to be called once it may leave. shown, numbers: for the operator's counts."""
+
+    kind: str
+    content: bytes
+    keep: Callable[[], None]
+    shown: int
+    numbers: int
+
+
+class PartyAnswers:
+    """Remembered as ``fit`` or ``selection``: what the releases of the window have come to."""
+
+    def __init__(self, settings: PartySettings, parts: ChangedParts, frozen: FrozenWindow) -> None:
+        self._settings = settings
+        self._parts = parts
+        self._frozen = frozen
+        self._window = 0
+        self._state: FitState | SelectionState | None = None
+        self._fit: PartyFit | None = None
+        self._sketch: Sketch | None = None
+
+    @cached_property
+    def kinds(self) -> Collection[str]:
+        """What the server may ask, in this order."""
+        estimator = self._settings.public.settings.learning.estimator
+        return {"frank-wolfe": ("ask",), "marginal": ("choose",), "two-round": ("choose", "rows")}[estimator]
+
+    def place(self, message: Message) -> int:
+        """Which ask of the window it is, counted from 0. PeerError for one that is none."""
+        if message.kind != "ask":
+            return list(self.kinds).index(message.kind)
+        learning = self._settings.public.settings.learning
+        if message.iteration >= learning.iterations:
+            raise PeerError("implausible", f"iteration {message.iteration} of {learning.iterations}, counted from 0")
+        return message.iteration
+
+    def begin(self, window: int) -> None:
+        """The window was frozen."""
+        self.end()
+        self._window = window
+        self._parts.remember(WINDOW, window)
+
+    def end(self) -> None:
+        """The fit is over."""
+        for key in (FIT, SELECTION, WINDOW):
+            self._parts.forget(key)
+        self._window, self._state, self._fit, self._sketch = 0, None, None, None
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        """Take a part back; False if the key is another's."""
+        if key == WINDOW:
+            self._window = msgspec.msgpack.decode(value, type=int)
+        elif key == FIT:
+            self._state = msgspec.msgpack.decode(value, type=FitState)
+        elif key == SELECTION:
+            self._state = msgspec.msgpack.decode(value, type=SelectionState)
+        else:
+            return False
+        return True
+
+    def answer(self, message: Message) -> PreparedAnswer:
+        """The answer to an ask of the window, which has its place behind all that was asked before. PeerError for what is none."""
+        try:
+            if message.kind == "ask":
+                return self._answer_ask(message)
+            return self._choose(message) if message.kind == "choose" else self._multiply(message)
+        except ValueError as error:
+            raise PeerError("implausible", f"{message.kind} of window {message.window}: {error}") from None
+
+    def weights(self, columns: bytes, weights: bytes, radius: float) -> Floats:
+        """The own columns' weights that a message tells, (columns,), within the radius. PeerError for what cannot be."""
+        count, found = self._settings.columns, np.zeros(self._settings.columns)
+        if len(columns) % 4 or len(columns) > 4 * count:
+            raise PeerError("shape", f"{len(columns)} bytes of columns, of which there are {count}")
+        numbers = np.frombuffer(columns, "<u4").astype(np.int64)
+        if np.any(numbers >= count) or np.any(np.diff(numbers) <= 0):
+            raise PeerError("malformed", f"columns of {count}, in ascending order, are expected")
+        found[numbers] = decode_array(weights, np.float64, (len(numbers),), "weights")
+        with np.errstate(over="ignore"):
+            if not float(np.sum(np.abs(found))) <= radius * (1 + SLACK):
+                raise PeerError("implausible", f"weights beyond the radius of {radius}")
+        return found
+
+    # ---- Frank-Wolfe
+
+    def _answer_ask(self, message: Message) -> PreparedAnswer:
+        public, own = self._settings.public, self._settings.own
+        ask: Ask = read_content(message.content, Ask)
+        due = [number for number in public.sampling.blocks_of(message.window, message.iteration) if number in self._blocks]
+        if not due:
+            raise PeerError("implausible", f"no block of {own!r} takes part in iteration {message.iteration}")
+        fit, sketch = self._party_fit()
+        weights = self.weights(ask.columns, ask.weights, public.radius(own))
+        others = decode_array(ask.others, np.float64, (sketch.numbers,), "others")
+        if not set(np.flatnonzero(weights).tolist()) <= set(fit.shown):
+            raise PeerError("implausible", "a column has a weight that was never chosen")
+        before = fit.state
+        try:
+            found = fit.answer(message.iteration, due, weights, others)
+            # Without noise the gap is as public as everything else.
+            gap = None if np.isfinite(public.settings.privacy.epsilon) else fit.gap(weights, others)
+            after = fit.state
+        finally:
+            fit.state = before
+
+        def keep() -> None:
+            fit.state = after
+            self._state = after
+            self._parts.remember(FIT, after)
+
+        content = content_of(Answers([_vertex(number, answer) for number, answer in sorted(found.items())], gap))
+        shown = [answer.sums for answer in found.values() if answer.sums is not None]
+        return PreparedAnswer("answers", content, keep, len(shown), len(found) + sum(map(len, shown)))
+
+    @cached_property
+    def _blocks(self) -> Mapping[int, Block]:
+        blocks = enumerate(self._settings.public.blocks)
+        return {number: block for number, block in blocks if block.party == self._settings.own}
+
+    def _party_fit(self) -> tuple[PartyFit, Sketch]:
+        settings, public = self._settings, self._settings.public
+        if self._fit is None or self._sketch is None:
+            self._sketch = public.sketch(self._window)
+            plan, place = public.fit_plan(settings.own, self._window), settings.place(self._window)
+            candidates, seed = public.settings.learning.candidates, public.settings.federation.seed
+            self._fit = PartyFit(self._frozen.window, self._blocks, plan, self._sketch, place, candidates, seed)
+            if isinstance(self._state, FitState):
+                self._fit.state = self._state
+        return self._fit, self._sketch
+
+    # ---- estimators that choose once
+
+    def _choose(self, message: Message) -> PreparedAnswer:
+        if message.content:
+            raise PeerError("malformed", "a message that asks for a choice says nothing else")
+        selection = self._selection()
+        marginal = self._settings.public.settings.learning.estimator == "marginal"
+        columns = np.array(selection.choose(), "<u4")
+        values = selection.values()
+        norms, rows = (selection.norms(), np.zeros(0)) if marginal else (np.zeros(0), selection.rows())
+        content = content_of(Chosen(columns.tobytes(), _bytes(values), _bytes(norms), _bytes(rows)))
+        numbers = len(columns) + values.size + norms.size + rows.size
+        return PreparedAnswer("chosen", content, self._keeping(selection), len(columns), numbers)
+
+    def _multiply(self, message: Message) -> PreparedAnswer:
+        public = self._settings.public
+        if not isinstance(self._state, SelectionState):
+            raise PeerError("implausible", "the others' rows came before this party has chosen")
+        told: OtherRows = read_content(message.content, OtherRows)
+        plan, rows = public.selection_plan(self._settings.own), self._settings.rows
+        count = len(told.rows) // (8 * rows)
+        if len(told.rows) % (8 * rows) or count > plan.others:
+            raise PeerError("shape", f"{len(told.rows)} bytes of rows: {rows} rows of at most {plan.others} columns are expected")
+        others = decode_array(told.rows, np.float64, (rows, count), "rows")
+        if np.any(np.abs(others) > LARGEST_ROW):
+            raise PeerError("implausible", f"rows with numbers beyond {LARGEST_ROW:g}")
+        selection = self._selection()
+        gram = selection.gram()
+        products = selection.products(clip_rows(others, plan.row_bound))
+        content = content_of(Products(_bytes(products), _bytes(gram)))
+        released = products.size + len(gram) * (len(gram) + 1) // 2
+        return PreparedAnswer("products", content, self._keeping(selection), 0, released)
+
+    def _selection(self) -> PartySelection:
+        """A new object each time: only what was noted is kept of it."""
+        settings = self._settings
+        plan = settings.public.selection_plan(settings.own)
+        selection = PartySelection(self._frozen.window, plan, settings.place(self._window))
+        if isinstance(self._state, SelectionState):
+            selection.state = self._state
+        return selection
+
+    def _keeping(self, selection: PartySelection) -> Callable[[], None]:
+        def keep() -> None:
+            self._state = selection.state
+            self._parts.remember(SELECTION, self._state)
+
+        return keep
+
+
+def _vertex(number: int, answer: Answer) -> VertexAnswer:
+    sums = b"" if answer.sums is None else answer.sums.astype("<i8").tobytes()
+    return VertexAnswer(number, answer.vertex.column, answer.vertex.sign > 0, sums)
+
+
+def _bytes(numbers: Floats) -> bytes:
+    return numbers.astype("<f8").tobytes()

@@ -1,0 +1,200 @@
+"""What a party has released of its data, and what it may still: spend by entity, the chain of releases, and the anchor beside it.
+
+The ledger belongs to the data, whichever federation learns from them. Each release is a link of a chain, one chain for fits and one
+for predictions:
+
+    head_n = SHA-256(head_(n-1), federation, party, window, iteration, kind, digest of what led to it, digest of what is released)
+
+A link is made of what others may see, and of nothing else of the data. It is noted in the anchor before the release leaves. Whoever
+took the state back to an earlier time would release other content in the place of a link, and the anchor refuses that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import chain
+from typing import Annotated
+
+import msgspec
+
+from streamfl.changelog import ChangedParts
+from streamfl.dp_frank_wolfe.budget import SPARE
+from streamfl.dp_frank_wolfe.party_settings import PartySettings
+from streamfl.member import Desk
+from streamfl.privacy.anchor import IDENTITY_BYTES, LINK_BYTES, examine_link, note_link
+from streamfl.privacy.ledger import KIND as SPENT
+from streamfl.privacy.ledger import Ledger
+from streamfl.privacy.zcdp import epsilon_of
+from streamfl.restored import check_name
+from streamfl.role import Measurement
+from streamfl.wire import Count
+
+__all__ = ["FITS", "PREDICTIONS", "PartyLedger", "digest"]
+
+FITS, PREDICTIONS = range(2)
+"""The chains, which are lanes of the anchor."""
+CHAIN, LATEST = b"chain/", b"latest/"
+Then = Callable[[int, bytes], None]
+
+
+class _Chain(msgspec.Struct, array_like=True, frozen=True):
+    """identity: of the anchor that the ledger was begun with. number: of releases. head: the last link, empty before the first."""
+
+    identity: Annotated[bytes, msgspec.Meta(min_length=IDENTITY_BYTES, max_length=IDENTITY_BYTES)]
+    number: Count = 0
+    head: Annotated[bytes, msgspec.Meta(max_length=LINK_BYTES)] = b""
+
+
+class PartyLedger:
+    """Remembered in a changelog of its own: ``spent/ENTITY``, ``chain/LANE``, and ``latest/FEDERATION``, the window that was
+    frozen last.
+    """
+
+    def __init__(self, settings: PartySettings, desk: Desk) -> None:
+        self._settings = settings
+        self._desk = desk
+        self._parts = ChangedParts()
+        public = settings.public
+        private = public.settings.privacy.is_private
+        self.fit_cost = public.fit_rho(settings.own) if private else math.inf
+        """rho that each entity of a window is charged when it is frozen."""
+        budget = math.sqrt(public.party_rho(settings.own)) if private else None
+        self.spend = Ledger(settings.ledger_limit, budget)
+        self._chains = [_Chain(settings.identity), _Chain(settings.identity)]
+        # Releases that wait for the one before them to be noted.
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._noting = False
+        self._windows: dict[str, int] = {}
+        self.trouble: str | None = None
+        """Why nothing may be released."""
+        self._epsilon = (0.0, 0.0)
+
+    def number(self, lane: int = FITS) -> int:
+        """Of releases so far."""
+        return self._chains[lane].number
+
+    def head(self, lane: int = FITS) -> bytes:
+        """The chain's last link."""
+        return self._chains[lane].head
+
+    @property
+    def window(self) -> int:
+        """The latest that was frozen for this federation."""
+        return self._windows.get(self._settings.federation, 0)
+
+    def allows(self, entity: str) -> bool:
+        """Whether an entity may take part in another fit."""
+        return self.spend.refusal(entity, self.fit_cost) is None
+
+    def refusal(self, entities: Collection[str]) -> str | None:
+        """Why these may not take part in a fit together: "budget" or "ledger"; None if they may."""
+        return self.spend.refusal_of_all(entities, self.fit_cost)
+
+    def charge_fit(self, entities: Sequence[str], window: int) -> None:
+        """These take part in a fit. To be called with the window's link, before anything of it is released."""
+        for entity in entities:
+            self.spend.spend(entity, self.fit_cost)
+        self._desk.counts["charged_entities"] += len(entities)
+        self._windows[self._settings.federation] = window
+        self._parts.remember(LATEST + self._settings.federation.encode(), window)
+
+    def release(
+        self, window: int, iteration: int, kind: str, heard: bytes, content: bytes, then: Then, lane: int = FITS
+    ) -> None:
+        """Add a link and go on with ``then``, which gets the link's number and the chain's head; or do nothing, and be in trouble.
+
+        window, iteration, kind: where the release belongs. heard: digest of the message that led to it.
+        content: what is released, as others will see it. lane: the chain that the release belongs to.
+        """
+        if self._noting:
+            self._waiting.append(lambda: self.release(window, iteration, kind, heard, content, then, lane))
+            return
+        if self.trouble is not None:
+            self._refused(self.trouble)
+            return
+        settings, number = self._settings, self.number(lane) + 1
+        place = (settings.federation, settings.own, window, iteration, kind)
+        before = self.head(lane) or settings.identity
+        head = digest(before, msgspec.msgpack.encode(place), heard, digest(content))[:LINK_BYTES]
+
+        def noted(refusal: bytes) -> None:
+            self._noting = False
+            if refusal:
+                self._refused(refusal.decode())
+            else:
+                self._chains[lane] = _Chain(settings.identity, number, head)
+                self._parts.remember(CHAIN + b"%d" % lane, self._chains[lane])
+                self._desk.counts["releases"] += 1
+                then(number, head)
+            while self._waiting and not self._noting:
+                self._waiting.popleft()()
+
+        if settings.anchor is None:
+            noted(b"")
+        else:
+            self._noting = True
+            self._desk.ask(note_link, self._work(number, head, lane), noted)
+
+    def look(self) -> None:
+        """The state was taken back: see whether the anchor's file has come as far."""
+        if self._settings.anchor is not None and self.trouble is None:
+            for lane, known in enumerate(self._chains):
+                self._desk.ask(examine_link, self._work(known.number, known.head, lane), self._looked)
+
+    def changed_state(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """Keys and values of what changed since the last call."""
+        return chain(self._parts.changed_state(), self.spend.changed_state())
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        """Take a part back; False if the key is another's."""
+        if key.startswith(SPENT + b"/"):
+            self.spend.restore(key.removeprefix(SPENT + b"/"), value)
+        elif key.startswith(LATEST):
+            self._windows[check_name(key.removeprefix(LATEST))] = msgspec.msgpack.decode(value, type=Count)
+        elif key in (CHAIN + b"0", CHAIN + b"1"):
+            found = self._chains[int(key[-1:])] = msgspec.msgpack.decode(value, type=_Chain)
+            if found.identity != self._settings.identity:
+                self._complain("the ledger's topic was begun with another ledger file: put that file back")
+        else:
+            return False
+        return True
+
+    def measure(self) -> Iterator[Measurement]:
+        """What the entity has come to of which most was released, and how long the chain is."""
+        public, own, largest = self._settings.public, self._settings.own, self.spend.largest
+        if self._epsilon[0] != largest:
+            delta = public.settings.privacy.delta
+            self._epsilon = largest, epsilon_of(largest / public.share(own), delta * (1 - SPARE))
+        text = "epsilon at privacy.delta of the entity of which most was released, if every party has released as much of its share"
+        yield Measurement("epsilon", "gauge", text, self._epsilon[1], (), True)
+        text = "rho of all that this party has released of the entity of which most was"
+        yield Measurement("rho", "gauge", text, largest)
+        yield Measurement("delta", "gauge", "The delta that epsilon holds at", public.settings.privacy.delta)
+        yield Measurement("ledger_entities", "gauge", "Entities of which something was released", len(self.spend))
+        yield Measurement("ledger_links", "gauge", "Links of the ledger's chains", sum(one.number for one in self._chains))
+
+    def _work(self, number: int, head: bytes, lane: int) -> bytes:
+        anchor = self._settings.anchor
+        assert anchor is not None
+        return msgspec.msgpack.encode((anchor.path, anchor.ledger, anchor.party, anchor.identity, number, head, lane))
+
+    def _looked(self, refusal: bytes) -> None:
+        if refusal:
+            self._complain(refusal.decode())
+
+    def _refused(self, why: str) -> None:
+        self._desk.counts["refused_releases"] += 1
+        self._complain(why)
+
+    def _complain(self, why: str) -> None:
+        if self.trouble is None:
+            self.trouble = f"{why}. Nothing more is released: put back the newest state, of the ledger's topic and of this member"
+        self._desk.notices.say("ledger", self.trouble)
+
+
+def digest(*parts: bytes) -> bytes:
+    """SHA-256 of the parts, each with its length."""
+    return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()

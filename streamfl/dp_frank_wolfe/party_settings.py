@@ -1,0 +1,79 @@
+"""What a party was told, and where it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+
+from streamfl.dp_frank_wolfe.messages import Message
+from streamfl.dp_frank_wolfe.party_fit import Place
+from streamfl.dp_frank_wolfe.public import Public
+from streamfl.dp_frank_wolfe.window import Bounds
+from streamfl.privacy.anchor import Anchor
+from streamfl.wire import Codec, Count
+
+__all__ = ["FITTING", "WAITING", "PartySettings", "Progress"]
+
+# Phases. WAITING for a manifest; FITTING from when its window is frozen until the model has come.
+WAITING, FITTING = range(2)
+
+
+@dataclass(frozen=True)
+class PartySettings:
+    """own: the party's name. public: of all that every member has to have alike.
+
+    bounds, label_bounds: of the columns, and of the label. ledger: its name. limit: entities that wait at most.
+    ledger_limit: entities that the ledger has room for. anchor: None where nothing outlasts the process.
+    secret: what noise is drawn from.
+    """
+
+    own: str
+    public: Public
+    bounds: Bounds
+    label_bounds: Bounds
+    ledger: str
+    ledger_limit: int
+    limit: int
+    anchor: Anchor | None
+    secret: bytes
+    codec: Codec[Message]
+
+    @property
+    def columns(self) -> int:
+        """How many the party has."""
+        return len(self.bounds.bound)
+
+    @property
+    def rows(self) -> int:
+        """Of a window."""
+        return self.public.settings.window.rows
+
+    @property
+    def federation(self) -> str:
+        return self.public.settings.federation.name
+
+    @property
+    def identity(self) -> bytes:
+        """Of the anchor; zeros where there is none."""
+        return bytes(16) if self.anchor is None else self.anchor.identity
+
+    def place(self, window: int) -> Place:
+        """Where releases of a window belong."""
+        return Place(f"{self.ledger} {self.identity.hex()}", self.federation, self.own, window, self.secret)
+
+
+class Progress(msgspec.Struct, array_like=True):
+    """Where a party is; remembered as ``progress``.
+
+    window: the latest that was frozen. iteration: the next that may be asked. announced: messages with names so far.
+    manifest, heard: digests of the window's manifest, and of the server's latest message about it: what comes again is known.
+    """
+
+    window: Count = 0
+    phase: Annotated[int, msgspec.Meta(ge=0, le=1)] = WAITING
+    iteration: Count = 0
+    announced: Count = 0
+    manifest: bytes = b""
+    heard: bytes = b""

@@ -1,0 +1,147 @@
+"""A party's rows as they come: own columns and a label, whole numbers within their bounds already.
+
+Nothing here depends on values. A row that cannot be read is zeros from the beginning, and takes as many bytes as any other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.changelog import ChangedParts
+from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Window, assemble
+from streamfl.restored import check_name
+from streamfl.role import PeerError
+
+__all__ = ["PartyTable"]
+
+KEY = b"entity/"
+LABEL_BYTES = 8
+
+
+class _Row(msgspec.Struct, array_like=True, gc=False):
+    """columns: int16, empty: they have not come. label: int64, likewise. announced: the server was told of it."""
+
+    columns: bytes = b""
+    label: bytes = b""
+    announced: bool = False
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.columns and self.label)
+
+
+class PartyTable:
+    """Of each entity the first record of columns and the first of the label count; remembered as ``entity/NAME``.
+
+    columns: of an entity.
+    limit: so many entities at most. One that lacks something gives way, the oldest first; others wait for a window.
+    counts: of the member, for the operator.
+    """
+
+    def __init__(self, parts: ChangedParts, columns: int, limit: int, counts: Counter[str]) -> None:
+        self._parts = parts
+        self._columns = columns
+        self._limit = limit
+        self._counts = counts
+        # Each in the order of the last change.
+        self._lacking: dict[str, _Row] = {}
+        self._complete: dict[str, _Row] = {}
+        self._announced: dict[str, _Row] = {}
+
+    def __len__(self) -> int:
+        return len(self._lacking) + len(self._complete) + len(self._announced)
+
+    @property
+    def new(self) -> Sequence[str]:
+        """Names of entities that are complete and were not announced, oldest first."""
+        return list(self._complete)
+
+    @property
+    def has_new(self) -> bool:
+        return bool(self._complete)
+
+    def put_columns(self, entity: str, columns: NDArray[np.int16]) -> None:
+        """The columns of an entity came, (columns,)."""
+        self._put(entity, "columns", columns.astype("<i2").tobytes())
+
+    def put_label(self, entity: str, label: int) -> None:
+        """The label of an entity came."""
+        self._put(entity, "label", label.to_bytes(LABEL_BYTES, "little", signed=True))
+
+    def announce(self, names: Sequence[str]) -> None:
+        """The server is told of these, which are new."""
+        for name in names:
+            row = self._complete.pop(name)
+            row.announced = True
+            self._announced[name] = row
+            self._parts.remember(KEY + name.encode(), row)
+
+    def was_announced(self, name: str) -> bool:
+        return name in self._announced
+
+    def window(self, names: Sequence[str]) -> Window:
+        """The rows of these, which were announced, in this order."""
+        rows = [self._announced[name] for name in names]
+        columns = np.frombuffer(b"".join([row.columns for row in rows]), "<i2").reshape(len(rows), self._columns)
+        labels = np.frombuffer(b"".join([row.label for row in rows]), "<i8")
+        return assemble(columns.astype(np.int16), labels.astype(np.int64))
+
+    def forget(self, names: Sequence[str]) -> None:
+        """A window has these, or they have no budget any more."""
+        for name in names:
+            for rows in (self._lacking, self._complete, self._announced):
+                rows.pop(name, None)
+            self._parts.forget(KEY + name.encode())
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        """Take an entity back; False if the key is another's."""
+        if not key.startswith(KEY):
+            return False
+        name, row = check_name(key.removeprefix(KEY)), msgspec.msgpack.decode(value, type=_Row)
+        self._check(row)
+        self._rows_of(row)[name] = row
+        return True
+
+    def _put(self, entity: str, field: str, content: bytes) -> None:
+        row = self._lacking.get(entity)
+        if row is None:
+            if entity in self._complete or entity in self._announced:
+                self._counts["repeated_records"] += 1
+                return
+            self._make_room()
+            row = _Row()
+        elif getattr(row, field):
+            self._counts["repeated_records"] += 1
+            return
+        setattr(row, field, content)
+        self._lacking.pop(entity, None)
+        self._rows_of(row)[entity] = row
+        self._parts.remember(KEY + entity.encode(), row)
+
+    def _make_room(self) -> None:
+        if len(self) - len(self._lacking) >= self._limit:
+            raise PeerError("full", f"{len(self)} entities wait for a window already, window.limit is {self._limit}")
+        while len(self) >= self._limit:
+            self.forget([next(iter(self._lacking))])
+            self._counts["displaced_entities"] += 1
+
+    def _rows_of(self, row: _Row) -> dict[str, _Row]:
+        return self._announced if row.announced else self._complete if row.complete else self._lacking
+
+    def _check(self, row: _Row) -> None:
+        sizes = (len(row.columns) in (0, 2 * self._columns), len(row.label) in (0, LABEL_BYTES))
+        within = np.abs(np.frombuffer(row.columns, "<i2").astype(np.int32)) <= FEATURE_ONE if sizes[0] else np.zeros(1, bool)
+        label = abs(int.from_bytes(row.label, "little", signed=True)) <= RESIDUAL_ONE
+        if not (all(sizes) and within.all() and label and (row.complete or not row.announced)):
+            raise PeerError("malformed", "a row in state that no record can have led to")
+
+    def measure(self) -> Iterator[tuple[str, int]]:
+        """How many entities lack something, are complete, and were announced."""
+        yield "lacking", len(self._lacking)
+        yield "complete", len(self._complete)
+        yield "announced", len(self._announced)

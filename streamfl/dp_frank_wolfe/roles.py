@@ -1,0 +1,206 @@
+"""The two roles of differentially private Frank-Wolfe, as ``[role] kind`` would name them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from streamfl.dp_frank_wolfe import messages
+from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.figures import measured
+from streamfl.dp_frank_wolfe.messages import HEADER_BYTES, codec
+from streamfl.dp_frank_wolfe.party import PartyTask
+from streamfl.dp_frank_wolfe.party_settings import PartySettings
+from streamfl.dp_frank_wolfe.public import Public
+from streamfl.dp_frank_wolfe.readable import readable_label, readable_sample
+from streamfl.dp_frank_wolfe.window import Bounds
+from streamfl.made_with import MadeWith, by_key
+from streamfl.member import Member
+from streamfl.parts import Limits, decoded_in_parts
+from streamfl.privacy.anchor import Anchor
+from streamfl.records.labels import LabelReader
+from streamfl.records.samples import SampleReader
+from streamfl.role import Channels, ConfigurationError, Input, Receiver, Record, Sender, TopicSpec
+from streamfl.role_kind import RoleKind
+from streamfl.secrets import read_secret
+
+__all__ = ["ROLES"]
+
+_SMALL_SEGMENTS = {"segment.bytes": "67108864"}
+# Messages in parts that wait in a partition: of each sender two at most are under way.
+UNDER_WAY = 256
+PART_SECONDS = 86_400.0
+
+
+def _member(settings: DPFrankWolfeSettings, make: Any, patience: float, **options: Any) -> Member[Any]:
+    decode = {name: one.decode for name, one in _channels(settings).inputs.items()}
+    limits = Limits(settings.message_bytes + HEADER_BYTES, UNDER_WAY, UNDER_WAY, PART_SECONDS, messages.PART_BYTES)
+    # The whole of a message is decoded as a single record is.
+    whole = dict.fromkeys(decode, _decoder(settings))
+    return Member(make, whole, limits, patience, settings.role.kind, measured, **options)
+
+
+# ---- a party
+
+
+def _build_party(settings: DPFrankWolfeSettings) -> Member[PartyTask]:
+    party = _party_settings(settings)
+    # While others are away the server waits for each of them, and the party hears nothing.
+    patience = settings.window.patience_seconds * (1 + len(settings.federation.parties))
+    ledger: dict[str, Callable[[PartyTask], Any]] = {"ledger": PartyTask.changed_ledger}
+    return _member(settings, lambda desk: PartyTask(party, desk), patience, kept_apart=ledger)
+
+
+def _party_settings(settings: DPFrankWolfeSettings) -> PartySettings:
+    own, privacy, bounds = settings.required_party(), settings.privacy, settings.bounds
+    dimension = SampleReader(settings.required_samples("a party").samples).dimension
+    if dimension != settings.own_columns:
+        raise ConfigurationError(
+            f"samples.features: {dimension} columns, federation.columns says that {own!r} has {settings.own_columns}"
+        )
+    ledger = _ledger_name(settings)
+    return PartySettings(
+        own=own,
+        public=Public(settings),
+        bounds=_bounds(bounds.centre, bounds.bound, dimension),
+        label_bounds=_bounds(bounds.label_centre, bounds.label_bound, 1),
+        ledger=ledger,
+        ledger_limit=privacy.ledger_limit,
+        limit=settings.window.limit,
+        anchor=None if privacy.ledger_file is None else Anchor.open(privacy.ledger_file, ledger, own),
+        secret=_secret(settings),
+        codec=codec(settings.message_bytes),
+    )
+
+
+def _bounds(centre: float | list[float], bound: float | list[float], columns: int) -> Bounds:
+    return Bounds(*(np.broadcast_to(np.array(given, dtype=np.float64), columns) for given in (centre, bound)))
+
+
+def _secret(settings: DPFrankWolfeSettings) -> bytes:
+    """What noise is drawn from; without a promise something that everybody could compute."""
+    privacy, own = settings.privacy, settings.required_party()
+    if privacy.is_private and privacy.secret_file is None:
+        raise ConfigurationError("privacy.secret_file is missing: noise that others could compute hides nothing")
+    if privacy.is_private and privacy.secret_file is not None:
+        return read_secret(privacy.secret_file, "privacy.secret_file")
+    name = repr(("dp-frank-wolfe", settings.federation.name, settings.federation.seed, own))
+    return hashlib.sha256(name.encode()).digest()
+
+
+def _ledger_name(settings: DPFrankWolfeSettings) -> str:
+    return settings.privacy.ledger or settings.member
+
+
+# ---- channels and topics
+
+
+def _decoder(settings: DPFrankWolfeSettings) -> Callable[[Record], Any]:
+    own = codec(settings.message_bytes)
+    return lambda record: own.decode(record.value)
+
+
+def _sender(message: Any) -> str:
+    name: str = message.sender
+    return name
+
+
+def _for_nobody(_message: Any) -> None:
+    """The server speaks for itself."""
+
+
+def _releases(settings: DPFrankWolfeSettings, party: str) -> str:
+    return f"{settings.federation.name}.{party}.releases"
+
+
+def _asks(settings: DPFrankWolfeSettings, party: str) -> str:
+    return f"{settings.federation.name}.{party}.asks"
+
+
+def _channels(settings: DPFrankWolfeSettings) -> Channels:
+    decode = decoded_in_parts(_decoder(settings))
+    state = {"state": f"{settings.member}.state"}
+    own, samples, labels = (
+        settings.required_party(),
+        settings.required_samples("a party"),
+        settings.required_labels("a party"),
+    )
+    reader = SampleReader(samples.samples)
+    row = readable_sample(reader.decode, reader.dimension, samples.format, samples.entity)
+    label = readable_label(LabelReader(labels, None).decode, labels.format, labels.entity)
+    return Channels(
+        inputs={
+            "samples": Input(samples.topic, row),
+            "labels": Input(labels.topic, label),
+            "asks": Input(_asks(settings, own), decode, makes_room=True, sender=Sender(SERVER, _for_nobody)),
+        },
+        outputs={"releases": _releases(settings, own)},
+        changelogs={**state, "ledger": _ledger_topic(settings)},
+        receivers={"releases": Receiver(SERVER)},
+        party=own,
+        lasting=("ledger",),
+    )
+
+
+def _ledger_topic(settings: DPFrankWolfeSettings) -> str:
+    return f"{_ledger_name(settings)}.ledger"
+
+
+def _topics(settings: DPFrankWolfeSettings) -> list[TopicSpec]:
+    """One partition each: a window is one."""
+    channels, users = _channels(settings), [one.topic for one in (settings.samples, settings.labels) if one is not None]
+    between = [one.topic for one in channels.inputs.values() if one.topic not in users]
+    between += [topic for name, topic in channels.outputs.items() if name not in _FOR_USERS]
+    lasting = [channels.changelogs[name] for name in channels.lasting]
+    return [
+        *(TopicSpec(topic, 1, compacted=False, users=True, reason=_ONE_TABLE) for topic in users),
+        *(TopicSpec(topic, 1, compacted=False, reason=_ONE_TABLE) for topic in between),
+        TopicSpec(f"{settings.member}.state", 1, compacted=True, preferred=_SMALL_SEGMENTS, reason=_ONE_TABLE),
+        *(
+            TopicSpec(topic, 1, compacted=True, preferred=_SMALL_SEGMENTS, caution=_LEDGER, reason=_ONE_TABLE)
+            for topic in lasting
+        ),
+        TopicSpec(settings.dead_letters, None, compacted=False),
+    ]
+
+
+_FOR_USERS = ("model", "predictions")
+_ONE_TABLE = "for all entities are rows of one table"
+_LEDGER = (
+    "what was released of whom: grant Write to nobody but this party, and Read to nobody else; it belongs to the data and outlives "
+    "the federation, so never delete it"
+)
+_MAY_CHANGE = {
+    "federation.members",
+    "window.patience_seconds",
+    "window.limit",
+    "privacy.ledger_limit",
+    # They may be moved to another place; what is in them is compared.
+    "privacy.secret_file",
+    "privacy.ledger_file",
+    "samples.format",
+    "labels.format",
+}
+
+
+def _made_with(settings: DPFrankWolfeSettings) -> MadeWith:
+    sections = ["federation", "party", "samples", "labels", "window", "bounds", "privacy", "learning", "serving"]
+    return MadeWith.of(by_key(settings, sections), _MAY_CHANGE)
+
+
+_BUILD: Mapping[str, Callable[[DPFrankWolfeSettings], Member[Any]]] = {PARTY: _build_party}
+
+ROLES: dict[str, RoleKind[Any]] = {
+    name: RoleKind(
+        name=name,
+        settings=DPFrankWolfeSettings,
+        build=build,
+        channels=_channels,
+        topics=_topics,
+        made_with=_made_with,
+    )
+    for name, build in _BUILD.items()
+}

@@ -1,0 +1,264 @@
+"""The server: it has no data. It makes windows of announced names, asks parties for releases, and puts a model together of them.
+
+It sees released numbers alone, and parties do not rely on it: what they may release they know from their own settings.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+
+from streamfl.changelog import ChangedParts
+from streamfl.dp_frank_wolfe.announced import Announced
+from streamfl.dp_frank_wolfe.attendance import Attendance
+from streamfl.dp_frank_wolfe.estimator import Estimator
+from streamfl.dp_frank_wolfe.figures import measured_place
+from streamfl.dp_frank_wolfe.fit import Fit
+from streamfl.dp_frank_wolfe.messages import (
+    ANOTHER,
+    SERVER_NAME,
+    Entities,
+    Frozen,
+    Manifest,
+    Message,
+    Model,
+    content_of,
+    read_content,
+    records_of,
+)
+from streamfl.dp_frank_wolfe.public import Public
+from streamfl.dp_frank_wolfe.server_selection import Selection
+from streamfl.dp_frank_wolfe.serving_server import Partials
+from streamfl.dp_frank_wolfe.weights import weights_of
+from streamfl.member import Desk
+from streamfl.role import Measurement, PeerError
+from streamfl.wire import VERSION, Codec, Count
+
+__all__ = ["ServerSettings", "ServerTask"]
+
+# Phases: waiting for names; for parties that freeze the window; for what they release.
+GATHERING, FREEZING, FITTING = range(3)
+RUN = b"run"
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """public: what all members compute from their settings."""
+
+    public: Public
+    codec: Codec[Message]
+
+
+class _Run(msgspec.Struct, array_like=True):
+    """Where it is; remembered as ``run``. window: the latest. manifest: SHA-256 of its manifest's content."""
+
+    window: Count = 0
+    phase: Annotated[int, msgspec.Meta(ge=GATHERING, le=FITTING)] = GATHERING
+    manifest: Annotated[bytes, msgspec.Meta(max_length=32)] = b""
+
+
+class PublishedModel(msgspec.Struct, frozen=True):
+    """What users read of each party's columns, as JSON under the party's name.
+
+    version: the window that it was fitted on. columns: numbers of those with a weight. weights: of columns and labels that are
+    scaled by their bounds. label_centre, label_bound: of the labels' scale.
+    """
+
+    party: str
+    version: int
+    columns: list[int]
+    weights: list[float]
+    label_centre: float
+    label_bound: float
+
+
+class ServerTask:
+    """The server's partition."""
+
+    def __init__(self, settings: ServerSettings, desk: Desk) -> None:
+        self.settings = settings
+        self.desk = desk
+        self.parts = ChangedParts()
+        self._public = public = settings.public
+        self._run = _Run()
+        self._now = 0.0
+        window = public.settings.window
+        self.announced = Announced(self.parts, public.parties, window.limit)
+        self.attendance = Attendance(self.parts, public.parties, window.patience_seconds)
+        make = Fit if public.settings.learning.estimator == "frank-wolfe" else Selection
+        self.estimator: Estimator = make(public, self.parts, desk.counts)
+        self.partials = Partials(public, self.parts, desk)
+        if public.settings.serving.mode == "exact":
+            desk.notices.say("exact", 'serving.mode = "exact": parts of predictions come as they are, which epsilon does not cover')
+
+    @property
+    def window(self) -> int:
+        """Number of the latest."""
+        return self._run.window
+
+    @property
+    def model(self) -> int:
+        """Version of the latest model, 0 before the first."""
+        return self._run.window - (self._run.phase != GATHERING)
+
+    @property
+    def wake_at(self) -> float | None:
+        times = (self.attendance.wake_at, self.partials.wake_at)
+        return min((at for at in times if at is not None), default=None)
+
+    @property
+    def owed(self) -> bool:
+        return self._run.phase != GATHERING
+
+    @property
+    def trouble(self) -> str | None:
+        """Whoever does not answer is told of by the silence that follows."""
+        return None
+
+    def set_back(self, now: float) -> None:
+        self.attendance.set_back(now)
+        self.partials.set_back(now)
+
+    def pass_time(self, now: float) -> None:
+        self._now = now
+        for party in self.attendance.pass_time(now):
+            self.desk.counts["missing_answers"] += 1
+            patience = self._public.settings.window.patience_seconds
+            self.desk.notices.say("away", f"{party!r} has not answered for {patience:g} s: window {self.window} goes on without it")
+        self._go_on()
+        self.partials.pass_time(now)
+
+    def restore(self, key: bytes, value: bytes) -> None:
+        if key == RUN:
+            self._run = msgspec.msgpack.decode(value, type=_Run)
+            return
+        if not any(one.restore(key, value) for one in (self.announced, self.attendance, self.estimator, self.partials)):
+            raise PeerError("malformed", f"state {key[:60]!r} is not of a server")
+
+    def measure(self) -> Iterator[Measurement]:
+        """Where it is and what it has come to: of names, of times and of what was released."""
+        yield from measured_place("server", self.window, self._run.phase, self.estimator.iteration)
+        yield Measurement("support", "gauge", "Columns that have a weight in the latest fit", self.estimator.support, (), True)
+        yield Measurement("l1_norm", "gauge", "Sum of the absolute weights in the latest fit", self.estimator.l1_norm, (), True)
+        text = "Numbers that parties have released in the latest fit: a signed index is one"
+        yield Measurement("fit_uplink_numbers", "gauge", text, self.estimator.uplink_numbers, (), True)
+        yield from self.announced.measure()
+        yield from self.attendance.measure()
+        yield from self.partials.measure()
+
+    def take(self, channel: str, message: Any, now: float) -> None:
+        assert isinstance(message, Message)
+        self._now = now
+        party = channel.partition("/")[2]
+        if message.fingerprint != self._public.fingerprint:
+            raise PeerError("configuration", ANOTHER)
+        if message.sender != party:
+            raise PeerError("forged", f"{message.sender!r} speaks where {party!r} is heard")
+        if message.kind == "entities":
+            entities: Entities = read_content(message.content, Entities)
+            if self.announced.take(party, message.iteration, entities.names):
+                self._begin_window_if_full()
+            else:
+                self._repeated()
+        elif message.kind == "partial":
+            if not self.partials.take(party, message, self.model, now):
+                self._repeated()
+        elif message.kind in ("frozen", "answers", "chosen", "products"):
+            self._take_answer(party, message)
+        else:
+            raise PeerError("malformed", f"{message.kind!r} is nothing that a party says")
+
+    # ---- a window
+
+    def _begin_window_if_full(self) -> None:
+        run, rows = self._run, self._public.settings.window.rows
+        if run.phase != GATHERING or self.announced.complete < rows:
+            return
+        content = content_of(Manifest(self.announced.draw(rows)))
+        self._run = _Run(run.window + 1, FREEZING, hashlib.sha256(content).digest())
+        self.parts.remember(RUN, self._run)
+        self.estimator.begin(self.window)
+        self.attendance.begin("frozen", self._now)
+        for party in self._public.parties:
+            self._say(party, "manifest", 0, content)
+        self.desk.counts["windows"] += 1
+
+    def _take_answer(self, party: str, message: Message) -> None:
+        run, kind, iteration = self._run, message.kind, message.iteration
+        if message.window < run.window or (message.window == run.window and run.phase == GATHERING):
+            self._repeated()
+            return
+        if message.window > run.window:
+            raise PeerError("implausible", f"{kind} of window {message.window}: nothing led to it")
+        if self.attendance.judge(party, kind, iteration, message.content) == "repeated":
+            self._repeated()
+            return
+        if kind == "frozen":
+            frozen: Frozen = read_content(message.content, Frozen)
+            if frozen.manifest != run.manifest:
+                raise PeerError("another_manifest", f"{party!r} has frozen another window {run.window}")
+        else:
+            self.estimator.take(party, kind, iteration, message.content)
+        self.attendance.answered(party, kind, iteration, message.content)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """As far as it goes without another answer."""
+        if self._run.phase == GATHERING or self.attendance.awaited:
+            return
+        if self._run.phase == FREEZING:
+            self._run.phase = FITTING
+            self.parts.remember(RUN, self._run)
+            self._ask()
+        while not self.attendance.awaited:
+            calculation = self.estimator.settle()
+            if calculation is not None:
+                then = functools.partial(self._calculated, calculation.then)
+                self.desk.ask(calculation.function, calculation.content, then)
+                return
+            if self.estimator.over:
+                self._end_window()
+                return
+            self._ask()
+
+    def _calculated(self, then: Callable[[bytes], None], result: bytes) -> None:
+        then(result)
+        self._end_window()
+
+    def _ask(self) -> None:
+        """Those that are there. Who is away would spend its budget on an answer that comes too late."""
+        for party in self.attendance.present:
+            for question in self.estimator.questions(party):
+                self.attendance.ask(party, question.answer, question.iteration, self._now)
+                self._say(party, question.kind, question.iteration, question.content)
+
+    def _end_window(self) -> None:
+        bounds = self._public.settings.bounds
+        for party, own in self.estimator.weights.items():
+            columns, weights = weights_of(own)
+            self._say(party, "model", 0, content_of(Model(columns, weights)))
+            active = [int(column) for column in own.nonzero()[0]]
+            published = PublishedModel(
+                party, self.window, active, own[active].tolist(), bounds.label_centre, bounds.label_bound
+            )
+            self.desk.publish("model", party, msgspec.json.encode(published))
+        self._run.phase = GATHERING
+        self.parts.remember(RUN, self._run)
+        self.attendance.end()
+        self.partials.model_is(self.window)
+        self.desk.counts["models"] += 1
+        self._begin_window_if_full()
+
+    # ---- what is said
+
+    def _say(self, party: str, kind: str, iteration: int, content: bytes) -> None:
+        message = Message(VERSION, self._public.fingerprint, SERVER_NAME, self.window, iteration, kind, 0, b"", content)
+        self.desk.send(f"asks/{party}", records_of(self.settings.codec, message))
+
+    def _repeated(self) -> None:
+        self.desk.counts["repeated_messages"] += 1

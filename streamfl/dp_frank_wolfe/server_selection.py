@@ -1,0 +1,227 @@
+"""The server's part of the estimators that choose columns once: what parties told of them, and a least squares of that."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.changelog import ChangedParts
+from streamfl.chunks import Chunks
+from streamfl.dp_frank_wolfe.estimator import Calculation, Question
+from streamfl.dp_frank_wolfe.gram import LEAST_EIGENVALUE, doubt, gram_of
+from streamfl.dp_frank_wolfe.iterate import SLACK
+from streamfl.dp_frank_wolfe.messages import Chosen, OtherRows, Products, content_of, read_content
+from streamfl.dp_frank_wolfe.public import Public
+from streamfl.dp_frank_wolfe.refit import Refit, refitted
+from streamfl.dp_frank_wolfe.weights import read_columns, read_weights, weights_of
+from streamfl.role import PeerError
+from streamfl.wire import Count, decode_array, encode_array
+
+__all__ = ["Selection"]
+
+Floats = NDArray[np.float64]
+KEY = b"selection"
+# Asked for choices; asked for products; there are weights.
+CHOOSING, MULTIPLYING, OVER = range(3)
+# Of means of products within 1: no noise that costs less than everything takes them further.
+LARGEST = 1e9
+
+
+class _Progress(msgspec.Struct, array_like=True):
+    """Of the window's selection; remembered as ``selection``. numbers: that were released, signed indices among them."""
+
+    window: Count = 0
+    step: int = CHOOSING
+    numbers: Count = 0
+
+
+class Selection:
+    """The owner of the present selection, under ``selection``, ``chosen/PARTY/NUMBER``, ``products/PARTY/NUMBER`` and ``weights/``.
+
+    counts: of the member.
+    """
+
+    def __init__(self, public: Public, parts: ChangedParts, counts: Counter[str]) -> None:
+        settings = public.settings
+        self._public = public
+        self._parts = parts
+        self._counts = counts
+        self._rows = settings.window.rows
+        self._is_two_round = settings.learning.estimator == "two-round"
+        self._progress = _Progress()
+        most = settings.message_bytes
+        self._chosen = {party: Chunks(parts, f"chosen/{party}", most) for party in public.parties}
+        self._products = {party: Chunks(parts, f"products/{party}", most) for party in public.parties}
+        self._weights = Chunks(parts, "weights", 64 * settings.learning.columns + 65_536)
+
+    # ---- what it has come to
+
+    @property
+    def over(self) -> bool:
+        return self._progress.step == OVER
+
+    @property
+    def iteration(self) -> int:
+        return self._progress.step
+
+    @property
+    def weights(self) -> Mapping[str, Floats]:
+        content, columns = self._weights.content, self._public.settings.federation.columns
+        found = msgspec.msgpack.decode(content, type=dict[str, tuple[bytes, bytes]]) if content else {}
+        radius = self._public.settings.learning.radius
+        return {party: read_weights(*found.get(party, (b"", b"")), count, radius) for party, count in columns.items()}
+
+    @property
+    def support(self) -> int:
+        return sum(int(np.count_nonzero(own)) for own in self.weights.values())
+
+    @property
+    def l1_norm(self) -> float:
+        return math.fsum(abs(weight) for own in self.weights.values() for weight in own.tolist())
+
+    @property
+    def uplink_numbers(self) -> int:
+        """Signed indices and numbers of them."""
+        return self._progress.numbers
+
+    # ---- two rounds at most
+
+    def begin(self, window: int) -> None:
+        for chunks in (*self._chosen.values(), *self._products.values(), self._weights):
+            chunks.clear()
+        self._progress = _Progress(window)
+        self._parts.remember(KEY, self._progress)
+
+    def questions(self, party: str) -> Iterator[Question]:
+        if self._progress.step == CHOOSING and not self._chosen[party]:
+            yield Question("choose", "chosen", 0, b"")
+        elif self._progress.step == MULTIPLYING and self._chosen[party]:
+            told = [self._told(other).reshape(self._rows, -1) for other in self._choosers if other != party]
+            rows = np.hstack([np.zeros((self._rows, 0)), *told])
+            yield Question("rows", "products", 0, content_of(OtherRows(encode_array(rows))))
+
+    def take(self, party: str, kind: str, iteration: int, content: bytes) -> None:
+        if kind == "chosen":
+            chosen: Chosen = read_content(content, Chosen)
+            numbers = self._check_chosen(party, chosen)
+            if self._progress.step == CHOOSING:
+                self._chosen[party].write(content)
+        else:
+            products: Products = read_content(content, Products)
+            numbers = self._check_products(party, products)
+            if self._progress.step == MULTIPLYING:
+                self._products[party].write(content)
+        self._progress.numbers += numbers
+        self._counts["uplink_numbers"] += numbers
+        self._parts.remember(KEY, self._progress)
+
+    def settle(self) -> Calculation | None:
+        """Choices first, then products where they are asked for, then the least squares of those that took part to the end."""
+        choosers = self._choosers
+        if not choosers:
+            return None
+        if self._progress.step == CHOOSING and self._is_two_round:
+            self._progress.step = MULTIPLYING
+            self._parts.remember(KEY, self._progress)
+            return None
+        takers = [party for party in choosers if self._products[party]] if self._is_two_round else choosers
+        if not takers:
+            self._end([], np.zeros(0))
+            return None
+        given = {party: self._chosen_of(party) for party in takers}
+        values = np.concatenate([_floats(one.values) for one in given.values()])
+        if self._is_two_round:
+            gram = self._gram(takers)
+            plans = {party: self._public.selection_plan(party) for party in self._public.parties}
+            least = LEAST_EIGENVALUE + doubt(plans, self._rows)
+        else:
+            gram, least = np.diag(np.concatenate([_floats(one.norms) for one in given.values()])), LEAST_EIGENVALUE
+        request = Refit(encode_array(gram), encode_array(values), self._public.settings.learning.radius, least)
+        return Calculation(refitted, msgspec.msgpack.encode(request), lambda found: self._end(takers, _floats(found)))
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        if key == KEY:
+            self._progress = msgspec.msgpack.decode(value, type=_Progress)
+            return True
+        return any(one.restore(key, value) for one in (*self._chosen.values(), *self._products.values(), self._weights))
+
+    def _end(self, takers: list[str], found: Floats) -> None:
+        """Weights of the chosen columns of these parties, one party's behind another's."""
+        weights, at = {}, 0
+        for party in takers:
+            own = np.zeros(self._public.settings.federation.columns[party])
+            columns = self._columns(party)
+            own[columns] = found[at : at + len(columns)]
+            at += len(columns)
+            weights[party] = weights_of(own)
+        if not float(np.sum(np.abs(found))) <= self._public.settings.learning.radius * (1 + SLACK):
+            raise AssertionError("the least squares has left its ball")
+        self._weights.write(msgspec.msgpack.encode(weights))
+        self._progress.step = OVER
+        self._counts["iterations"] += 1
+        self._parts.remember(KEY, self._progress)
+
+    # ---- answers
+
+    def _check_chosen(self, party: str, chosen: Chosen) -> int:
+        """How many numbers were released. PeerError for what no party can have come to."""
+        count = self._public.quota(party)
+        columns = read_columns(chosen.columns, self._public.settings.federation.columns[party])
+        if len(columns) != count:
+            raise PeerError("quota", f"{party!r} has chosen {len(columns)} columns, {count} are its part")
+        norms, rows = (0, count * self._rows) if self._is_two_round else (count, 0)
+        for given, size, what in ((chosen.values, count, "values"), (chosen.norms, norms, "norms"), (chosen.rows, rows, "rows")):
+            _check_numbers(given, size, what)
+        return 2 * count + norms + rows
+
+    def _check_products(self, party: str, products: Products) -> int:
+        own = len(self._columns(party))
+        others = sum(len(self._columns(other)) for other in self._choosers if other != party)
+        _check_numbers(products.products, own * others, "products")
+        _check_numbers(products.gram, own * own, "gram")
+        gram = _floats(products.gram).reshape(own, own)
+        if not np.array_equal(gram, gram.T):
+            raise PeerError("implausible", "products of columns among themselves are symmetric")
+        return own * others + own * (own + 1) // 2
+
+    @property
+    def _choosers(self) -> list[str]:
+        return [party for party, chunks in self._chosen.items() if chunks]
+
+    def _chosen_of(self, party: str) -> Chosen:
+        chosen: Chosen = read_content(self._chosen[party].content, Chosen)
+        return chosen
+
+    def _columns(self, party: str) -> NDArray[np.int64]:
+        return read_columns(self._chosen_of(party).columns, self._public.settings.federation.columns[party])
+
+    def _told(self, party: str) -> Floats:
+        return _floats(self._chosen_of(party).rows)
+
+    def _gram(self, takers: list[str]) -> Floats:
+        """Of those that told their products; a column of another has no place in it."""
+        own, products = {}, {}
+        for party in takers:
+            given: Products = read_content(self._products[party].content, Products)
+            count = len(self._columns(party))
+            own[party] = _floats(given.gram).reshape(count, count)
+            others = [other for other in self._choosers if other != party]
+            kept = [np.full(len(self._columns(other)), other in takers) for other in others]
+            mask = np.concatenate([np.zeros(0, dtype=bool), *kept])
+            products[party] = _floats(given.products).reshape(count, len(mask))[:, mask]
+        return gram_of(own, products)
+
+
+def _check_numbers(content: bytes, count: int, what: str) -> None:
+    numbers = decode_array(content, np.float64, (count,), what)
+    if (np.abs(numbers) > LARGEST).any():
+        raise PeerError("out_of_bounds", f"{what} are means of products within 1, and one is beyond {LARGEST:g}")
+
+
+def _floats(content: bytes) -> Floats:
+    return np.frombuffer(content, "<f8").astype(np.float64)

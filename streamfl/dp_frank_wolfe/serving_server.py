@@ -1,0 +1,144 @@
+"""The server's side of serving: it adds the parties' parts of a prediction, and publishes the sum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from streamfl.changelog import ChangedParts
+from streamfl.dp_frank_wolfe.messages import Message, Partial, Prediction, read_content
+from streamfl.dp_frank_wolfe.public import Public
+from streamfl.member import Desk
+from streamfl.moments import overdue, set_back
+from streamfl.restored import Time, check_name, check_within
+from streamfl.role import Measurement, PeerError
+from streamfl.wire import Count, Name
+
+__all__ = ["Partials"]
+
+HEARD, PART = b"partials/", b"partial/"
+# So long a part waits for the others': the parties' records of an entity may come hours apart.
+PART_SECONDS = 86_400.0
+# No draw of the noise is further than 10 of its deviations, and what rounding adds to these is less than the rest.
+DEVIATIONS = 20
+
+
+class _Waiting(msgspec.Struct, array_like=True):
+    """Remembered as ``partial/MODEL/ENTITY``. since: when the latest part came. parts: by party."""
+
+    since: Time
+    parts: dict[Name, float]
+
+
+class Partials:
+    """The owner of parts that wait for others'. A part of one party alone is published to nobody."""
+
+    def __init__(self, public: Public, parts: ChangedParts, desk: Desk) -> None:
+        self._public = public
+        self._parts = parts
+        self._desk = desk
+        self._limit = public.settings.window.limit
+        # By model and entity, the one whose latest part came first is the first.
+        self._waiting: dict[tuple[int, str], _Waiting] = {}
+        self._heard = dict.fromkeys(public.parties, 0)
+
+    @property
+    def wake_at(self) -> float | None:
+        return next(iter(self._waiting.values())).since + PART_SECONDS if self._waiting else None
+
+    def take(self, party: str, message: Message, model: int, now: float) -> bool:
+        """A party's part; False if it has come before. PeerError, before anything changes, if it is wrong.
+
+        model: version of the latest.
+        """
+        if self._public.settings.serving.mode == "off":
+            raise PeerError("configuration", 'a part of a prediction, and serving.mode = "off"')
+        partial: Partial = read_content(message.content, Partial)
+        number = message.iteration
+        if number <= self._heard[party]:
+            return False
+        if number != self._heard[party] + 1 or not 0 < partial.model <= model:
+            raise PeerError("implausible", f"part {number} of {party!r}, of model {partial.model}: nothing led to it")
+        check_within([partial.value], -self._largest(party), self._largest(party), "a part of a prediction")
+        self._heard[party] = number
+        self._parts.remember(HEARD + party.encode(), number)
+        if partial.model < model - 1:
+            self._desk.counts["expired_predictions"] += 1
+            return True
+        place = partial.model, partial.entity
+        known = self._waiting.pop(place, None)
+        parts = {} if known is None else known.parts
+        # An entity whose record came twice at a party: the first counts.
+        waiting = _Waiting(now, {party: partial.value, **parts})
+        if len(waiting.parts) == len(self._public.parties):
+            self._publish(place, waiting.parts)
+            if known is not None:
+                self._parts.forget(_key(place))
+        else:
+            self._waiting[place] = waiting
+            self._parts.remember(_key(place), waiting)
+            if len(self._waiting) > self._limit:
+                self._expire(next(iter(self._waiting)))
+        return True
+
+    def model_is(self, version: int) -> None:
+        """There is a model of this version. Of the one before, parts may be on their way."""
+        for place in [place for place in self._waiting if place[0] < version - 1]:
+            self._expire(place)
+
+    def pass_time(self, now: float) -> None:
+        for place in overdue(self._waiting, PART_SECONDS, now):
+            self._expire(place)
+
+    def set_back(self, now: float) -> None:
+        for place in set_back(self._waiting, now):
+            self._parts.remember(_key(place), self._waiting[place])
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        """Take a part back; False if the key is another's."""
+        if key.startswith(HEARD):
+            party = check_name(key.removeprefix(HEARD))
+            if party not in self._heard:
+                raise PeerError("malformed", f"parts of predictions of {party[:60]!r}, who is no party")
+            self._heard[party] = msgspec.msgpack.decode(value, type=Count)
+            return True
+        if not key.startswith(PART):
+            return False
+        version, _, entity = key.removeprefix(PART).partition(b"/")
+        waiting = msgspec.msgpack.decode(value, type=_Waiting)
+        if not (version.isdigit() and len(version) <= 15 and set(waiting.parts) < set(self._public.parties)):
+            raise PeerError("malformed", f"state {key[:60]!r} is no part of a prediction")
+        check_within([*waiting.parts.values()], -1e300, 1e300, "a part of a prediction")
+        self._waiting[int(version), check_name(entity)] = waiting
+        return True
+
+    def measure(self) -> Iterator[Measurement]:
+        if self._public.settings.serving.mode != "off":
+            text = "Entities whose prediction waits for some parties' parts"
+            yield Measurement("waiting_predictions", "gauge", text, len(self._waiting))
+
+    def _publish(self, place: tuple[int, str], parts: Mapping[str, float]) -> None:
+        settings = self._public.settings
+        # In the order of parties, whoever came first: a sum of floats depends on it.
+        total = math.fsum(parts[party] for party in self._public.parties)
+        prediction = settings.bounds.label_centre + settings.bounds.label_bound * total
+        covered = settings.serving.mode == "private" and settings.privacy.is_private
+        model, entity = place
+        self._desk.publish("predictions", entity, msgspec.json.encode(Prediction(entity, prediction, model, covered)))
+        self._desk.counts["predictions"] += 1
+
+    def _expire(self, place: tuple[int, str]) -> None:
+        del self._waiting[place]
+        self._parts.forget(_key(place))
+        self._desk.counts["expired_predictions"] += 1
+
+    def _largest(self, party: str) -> float:
+        """Of a part: a row of 1s within the ball, and noise."""
+        radius, rho = self._public.radius(party), self._public.prediction_rho(party)
+        return 1.0 + 2 * radius * (1 + DEVIATIONS / math.sqrt(2 * rho))
+
+
+def _key(place: tuple[int, str]) -> bytes:
+    return PART + b"%d/%s" % (place[0], place[1].encode())

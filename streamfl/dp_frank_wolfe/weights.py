@@ -1,0 +1,49 @@
+"""Weights of one party's columns, as messages and state have them: those that are not 0."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.dp_frank_wolfe.iterate import SLACK
+from streamfl.role import PeerError
+from streamfl.wire import decode_array, encode_array
+
+__all__ = ["read_columns", "read_weights", "weights_of"]
+
+Floats = NDArray[np.float64]
+
+
+def weights_of(own: Floats) -> tuple[bytes, bytes]:
+    """Columns as 32-bit numbers, ascending, and their weights as 64-bit floats.
+
+    own: (columns,).
+    """
+    active = np.flatnonzero(own)
+    return active.astype("<u4").tobytes(), encode_array(own[active])
+
+
+def read_weights(columns: bytes, weights: bytes, count: int, radius: float) -> Floats:
+    """(count,) from what :func:`weights_of` gave. PeerError for columns that there are not, and weights that no ball has.
+
+    radius: of the party, which the sum of the absolute weights does not exceed.
+    """
+    numbers = read_columns(columns, count)
+    found = decode_array(weights, np.float64, (len(numbers),), "weights")
+    if (np.diff(numbers) <= 0).any():
+        raise PeerError("malformed", "columns of weights do not ascend")
+    if not float(np.sum(np.abs(found))) <= radius * (1 + SLACK):
+        raise PeerError("out_of_bounds", f"weights are beyond the ball of radius {radius:g}")
+    own = np.zeros(count)
+    own[numbers] = found
+    return own
+
+
+def read_columns(content: bytes, count: int) -> NDArray[np.int64]:
+    """Numbers of columns, each once, in the order in which they came. PeerError for those that there are not."""
+    if len(content) % 4:
+        raise PeerError("shape", f"{len(content)} bytes are no columns' numbers")
+    numbers = np.frombuffer(content, "<u4").astype(np.int64)
+    if len(np.unique(numbers)) < len(numbers) or (numbers >= count).any():
+        raise PeerError("implausible", f"columns are told twice, or beyond the {count} that there are")
+    return numbers

@@ -1,0 +1,193 @@
+"""A file beside the secret that says how far a ledger has come: what a changelog alone cannot prove about itself.
+
+A changelog that is rolled back or cut off looks like one that never went further. Then what was spent is forgotten, and other
+content could be released in the place of what was released already. So the hash of each release is noted here before it is sent:
+the file only grows, each link is on the disk before it is acknowledged, and in the place of a link there is never another.
+
+The file: a header of 512 bytes, a JSON object and spaces, and then 32 bytes for each link: its lane, and the first 31 bytes of a
+hash. A link lies within one sector of a disk. Lanes are chains that know nothing of one another's order: what is done again after a
+crash comes in the same order within a lane, and perhaps in another between two.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from streamfl.role import ConfigurationError
+
+__all__ = ["FORMAT", "IDENTITY_BYTES", "LANES", "LINK_BYTES", "Anchor", "examine_link", "note_link"]
+
+FORMAT = "streamfl anchor/1"
+HEADER_BYTES = 512
+LINK_BYTES = 31
+LANES = 16
+IDENTITY_BYTES = 16
+# A disk that loses power may have made the file longer and not have written what belongs there.
+RECORD_BYTES = LINK_BYTES + 1
+UNWRITTEN = bytes(RECORD_BYTES)
+
+
+class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: str
+    ledger: str
+    party: str
+    identity: str
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """path: of the file. ledger, party: whose. identity: bytes drawn at random when it was made, no two anchors have the same."""
+
+    path: str
+    ledger: str
+    party: str
+    identity: bytes
+
+    @classmethod
+    def create(cls, path: str | Path, ledger: str, party: str) -> Anchor:
+        """A new file that nobody else may read; ConfigurationError where there is one already, or none can be made."""
+        header = _Header(FORMAT, ledger, party, secrets.token_bytes(IDENTITY_BYTES).hex())
+        content = msgspec.json.encode(header).ljust(HEADER_BYTES - 1) + b"\n"
+        if len(content) != HEADER_BYTES:
+            raise ConfigurationError("the names of ledger and party are too long for a ledger file")
+        try:
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            folder = os.open(Path(path).parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except FileExistsError:
+            raise ConfigurationError(f"{path}: exists already; a ledger begins once") from None
+        except OSError as error:
+            raise ConfigurationError(f"{path}: cannot be made: {error.strerror or error}") from None
+        return cls(str(path), ledger, party, bytes.fromhex(header.identity))
+
+    @classmethod
+    def open(cls, path: str | Path, ledger: str, party: str, key: str = "privacy.ledger_file") -> Anchor:
+        """The anchor in a file. ConfigurationError where it is missing, or another's.
+
+        key: the setting that names the file.
+        """
+        how = "make one with `streamfl ledger init CONFIG`, if nothing was ever released of these data"
+        try:
+            with Path(path).open("rb") as file:
+                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+                content = file.read(HEADER_BYTES)
+        except (OSError, ValueError) as error:
+            text = getattr(error, "strerror", None) or error
+            raise ConfigurationError(f"{key} = {str(path)!r}: cannot be read: {text}; {how}") from None
+        if mode & 0o077:
+            raise ConfigurationError(f"{key} = {str(path)!r}: other users may read or write it: run chmod 600 {path}")
+        try:
+            header = msgspec.json.decode(content, type=_Header)
+            identity = bytes.fromhex(header.identity)
+        except ValueError:
+            raise ConfigurationError(f"{key} = {str(path)!r}: is no ledger file; {how}") from None
+        if len(content) != HEADER_BYTES or header.format != FORMAT or len(identity) != IDENTITY_BYTES:
+            raise ConfigurationError(f"{key} = {str(path)!r}: is no ledger file of this release; {how}")
+        if (header.ledger, header.party) != (ledger, party):
+            raise ConfigurationError(
+                f"{key} = {str(path)!r}: belongs to the ledger {header.ledger!r} of the party {header.party!r}, not to {ledger!r} "
+                f"of {party!r}; {how}"
+            )
+        return cls(str(path), ledger, party, identity)
+
+    def links(self, lane: int = 0) -> list[bytes]:
+        """All links of a lane, oldest first. What was torn by a crash was never acknowledged, and is none."""
+        with Path(self.path).open("rb") as file:
+            return _of_lane(self._records(file.fileno()), lane)
+
+    def note(self, number: int, link: bytes, lane: int = 0) -> str | None:
+        """Note link ``number`` of a lane, counted from 1; None once it is on the disk, otherwise why it is refused.
+
+        The link is taken where the file ends just before it, or has the same there: the same work, done again after a crash.
+        """
+        if len(link) != LINK_BYTES or number < 1 or not 0 <= lane < LANES:
+            raise ValueError(f"link {number} of {len(link)} bytes in lane {lane}")
+        with self._locked() as file:
+            records = self._records(file)
+            links = _of_lane(records, lane)
+            if number <= len(links):
+                return None if links[number - 1] == link else _another(number, len(links))
+            if number > len(links) + 1:
+                return _ends_before(number - 1, len(links))
+            at = HEADER_BYTES + RECORD_BYTES * len(records)
+            os.ftruncate(file, at)
+            written = os.pwrite(file, _tag(lane) + link, at)
+            os.fsync(file)
+            if written != RECORD_BYTES:
+                raise OSError(f"{self.path}: {written} of {RECORD_BYTES} bytes were written")
+        return None
+
+    def examine(self, number: int, link: bytes, lane: int = 0) -> str | None:
+        """None if the file has come as far as a ledger with ``number`` links, of which ``link`` is the last; otherwise what not.
+
+        It may have come further: what was noted before a crash is done again.
+        """
+        links = self.links(lane)
+        if number > len(links):
+            return _ends_before(number, len(links))
+        return None if number == 0 or links[number - 1] == link else _another(number, len(links))
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        file = os.open(self.path, os.O_RDWR)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if msgspec.json.decode(os.pread(file, HEADER_BYTES, 0), type=_Header).identity != self.identity.hex():
+                raise ConfigurationError(f"{self.path}: another ledger file was put in its place")
+            yield file
+        finally:
+            os.close(file)
+
+    def _records(self, file: int) -> list[bytes]:
+        content = os.pread(file, os.fstat(file).st_size, HEADER_BYTES)
+        records = [content[at : at + RECORD_BYTES] for at in range(0, len(content) - RECORD_BYTES + 1, RECORD_BYTES)]
+        while records and records[-1] == UNWRITTEN:
+            records.pop()
+        return records
+
+
+def note_link(content: bytes) -> bytes:
+    """:meth:`Anchor.note` as work, of (path, ledger, party, identity, number, link, lane): empty, or why it is refused."""
+    *anchor, number, link, lane = msgspec.msgpack.decode(content)
+    return (Anchor(*anchor).note(number, link, lane) or "").encode()
+
+
+def examine_link(content: bytes) -> bytes:
+    """:meth:`Anchor.examine` as work, likewise."""
+    *anchor, number, link, lane = msgspec.msgpack.decode(content)
+    return (Anchor(*anchor).examine(number, link, lane) or "").encode()
+
+
+def _tag(lane: int) -> bytes:
+    # No record is all zeros.
+    return bytes([lane + 1])
+
+
+def _of_lane(records: list[bytes], lane: int) -> list[bytes]:
+    return [record[1:] for record in records if record[:1] == _tag(lane)]
+
+
+def _another(number: int, have: int) -> str:
+    return (
+        f"the ledger file has another release as number {number} of {have}: the state was rolled back or cut off, or two workers "
+        "use one ledger"
+    )
+
+
+def _ends_before(number: int, have: int) -> str:
+    return f"the ledger file ends after {have} releases, the state has {number}: the file was rolled back or cut off"

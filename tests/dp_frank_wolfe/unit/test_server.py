@@ -1,0 +1,339 @@
+"""The server, driven by messages that are made by hand."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from dp_frank_wolfe.hand_made import ROWS, Hand, Server, converse, hands, names_of, settings_of, windows_of
+
+from streamfl.dp_frank_wolfe.lab import direct
+from streamfl.dp_frank_wolfe.lab.estimators import marginal, two_round
+from streamfl.dp_frank_wolfe.messages import (
+    Answers,
+    Chosen,
+    Entities,
+    Frozen,
+    Manifest,
+    Message,
+    Partial,
+    Products,
+    VertexAnswer,
+    content_of,
+    read_content,
+)
+from streamfl.dp_frank_wolfe.weights import weights_of
+
+EXACT: dict[str, Any] = {"epsilon": float("inf")}
+
+
+def told_directly(
+    server: Server, found: dict[str, Hand], absent: Callable[[int, str], bool] = lambda iteration, party: False
+) -> direct.Fit:
+    public, learning = server.public, server.settings.learning
+    plans = {party: public.fit_plan(party, 1) for party in public.parties}
+    until = learning.tolerance or -1.0
+    windows, sketch = windows_of(found), public.sketch(1)
+    return direct.fit(
+        windows, public.sampling, learning.iterations, sketch, plans, delta=1e-3, window=1, absent=absent, until_gap=until
+    )
+
+
+def assert_is(found: dict[str, Hand], x: dict[str, Any]) -> None:
+    """To the last bit."""
+    assert {party: hand.weights for party, hand in found.items()} == {party: weights_of(own) for party, own in x.items()}
+
+
+def begun(**sections: dict[str, Any]) -> tuple[Server, dict[str, Hand]]:
+    """A server that has told the first manifest."""
+    server = Server(settings_of(**sections))
+    server.announce(names_of())
+    return server, hands(server)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {},
+        {"learning": {"blocks": 2, "columns": 8, "sampling": "nice", "sampled_blocks": 3}},
+        {"learning": {"sampling": "uniform", "iterations": 12}},
+        {"learning": {"sketch": "identity", "iterations": 20}, "privacy": EXACT},
+        {"learning": {"sketch": "identity", "iterations": 200, "tolerance": 0.02, "columns": 8}, "privacy": EXACT},
+        {"learning": {"columns": 2, "blocks": 2}},
+    ],
+)
+def test_a_fit_is_that_of_one_process(sections: dict[str, Any], restart: bool) -> None:
+    """Protects the arithmetic from the messages: weights, uplink and iterations to the last bit, in one life or in many."""
+    server, found = begun(**sections)
+    converse(server, found, restart)
+    expected, learning = told_directly(server, found), server.settings.learning
+    assert_is(found, expected.x)
+    estimator = server.task.estimator
+    assert estimator.support == expected.support > 0
+    assert estimator.l1_norm == expected.l1_norm <= 1 + 1e-12
+    if learning.tolerance:
+        assert estimator.iteration == len(expected.steps) < learning.iterations
+    else:
+        # Signed indices, and the numbers of each column that was shown.
+        columns, numbers = len(expected.sums), server.settings.sketch_numbers
+        indices = sum(len(step.chosen) for step in expected.steps)
+        assert estimator.uplink_numbers == expected.uplink_numbers == indices + columns * numbers
+    published = {key: value for channel, key, value in server.published if channel == "model"}
+    for party, own in expected.x.items():
+        assert published[party]["version"] == 1
+        assert published[party]["columns"] == np.flatnonzero(own).tolist()
+        assert published[party]["weights"] == own[own != 0].tolist()
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("privacy", [{"epsilon": 5.0}, EXACT])
+@pytest.mark.parametrize("estimator", ["marginal", "two-round"])
+def test_a_selection_is_that_of_one_process(estimator: str, privacy: dict[str, Any], restart: bool) -> None:
+    """Protects the estimators that choose once: two parties' half of the budget each, the same weights to the last bit."""
+    server, found = begun(learning={"estimator": estimator, "columns": 4, "radius": 0.9}, privacy=privacy)
+    converse(server, found, restart)
+    call = marginal if estimator == "marginal" else two_round
+    expected = call(windows_of(found), server.public.rho, 4, 0.9, delta=1e-3, window=1)
+    assert_is(found, expected.x)
+    assert server.task.estimator.support > 0
+    if estimator == "marginal":
+        assert server.task.estimator.uplink_numbers == expected.uplink_numbers
+
+
+def test_windows_follow_one_another() -> None:
+    """Protects windows: rows names that all have announced, in ascending order, each once; the next begins when one has ended."""
+    server = Server(settings_of())
+    server.announce(names_of(ROWS - 1), 1)
+    assert server.said == []
+    assert server.hear("party-0", "entities", Entities(["z"]), iteration=2) == []
+    assert server.said == []
+    # The first to be complete are the first to be taken, and a name that one party alone has announced waits.
+    assert server.hear("party-1", "entities", Entities(["a later one", *names_of(2 * ROWS)[ROWS:], "z"]), iteration=2) == []
+    manifest: Manifest = read_content(server.said[0][1].content, Manifest)
+    assert manifest.names == sorted([*names_of(ROWS - 1), "z"])
+    assert [party for party, _ in server.said] == ["party-0", "party-1"]
+    server.restart()
+    found = hands(server)
+    first = list(server.said)
+    assert server.hear("party-0", "entities", Entities(names_of(2 * ROWS)[ROWS:]), iteration=3) == []
+    assert server.said == [], "one fit at a time"
+    server.said = first
+    unread, second = list(first), []
+    while unread:
+        party, message = unread.pop(0)
+        if message.window == 2:
+            second.append(message)
+            continue
+        answer = found[party].hear(message)
+        if answer is not None:
+            assert server.hear(party, answer[0], answer[1], 1, answer[2]) == []
+            unread += server.said
+    assert [message.kind for message in second] == ["manifest", "manifest"]
+    manifest = read_content(second[0].content, Manifest)
+    assert manifest.names == names_of(2 * ROWS)[ROWS:]
+    server.said = [(party, message) for party, message in zip(server.public.parties, second, strict=True)]
+    converse(server, hands(server, 5, 2))
+    assert server.task.model == 2
+    # An entity that comes again may be announced again.
+    assert server.hear("party-0", "entities", Entities(names_of()[:3]), iteration=4) == []
+    assert server.hear("party-1", "entities", Entities(names_of()[:3]), iteration=3) == []
+    assert server.task.announced.complete == 3
+
+
+def test_a_party_that_is_away_is_not_waited_for() -> None:
+    """Protects dropouts: after the patience the others' blocks go on as if its answers had not come; its late word counts."""
+    server, found = begun(learning={"iterations": 8})
+    away: list[Message] = []
+    unread = list(server.said)
+    for _ in range(1000):
+        if not unread:
+            if server.task.owed:
+                assert server.task.wake_at == server.now + 60
+                server.tick(60)
+                unread = list(server.said)
+                continue
+            break
+        party, message = unread.pop(0)
+        if party == "party-1" and message.kind == "ask" and message.iteration == 3:
+            away.append(message)
+            continue
+        if message.kind == "ask" and message.iteration == 6 and away:
+            # It comes back with what it was asked long ago, and is asked again from the next iteration.
+            late = found["party-1"].hear(away.pop())
+            assert late is not None
+            assert server.hear("party-1", late[0], late[1], 1, 3) == []
+            assert server.said == []
+        answer = found[party].hear(message)
+        if answer is not None:
+            assert server.hear(party, answer[0], answer[1], 1, answer[2]) == []
+            unread += server.said
+    assert server.role.counts["missing_answers"] == 1
+    assert server.role.counts["late_answers"] == 1
+    expected = told_directly(server, found, lambda iteration, party: party == "party-1" and 3 <= iteration <= 6)
+    # What party-1 said in iteration 3 moved its transcript, not the model.
+    assert_is({"party-0": found["party-0"]}, {"party-0": expected.x["party-0"]})
+    assert server.task.estimator.iteration == 8
+
+
+def test_the_last_party_is_waited_for() -> None:
+    """Protects a fit from going on with nobody: iterations do not pass while all are away, and a restart changes nothing."""
+    server, _found = begun()
+    server.tick(1000)
+    assert server.task.wake_at is None
+    assert (server.said, server.task.attendance.present) == ([], server.public.parties)
+    assert server.hear("party-1", "frozen", Frozen(manifest_digest()), 1) == []
+    assert server.task.wake_at is not None
+    server.restart()
+    server.tick()
+    assert [(party, message.kind) for party, message in server.said] == [("party-1", "ask")]
+    server.tick(1000)
+    assert server.said == []
+    assert server.hear("party-0", "frozen", Frozen(manifest_digest()), 1) == []
+    assert server.task.attendance.present == server.public.parties
+
+
+def manifest_digest() -> bytes:
+    return hashlib.sha256(content_of(Manifest(sorted(names_of())))).digest()
+
+
+def test_what_comes_again_is_counted_and_something_else_is_refused() -> None:
+    """Protects law 5, and a server from a party that changes its answer."""
+    server, _found = begun()
+    frozen = Frozen(manifest_digest())
+    for _ in range(2):
+        assert server.hear("party-0", "frozen", frozen, 1) == []
+    assert server.hear("party-0", "entities", Entities(names_of()), iteration=1) == []
+    assert server.role.counts["repeated_messages"] == 2
+    assert server.hear("party-0", "frozen", Frozen(bytes(32)), 1) == ["another_answer"]
+    assert server.said == []
+
+
+def asked() -> tuple[Server, dict[str, Hand], Message]:
+    """A server with room for a window's names alone, which waits for the first answers, and what it asked of party-0."""
+    server, found = begun(window={"limit": ROWS})
+    asks = []
+    for party, message in list(server.said):
+        answer = found[party].hear(message)
+        assert answer is not None
+        assert server.hear(party, answer[0], answer[1], 1) == []
+        asks = server.said
+    return server, found, asks[0][1]
+
+
+NUMBERS = np.zeros(16, "<i8")
+
+
+def vertex(block: int = 0, column: int = 1, positive: bool = True, sums: bytes = NUMBERS.tobytes()) -> VertexAnswer:
+    return VertexAnswer(block, column, positive, sums)
+
+
+WRONG: list[tuple[str, str, Any, dict[str, Any]]] = [
+    ("configuration", "answers", Answers([vertex()], None), {"fingerprint": 1}),
+    ("forged", "answers", Answers([vertex()], None), {"sender": "party-1"}),
+    ("malformed", "ask", Answers([vertex()], None), {}),
+    ("malformed", "answers", b"\xc1", {}),
+    ("implausible", "answers", Answers([vertex()], None), {"iteration": 1}),
+    ("implausible", "answers", Answers([vertex()], None), {"window": 2}),
+    ("implausible", "products", Products(b"", b""), {}),
+    ("implausible", "chosen", Chosen(b"", b"", b"", b""), {"iteration": 7}),
+    ("implausible", "answers", Answers([vertex()], 0.5), {}),
+    ("implausible", "answers", Answers([vertex(block=1)], None), {}),
+    ("implausible", "answers", Answers([vertex(block=2**40)], None), {}),
+    ("implausible", "answers", Answers([vertex(), vertex()], None), {}),
+    ("implausible", "answers", Answers([vertex(column=4)], None), {}),
+    ("shape", "answers", Answers([vertex(sums=b"")], None), {}),
+    ("shape", "answers", Answers([vertex(sums=bytes(8))], None), {}),
+    ("out_of_bounds", "answers", Answers([vertex(sums=(NUMBERS + 2**62).tobytes())], None), {}),
+    ("out_of_bounds", "answers", Answers([vertex(sums=np.full(16, -(2**63)).tobytes())], None), {}),
+    ("another_answer", "frozen", Frozen(bytes(32)), {}),
+    ("malformed", "entities", Entities(["a", "a"]), {"window": 0, "iteration": 2}),
+    ("implausible", "entities", Entities(["a"]), {"window": 0, "iteration": 3}),
+    ("too_many", "entities", Entities(names_of(41)), {"window": 0, "iteration": 2}),
+    ("configuration", "partial", Partial("a", 1, 0.5), {"window": 0, "iteration": 1}),
+]
+
+
+@pytest.mark.parametrize(("reason", "kind", "content", "changed"), WRONG)
+def test_what_is_wrong_is_refused_and_changes_nothing(reason: str, kind: str, content: Any, changed: dict[str, Any]) -> None:
+    """Protects the model from a party: law 4."""
+    server, found, ask = asked()
+    before = dict(server.state)
+    made = content if isinstance(content, bytes) else content_of(content)
+    message = Message(1, server.public.fingerprint, "party-0", 1, 0, kind, 0, b"", made)
+    assert server.take("party-0", msgspec.structs.replace(message, **changed)) == [reason]
+    assert server.state == before
+    assert (server.said, server.published) == ([], [])
+    # What is right is still taken.
+    answer = found["party-0"].hear(ask)
+    assert answer is not None
+    assert server.hear("party-0", answer[0], answer[1], 1, 0) == []
+
+
+def test_columns_beyond_the_quota_are_refused() -> None:
+    """Protects what was agreed of sparsity, uplink and the server's memory, and sketches from being told twice."""
+    server, _, _ = asked()
+    for iteration, column in enumerate((0, 1, 2)):
+        refused = server.hear("party-0", "answers", Answers([vertex(column=column)], None), 1, iteration)
+        assert refused == (["quota"] if column == 2 else [])
+        if not refused:
+            assert server.hear("party-1", "answers", Answers([], None), 1, iteration) == []
+    assert server.hear("party-0", "answers", Answers([vertex(column=1)], None), 1, 2) == ["another_sketch"]
+    assert server.hear("party-0", "answers", Answers([vertex(column=1, sums=b"")], None), 1, 2) == []
+
+
+def test_a_gap_is_told_where_nothing_is_private_and_is_a_number() -> None:
+    """Protects the end of a fit, which a party could forge with NaN, and privacy from a gap that would tell of the data."""
+    server, _found = begun(privacy=EXACT)
+    for party in server.public.parties:
+        assert server.hear(party, "frozen", Frozen(manifest_digest()), 1) == []
+    for gap in (None, float("nan"), float("inf")):
+        assert server.hear("party-0", "answers", Answers([vertex()], gap), 1, 0) == ["implausible"]
+    assert server.hear("party-0", "answers", Answers([vertex()], 0.5), 1, 0) == []
+
+
+@pytest.mark.parametrize("estimator", ["marginal", "two-round"])
+def test_wrong_choices_are_refused_and_change_nothing(estimator: str) -> None:
+    """Protects the estimators that choose once from columns, sizes and numbers that no party has."""
+    server, found = begun(learning={"estimator": estimator, "columns": 4})
+    asks = []
+    for party, message in list(server.said):
+        answer = found[party].hear(message)
+        assert answer is not None
+        assert server.hear(party, answer[0], answer[1], 1) == []
+        asks = server.said
+    right = found["party-0"].hear(asks[0][1])
+    assert right is not None
+    chosen: Chosen = right[1]
+    change = msgspec.structs.replace
+    nan = np.array([np.nan, 0.0]).tobytes()
+    for reason, wrong in (
+        ("shape", change(chosen, columns=chosen.columns[:-1])),
+        ("quota", change(chosen, columns=chosen.columns[:4])),
+        ("implausible", change(chosen, columns=chosen.columns[:4] * 2)),
+        ("implausible", change(chosen, columns=np.array([0, 4], "<u4").tobytes())),
+        ("shape", change(chosen, values=b"")),
+        ("not_finite", change(chosen, values=nan)),
+        ("out_of_bounds", change(chosen, values=np.array([1e300, 0.0]).tobytes())),
+        ("shape", change(chosen, norms=chosen.rows, rows=chosen.norms)),
+    ):
+        before = dict(server.state)
+        assert server.hear("party-0", "chosen", wrong, 1) == [reason]
+        assert server.state == before
+    assert server.hear("party-0", *right[:2], 1) == []
+    if estimator == "two-round":
+        late = found["party-1"].hear(asks[1][1])
+        assert late is not None
+        assert server.hear("party-1", *late[:2], 1) == []
+        products = found["party-0"].hear(server.said[0][1])
+        assert products is not None
+        made: Products = products[1]
+        gram = np.frombuffer(made.gram, "<f8").reshape(2, 2).copy()
+        gram[0, 1] += 1
+        for reason, other in (("shape", change(made, products=b"")), ("implausible", change(made, gram=gram.tobytes()))):
+            assert server.hear("party-0", "products", other, 1) == [reason]
+        assert server.hear("party-0", "products", made, 1) == []
