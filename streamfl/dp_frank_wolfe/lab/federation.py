@@ -115,14 +115,16 @@ class FrankWolfeFederation:
 
     def _of_party(self, name: str) -> DPFrankWolfeSettings:
         settings, columns = self.settings, self.settings.federation.columns[name]
-        privacy = {"secret_file": None if settings.privacy.insecure_test_noise else self._secret(name), "ledger_file": None}
+        # What a file says of these belongs to one party; here ledgers end with the run.
+        private = settings.privacy.is_private
+        privacy = {"secret_file": self._secret(name) if private else None, "ledger": None, "ledger_file": None}
         changed: dict[str, Any] = {
             "role": RoleSection(kind=PARTY),
             "party": PartySection(name=name),
             "samples": EntitySamplesSection(topic=f"samples-{name}", format="msgpack", features="x", dimension=columns),
             "labels": EntityLabelsSection(topic=LABELS, format="msgpack", label="y"),
             "bounds": bounds_of(settings, name),
-            "privacy": settings.privacy.model_copy(update={**privacy, "ledger": f"made-up-{name}"[:64]}),
+            "privacy": settings.privacy.model_copy(update=privacy),
         }
         return settings.model_copy(update=changed)
 

@@ -83,6 +83,7 @@ def traced(
     W/labels: (rows,). W/x/PARTY: weights before each step and after the last, (iterations + 1, columns). prediction_bound: R.
 
     Frank-Wolfe. blocks/party, blocks/radius: (blocks,). blocks/PARTY: the block of each column. W/steps: gamma, (iterations,).
+    least: p. W/due: which blocks took part, (iterations, blocks).
     W/chosen: column and sign, (iterations, blocks, 2), a sign of 0 where a block did not answer. W/choice_draws: 16 bytes each,
     (iterations, blocks, 16). W/tried/PARTY: columns that could be chosen, (iterations, columns). rate/PARTY: of the choices, a
     fraction, empty for the best.
@@ -111,13 +112,17 @@ def _of_fit(
     rounds = max(iteration for iteration, _ in fit.asks) + 1
     chosen = np.zeros((rounds, len(public.blocks), 2), np.int64)
     draws = np.zeros((rounds, len(public.blocks), DRAW_BYTES), np.uint8)
-    own: Arrays = {"chosen": chosen, "choice_draws": draws}
+    due = np.zeros((rounds, len(public.blocks)), np.bool_)
+    for iteration in range(rounds):
+        due[iteration, public.sampling.blocks_of(number, iteration)] = True
+    own: Arrays = {"chosen": chosen, "choice_draws": draws, "due": due}
     own["steps"] = np.array([step_length(iteration, public.sampling.least) for iteration in range(rounds)])
     sketch = public.sketch(number)
     if isinstance(sketch, SignSketch):
         own["signs"] = sketch.signs
     shared: Arrays = {
         "blocks/party": np.array([block.party for block in public.blocks]),
+        "least": np.array(public.sampling.least),
         "blocks/radius": np.array([block.radius for block in public.blocks]),
     }
     for party, window in windows.items():
@@ -130,8 +135,8 @@ def _of_fit(
             if (iteration, party) not in fit.asks:
                 continue
             ask, told = fit.asks[iteration, party], fit.answers[iteration, party]
-            due = [at for at in public.sampling.blocks_of(number, iteration) if at in blocks]
-            found = again.answer(iteration, due, weights_of(ask, count), np.frombuffer(ask.others, "<f8"))
+            numbers = [at for at in blocks if due[iteration, at]]
+            found = again.answer(iteration, numbers, weights_of(ask, count), np.frombuffer(ask.others, "<f8"))
             _check(found, told)
             for at, answer in found.items():
                 chosen[iteration, at] = answer.vertex.column, answer.vertex.sign
