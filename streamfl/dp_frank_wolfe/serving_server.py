@@ -9,6 +9,7 @@ import msgspec
 
 from streamfl.changelog import ChangedParts
 from streamfl.dp_frank_wolfe.messages import Message, Partial, Prediction, read_content
+from streamfl.dp_frank_wolfe.partials import largest_partial
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.member import Desk
 from streamfl.moments import overdue, set_back
@@ -21,8 +22,6 @@ __all__ = ["Partials"]
 HEARD, PART = b"partials/", b"partial/"
 # So long a part waits for the others': the parties' records of an entity may come hours apart.
 PART_SECONDS = 86_400.0
-# No draw of the noise is further than 10 of its deviations, and what rounding adds to these is less than the rest.
-DEVIATIONS = 20
 
 
 class _Waiting(msgspec.Struct, array_like=True):
@@ -61,7 +60,8 @@ class Partials:
             return False
         if number != self._heard[party] + 1 or not 0 < partial.model <= model:
             raise PeerError("implausible", f"part {number} of {party!r}, of model {partial.model}: nothing led to it")
-        check_within([partial.value], -self._largest(party), self._largest(party), "a part of a prediction")
+        most = largest_partial(self._public.radius(party), self._public.prediction_rho(party))
+        check_within([partial.value], -most, most, "a part of a prediction")
         self._heard[party] = number
         self._parts.remember(HEARD + party.encode(), number)
         if partial.model < model - 1:
@@ -133,11 +133,6 @@ class Partials:
         del self._waiting[place]
         self._parts.forget(_key(place))
         self._desk.counts["expired_predictions"] += 1
-
-    def _largest(self, party: str) -> float:
-        """Of a part: a row of 1s within the ball, and noise."""
-        radius, rho = self._public.radius(party), self._public.prediction_rho(party)
-        return 1.0 + 2 * radius * (1 + DEVIATIONS / math.sqrt(2 * rho))
 
 
 def _key(place: tuple[int, str]) -> bytes:

@@ -1,0 +1,157 @@
+"""A party's side of serving: it tells its part of a prediction of every entity whose record comes while there is a model."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.dp_frank_wolfe.messages import Partial, content_of
+from streamfl.dp_frank_wolfe.partials import PartialPlan, largest_partial
+from streamfl.dp_frank_wolfe.party_ledger import PREDICTIONS
+from streamfl.privacy.release_bits import Release, release_bits
+from streamfl.restored import check_name, check_within
+from streamfl.role import Measurement, PeerError
+from streamfl.wire import Count, Name
+
+if TYPE_CHECKING:
+    from streamfl.dp_frank_wolfe.party import PartyTask
+
+__all__ = ["Serving"]
+
+LATEST, DUE, TIMES = b"predictions", b"prediction/", b"predicted/"
+
+
+class _Due(msgspec.Struct, array_like=True, frozen=True):
+    """A part that is to be told; remembered as ``prediction/NUMBER``. model: its version. value: with its noise."""
+
+    entity: Name
+    model: Count
+    value: float
+
+
+class Serving:
+    """The owner of parts that are to be told, and of how often each entity was predicted.
+
+    A part is made, and charged, when the record comes, and told at the first tick after that is remembered. So the parts come in
+    the same order with the same content if the work is done again, whatever was read of the server's topic meanwhile.
+
+    task: of the party.
+    """
+
+    def __init__(self, task: PartyTask) -> None:
+        self._task = task
+        settings = task.settings.public.settings
+        self._private = settings.serving.mode == "private"
+        self._most = settings.serving.predictions if self._private else math.inf
+        self._rho = task.settings.public.prediction_rho(task.settings.own)
+        self._cost = self._rho if settings.privacy.is_private else math.inf
+        self._due: dict[int, _Due] = {}
+        self._latest = 0
+        # Parts with a number up to this are remembered.
+        self._safe = 0
+        self._times: dict[str, int] = {}
+        self._plan: tuple[int, PartialPlan] | None = None
+        if not self._private:
+            text = 'serving.mode = "exact": parts of predictions are told as they are, which epsilon does not cover'
+            task.desk.notices.say("exact", text)
+
+    @property
+    def wake_at(self) -> float | None:
+        """At once, where something is to be told."""
+        return 0.0 if self._tellable else None
+
+    def take_row(self, entity: str, columns: NDArray[np.int16], now: float) -> None:
+        """Whatever is in the record: whether a part is told follows from names, times and releases."""
+        version, counts = self._task.model.version, self._task.desk.counts
+        if not version:
+            return
+        if len(self._due) >= self._task.settings.limit or not self._charge(entity):
+            counts["unpredicted_entities"] += 1
+            return
+        self._latest += 1
+        self._due[self._latest] = _Due(entity, version, self._value(version, entity, columns))
+        self._task.parts.remember(DUE + b"%d" % self._latest, self._due[self._latest])
+        self._task.parts.remember(LATEST, self._latest)
+
+    def take_model(self, version: int, weights: NDArray[np.float64]) -> None:
+        """Records that come from now on are predicted with it."""
+        self._plan = version, PartialPlan.of(weights, self._rho)
+
+    def pass_time(self, now: float) -> None:
+        for number in self._tellable:
+            due = self._due[number]
+            content = content_of(Partial(due.entity, due.model, due.value))
+            if self._private:
+                then = partial(self._tell, number, content)
+                self._task.ledger.release(0, number, "partial", b"", content, then, PREDICTIONS)
+            else:
+                self._tell(number, content, 0, b"")
+
+    def remembered(self) -> None:
+        self._safe = self._latest
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        if key == LATEST:
+            self._latest = self._safe = msgspec.msgpack.decode(value, type=Count)
+        elif key.startswith(TIMES):
+            self._times[check_name(key.removeprefix(TIMES))] = msgspec.msgpack.decode(value, type=Count)
+        elif key.startswith(DUE):
+            number, due = key.removeprefix(DUE), msgspec.msgpack.decode(value, type=_Due)
+            if not (number.isdigit() and len(number) <= 15):
+                raise PeerError("malformed", f"state {key[:60]!r} is no part of a prediction")
+            most = largest_partial(self._task.settings.public.radius(self._task.settings.own), self._rho)
+            check_within([due.value], -most, most, "a part of a prediction")
+            self._due[int(number)] = due
+        else:
+            return False
+        return True
+
+    def measure(self) -> Iterator[Measurement]:
+        yield Measurement("waiting_partials", "gauge", "Parts of predictions that are still to be told", len(self._due))
+
+    @property
+    def _tellable(self) -> list[int]:
+        if self._task.ledger.trouble is not None and self._private:
+            return []
+        return sorted(number for number in self._due if number <= self._safe)
+
+    def _charge(self, entity: str) -> bool:
+        """Whether the entity may be predicted; then it has been charged."""
+        if not self._private:
+            return True
+        times, spend = self._times.get(entity, 0), self._task.ledger.spend
+        if times >= self._most or spend.refusal(entity, self._cost) is not None:
+            return False
+        spend.spend(entity, self._cost)
+        self._times[entity] = times + 1
+        self._task.parts.remember(TIMES + entity.encode(), times + 1)
+        return True
+
+    def _value(self, version: int, entity: str, columns: NDArray[np.int16]) -> float:
+        if self._plan is None or self._plan[0] != version:
+            self.take_model(version, self._task.model.weights)
+        assert self._plan is not None
+        plan, settings = self._plan[1], self._task.settings
+        exact = plan.exact(columns)
+        if plan.noise is None:
+            return plan.told(exact, b"")
+        # The same row under the same model has the same noise, so that nothing is gained by showing it again.
+        digest = hashlib.sha256(b"streamfl partial/1" + columns.astype("<i2").tobytes() + plan.weights.astype("<i8").tobytes())
+        place, given = settings.place(version), (plan.noise.variance, plan.noise.unit, plan.bits, entity)
+        release = Release(
+            place.ledger, place.federation, place.party, version, 0, "prediction", given, digest.digest()
+        )
+        return plan.told(exact, release_bits(place.secret, release, 1))
+
+    def _tell(self, number: int, content: bytes, link: int, head: bytes) -> None:
+        del self._due[number]
+        self._task.parts.forget(DUE + b"%d" % number)
+        self._task.desk.counts["partials"] += 1
+        self._task.send(0, number, "partial", content, link, head)
