@@ -113,7 +113,7 @@ def run_fits(
     ConfigurationError where there are too few rows, DataError if the fits came to nothing.
     """
     begun, public = time.perf_counter(), Public(settings)
-    count = _rows_of(settings, table, windows)
+    count, claimed = _rows_of(settings, table, windows), _claimed(public)
     inputs, labels = table.part(slice(count))
     total = windows * settings.learning.iterations
     heard = Heard(public, lambda iterations: watch(iterations / total))
@@ -156,7 +156,7 @@ def run_fits(
             iterations=rounds,
             uplink_numbers=sum(fit.uplink_numbers for fit in heard.fits.values()),
             uplink_most=windows * _most_numbers(public),
-            epsilon=public.epsilon(),
+            epsilon=claimed,
             epsilon_spent=_spent(public),
             parties={
                 name: {"columns": len(own), "columns_with_weight": int(np.count_nonzero(own))} for name, own in last.models.items()
@@ -257,6 +257,15 @@ def _most_numbers(public: Public) -> int:
     if learning.estimator == "marginal":
         return 3 * total
     return sum(own * (2 + settings.window.rows + (total - own) + own) for own in quota.values())
+
+
+def _claimed(public: Public) -> float:
+    """Of an entity's whole life; ConfigurationError where no noise does for it."""
+    try:
+        return public.epsilon()
+    except ValueError as error:
+        epsilon = public.settings.privacy.epsilon
+        raise ConfigurationError(f"privacy.epsilon = {epsilon:g}: noise for it cannot be drawn well enough: {error}") from None
 
 
 def _spent(public: Public) -> float:

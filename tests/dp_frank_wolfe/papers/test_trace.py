@@ -88,7 +88,7 @@ def fit_again(trace: dict[str, NDArray[Any]], cap: dict[str, int]) -> None:
         ("inf", 'sketch = "identity"'),
         (2.0, "sketch_rows = 8"),
         (2.0, 'sketch = "identity"\niterations = 20\ncandidates = 2'),
-        (40.0, 'sketch_rows = 30\nblocks = 2\nsampling = "nice"\nsampled_blocks = 3\niterations = 15\ncolumns = 7'),
+        (12.0, 'sketch_rows = 30\nblocks = 2\nsampling = "nice"\nsampled_blocks = 3\niterations = 15\ncolumns = 7'),
         (5.0, 'sketch_rows = 8\nsampling = "uniform"\niterations = 12'),
     ],
 )

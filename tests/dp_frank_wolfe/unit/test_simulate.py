@@ -188,6 +188,7 @@ def test_rows_with_gaps_are_left_out_and_told(line: Line) -> None:
         (["--epochs", 2], {}, "--epochs has no meaning"),
         (["--split", "bank=0:3"], {}, "nothing is said of shop, post"),
         (["--network-delay", -1], {}, "--network-delay -1"),
+        ([], {"epsilon": 60.0, "learning": "sketch_rows = 8"}, "privacy.epsilon = 60"),
         ([], {"learning": "tolerance = 0.1", "epsilon": 1.0}, "learning.tolerance"),
     ],
 )
@@ -202,7 +203,7 @@ def test_mistakes_are_named(line: Line, arguments: list[object], settings: dict[
 
 def test_a_gap_that_is_small_enough_ends_the_fit(line: Line) -> None:
     """Protects whoever looks for the optimum: without noise a fit ends by its gap, and says after how many steps."""
-    found = line.json(learning='sketch = "identity"\ntolerance = 0.05\niterations = 500\ncolumns = 27')
+    found = line.json(learning='sketch = "identity"\ntolerance = 0.002\niterations = 500\ncolumns = 27')
     assert ITERATIONS < found["iterations"] < 500
-    assert found["gap"] <= 0.05 + 1e-5
-    assert found["history"][-2]["gap"] > 0.05 - 1e-5
+    assert found["gap"] <= 0.002 + 1e-5
+    assert found["history"][-2]["gap"] > 0.002 - 1e-5
