@@ -1,7 +1,7 @@
 """A party's part of a prediction, a_e[P_k]'x_k, with noise where the entity's budget covers it.
 
-x_k was released and is public, and features lie within 1. So the part moves by 2 |x_k|_1 at most if the row is replaced. Without noise
-it is the feature itself where one column has a weight, and a few models solve for the rest.
+x_k was released and is public, and features lie within 1. So the part moves by 2 |x_k|_1 at most if the row is replaced. Without
+noise it is the feature itself where one column has a weight, and a few models solve for the rest.
 """
 
 from __future__ import annotations

@@ -16,9 +16,11 @@ from streamfl.dp_frank_wolfe.party import PartyTask
 from streamfl.dp_frank_wolfe.party_settings import PartySettings
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.readable import readable_label, readable_sample
+from streamfl.dp_frank_wolfe.server import ServerSettings, ServerTask
+from streamfl.dp_frank_wolfe.serving_party import Serving
 from streamfl.dp_frank_wolfe.window import Bounds
 from streamfl.made_with import MadeWith, by_key
-from streamfl.member import Member
+from streamfl.member import Desk, Member
 from streamfl.parts import Limits, decoded_in_parts
 from streamfl.privacy.anchor import Anchor
 from streamfl.records.labels import LabelReader
@@ -51,7 +53,14 @@ def _build_party(settings: DPFrankWolfeSettings) -> Member[PartyTask]:
     # While others are away the server waits for each of them, and the party hears nothing.
     patience = settings.window.patience_seconds * (1 + len(settings.federation.parties))
     ledger: dict[str, Callable[[PartyTask], Any]] = {"ledger": PartyTask.changed_ledger}
-    return _member(settings, lambda desk: PartyTask(party, desk), patience, kept_apart=ledger)
+
+    def make(desk: Desk) -> PartyTask:
+        task = PartyTask(party, desk)
+        if settings.serving.mode != "off":
+            task.serving = Serving(task)
+        return task
+
+    return _member(settings, make, patience, kept_apart=ledger)
 
 
 def _party_settings(settings: DPFrankWolfeSettings) -> PartySettings:
@@ -95,6 +104,15 @@ def _ledger_name(settings: DPFrankWolfeSettings) -> str:
     return settings.privacy.ledger or settings.member
 
 
+# ---- the server
+
+
+def _build_server(settings: DPFrankWolfeSettings) -> Member[ServerTask]:
+    server = ServerSettings(Public(settings), codec(settings.message_bytes))
+    # Whoever lets the patience pass is left behind. If all do, the server is in trouble.
+    return _member(settings, lambda desk: ServerTask(server, desk), 2 * settings.window.patience_seconds)
+
+
 # ---- channels and topics
 
 
@@ -121,6 +139,27 @@ def _asks(settings: DPFrankWolfeSettings, party: str) -> str:
 
 
 def _channels(settings: DPFrankWolfeSettings) -> Channels:
+    return _server_channels(settings) if settings.role.kind == SERVER else _party_channels(settings)
+
+
+def _server_channels(settings: DPFrankWolfeSettings) -> Channels:
+    decode, federation = decoded_in_parts(_decoder(settings)), settings.federation
+    releases, asks, served = {}, {}, {}
+    for party in federation.parties:
+        topic = _releases(settings, party)
+        releases[f"releases/{party}"] = Input(topic, decode, makes_room=True, sender=Sender(PARTY, _sender))
+        asks[f"asks/{party}"] = _asks(settings, party)
+    if settings.serving.mode != "off":
+        served["predictions"] = f"{federation.name}.predictions"
+    return Channels(
+        inputs=releases,
+        outputs={**asks, "model": f"{federation.name}.model", **served},
+        changelogs={"state": f"{settings.member}.state"},
+        receivers={f"asks/{party}": Receiver(PARTY, party) for party in federation.parties},
+    )
+
+
+def _party_channels(settings: DPFrankWolfeSettings) -> Channels:
     decode = decoded_in_parts(_decoder(settings))
     state = {"state": f"{settings.member}.state"}
     own, samples, labels = (
@@ -155,9 +194,14 @@ def _topics(settings: DPFrankWolfeSettings) -> list[TopicSpec]:
     between = [one.topic for one in channels.inputs.values() if one.topic not in users]
     between += [topic for name, topic in channels.outputs.items() if name not in _FOR_USERS]
     lasting = [channels.changelogs[name] for name in channels.lasting]
+    served = {name: topic for name, topic in channels.outputs.items() if name in _FOR_USERS}
     return [
         *(TopicSpec(topic, 1, compacted=False, users=True, reason=_ONE_TABLE) for topic in users),
-        *(TopicSpec(topic, 1, compacted=False, reason=_ONE_TABLE) for topic in between),
+        *(
+            TopicSpec(topic, 1, compacted=False, caution=_caution(settings, topic), reason=_ONE_TABLE)
+            for topic in between
+        ),
+        *(TopicSpec(topic, None, compacted=name == "model") for name, topic in served.items()),
         TopicSpec(f"{settings.member}.state", 1, compacted=True, preferred=_SMALL_SEGMENTS, reason=_ONE_TABLE),
         *(
             TopicSpec(topic, 1, compacted=True, preferred=_SMALL_SEGMENTS, caution=_LEDGER, reason=_ONE_TABLE)
@@ -167,7 +211,12 @@ def _topics(settings: DPFrankWolfeSettings) -> list[TopicSpec]:
     ]
 
 
+def _caution(settings: DPFrankWolfeSettings, topic: str) -> str:
+    return _EXACT if settings.serving.mode == "exact" and topic.endswith(".releases") else ""
+
+
 _FOR_USERS = ("model", "predictions")
+_EXACT = 'with serving.mode = "exact" whoever reads it can solve for the party\'s columns: grant Read to nobody but the server'
 _ONE_TABLE = "for all entities are rows of one table"
 _LEDGER = (
     "what was released of whom: grant Write to nobody but this party, and Read to nobody else; it belongs to the data and outlives "
@@ -191,7 +240,7 @@ def _made_with(settings: DPFrankWolfeSettings) -> MadeWith:
     return MadeWith.of(by_key(settings, sections), _MAY_CHANGE)
 
 
-_BUILD: Mapping[str, Callable[[DPFrankWolfeSettings], Member[Any]]] = {PARTY: _build_party}
+_BUILD: Mapping[str, Callable[[DPFrankWolfeSettings], Member[Any]]] = {PARTY: _build_party, SERVER: _build_server}
 
 ROLES: dict[str, RoleKind[Any]] = {
     name: RoleKind(

@@ -12,13 +12,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.dp_frank_wolfe.messages import Partial, content_of
+from streamfl.dp_frank_wolfe.messages import Message, Partial, content_of, records_of
 from streamfl.dp_frank_wolfe.partials import PartialPlan, largest_partial
 from streamfl.dp_frank_wolfe.party_ledger import PREDICTIONS
 from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.restored import check_name, check_within
 from streamfl.role import Measurement, PeerError
-from streamfl.wire import Count, Name
+from streamfl.wire import VERSION, Count, Name
 
 if TYPE_CHECKING:
     from streamfl.dp_frank_wolfe.party import PartyTask
@@ -153,5 +153,8 @@ class Serving:
     def _tell(self, number: int, content: bytes, link: int, head: bytes) -> None:
         del self._due[number]
         self._task.parts.forget(DUE + b"%d" % number)
-        self._task.desk.counts["partials"] += 1
-        self._task.send(0, number, "partial", content, link, head)
+        task, settings = self._task, self._task.settings
+        task.desk.counts["partials"] += 1
+        fingerprint = settings.public.fingerprint
+        message = Message(VERSION, fingerprint, settings.own, 0, number, "partial", link, head, content)
+        task.desk.send("releases", records_of(settings.codec, message))

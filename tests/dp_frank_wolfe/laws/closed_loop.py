@@ -1,0 +1,241 @@
+"""A federation of parties and server that hear one another, any of which may end at any point and be taken up again."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+from dp_frank_wolfe.federations import COLUMNS, SERVER_MEMBER
+from dp_frank_wolfe.problems import divided
+
+from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.lab import direct
+from streamfl.dp_frank_wolfe.lab.estimators import Estimate, marginal, two_round
+from streamfl.dp_frank_wolfe.party import PartyTask
+from streamfl.dp_frank_wolfe.party_fit import Place
+from streamfl.dp_frank_wolfe.public import Public
+from streamfl.dp_frank_wolfe.roles import ROLES
+from streamfl.dp_frank_wolfe.server import ServerTask
+from streamfl.dp_frank_wolfe.window import Window
+from streamfl.member import Member
+from streamfl.role import Received, Record, Rejection, Send, StateChange, receive_at_once
+
+BEGIN = 1000.0
+MOST_STEPS = 20_000
+DELTA = 1e-3
+
+
+@dataclass
+class Seat:
+    """A member.
+
+    state: what its changelogs hold. unread: what its inputs hold, in the order of writing.
+    """
+
+    name: str
+    settings: DPFrankWolfeSettings
+    role: Member[Any]
+    inputs: dict[str, Any]
+    outputs: dict[str, str]
+    state: dict[tuple[str, bytes], bytes] = field(default_factory=dict)
+    unread: deque[tuple[str, Record]] = field(default_factory=deque)
+    rejections: list[Rejection] = field(default_factory=list)
+
+
+class ClosedLoop:
+    """One partition, in which time passes as nothing moves any more.
+
+    settings: by member's name. copies: how often each record is delivered. away: members that take no turns.
+    writes: every record that was sent, committed or not, as (from, topic, key, value). committed: the others left out.
+    """
+
+    def __init__(self, settings: dict[str, DPFrankWolfeSettings], copies: int = 1) -> None:
+        self.now = BEGIN
+        self.copies = copies
+        self.away: Collection[str] = ()
+        self.writes: list[tuple[str, str, str | None, bytes]] = []
+        self.committed: list[tuple[str, str, str | None, bytes]] = []
+        self.members: dict[str, Seat] = {}
+        self.rows: dict[str, tuple[Any, float]] = {}
+        for name, own in settings.items():
+            kind = ROLES[own.role.kind]
+            channels = kind.channels(own)
+            inputs = {one.topic: (channel, one.decode) for channel, one in channels.inputs.items()}
+            role = kind.build(own)
+            assert isinstance(role, Member)
+            role.open(0)
+            self.members[name] = Seat(name, own, role, inputs, dict(channels.outputs))
+        self.public = Public(self.members[SERVER_MEMBER].settings)
+
+    @property
+    def parties(self) -> list[str]:
+        return self.public.parties
+
+    @property
+    def server(self) -> ServerTask:
+        task = self.members[SERVER_MEMBER].role.task(0)
+        assert isinstance(task, ServerTask)
+        return task
+
+    def party(self, name: str) -> PartyTask:
+        task = self.members[name].role.task(0)
+        assert isinstance(task, PartyTask)
+        return task
+
+    # ---- what users write
+
+    def write(self, topic: str, key: str | None, value: bytes) -> None:
+        """A record that everybody gets who reads the topic."""
+        record = Record(topic, 0, len(self.writes), None if key is None else key.encode(), value, (), self.now)
+        for member in self.members.values():
+            if topic in member.inputs:
+                member.unread.extend([(topic, record)] * self.copies)
+
+    def write_rows(self, names: Sequence[str], seed: int = 0) -> None:
+        """Entities with columns at every party, and labels."""
+        random = np.random.default_rng(seed)
+        features = random.uniform(-1, 1, (len(names), COLUMNS * len(self.parties)))
+        labels = np.clip(features[:, 1] * 0.6 - features[:, -2] * 0.3 + 0.1 * random.normal(size=len(names)), -1, 1)
+        for name, row, label in zip(names, features, labels.tolist(), strict=True):
+            self.rows[name] = row, label
+            self.write_columns(name, row)
+            self.write("labels", name, msgspec.json.encode({"y": label}))
+
+    def write_columns(self, name: str, row: Any) -> None:
+        """An entity's columns at every party."""
+        for number, party in enumerate(self.parties):
+            own = row[number * COLUMNS : (number + 1) * COLUMNS].tolist()
+            content = {f"x{column}": value for column, value in enumerate(own)}
+            self.write(f"{party}-samples", name, msgspec.json.encode(content))
+
+    # ---- turns
+
+    def step(self, name: str, most: int = 1000, lost: bool = False) -> bool:
+        """A member takes so many messages, or a tick. lost: it ends before that is committed. Returns whether anything came."""
+        member = self.members[name]
+        batch = [member.unread.popleft() for _ in range(min(most, len(member.unread)))]
+        messages = [Received(member.inputs[topic][0], member.inputs[topic][1](record), record) for topic, record in batch]
+        replies = receive_at_once(member.role, messages, self.now) if messages else []
+        wake_at = member.role.wake_at
+        ticks = wake_at is not None and wake_at <= self.now
+        if ticks:
+            replies += receive_at_once(member.role, [], self.now)
+        sends = self._note(member, replies)
+        if lost:
+            member.unread.extendleft(reversed(batch))
+            self.restart(name)
+            return True
+        member.rejections += [reply for reply in replies if isinstance(reply, Rejection)]
+        self._commit_with(member, sends)
+        return bool(messages or replies)
+
+    def restart(self, name: str) -> None:
+        """Another process takes the member up, with its state."""
+        member = self.members[name]
+        role = ROLES[member.settings.role.kind].build(member.settings)
+        assert isinstance(role, Member)
+        member.role = role
+        role.open(0)
+        for channel in sorted({place for place, _ in member.state}):
+            for (place, key), value in member.state.items():
+                if place == channel:
+                    role.restore(StateChange(channel, 0, key, value))
+        self._commit_with(member, self._note(member, receive_at_once(role, [], self.now)))
+
+    def turn(self, most: int = 1000) -> bool:
+        """Everybody who is there takes one step. Returns whether anything moved."""
+        moved = [self.step(name, most) for name in self.members if name not in self.away]
+        self.now += 0.001
+        return any(moved)
+
+    def settle(self, most: int = 1000) -> None:
+        """Go on until nothing moves, and nothing is waited for that comes soon."""
+        for _ in range(MOST_STEPS):
+            if self.turn(most):
+                continue
+            times = [at for name, one in self.members.items() if name not in self.away and (at := one.role.wake_at) is not None]
+            if not times or min(times) > self.now + 1000:
+                return
+            self.now = max(self.now, min(times))
+        raise AssertionError("the federation does not come to rest")
+
+    def _note(self, member: Seat, replies: list[Send | Rejection]) -> list[Send]:
+        sends = [reply for reply in replies if isinstance(reply, Send)]
+        self.writes += [(member.name, member.outputs[one.channel], _text(one.key), one.value) for one in sends]
+        return sends
+
+    def _commit_with(self, member: Seat, sends: list[Send]) -> None:
+        for change in member.role.changed_state():
+            member.state.pop((change.channel, change.key), None)
+            if change.value is not None:
+                assert len(change.value) < 1_000_000
+                member.state[change.channel, change.key] = change.value
+        for send in sends:
+            topic = member.outputs[send.channel]
+            self.committed.append((member.name, topic, _text(send.key), send.value))
+            self.write(topic, _text(send.key), send.value)
+
+    # ---- what came of it
+
+    def rejections(self) -> list[str]:
+        return [str(one.error) for member in self.members.values() for one in member.rejections]
+
+    def models(self) -> dict[str, Any]:
+        """x by party, as each has it."""
+        return {party: self.party(party).model.weights for party in self.parties}
+
+    def published(self, kind: str) -> list[Any]:
+        """What users were told."""
+        return [msgspec.json.decode(value) for _, topic, _, value in self.committed if topic == f"f.{kind}"]
+
+    def manifests(self) -> list[list[str]]:
+        """The names of each window."""
+        codec, found = self.server.settings.codec, {}
+        for _, topic, _, value in self.committed:
+            if topic.endswith(".asks"):
+                message = codec.decode(value)
+                if message.kind == "manifest":
+                    found[message.window] = msgspec.msgpack.decode(message.content)[0]
+        return [found[window] for window in sorted(found)]
+
+    def windows(self, names: Sequence[str]) -> dict[str, Window]:
+        """What parties freeze of these."""
+        rows = [self.rows[name] for name in names]
+        return divided(np.array([row for row, _ in rows]), np.array([label for _, label in rows]), len(self.parties))
+
+    def direct(self, window: int = 1, absent: Any = lambda iteration, party: False) -> direct.Fit:
+        """The same fit without roles."""
+        public, learning = self.public, self.public.settings.learning
+        plans = {party: public.fit_plan(party, window) for party in public.parties}
+        return direct.fit(
+            self.windows(self.manifests()[window - 1]),
+            public.sampling,
+            learning.iterations,
+            public.sketch(window),
+            plans,
+            delta=DELTA,
+            window=window,
+            candidates=learning.candidates,
+            absent=absent,
+            until_gap=learning.tolerance or -1.0,
+            places=self._place,
+        )
+
+    def estimate(self, window: int = 1) -> Estimate:
+        """The same selection without roles."""
+        learning = self.public.settings.learning
+        call = marginal if learning.estimator == "marginal" else two_round
+        windows = self.windows(self.manifests()[window - 1])
+        rho = self.public.fit_rho(self.parties[0]) * len(self.parties)
+        return call(windows, rho, learning.columns, learning.radius, delta=DELTA, window=window, place=self._place)
+
+    def _place(self, party: str, window: int, secret: bytes) -> Place:
+        return self.party(party).settings.place(window)
+
+
+def _text(key: bytes | None) -> str | None:
+    return None if key is None else key.decode()
