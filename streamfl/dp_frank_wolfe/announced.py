@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from streamfl.changelog import ChangedParts
+from streamfl.dp_frank_wolfe.messages import LONGEST_ENTITY
 from streamfl.restored import check_name
 from streamfl.role import Measurement, PeerError
 from streamfl.wire import Count
@@ -50,6 +51,8 @@ class Announced:
             return False
         if number != self._heard[party] + 1:
             raise PeerError("implausible", f"announcement {number} of {party!r} after {self._heard[party]}")
+        if any(len(name.encode()) > LONGEST_ENTITY for name in names):
+            raise PeerError("malformed", f"{party!r} announces a name of more than {LONGEST_ENTITY} bytes")
         bit = self._bit[party]
         if len(set(names)) < len(names):
             raise PeerError("malformed", f"{party!r} announces a name twice at once")

@@ -98,6 +98,13 @@ class Attendance:
         self._presences[party] = _Presence(heard=_place(kind, iteration), digest=_digest(content))
         self._remember(party)
 
+    def spoke(self, party: str) -> None:
+        """A party announced names. Who owes nothing and speaks is there; who owes an answer may have said this before it left."""
+        one = self._presences[party]
+        if one.away and not one.owes:
+            one.away = False
+            self._remember(party)
+
     def pass_time(self, now: float) -> list[str]:
         """The parties that have become away by now."""
         overdue = self._overdue

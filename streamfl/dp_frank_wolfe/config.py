@@ -18,6 +18,8 @@ PARTY, SERVER = "dp-frank-wolfe-party", "dp-frank-wolfe-server"
 MOST_ROWS = 1_000_000
 MOST_COLUMNS = 100_000
 MOST_NUMBERS = 2**28
+# With a weight: a model is published in one record a party. For two-round the server solves for so many at once.
+MOST_WEIGHTS, MOST_SOLVED = 20_000, 4_096
 
 Amount = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 
@@ -102,7 +104,7 @@ class SparseLearningSection(Section):
     """The sum of the weights' absolute values is at most this, with features and labels scaled by their bounds."""
     radii: dict[str, Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]] | None = None
     """Of each party, by name, of sum radius. Left out: all have the same."""
-    columns: int = Field(default=10, ge=1, le=MOST_COLUMNS)
+    columns: int = Field(default=10, ge=1, le=MOST_WEIGHTS)
     """N: so many columns have a weight at most, over all parties; each party has an equal part, rounded down, and one at least."""
     iterations: int = Field(default=20, ge=1, le=100_000)
     """T of a fit."""
@@ -226,6 +228,10 @@ class DPFrankWolfeSettings(VerticalSettings):
             raise ValueError(f"window.rows = {self.window.rows}: with so many columns, more than a member can hold in memory")
         if self.sketch_numbers * learning.columns > MOST_NUMBERS:
             raise ValueError(f"learning.columns = {learning.columns}: with such sketches, more than a server can hold in memory")
+        if learning.estimator != "frank-wolfe" and learning.columns > MOST_SOLVED:
+            raise ValueError(f"learning.columns = {learning.columns}: {learning.estimator} can solve for {MOST_SOLVED} at most")
+        if learning.estimator == "two-round" and self.window.rows * max(learning.columns, count) > MOST_NUMBERS:
+            raise ValueError(f"learning.columns = {learning.columns}: with so many rows, more than a server can hold in memory")
         own = None if self.party is None else federation.columns.get(self.party.name)
         for key in ("centre", "bound"):
             given_bounds = getattr(self.bounds, key)

@@ -15,6 +15,7 @@ __all__ = [
     "ANOTHER",
     "HEADER_BYTES",
     "KINDS",
+    "LONGEST_ENTITY",
     "PART_BYTES",
     "SERVER_NAME",
     "VERSION",
@@ -41,6 +42,8 @@ __all__ = [
 ANOTHER = "another federation name, seed, list of parties, number of columns, window, budget, learning or serving was used"
 SERVER_NAME: Final = "(server)"
 """No party can have it: parties' names have no brackets."""
+LONGEST_ENTITY = 256
+"""Bytes of an entity's name: a manifest has room for as many of these as a window has rows."""
 HEADER_BYTES = 4_096
 """More than everything but the content of a message takes."""
 

@@ -17,6 +17,7 @@ from streamfl.dp_frank_wolfe.figures import measured_place
 from streamfl.dp_frank_wolfe.frozen_window import FrozenWindow
 from streamfl.dp_frank_wolfe.messages import (
     ANOTHER,
+    LONGEST_ENTITY,
     SERVER_NAME,
     Entities,
     Frozen,
@@ -38,11 +39,9 @@ from streamfl.records.samples import Sample
 from streamfl.role import Measurement, PeerError
 from streamfl.wire import VERSION
 
-__all__ = ["LONGEST_ENTITY", "NoServing", "PartyServing", "PartyTask"]
+__all__ = ["NoServing", "PartyServing", "PartyTask"]
 
 PROGRESS = b"progress"
-# Of an entity's name: a manifest has room for as many of these as a window has rows.
-LONGEST_ENTITY = 256
 ANNOUNCED_BYTES = 60_000
 
 
@@ -252,11 +251,11 @@ class PartyTask:
         content = content_of(Frozen(hashlib.sha256(message.content).digest()))
 
         def then(link: int, head: bytes) -> None:
-            self.ledger.charge_fit(names, window)
+            self.ledger.charge_fit(names)
             self.frozen.freeze(frozen)
             self.table.forget(names)
             self.answers.begin(window)
-            self.progress = Progress(window, FITTING, 0, progress.announced, heard)
+            self.progress = Progress(window, FITTING, 0, progress.announced, link, heard)
             self._remember()
             self.desk.counts["windows"] += 1
             self._send(window, 0, "frozen", content, link, head)
@@ -273,11 +272,13 @@ class PartyTask:
         if place < progress.iteration:
             self._repeated(place == progress.iteration - 1 and heard != progress.heard, message.kind)
             return
+        if not self.ledger.follows(progress.link):
+            return
         answer = self.answers.answer(message)
 
         def then(link: int, head: bytes) -> None:
             answer.keep()
-            self.progress = Progress(progress.window, FITTING, place + 1, progress.announced, progress.manifest, heard)
+            self.progress = Progress(progress.window, FITTING, place + 1, progress.announced, link, progress.manifest, heard)
             self._remember()
             self.desk.counts["iterations"] += 1
             self.desk.counts["shown_columns"] += answer.shown
@@ -298,7 +299,9 @@ class PartyTask:
         self.model.keep(message.window, weights)
         self.frozen.clear()
         self.answers.end()
-        self.progress = Progress(progress.window, WAITING, progress.iteration, progress.announced, progress.manifest, heard)
+        self.progress = Progress(
+            progress.window, WAITING, progress.iteration, progress.announced, progress.link, progress.manifest, heard
+        )
         self._remember()
         self.desk.counts["models"] += 1
         self.serving.take_model(message.window, weights)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from streamfl.changelog import ChangedParts
 from streamfl.dp_frank_wolfe.blocks import Block
 from streamfl.dp_frank_wolfe.frozen_window import FrozenWindow
-from streamfl.dp_frank_wolfe.iterate import SLACK
 from streamfl.dp_frank_wolfe.messages import (
     Answers,
     Ask,
@@ -29,6 +28,7 @@ from streamfl.dp_frank_wolfe.party_fit import Answer, FitState, PartyFit
 from streamfl.dp_frank_wolfe.party_settings import PartySettings
 from streamfl.dp_frank_wolfe.selection import PartySelection, SelectionState, clip_rows
 from streamfl.dp_frank_wolfe.sketch import Sketch
+from streamfl.dp_frank_wolfe.weights import read_weights
 from streamfl.role import PeerError
 from streamfl.wire import decode_array
 
@@ -113,17 +113,8 @@ class PartyAnswers:
 
     def weights(self, columns: bytes, weights: bytes, radius: float) -> Floats:
         """The own columns' weights that a message tells, (columns,), within the radius. PeerError for what cannot be."""
-        count, found = self._settings.columns, np.zeros(self._settings.columns)
-        if len(columns) % 4 or len(columns) > 4 * count:
-            raise PeerError("shape", f"{len(columns)} bytes of columns, of which there are {count}")
-        numbers = np.frombuffer(columns, "<u4").astype(np.int64)
-        if np.any(numbers >= count) or np.any(np.diff(numbers) <= 0):
-            raise PeerError("malformed", f"columns of {count}, in ascending order, are expected")
-        found[numbers] = decode_array(weights, np.float64, (len(numbers),), "weights")
         with np.errstate(over="ignore"):
-            if not float(np.sum(np.abs(found))) <= radius * (1 + SLACK):
-                raise PeerError("implausible", f"weights beyond the radius of {radius}")
-        return found
+            return read_weights(columns, weights, self._settings.columns, radius)
 
     # ---- Frank-Wolfe
 

@@ -48,9 +48,15 @@ class _Chain(msgspec.Struct, array_like=True, frozen=True):
     head: Annotated[bytes, msgspec.Meta(max_length=LINK_BYTES)] = b""
 
 
+class _Latest(msgspec.Struct, array_like=True, frozen=True):
+    """Of a federation. window: that was frozen last. link: of the chain of fits, its last."""
+
+    window: Count = 0
+    link: Count = 0
+
+
 class PartyLedger:
-    """Remembered in a changelog of its own: ``spent/ENTITY``, ``chain/LANE``, and ``latest/FEDERATION``, the window that was
-    frozen last.
+    """Remembered in a changelog of its own: ``spent/ENTITY``, ``chain/LANE``, and ``latest/FEDERATION``, how far that has come.
     """
 
     def __init__(self, settings: PartySettings, desk: Desk) -> None:
@@ -67,7 +73,7 @@ class PartyLedger:
         # Releases that wait for the one before them to be noted.
         self._waiting: deque[Callable[[], None]] = deque()
         self._noting = False
-        self._windows: dict[str, int] = {}
+        self._latest: dict[str, _Latest] = {}
         self.trouble: str | None = None
         """Why nothing may be released."""
         self._epsilon = (0.0, 0.0)
@@ -83,7 +89,11 @@ class PartyLedger:
     @property
     def window(self) -> int:
         """The latest that was frozen for this federation."""
-        return self._windows.get(self._settings.federation, 0)
+        return self._own.window
+
+    @property
+    def _own(self) -> _Latest:
+        return self._latest.get(self._settings.federation, _Latest())
 
     def allows(self, entity: str) -> bool:
         """Whether an entity may take part in another fit."""
@@ -93,13 +103,17 @@ class PartyLedger:
         """Why these may not take part in a fit together: "budget" or "ledger"; None if they may."""
         return self.spend.refusal_of_all(entities, self.fit_cost)
 
-    def charge_fit(self, entities: Sequence[str], window: int) -> None:
+    def charge_fit(self, entities: Sequence[str]) -> None:
         """These take part in a fit. To be called with the window's link, before anything of it is released."""
         for entity in entities:
             self.spend.spend(entity, self.fit_cost)
         self._desk.counts["charged_entities"] += len(entities)
-        self._windows[self._settings.federation] = window
-        self._parts.remember(LATEST + self._settings.federation.encode(), window)
+
+    def follows(self, link: int) -> bool:
+        """Whether this federation's latest link of fits is ``link``. If not, the state beside the ledger was rolled back."""
+        if self._own.link != link:
+            self._refused(f"the state was rolled back: it goes on behind link {link}, the ledger's topic has link {self._own.link}")
+        return self._own.link == link
 
     def release(
         self, window: int, iteration: int, kind: str, heard: bytes, content: bytes, then: Then, lane: int = FITS
@@ -128,6 +142,9 @@ class PartyLedger:
                 self._chains[lane] = _Chain(settings.identity, number, head)
                 self._parts.remember(CHAIN + b"%d" % lane, self._chains[lane])
                 self._desk.counts["releases"] += 1
+                if lane == FITS:
+                    self._latest[settings.federation] = _Latest(window, number)
+                    self._parts.remember(LATEST + settings.federation.encode(), self._latest[settings.federation])
                 then(number, head)
             while self._waiting and not self._noting:
                 self._waiting.popleft()()
@@ -153,7 +170,7 @@ class PartyLedger:
         if key.startswith(SPENT + b"/"):
             self.spend.restore(key.removeprefix(SPENT + b"/"), value)
         elif key.startswith(LATEST):
-            self._windows[check_name(key.removeprefix(LATEST))] = msgspec.msgpack.decode(value, type=Count)
+            self._latest[check_name(key.removeprefix(LATEST))] = msgspec.msgpack.decode(value, type=_Latest)
         elif key in (CHAIN + b"0", CHAIN + b"1"):
             found = self._chains[int(key[-1:])] = msgspec.msgpack.decode(value, type=_Chain)
             if found.identity != self._settings.identity:

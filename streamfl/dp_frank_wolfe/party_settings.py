@@ -68,6 +68,7 @@ class Progress(msgspec.Struct, array_like=True):
     """Where a party is; remembered as ``progress``.
 
     window: the latest that was frozen. iteration: the next that may be asked. announced: messages with names so far.
+    link: of the ledger's chain, this federation's last.
     manifest, heard: digests of the window's manifest, and of the server's latest message about it: what comes again is known.
     """
 
@@ -75,5 +76,6 @@ class Progress(msgspec.Struct, array_like=True):
     phase: Annotated[int, msgspec.Meta(ge=0, le=1)] = WAITING
     iteration: Count = 0
     announced: Count = 0
+    link: Count = 0
     manifest: bytes = b""
     heard: bytes = b""

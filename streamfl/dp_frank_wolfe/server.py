@@ -162,6 +162,7 @@ class ServerTask:
         if message.kind == "entities":
             entities: Entities = read_content(message.content, Entities)
             if self.announced.take(party, message.iteration, entities.names):
+                self.attendance.spoke(party)
                 self._begin_window_if_full()
             else:
                 self._repeated()

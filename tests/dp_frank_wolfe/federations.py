@@ -33,6 +33,7 @@ def settings_of(member: str, parties: int = 2, folder: Path | None = None, **sec
         "window": {"rows": ROWS, "patience_seconds": 60.0, **sections.get("window", {})},
         "learning": {"columns": 4, "iterations": 6, "sketch_rows": 8, **sections.get("learning", {})},
         "serving": sections.get("serving", {}),
+        "bounds": sections.get("bounds", {}),
     }
     if folder is None:
         privacy.setdefault("insecure_test_noise", privacy["epsilon"] != float("inf"))

@@ -10,13 +10,13 @@ import msgspec
 import numpy as np
 
 from streamfl.dp_frank_wolfe.config import PARTY, DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.messages import SERVER_NAME, Ask, Manifest, Message, Model, codec, content_of, records_of
+from streamfl.dp_frank_wolfe.messages import SERVER_NAME, Ask, Manifest, Message, Model, codec, content_of
 from streamfl.dp_frank_wolfe.party import PartyTask
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.member import Member
 from streamfl.privacy.anchor import Anchor
-from streamfl.role import PeerError, Received, Record, Rejection, Send, StateChange, receive_at_once
+from streamfl.role import PeerError, Received, Record, Rejection, Send, StateChange, Work, receive_at_once
 from streamfl.wire import VERSION
 
 ROWS, COLUMNS, OTHERS = 20, 4, 3
@@ -25,10 +25,10 @@ State = dict[tuple[str, bytes], bytes]
 
 
 def settings(folder: Path | None = None, **sections: dict[str, Any]) -> DPFrankWolfeSettings:
-    """Of party ``a``, whose other is ``b``. folder: where its ledger file and its secret are; None: nothing outlasts the process."""
+    """Of party ``a``, whose other is ``b``. folder: of its ledger file and its secret; None: nothing outlasts the process."""
     privacy: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-3, "ledger": "people", **sections.pop("privacy", {})}
     if folder is None:
-        privacy["insecure_test_noise"] = True
+        privacy = {"insecure_test_noise": True, **privacy}
     else:
         privacy |= {"secret_file": str(secret(folder)), "ledger_file": str(folder / "ledger")}
         if not (folder / "ledger").exists():
@@ -110,6 +110,12 @@ class Driver:
                     self.state[change.channel, change.key] = change.value
         return found
 
+    def killed_after_noting(self, received: Received) -> None:
+        """The worker takes a message, does the work that it leads to, and is killed before anything comes of that."""
+        for reply in self.role.receive([received], self.now):
+            assert isinstance(reply, Work)
+            reply.function(reply.content)
+
     def record(self, channel: str, key: str, value: bytes | None) -> Received:
         one = self.channels.inputs[channel]
         record = Record(one.topic, 0, 0, key.encode(), value, (), self.now)
@@ -132,9 +138,7 @@ class Driver:
         given = content if isinstance(content, bytes) else content_of(content)
         header = {"fingerprint": self.public.fingerprint, "sender": SERVER_NAME, **others}
         message = Message(VERSION, header["fingerprint"], header["sender"], window, iteration, kind, 0, b"", given)
-        values = records_of(self.codec, message)
-        assert len(values) == 1
-        return self.record("asks", "", values[0])
+        return self.record("asks", "", self.codec.encode(message))
 
     def manifest(self, window: int = 1, names: list[str] = NAMES) -> Received:
         return self.server("manifest", window, 0, Manifest(names))

@@ -72,3 +72,25 @@ def test_noise_is_not_left_out_without_a_word() -> None:
         promise_ended("bank", "[privacy]", without_noise=False)
     assert promise_ended("bank", "[privacy]", without_noise=True).reason == "without_noise"
     assert math.isfinite(Ledger(1, None).largest_mu)
+
+
+def test_an_infinite_cost_is_remembered_and_ends_every_budget() -> None:
+    """Protects entities of which something was released without noise: no promise is made of them again, through any restart."""
+    never = Ledger(LIMIT, None)
+    never.spend("a", math.inf)
+    assert never.refusal("a", math.inf) is None
+    assert math.isinf(never.largest)
+    again = restored(list(never.changed_state()))
+    assert math.isinf(again.spent("a"))
+    assert again.refusal("a", 0.1) == "budget"
+    again.spend("a", 1.0)
+    assert math.isinf(restored(list(again.changed_state())).spent("a"))
+
+
+def test_many_are_charged_together_or_not_at_all() -> None:
+    """Protects the limits from releases that are each within them and together beyond."""
+    ledger = Ledger(LIMIT, BUDGET)
+    ledger.spend("a", 2.0)
+    assert ledger.refusal_of_all("abc", 0.2) is None
+    assert ledger.refusal_of_all("abc", 0.5) == "budget"
+    assert ledger.refusal_of_all("bcd", 0.2) == "ledger"

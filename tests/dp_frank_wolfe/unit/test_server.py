@@ -252,6 +252,7 @@ WRONG: list[tuple[str, str, Any, dict[str, Any]]] = [
     ("out_of_bounds", "answers", Answers([vertex(sums=np.full(16, -(2**63)).tobytes())], None), {}),
     ("another_answer", "frozen", Frozen(bytes(32)), {}),
     ("malformed", "entities", Entities(["a", "a"]), {"window": 0, "iteration": 2}),
+    ("malformed", "entities", Entities(["\N{SNOWMAN}" * 100]), {"window": 0, "iteration": 2}),
     ("implausible", "entities", Entities(["a"]), {"window": 0, "iteration": 3}),
     ("too_many", "entities", Entities(names_of(41)), {"window": 0, "iteration": 2}),
     ("configuration", "partial", Partial("a", 1, 0.5), {"window": 0, "iteration": 1}),

@@ -1,0 +1,199 @@
+"""Members that end at any message, messages that come twice, members that are away."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_frank_wolfe.federations import ROWS, SERVER_MEMBER, parties_of, settings_of
+from dp_frank_wolfe.laws.closed_loop import ClosedLoop
+from dp_frank_wolfe.laws.test_closed_loop import assert_is, federation, fitted, names_of
+
+MOST_TURNS = 3_000
+SECTIONS: list[dict[str, Any]] = [
+    {},
+    {"learning": {"estimator": "two-round"}},
+    {"learning": {"blocks": 2, "iterations": 4}, "serving": {"mode": "private"}},
+    {"serving": {"mode": "exact"}, "learning": {"iterations": 3}},
+]
+
+
+def files(folder: Path) -> Path:
+    """Ledger files and secrets of two parties."""
+    folder.mkdir()
+    for party in parties_of(2):
+        settings_of(party, 2, folder)
+    return folder
+
+
+def served(loop: ClosedLoop) -> ClosedLoop:
+    """Rows for a window, and once there is a model, rows of others and of some who were learnt from."""
+    loop.write_rows(names_of())
+    for _ in range(MOST_TURNS):
+        if loop.server.model and not any(one.unread for one in loop.members.values()):
+            break
+        loop.turn()
+    loop.write_rows([*names_of(5, ROWS), *names_of(3)], seed=1)
+    loop.settle()
+    return loop
+
+
+@pytest.mark.parametrize("period", [1, 3])
+@pytest.mark.parametrize("killed", ["party-0", SERVER_MEMBER])
+@pytest.mark.parametrize("sections", SECTIONS)
+def test_a_member_may_end_at_any_message(tmp_path: Path, sections: dict[str, Any], killed: str, period: int) -> None:
+    """Protects privacy and result from a crash: killed before the commit of each or some messages, and taken up by another process,
+    a member comes to the same, and what it had sent it sends again with the same bytes: no release is drawn twice.
+    """
+    first = files(tmp_path / "first")
+    second = Path(shutil.copytree(first, tmp_path / "second"))
+    usual = served(federation(2, first, **sections))
+    loop = federation(2, second, **sections)
+    loop.write_rows(names_of())
+    written = False
+    for turn in range(MOST_TURNS):
+        moved = False
+        for name, member in loop.members.items():
+            own = [topic for topic, _ in member.unread]
+            # Rows all at once, messages one by one.
+            most = 1000 if own and not own[0].startswith("f.") else 1
+            if name == killed and turn % period == 0:
+                loop.step(name, most, lost=True)
+            moved |= loop.step(name, most)
+        loop.now += 0.001
+        if not moved and loop.server.model:
+            if written:
+                break
+            loop.write_rows([*names_of(5, ROWS), *names_of(3)], seed=1)
+            written = True
+    assert_is(loop, usual.models())
+    assert np.any(loop.models()["party-0"])
+    assert {one for one in loop.writes if one[0] == killed} == {one for one in usual.writes if one[0] == killed}
+    for kind in ("predictions", "model"):
+        assert loop.published(kind) == usual.published(kind)
+    assert bool(loop.published("predictions")) == ("serving" in sections)
+    for party in loop.parties:
+        assert loop.party(party).ledger.trouble is None
+        assert loop.party(party).ledger.spend.largest == usual.party(party).ledger.spend.largest
+
+
+@pytest.mark.parametrize("most", [1, 1000])
+@pytest.mark.parametrize("sections", SECTIONS)
+def test_what_comes_twice_changes_nothing(sections: dict[str, Any], most: int) -> None:
+    """Protects law 5: every record twice, one by one or in batches, and the result is the same, and nobody says anything twice."""
+    usual, loop = served(federation(2, **sections)), federation(2, **sections)
+    loop.copies = 2
+    loop.write_rows(names_of())
+    loop.settle(most)
+    assert_is(loop, usual.models())
+    assert len(loop.writes) == len(set(loop.writes))
+    assert loop.server.desk.counts["repeated_messages"] > 0
+
+
+def test_a_party_that_is_away_is_left_behind_and_comes_back() -> None:
+    """Protects a fit from a party that is gone for long: the other's blocks go on, and what it hears then costs it one answer."""
+    loop = federation(2, learning={"iterations": 40, "columns": 8})
+    loop.write_rows(names_of())
+    while loop.server.estimator.iteration < 10:
+        loop.turn()
+    loop.away = ["party-1"]
+    while loop.server.estimator.iteration < 20:
+        if not loop.turn():
+            assert loop.server.wake_at is not None
+            loop.now = loop.server.wake_at
+    before = loop.members["party-1"].role.counts["iterations"]
+    loop.away = []
+    loop.settle()
+    assert loop.rejections() == []
+    server, away = loop.members[SERVER_MEMBER].role.counts, loop.members["party-1"].role.counts
+    assert server["missing_answers"] == server["late_answers"] == 1
+    assert loop.server.model == 1
+    assert 10 < away["iterations"] < 35
+    assert away["iterations"] > before + 10
+    # A step that it took no part in moved the others' blocks alone.
+    x = np.concatenate(list(loop.models().values()))
+    assert 0 < np.abs(x).sum() <= 1 + 1e-12
+
+
+def test_a_fit_without_one_party_is_that_of_the_others() -> None:
+    """Protects dropouts to the last bit: a party that freezes the window and answers nothing has no part in the model."""
+    loop = federation(3)
+    loop.write_rows(names_of())
+    for _ in range(MOST_TURNS):
+        if loop.party("party-2").progress.window:
+            break
+        loop.turn(1)
+    loop.away = ["party-2"]
+    loop.settle()
+    expected = loop.direct(absent=lambda iteration, party: party == "party-2")
+    assert loop.server.model == 1
+    for party in ("party-0", "party-1"):
+        np.testing.assert_array_equal(loop.models()[party], expected.x[party])
+    # Back again it hears that it is over, announces names, and is of the next window from its beginning.
+    loop.away = []
+    loop.write_rows(names_of(ROWS, 100), seed=2)
+    loop.settle()
+    assert loop.server.model == 2
+    assert_is(loop, loop.direct(2).x)
+
+
+def test_windows_follow_one_another_and_entities_come_again_as_often_as_they_may(tmp_path: Path) -> None:
+    """Protects the budget over a life: with fits = 2 an entity is in two windows and no third."""
+    loop = federation(2, tmp_path, window={"fits": 2})
+    for seed, first in ((0, 0), (1, 10), (2, 0), (3, 0), (4, 20)):
+        loop.write_rows(names_of(ROWS, first), seed)
+        loop.settle()
+    manifests = loop.manifests()
+    times = {name: sum(name in one for one in manifests) for name in names_of(ROWS + 20)}
+    assert max(times.values()) == 2
+    assert len(manifests) == loop.server.model >= 3
+    assert all(one == sorted(set(one)) and len(one) == ROWS for one in manifests)
+    assert loop.rejections() == []
+
+
+def test_each_window_is_the_fit_of_its_rows() -> None:
+    """Protects windows from one another: signs, noise and state of an earlier one play no part in the next."""
+    loop = fitted(2)
+    assert_is(loop, loop.direct(1).x)
+    loop.write_rows(names_of(2 * ROWS, 200), seed=5)
+    loop.settle()
+    assert loop.server.model == 3
+    assert_is(loop, loop.direct(3).x)
+
+
+def test_the_iterate_is_in_its_ball_at_each_step() -> None:
+    """Protects feasibility: of the parties' radii, whoever answered."""
+    loop = federation(2, learning={"iterations": 30, "radii": {"party-0": 0.9, "party-1": 0.1}, "blocks": 2})
+    loop.write_rows(names_of())
+    seen = set()
+    for _ in range(MOST_TURNS):
+        if not loop.turn(1):
+            break
+        for party, own in loop.server.estimator.weights.items():
+            assert np.abs(own).sum() <= {"party-0": 0.9, "party-1": 0.1}[party] * (1 + 1e-12)
+        seen.add(loop.server.estimator.iteration)
+    assert seen == set(range(31))
+
+
+def test_memory_is_bounded_at_the_server() -> None:
+    """Protects law 6: names of one party that no other knows are refused beyond the limit, and parts without others' expire."""
+    loop = federation(2, window={"limit": ROWS}, serving={"mode": "exact"})
+    loop.write_rows(names_of())
+    loop.settle()
+    loop.away = ["party-1"]
+    for name in names_of(ROWS + 5, 500):
+        loop.write_columns(name, np.full(8, 0.5))
+        loop.turn()
+    loop.settle()
+    partials = loop.server.partials
+    waiting = {one.name: one.value for one in partials.measure()}
+    assert waiting == {"waiting_predictions": ROWS}
+    assert loop.server.desk.counts["expired_predictions"] == 5
+    assert partials.wake_at is not None
+    loop.now = partials.wake_at + 1
+    loop.turn()
+    assert {one.value for one in partials.measure()} == {0}
+    assert loop.server.desk.counts["expired_predictions"] == ROWS + 5

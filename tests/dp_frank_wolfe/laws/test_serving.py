@@ -1,0 +1,191 @@
+"""Predictions between fits: exact, or with noise that the entity's budget covers."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from dp_frank_wolfe.federations import COLUMNS, ROWS, SERVER_MEMBER, settings_of
+from dp_frank_wolfe.hand_made import Server
+from dp_frank_wolfe.hand_made import settings_of as server_settings
+from dp_frank_wolfe.laws.closed_loop import ClosedLoop
+from dp_frank_wolfe.laws.test_closed_loop import federation, names_of
+
+from streamfl.dp_frank_wolfe.messages import Partial
+from streamfl.dp_frank_wolfe.partials import PartialPlan, largest_partial
+from streamfl.dp_frank_wolfe.window import FEATURE_ONE
+from streamfl.privacy.zcdp import rho_of_gaussian
+
+
+def with_model(folder: Path | None = None, **sections: dict[str, Any]) -> ClosedLoop:
+    loop = federation(2, folder, **sections)
+    loop.write_rows(names_of())
+    for _ in range(1000):
+        loop.turn()
+        if loop.server.model and not any(one.unread for one in loop.members.values()):
+            return loop
+    raise AssertionError("no model")
+
+
+def shown(loop: ClosedLoop, names: list[str], seed: int = 3) -> dict[str, float]:
+    """Rows of these entities come; the outputs x'a of them."""
+    rows = np.random.default_rng(seed).uniform(-1, 1, (len(names), 2 * COLUMNS))
+    for name, row in zip(names, rows, strict=True):
+        loop.write_columns(name, row)
+    loop.settle()
+    x = np.concatenate(list(loop.models().values()))
+    return dict(zip(names, (rows @ x).tolist(), strict=True))
+
+
+def test_nothing_is_predicted_unless_it_is_asked_for() -> None:
+    """Protects rows: off is the default, and no part of a prediction leaves a party."""
+    loop = with_model()
+    shown(loop, names_of(5, 500))
+    assert all(b"partial" not in value for _, _, _, value in loop.writes)
+    assert "predictions" not in loop.members[SERVER_MEMBER].outputs
+
+
+def test_exact_predictions_are_the_model() -> None:
+    """Protects users' numbers: the label's scale, the model's version, and the word that epsilon does not cover them."""
+    bounds = {"label_centre": 10.0, "label_bound": 4.0}
+    names = ["party-0", "party-1", SERVER_MEMBER]
+    given = {name: settings_of(name, 2, serving={"mode": "exact"}, bounds=bounds) for name in names}
+    loop = ClosedLoop(given)
+    loop.write_rows(names_of())
+    loop.settle()
+    outputs = shown(loop, names_of(5, 500))
+    found = {one["entity"]: one for one in loop.published("predictions")}
+    assert found.keys() == outputs.keys()
+    for name, output in outputs.items():
+        assert found[name] == {"entity": name, "prediction": found[name]["prediction"], "model": 1, "private": False}
+        assert found[name]["prediction"] == pytest.approx(10.0 + 4.0 * output, abs=4 / FEATURE_ONE)
+    for member in loop.members.values():
+        assert [one.reason for one in member.role.notices()] == ["exact"]
+    assert loop.rejections() == []
+
+
+def test_private_predictions_are_charged_before_they_are_sent(tmp_path: Path) -> None:
+    """Protects the claim: each part is a link, and in no commit is a part sent whose entity was not charged in an earlier one."""
+    loop = with_model(tmp_path, serving={"mode": "private", "predictions": 2})
+    codec, public = loop.server.settings.codec, loop.public
+    names = names_of(6, 500)
+    for seed in (3, 4, 5):
+        shown(loop, names, seed)
+    for number, party in enumerate(loop.parties):
+        member, task = loop.members[party], loop.party(party)
+        told = [codec.decode(value) for who, _, _, value in loop.committed if who == party]
+        told = [one for one in told if one.kind == "partial"]
+        # Twice in its life, and no third time.
+        assert len(told) == 2 * len(names)
+        assert [one.iteration for one in told] == [one.link for one in told] == list(range(1, len(told) + 1))
+        assert member.role.counts["unpredicted_entities"] == len(names)
+        each = public.prediction_rho(party)
+        assert each == pytest.approx(public.rho / 2 * 0.2 / 2)
+        assert all(task.ledger.spend.spent(name) == pytest.approx(2 * each) for name in names)
+        # A fit and two predictions are the whole of its share.
+        task.ledger.spend.spend(names[0], task.ledger.fit_cost)
+        assert task.ledger.spend.spent(names[0]) == pytest.approx(public.party_rho(party))
+        assert number < 2
+    published = loop.published("predictions")
+    assert len(published) == 2 * len(names)
+    assert all(one["private"] for one in published)
+
+
+def test_a_part_is_remembered_and_charged_in_a_commit_before_the_one_that_tells_it(tmp_path: Path) -> None:
+    """Protects work that is done again: a part that left before anything was remembered could be made of other content."""
+    loop = with_model(tmp_path, serving={"mode": "private"})
+    party = loop.members["party-0"]
+    loop.write_columns("somebody", np.full(2 * COLUMNS, 0.5))
+    before = len(loop.writes)
+    assert loop.step("party-0")
+    assert all(who != "party-0" for who, _, _, _ in loop.writes[before:])
+    assert any(channel == "ledger" and key == b"spent/somebody" for channel, key in party.state)
+    assert any(key.startswith(b"prediction/") for _, key in party.state)
+    loop.restart("party-0")
+    assert [who for who, _, _, _ in loop.committed].count("party-0") > 0
+    assert not any(key.startswith(b"prediction/") for _, key in party.state)
+
+
+def test_the_same_row_has_the_same_noise_and_another_row_another(tmp_path: Path) -> None:
+    """Protects against averaging: a record that comes again is told with the same number."""
+    loop = with_model(tmp_path, serving={"mode": "private", "predictions": 9})
+    for value in (0.5, 0.5, 0.25):
+        loop.write_columns("somebody", np.full(2 * COLUMNS, value))
+        loop.settle()
+    first, second, third = (one["prediction"] for one in loop.published("predictions"))
+    assert first == second != third
+
+
+def test_noise_of_a_part_has_the_sensitivity_that_a_replaced_row_has() -> None:
+    """Protects the noise's scale: over extreme rows the part moves by 2 |x|_1, never more, and the noise costs rho for that."""
+    random = np.random.default_rng(0)
+    own, rho = random.normal(size=COLUMNS), 0.01
+    plan = PartialPlan.of(own, rho)
+    assert plan.noise is not None
+    high = (np.sign(own) * FEATURE_ONE).astype(np.int16)
+    moved = math.ldexp(plan.exact(high) - plan.exact(-high), -plan.bits)
+    assert moved == pytest.approx(2 * np.abs(own).sum(), rel=1e-9)
+    for _ in range(200):
+        one, other = random.integers(-FEATURE_ONE, FEATURE_ONE + 1, (2, COLUMNS)).astype(np.int16)
+        assert abs(plan.exact(one) - plan.exact(other)) <= plan.exact(high) - plan.exact(-high)
+    units = Fraction(plan.exact(high) - plan.exact(-high), plan.noise.unit)
+    # Rounding may add a unit.
+    assert rho * 0.99 <= rho_of_gaussian(float(units) + 1, math.sqrt(plan.noise.variance)) <= rho
+    drawn = [plan.told(0, random.bytes(16)) for _ in range(4000)]
+    assert np.std(drawn) == pytest.approx(moved / math.sqrt(2 * rho), rel=0.05)
+    assert max(map(abs, drawn)) <= largest_partial(float(np.abs(own).sum()), rho)
+
+
+@pytest.mark.parametrize("rho", [1e-8, 1e-3, 1.0, 1e4, math.inf])
+def test_no_part_is_beyond_what_a_server_takes(rho: float) -> None:
+    """Protects law 7: what a party may tell is never refused, whatever the weights and the draw are."""
+    for own in (np.array([0.5, 0.0, -0.5]), np.array([1e-9, 0.0, 0.0]), np.array([1.0, 0.0, 0.0])):
+        plan = PartialPlan.of(own, rho)
+        most = largest_partial(1.0, rho)
+        for bits in (bytes(16), b"\xff" * 16):
+            assert abs(plan.told(plan.exact(np.full(3, FEATURE_ONE, np.int16)), bits)) <= most
+    assert PartialPlan.of(np.zeros(3), 0.01).told(0, b"\xff" * 16) == 0.0
+
+
+def test_wrong_parts_are_refused_and_change_nothing() -> None:
+    """Protects predictions from a party: numbers out of range, models that there are not, and numbers out of order."""
+    server = Server(server_settings(serving={"mode": "exact"}))
+    server.task._run.window = 2
+    before = dict(server.state)
+    for reason, number, entity, model, value in (
+        ("not_finite", 1, "a", 2, 0.52),
+        ("not_finite", 1, "a", 2, float("nan")),
+        ("implausible", 1, "a", 3, 0.1),
+        ("implausible", 1, "a", 0, 0.1),
+        ("implausible", 2, "a", 2, 0.1),
+        ("malformed", 1, "", 2, 0.1),
+    ):
+        assert server.hear("party-0", "partial", Partial(entity, model, value), iteration=number) == [reason]
+        assert server.state == before
+    assert server.hear("party-0", "partial", Partial("a", 2, 0.25), iteration=1) == []
+    assert server.hear("party-0", "partial", Partial("a", 2, 0.125), iteration=2) == []
+    assert server.published == []
+    server.restart()
+    server.task._run.window = 2
+    assert server.hear("party-1", "partial", Partial("a", 1, 0.5), iteration=1) == []
+    assert server.published == [], "of another model"
+    assert server.hear("party-1", "partial", Partial("a", 2, 0.5), iteration=2) == []
+    # The first of a party counts.
+    assert [one[2]["prediction"] for one in server.published] == [0.75]
+    assert msgspec.json.encode(server.published[0][2]["model"]) == b"2"
+
+
+def test_rows_that_cannot_be_read_are_told_like_others(tmp_path: Path) -> None:
+    """Protects against a part, or its absence, that tells whether a row could be read: zeros have a part as well."""
+    loop = with_model(tmp_path, serving={"mode": "private"})
+    loop.write("party-0-samples", "somebody", b'{"x0": null}')
+    loop.write_columns("somebody else", np.full(2 * COLUMNS, 0.5))
+    loop.settle()
+    assert loop.members["party-0"].role.counts["partials"] == 2
+    assert loop.party("party-0").ledger.spend.spent("somebody") > 0
+    assert len(names_of()) == ROWS

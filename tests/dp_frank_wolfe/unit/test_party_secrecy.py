@@ -1,0 +1,108 @@
+"""One row changes, and everything that is released is forced to be the same: then nothing else may show that it changed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from dp_frank_wolfe.party_driver import COLUMNS, NAMES, ROWS, Driver, settings, table
+
+from streamfl.dp_frank_wolfe.messages import OtherRows
+from streamfl.privacy.integer_noise import IntegerNoise
+from streamfl.role import Notice
+
+ENTITY = 7
+VALUES: dict[str, list[Any]] = {
+    "other numbers": [0.3] * COLUMNS,
+    "beyond every bound": [1e9] * COLUMNS,
+    "nulls": [None] * COLUMNS,
+    "texts": ["a long text instead of a number"] * COLUMNS,
+    "a list": [[1, 2, 3]] * COLUMNS,
+    "too few": [0.1] * (COLUMNS - 1),
+    "far too large": [1e300] * COLUMNS,
+}
+
+
+@dataclass
+class Seen:
+    """All that leaves a party: messages, what it tells its operator, and how much it writes where."""
+
+    sent: list[bytes] = field(default_factory=list)
+    figures: list[tuple[str, object, float]] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
+    written: list[tuple[str, bytes, int | None]] = field(default_factory=list)
+    times: list[float | None] = field(default_factory=list)
+    trouble: list[str | None] = field(default_factory=list)
+
+
+class _Fixed:
+    def draw(self, bits: bytes) -> np.ndarray:
+        return np.array([2])
+
+
+def life(folder: Path, estimator: str, values: list[Any] | bytes, label: Any, monkeypatch: pytest.MonkeyPatch) -> Seen:
+    """A party's life with these values of one entity; every choice and every noisy number is the same whatever they are."""
+    with monkeypatch.context() as patch:
+        patch.setattr(IntegerNoise, "add", lambda noise, values, bits: np.arange(len(values), dtype=np.int64))
+        for module in ("party_fit", "selection"):
+            patch.setattr(f"streamfl.dp_frank_wolfe.{module}.choice", lambda scores, rate: _Fixed())
+        party, seen = Driver(settings(folder, learning={"estimator": estimator})), Seen()
+        features, labels = table()
+        rows = [party.sample(name, row.tolist()) for name, row in zip(NAMES, features, strict=True)]
+        told = [party.label(name, float(given)) for name, given in zip(NAMES, labels, strict=True)]
+        if isinstance(values, bytes):
+            rows[ENTITY] = party.record("samples", NAMES[ENTITY], values)
+        else:
+            rows[ENTITY] = party.sample(NAMES[ENTITY], values)
+        told[ENTITY] = party.label(NAMES[ENTITY], label)
+        others = OtherRows(np.ones((ROWS, 2)).tobytes())
+        asks = {
+            "frank-wolfe": [party.ask(0, others=np.ones(8)), party.ask(1)],
+            "marginal": [party.server("choose", 1, 0, b"")],
+            "two-round": [party.server("choose", 1, 0, b""), party.server("rows", 1, 0, others)],
+        }[estimator]
+        for batch in ([*rows, *told], [], [party.manifest()], *([ask] for ask in asks), [party.model()]):
+            before = dict(party.state)
+            seen.sent += map(msgspec.msgpack.encode, party.feed(batch))
+            seen.notices += party.role.notices()
+            seen.times.append(party.role.wake_at)
+            seen.trouble.append(party.role.trouble)
+            seen.figures += [(one.name, one.labels, one.value) for one in party.role.measure()]
+            for channel, key in before.keys() | party.state.keys():
+                if before.get((channel, key)) != party.state.get((channel, key)):
+                    value = party.state.get((channel, key))
+                    seen.written.append((channel, key, None if value is None else len(value)))
+        assert party.rejections == []
+    seen.written.sort(key=str)
+    return seen
+
+
+@pytest.mark.parametrize("estimator", ["frank-wolfe", "marginal", "two-round"])
+def test_nothing_but_releases_tells_of_a_row(tmp_path: Path, estimator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects a row from everything that epsilon does not cover: messages and their sizes, figures, notices, times, what is kept.
+
+    The row is of other numbers, beyond every bound, not readable, or not there at all.
+    """
+    features, labels = table()
+    wanted = life(tmp_path, estimator, features[ENTITY].tolist(), float(labels[ENTITY]), monkeypatch)
+    assert len(wanted.sent) >= 3
+    for values in VALUES.values():
+        assert life(tmp_path, estimator, values, 0.9, monkeypatch) == wanted
+    for content in (b"", b"no JSON at all {", b"[]", b"\xff" * 5000):
+        assert life(tmp_path, estimator, content, None, monkeypatch) == wanted
+    for label in (-0.9, 1e9, "a text", math.inf, [], True):
+        assert life(tmp_path, estimator, features[ENTITY].tolist(), label, monkeypatch) == wanted
+
+
+def test_the_chain_is_of_what_others_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects rows from whoever tries out contents until a hash fits: no digest of a window leaves the party."""
+    features, _ = table()
+    life(tmp_path, "frank-wolfe", features[ENTITY].tolist(), 0.5, monkeypatch)
+    links = (tmp_path / "ledger").read_bytes()
+    life(tmp_path, "frank-wolfe", [None] * COLUMNS, 0.5, monkeypatch)
+    assert (tmp_path / "ledger").read_bytes() == links

@@ -1,0 +1,132 @@
+"""The ledger file: it only grows, no link is ever replaced, and what was torn by a crash is none."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamfl.privacy.anchor import Anchor, examine_link, note_link
+from streamfl.role import ConfigurationError
+
+
+def link(number: int) -> bytes:
+    return number.to_bytes(31, "big")
+
+
+@pytest.fixture(name="anchor")
+def _anchor(tmp_path: Path) -> Anchor:
+    return Anchor.create(tmp_path / "ledger", "people", "bank")
+
+
+def test_links_are_noted_once_each_in_their_order(anchor: Anchor) -> None:
+    """Protects the order of releases: none is noted in the place of another, or before those in front of it."""
+    assert anchor.note(1, link(1)) is None
+    assert anchor.note(2, link(2)) is None
+    assert anchor.note(1, link(1)) is None
+    assert anchor.note(2, link(2)) is None
+    refusal = anchor.note(2, link(9))
+    assert refusal is not None
+    assert "rolled back" in refusal
+    ends_before = anchor.note(4, link(4))
+    assert ends_before is not None
+    assert "ends after 2" in ends_before
+    assert anchor.links() == [link(1), link(2)]
+    assert Path(anchor.path).stat().st_mode & 0o777 == 0o600
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(0, 1)), max_size=20))
+# Each link is written to the disk.
+@settings(max_examples=25, deadline=None)
+def test_no_place_ever_has_two_links(attempts: list[tuple[int, int, int]]) -> None:
+    """Protects the promise itself: of each lane and number at most one link is ever acknowledged, through any attempts."""
+    acknowledged: dict[tuple[int, int], int] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger"
+        Anchor.create(path, "people", "bank")
+        for number, content, lane in attempts:
+            if Anchor.open(path, "people", "bank").note(number, link(content), lane) is None:
+                assert acknowledged.setdefault((lane, number), content) == content
+
+
+@pytest.mark.parametrize("torn", [1, 31])
+def test_a_torn_link_is_none(anchor: Anchor, torn: int) -> None:
+    """Protects a party that lost power: half a link was never acknowledged, and another may come in its place."""
+    anchor.note(1, link(1))
+    anchor.note(2, link(2))
+    path = Path(anchor.path)
+    os.truncate(path, path.stat().st_size - torn)
+    assert anchor.links() == [link(1)]
+    assert anchor.note(2, link(7)) is None
+    assert anchor.links() == [link(1), link(7)]
+    assert path.stat().st_size == 512 + 2 * 32
+
+
+def test_what_a_disk_made_longer_and_did_not_write_is_none(anchor: Anchor) -> None:
+    """Protects a party that lost power from zeros at the end of its file, which would refuse every release from then on."""
+    anchor.note(1, link(1))
+    os.truncate(anchor.path, 512 + 3 * 32)
+    assert anchor.note(2, link(2)) is None
+    assert anchor.links() == [link(1), link(2)]
+    assert Path(anchor.path).stat().st_size == 512 + 2 * 32
+
+
+def test_lanes_know_nothing_of_one_another(anchor: Anchor) -> None:
+    """Protects work that is done again after a crash in another order than before: only within a lane it counts."""
+    anchor.note(1, link(1), 0)
+    anchor.note(1, link(2), 1)
+    anchor.note(2, link(3), 0)
+    assert (anchor.note(1, link(2), 1), anchor.note(1, link(1), 0)) == (None, None)
+    assert (anchor.links(0), anchor.links(1)) == ([link(1), link(3)], [link(2)])
+
+
+def test_a_state_is_compared_with_the_file(anchor: Anchor) -> None:
+    """Protects against a file that was taken back: the operator hears of it before anything is released."""
+    anchor.note(1, link(1))
+    assert anchor.examine(0, b"") is None
+    assert anchor.examine(1, link(1)) is None
+    assert "another release" in (anchor.examine(1, link(2)) or "")
+    assert "ends after 1" in (anchor.examine(2, link(2)) or "")
+
+
+def test_it_is_work_that_can_be_done_twice(anchor: Anchor) -> None:
+    """Protects a worker whose step is done again: the same work has the same result."""
+    work = msgspec.msgpack.encode((anchor.path, "people", "bank", anchor.identity, 1, link(1), 0))
+    assert (note_link(work), note_link(work), examine_link(work)) == (b"", b"", b"")
+    assert b"another" in note_link(work.replace(link(1), link(2)))
+
+
+def test_the_file_of_another_ledger_is_refused(anchor: Anchor, tmp_path: Path) -> None:
+    """Protects the ledger from the wrong file: a missing one and another's are mistakes that name the command to make one."""
+    wrong = ((tmp_path / "none", "people", "bank"), (anchor.path, "others", "bank"), (anchor.path, "people", "b"))
+    for path, ledger, party in wrong:
+        with pytest.raises(ConfigurationError, match="streamfl ledger init"):
+            Anchor.open(path, ledger, party)
+    assert Anchor.open(anchor.path, "people", "bank") == anchor
+    for content in (b"", b"{}\n", Path(anchor.path).read_bytes()[:100]):
+        (tmp_path / "wrong").write_bytes(content)
+        (tmp_path / "wrong").chmod(0o600)
+        with pytest.raises(ConfigurationError, match="no ledger file"):
+            Anchor.open(tmp_path / "wrong", "people", "bank")
+
+
+def test_nobody_else_may_write_it(anchor: Anchor) -> None:
+    """Protects the file from other users of the machine."""
+    Path(anchor.path).chmod(0o640)
+    with pytest.raises(ConfigurationError, match="chmod 600"):
+        Anchor.open(anchor.path, "people", "bank")
+
+
+def test_a_ledger_begins_once(anchor: Anchor, tmp_path: Path) -> None:
+    """Protects what was noted from a second `init`, and a worker that runs from a file that was put in the place of its own."""
+    with pytest.raises(ConfigurationError, match="exists already"):
+        Anchor.create(anchor.path, "people", "bank")
+    other = Anchor.create(tmp_path / "new", "people", "bank")
+    os.replace(other.path, anchor.path)
+    with pytest.raises(ConfigurationError, match="another ledger file"):
+        anchor.note(1, link(1))
