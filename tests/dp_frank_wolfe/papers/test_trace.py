@@ -1,4 +1,4 @@
-"""A fit computed again in plain NumPy, from its trace alone: Lou and Cheung 2018, algorithm 2, with the choices that were proved."""
+"""A fit computed again in plain NumPy, from its trace alone: Lou and Cheung 2018, algorithm 2, with choices as proved."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def fit_again(trace: dict[str, NDArray[Any]], cap: dict[str, int]) -> None:
                 continue
             own = np.flatnonzero((trace[f"blocks/{party}"] == block) & trace[f"1/tried/{party}"][t])
             others = sum((x[key[0]][key[1]] * told for key, told in sums.items() if key[0] != party), np.zeros(back.shape[1]))
-            predicted = np.clip((columns[party] @ x[party] + scale * back @ others) * LABEL / FEATURE, -bound * LABEL, bound * LABEL)
-            gradient = columns[party][:, own].T @ (np.rint(predicted) - labels)
+            predicted = np.clip((columns[party] @ x[party] + scale * back @ others) / FEATURE, -bound, bound)
+            gradient = columns[party][:, own].T @ (np.rint(predicted * LABEL) - labels)
             found = best(np.concatenate([-gradient, gradient]), str(trace[f"rate/{party}"]), trace["1/choice_draws"][t, block])
             assert (own[found % len(own)], 1 if found < len(own) else -1) == (column, sign), f"iteration {t}, block {block}"
             shown = trace[f"1/shown/{party}"].tolist()
@@ -103,7 +103,7 @@ def test_a_fit_follows_from_its_trace(line: Line, epsilon: float | str, learning
     np.testing.assert_array_equal(whole, np.rint(table[:, :-1] * FEATURE))
     np.testing.assert_array_equal(trace["1/labels"], np.rint(table[:, -1] * LABEL))
     assert len(trace["1/steps"]) == found["iterations"]
-    fit_again(trace, {party: 7 // 3 if "columns = 7" in learning else 5 // 3 for party in PARTIES})
+    fit_again(trace, dict.fromkeys(PARTIES, 7 // 3 if "columns = 7" in learning else 5 // 3))
     weights = np.concatenate([trace[f"1/x/{party}"][-1] for party in PARTIES])
     test = line.frame.to_numpy()[trace["predicted_rows"], :-1]
     np.testing.assert_allclose(trace["predictions"], test @ weights)

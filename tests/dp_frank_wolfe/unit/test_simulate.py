@@ -128,7 +128,7 @@ def test_windows_are_of_different_rows_and_fitted_one_after_the_other(line: Line
     line.frame = pd.concat([line.frame, line.frame.iloc[::-1]], ignore_index=True)
     found, trace = line.traced("--windows", 3)
     rows = [trace[f"{window}/rows"].tolist() for window in (1, 2, 3)]
-    assert sorted(sum(rows, [])) == list(range(3 * WINDOW))
+    assert sorted(row for window in rows for row in window) == list(range(3 * WINDOW))
     assert (found["windows"], found["rows"], found["test_rows"]) == (3, 3 * WINDOW, 2 * ROWS - 3 * WINDOW)
     assert found["iterations"] == 3 * ITERATIONS
     one = line.json()
@@ -154,7 +154,7 @@ def test_any_members_file_is_the_same_federation(line: Line) -> None:
 
 
 def test_bounds_of_all_columns_stand_in_the_servers_file(line: Line) -> None:
-    """Protects columns of different sizes: centres and bounds are dealt to the parties as columns are, and predictions scale back."""
+    """Protects columns of different sizes: centres and bounds are dealt as columns are, and predictions scale back."""
     expected = line.json(learning='sketch = "identity"')
     sizes = np.array([1.0, 2, 4, 8, 16, 32, 64, 128, 256])
     line.frame.iloc[:, :COLUMNS] = line.frame.iloc[:, :COLUMNS] * sizes + 4 * sizes
