@@ -23,6 +23,7 @@ COUNTS: Mapping[str, str] = {
     "refused_releases": "Releases that were held back because the ledger file does not fit the state",
     "shown_columns": "Columns that were shown to the server for the first time in their window",
     "uplink_numbers": "Numbers of parties' releases: a signed index is one, a sketch as many as it has rows",
+    "uplink_bytes": "Bytes of parties' releases in fits, as the server took them",
     "signed_indices": "Vertices that parties have told the server",
     "models": "Models that fits came to",
     "missing_answers": "Answers of parties that did not come in time",

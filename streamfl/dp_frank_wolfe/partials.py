@@ -16,7 +16,7 @@ from streamfl.dp_frank_wolfe.iterate import SUM_BITS, quantise
 from streamfl.dp_frank_wolfe.window import FEATURE_BITS, FEATURE_ONE, outputs
 from streamfl.privacy.integer_noise import IntegerNoise
 
-__all__ = ["PartialPlan", "largest_partial"]
+__all__ = ["PartialPlan", "largest_partial", "partial_variation"]
 
 # What rounding of weights and of noise may add, as a share.
 SLACK = 0.01
@@ -55,9 +55,17 @@ class PartialPlan:
 
 def largest_partial(radius: float, rho: float) -> float:
     """No part is beyond this. radius: r_k. rho: as of :meth:`PartialPlan.of`."""
-    most = 0.0
-    if math.isfinite(rho):
-        # Whatever the weights are, they are whole numbers of about this length.
-        noise = IntegerNoise.of_length(2.0**SUM_BITS, 1, rho)
-        most = noise.largest * noise.unit / 2.0**SUM_BITS
+    noise = _usual_noise(rho)
+    most = 0.0 if noise is None else noise.largest * noise.unit / 2.0**SUM_BITS
     return radius * (1 + 2 * most) * (1 + SLACK)
+
+
+def partial_variation(rho: float) -> float:
+    """Of one part: total variation between its noise and the discrete Gaussian."""
+    noise = _usual_noise(rho)
+    return 0.0 if noise is None else noise.variation
+
+
+def _usual_noise(rho: float) -> IntegerNoise | None:
+    """Whatever the weights are, they are whole numbers of about this length."""
+    return None if math.isinf(rho) else IntegerNoise.of_length(2.0**SUM_BITS, 1, rho)

@@ -11,6 +11,7 @@ import numpy as np
 from streamfl.dp_frank_wolfe.blocks import Block, Sampling
 from streamfl.dp_frank_wolfe.budget import FitPlan, budget, claim, plan_fit
 from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.partials import partial_variation
 from streamfl.dp_frank_wolfe.selection import MARGINAL, TWO_ROUND, SelectionPlan, plan_selection
 from streamfl.dp_frank_wolfe.sketch import IdentitySketch, SignSketch, Sketch
 from streamfl.seeding import rng_for
@@ -135,4 +136,10 @@ class Public:
         else:
             columns = self.settings.federation.columns
             variation = sum(self.selection_plan(party).variation(rows, columns[party]) for party in self.parties)
-        return claim(self.rho, fits * variation, self.settings.privacy.delta)
+        return claim(self.rho, fits * variation + self._serving_variation, self.settings.privacy.delta)
+
+    @property
+    def _serving_variation(self) -> float:
+        """Total variation of an entity's predictions."""
+        count = self.settings.serving.predictions
+        return count * sum(partial_variation(self.prediction_rho(party)) for party in self.parties)

@@ -205,6 +205,7 @@ class ServerTask:
                 raise PeerError("another_manifest", f"{party!r} has frozen another window {run.window}")
         else:
             self.estimator.take(party, kind, iteration, message.content)
+            self.desk.counts["uplink_bytes"] += len(message.content)
         self.attendance.answered(party, kind, iteration, message.content)
         self._go_on()
 

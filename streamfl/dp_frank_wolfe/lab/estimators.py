@@ -50,12 +50,9 @@ def marginal(
     norm: |a|^2 / n of every column where that is public; it is not released then, and its share goes to the values.
     window, place: its number, and where releases belong, of a party, the window and the secret.
     """
-    members, plans = _members(
+    members, plans, values = _chosen(
         windows, rho, columns, _without_norms(shares) if norm is not None else shares, lambda party: place(party, window, secret)
     )
-    for member in members.values():
-        member.choose()
-    values = np.concatenate([member.values() for member in members.values()])
     norms = np.concatenate([member.norms() for member in members.values()]) if norm is None else np.full(len(values), norm)
     numbers = len(values) * (2 if norm is not None else 3)
     found = refit(np.diag(norms), values, radius, LEAST_EIGENVALUE)
@@ -75,10 +72,7 @@ def two_round(
     place: Callable[[str, int, bytes], Place] = place,
 ) -> Estimate:
     """Top columns, their rows with noise, then products. Parameters as of :func:`marginal`."""
-    members, plans = _members(windows, rho, columns, shares, lambda party: place(party, window, secret))
-    for member in members.values():
-        member.choose()
-    values = np.concatenate([member.values() for member in members.values()])
+    members, plans, values = _chosen(windows, rho, columns, shares, lambda party: place(party, window, secret))
     rows = {party: member.rows() for party, member in members.items()}
     own, products = {}, {}
     for party, member in members.items():
@@ -95,16 +89,19 @@ def _without_norms(shares: Mapping[str, float]) -> dict[str, float]:
     return {"choices": shares["choices"], "values": 1 - shares["choices"]}
 
 
-def _members(
+def _chosen(
     windows: Mapping[str, Window], rho: float, columns: int, shares: Mapping[str, float], place: Callable[[str], Place]
-) -> tuple[dict[str, PartySelection], dict[str, SelectionPlan]]:
+) -> tuple[dict[str, PartySelection], dict[str, SelectionPlan], Floats]:
+    """Parties that have chosen their columns, their plans, and the columns' values, party by party."""
     each = max(1, columns // len(windows))
     plans = {}
     for party, given in windows.items():
         count = min(each, given.columns.shape[1])
         plans[party] = plan_selection(rho / len(windows), count, _others(windows, party, each), shares)
     members = {party: PartySelection(given, plans[party], place(party)) for party, given in windows.items()}
-    return members, plans
+    for member in members.values():
+        member.choose()
+    return members, plans, np.concatenate([member.values() for member in members.values()])
 
 
 def _others(windows: Mapping[str, Window], party: str, each: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,13 +15,13 @@ from streamfl.identity.keys import derive
 from streamfl.member import Member
 from streamfl.quasi_newton.coordinator import CoordinatorTask
 from streamfl.quasi_newton.lab import made_up_secrets
-from streamfl.quasi_newton.lab.oracle import Expected, batches_of, common_entities, expected, script
+from streamfl.quasi_newton.lab.check_scores import check_scores
+from streamfl.quasi_newton.lab.oracle import Batches, Expected, batches_of, common_entities, expected, script
 from streamfl.quasi_newton.lab.said import messages_of
-from streamfl.quasi_newton.lab.scenario import LATE, NAME, STRANGER, C, QuasiNewtonScenario
-from streamfl.quasi_newton.messages import Message, Step, place_of
+from streamfl.quasi_newton.lab.scenario import NAME, STRANGER, C, G, QuasiNewtonScenario
+from streamfl.quasi_newton.messages import Joined, Message, Step, place_of
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.party_settings import FAILED, TRAINED
-from streamfl.quasi_newton.predictions import Prediction
 from streamfl.role import StateChange
 from streamfl.runtime.kinds import find_kind
 from streamfl.runtime.tasks import POSITION_KEY
@@ -30,8 +30,9 @@ from streamfl.simulation.faults.said import latest, require
 
 __all__ = ["check_outcome", "check_said"]
 
-# Of a message to the coordinator and from it, what may differ where work is done again with other entities.
+# What may differ where work is done again with other entities: before a training, and about scores.
 BEFORE_FROZEN = {"ready", "blinded", "answer"}
+ABOUT_SCORES = {"question", "found", "chosen", "points"}
 
 
 def check_outcome(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
@@ -46,36 +47,38 @@ def check_outcome(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
     if never_begun:
         return
     common = common_entities(chosen)
-    filled = len(batches_of(chosen, common)) > 0
+    first = common & set(chosen.first)
+    filled = len(batches_of(chosen, first)) > 0
     phases = {name: task.progress.phase for name, task in parties.items()}
     if FAILED in phases.values():
         check_failed(chosen, phases, taken_up, may_be_few=not filled or not chosen.settled)
         return
     require(not chosen.fails, f"it should have failed: {chosen.fails}")
     require(set(phases.values()) == {TRAINED}, f"not all are trained: {phases}")
-    names = {name: list(task.learnt) for name, task in parties.items()}
-    order = names[chosen.parties[0]]
-    require(all(own == order for own in names.values()), "parties learnt from other entities, or in another order")
-    require(len(set(order)) == len(order), "an entity was counted twice")
-    require(set(order) <= common, f"learnt from, but not common: {sorted(set(order) - common)[:3]}")
-    if chosen.settled:
-        require(order == batches_of(chosen, common), "the batches are not of what all parties knew")
-    outcome = expected(chosen, order)
+    batches = check_batches(chosen, parties, common)
+    ends = check_ends(bus, chosen, len(batches.names))
+    if chosen.settled and set(batches.names[: ends[0]]) <= first:
+        require(list(batches.names[: ends[0]]) == batches_of(chosen, first), "the batches are not of what all parties knew")
+    outcomes: list[Expected] = []
+    for rows in ends:
+        outcomes.append(expected(chosen, batches.first(rows), outcomes[-1] if outcomes else None))
     for number, (party, task) in enumerate(parties.items()):
-        check_party(party, task, outcome, number)
-    check_coordinator(bus, chosen, coordinator, outcome)
-    check_transcript(bus, chosen, outcome)
+        check_party(party, task, outcomes[-1], number)
+    check_coordinator(bus, chosen, coordinator, outcomes)
+    check_transcript(bus, chosen, outcomes)
     if chosen.encrypted:
         check_ciphertexts(bus, chosen)
     if chosen.scores:
-        check_predictions(bus, chosen, parties)
+        check_scores(bus, chosen, outcomes, common)
 
 
 def check_said(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
     """Work that was done again said the same, the coordinator opened nothing twice, and nothing between parties is open."""
     for (sender, channel, run, number, kind), contents in chosen.said.sent.items():
         what = f"{sender} said {len(contents)} things as {kind} of run {run}, round {number}, on {channel}"
-        require(len(contents) == 1 or (kind in BEFORE_FROZEN and not chosen.settled), what)
+        known = chosen.settled and not chosen.again
+        may_differ = (kind in BEFORE_FROZEN and not known) or (kind in ABOUT_SCORES and chosen.again)
+        require(len(contents) == 1 or may_differ, what)
     for (run, number), contents in chosen.said.opened.items():
         most = len(chosen.parties) + 1
         count = len(contents)
@@ -110,6 +113,40 @@ def check_failed(chosen: QuasiNewtonScenario, phases: dict[str, int], tasks: dic
     require(known, f"it failed: {troubles}")
 
 
+def check_batches(chosen: QuasiNewtonScenario, parties: Mapping[str, PartyTask], common: set[str]) -> Batches:
+    """The same entities in the same order at all parties, none of them held out, each with columns and a label that it had."""
+    names = {name: list(task.learnt) for name, task in parties.items()}
+    order = names[G]
+    require(all(own == order for own in names.values()), "parties learnt from other entities, or in another order")
+    require(len(set(order)) == len(order), "an entity was counted twice")
+    require(set(order) <= common, f"learnt from, but not common: {sorted(set(order) - common)[:3]}")
+    held_out = [name for name in order if chosen.is_held_out(name)]
+    require(not held_out, f"held out, and learnt from: {held_out[:3]}")
+    raw = {party: task.rows.batches.raw for party, task in parties.items()}
+    for party, rows in raw.items():
+        others = [name for name, row in zip(order, rows.tolist(), strict=True) if row not in chosen.known[party, name]]
+        require(not others, f"{party} learnt from columns that nobody wrote: {others[:3]}")
+    signs = parties[G].rows.batches.signs
+    wrong = [name for name, sign in zip(order, signs, strict=True) if (1 + sign) / 2 not in chosen.labels[name]]
+    require(not wrong, f"learnt from labels that nobody wrote: {wrong[:3]}")
+    return Batches(order, raw, signs)
+
+
+def check_ends(bus: FaultyBus, chosen: QuasiNewtonScenario, rows: int) -> list[int]:
+    """How many rows each training learnt from: as all parties say it, and never fewer than the one before."""
+    size, said = chosen.guest.learning.batch, []
+    for party in chosen.parties:
+        joined = [one for one in messages_of(bus, f"{NAME}.{party}.uploads", bus.repeated) if one.kind == "joined"]
+        runs = [one.run for one in joined]
+        require(runs == list(range(1, len(runs) + 1)), f"{party} joined trainings {runs}")
+        said.append([size * msgspec.msgpack.decode(one.content, type=Joined).batches for one in joined])
+    ends = said[0]
+    require(all(own == ends for own in said), f"parties joined trainings of so many rows: {said}")
+    require(ends == sorted(ends) and ends[-1:] == [rows], f"trainings learnt from {ends} rows, and there are {rows}")
+    require(len(ends) == 1 or chosen.again, f"there were {len(ends)} trainings")
+    return ends
+
+
 def check_party(party: str, task: PartyTask, outcome: Expected, number: int) -> None:
     """Weights, model and pairs to the last bit."""
     trace, memory = outcome.trace, task.settings.learning.memory
@@ -125,57 +162,45 @@ def check_party(party: str, task: PartyTask, outcome: Expected, number: int) -> 
     require(same, f"{party}: {len(own.pairs)} pairs are kept, or others than the {len(kept)} that there were")
 
 
-def check_coordinator(bus: FaultyBus, chosen: QuasiNewtonScenario, task: CoordinatorTask, outcome: Expected) -> None:
+def check_coordinator(
+    bus: FaultyBus, chosen: QuasiNewtonScenario, task: CoordinatorTask, outcomes: Sequence[Expected]
+) -> None:
     """Every step that was told is that of the arithmetic, and the last loss is remembered."""
-    trace = outcome.trace
-    steps = [
-        msgspec.msgpack.decode(one.content, type=Step)
-        for one in messages_of(bus, f"{NAME}.{chosen.parties[0]}.decisions", bus.repeated)
-        if one.kind == "step" and one.round % 2 == 0
-    ]
-    losses = [step.loss for step in steps]
-    require(losses == trace.batch_losses, f"losses of {len(losses)} batches were told, not those of {len(trace.batch_losses)}")
-    wrong = [
-        at
-        for at, (step, coefficients) in enumerate(zip(steps, trace.coefficients, strict=True))
-        if not (step.coefficients == b"" or np.array_equal(np.frombuffer(step.coefficients, "<f8"), coefficients))
-    ]
-    require(not wrong, f"coefficients of iterations {wrong[:3]} are others")
+    told = messages_of(bus, f"{NAME}.{chosen.parties[0]}.decisions", bus.repeated)
+    for run, outcome in enumerate(outcomes, start=1):
+        trace = outcome.trace
+        steps = [
+            msgspec.msgpack.decode(one.content, type=Step)
+            for one in told
+            if one.kind == "step" and one.run == run and one.round % 2 == 0
+        ]
+        losses = [step.loss for step in steps]
+        text = f"training {run}: losses of {len(losses)} batches were told, not those of {len(trace.batch_losses)}"
+        require(losses == trace.batch_losses, text)
+        wrong = [
+            at
+            for at, (step, coefficients) in enumerate(zip(steps, trace.coefficients, strict=True))
+            if not (step.coefficients == b"" or np.array_equal(np.frombuffer(step.coefficients, "<f8"), coefficients))
+        ]
+        require(not wrong, f"training {run}: coefficients of iterations {wrong[:3]} are others")
+    trace = outcomes[-1].trace
     last_loss = task.descent.state.last_loss
     require(last_loss == trace.losses[-1], f"the last epoch's loss is {last_loss}, not {trace.losses[-1]}")
     epochs = task.descent.epochs
     require(epochs == trace.epochs, f"{epochs} epochs were counted, {trace.epochs} there were")
 
 
-def check_transcript(bus: FaultyBus, chosen: QuasiNewtonScenario, outcome: Expected) -> None:
+def check_transcript(bus: FaultyBus, chosen: QuasiNewtonScenario, outcomes: Sequence[Expected]) -> None:
     """In every topic stands what belongs there, in order, each message once."""
+    traces = [outcome.trace for outcome in outcomes]
     topics = [*(f"{party}.{kind}" for party in chosen.parties for kind in ("uploads", "decisions"))]
     topics += [topic for topic in chosen.linked if topic.endswith((".outputs", ".residuals"))]
     for topic in topics:
         found = [(one.kind, one.run, one.round) for one in messages_of(bus, f"{NAME}.{topic}", bus.repeated)]
-        written = script(chosen, outcome.trace, topic)
+        written = script(traces, topic)
         pairs = enumerate(zip(found, written, strict=False))
         first = next((at for at, (one, other) in pairs if one != other), min(len(found), len(written)))
         require(found == written, f"{topic}: message {first} is {found[first : first + 1]}, not {written[first : first + 1]}")
-
-
-def check_predictions(bus: FaultyBus, chosen: QuasiNewtonScenario, parties: Mapping[str, PartyTask]) -> None:
-    """Nobody is scored twice with one model, and each output is the sum of the parties' parts, the hosts' in whole quanta."""
-    found = [msgspec.json.decode(record.value or b"", type=Prediction) for record in bus.read(f"{NAME}.predictions")]
-    twice = [one for one, count in Counter((one.entity, one.model) for one in found).items() if count > 1]
-    require(not twice, f"scored twice with one model: {twice[:3]}")
-    common, quantum = common_entities(chosen), chosen.guest.scoring.quantum
-    for prediction in found:
-        if prediction.entity.startswith(LATE):
-            continue
-        require(prediction.entity in common, f"{prediction.entity} is scored, and not known to all")
-        expected_output = 0.0
-        for party, task in parties.items():
-            assert task.trained is not None
-            own = float(task.trained.outputs(np.array([chosen.known[party, prediction.entity]]))[0])
-            expected_output += own if party == chosen.parties[0] else quantum * round(own / quantum)
-        apart = abs(prediction.output - expected_output)
-        require(apart < 1e-9, f"{prediction.entity}: the output is {apart:g} from the sum of the parties' parts")
 
 
 def check_ciphertexts(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
@@ -193,18 +218,19 @@ def check_ciphertexts(bus: FaultyBus, chosen: QuasiNewtonScenario) -> None:
             # One in 2^64 masks is so short.
             short = any(min(number, modulus - number).bit_length() < public.bits - 64 for number in numbers)
             require(not short, f"the coordinator can read what {party} uploaded in round {message.round}")
-    hidden: dict[int, list[int]] = {}
+    hidden: dict[tuple[int, int], list[int]] = {}
     for host in chosen.hosts:
         for message in messages_of(bus, f"{NAME}.{host}.outputs", bus.repeated):
             if message.kind == "outputs":
                 own = ciphertexts(_opened(chosen, f"{host}.outputs", message) or b"")
-                before = hidden.get(message.round, [1] * len(own))
-                hidden[message.round] = [one * other % square for one, other in zip(own, before, strict=True)]
+                place = message.run, message.round
+                before = hidden.get(place, [1] * len(own))
+                hidden[place] = [one * other % square for one, other in zip(own, before, strict=True)]
     for message in messages_of(bus, f"{NAME}.{chosen.hosts[0]}.residuals", bus.repeated):
         if message.kind == "residuals":
             found = ciphertexts(_opened(chosen, f"{chosen.hosts[0]}.residuals", message) or b"")
             # Without blinding anew, (1 + n)^m is left: m is the guest's part, of which the sign tells the label.
-            pairs = zip(found, hidden[message.round], strict=True)
+            pairs = zip(found, hidden[message.run, message.round], strict=True)
             told = any((one * pow(other, -1, square) - 1) % modulus == 0 for one, other in pairs)
             require(not told, f"residuals of round {message.round} tell hosts the guest's numbers")
 

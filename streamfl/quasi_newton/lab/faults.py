@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from streamfl.quasi_newton.lab.checks import check_outcome, check_said
 from streamfl.quasi_newton.lab.said import recorded
-from streamfl.quasi_newton.lab.scenario import LABELS, C, QuasiNewtonScenario, samples_of, scenario
+from streamfl.quasi_newton.lab.scenario import C, QuasiNewtonScenario, scenario
+from streamfl.quasi_newton.lab.written import LABELS, samples_of
 from streamfl.seeding import rng_for
 from streamfl.simulation.faults.cluster import FaultyBus
 from streamfl.simulation.faults.federation import Verdict, run

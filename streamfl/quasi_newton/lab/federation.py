@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from streamfl.member import Member
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
 from streamfl.quasi_newton.coordinator import CoordinatorTask
-from streamfl.quasi_newton.lab.made_up import MadeUp
+from streamfl.quasi_newton.lab.made_up_secrets import MadeUp
 from streamfl.quasi_newton.lab.steps import MeasuredWork, Seconds
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.party_settings import FAILED, TRAINED

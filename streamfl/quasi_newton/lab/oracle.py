@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -15,9 +15,9 @@ from streamfl.quasi_newton.lab import made_up_secrets
 from streamfl.quasi_newton.lab.direct import Party, Trace, train
 from streamfl.quasi_newton.lab.scenario import NAME, C, G, QuasiNewtonScenario
 from streamfl.quasi_newton.own_columns import rounded
-from streamfl.quasi_newton.preprocessing import fit_preprocessing
+from streamfl.quasi_newton.preprocessing import Preprocessing, fit_preprocessing
 
-__all__ = ["Expected", "batches_of", "common_entities", "expected", "script"]
+__all__ = ["Batches", "Expected", "batches_of", "common_entities", "expected", "scored_with", "script"]
 
 Floats = NDArray[np.float64]
 # A message that has to come: its kind, run and round.
@@ -25,12 +25,32 @@ Line = tuple[str, int, int]
 
 
 @dataclass(frozen=True)
+class Batches:
+    """Entities that a training learnt from, in the order of its batches.
+
+    raw: by party, their columns as they came, (rows, columns). signs: -1 and 1, (rows,).
+    """
+
+    names: Sequence[str]
+    raw: Mapping[str, Floats]
+    signs: Floats
+
+    def first(self, rows: int) -> Batches:
+        """The first so many of them."""
+        return Batches(self.names[:rows], {party: raw[:rows] for party, raw in self.raw.items()}, self.signs[:rows])
+
+
+@dataclass(frozen=True)
 class Expected:
-    """trace: of the training. names: in the order of the batches. parties: in the order of the trace."""
+    """trace: of the training. names: of the entities that it learnt from. parties: in the order of the trace.
+
+    preparations: by party, what was fitted to its rows in the first training, and the columns that it kept then.
+    """
 
     trace: Trace
     names: Sequence[str]
     parties: Sequence[str]
+    preparations: Mapping[str, tuple[Preprocessing, Sequence[int]]]
 
 
 def common_entities(chosen: QuasiNewtonScenario) -> set[str]:
@@ -40,32 +60,60 @@ def common_entities(chosen: QuasiNewtonScenario) -> set[str]:
 
 
 def batches_of(chosen: QuasiNewtonScenario, names: set[str]) -> list[str]:
-    """Entities in the order of the batches; those that fill none are left out."""
+    """Entities in the order of the batches that they fill; those that fill none, and those that are held out, are left out."""
     size = int(chosen.sections["learning"]["batch"])
-    order = sorted(names, key=lambda name: hashlib.sha256(f"{chosen.seed} {name}".encode()).digest())
+    learnt = [name for name in names if not chosen.is_held_out(name)]
+    order = sorted(learnt, key=lambda name: hashlib.sha256(f"{chosen.seed} {name}".encode()).digest())
     return order[: len(order) // size * size]
 
 
-def expected(chosen: QuasiNewtonScenario, names: Sequence[str]) -> Expected:
-    """What a training of these entities comes to. names: in the order of the batches."""
+def expected(chosen: QuasiNewtonScenario, batches: Batches, before: Expected | None = None) -> Expected:
+    """What a training comes to. before: the training before it, whose model it begins with."""
     settings = chosen.guest
     learning, size = settings.learning.learning, settings.learning.batch
-    parties = []
-    for party in chosen.parties:
-        raw = np.array([chosen.known[party, name] for name in names])
-        inputs = fit_preprocessing(chosen.of(party).preprocessing.method, raw).apply(raw)
-        least, kind = settings.learning.min_support, settings.kinds.inputs
-        numbers = kind.encode(kind.clip(inputs))
-        refused = {column for at in range(0, len(names), size) for column in check_support(numbers[at : at + size], least)}
-        inputs = inputs[:, [column for column in range(inputs.shape[1]) if column not in refused]]
-        pieces, own = np.split(rounded(kind, inputs)[1], len(names) // size), party == G
-        muted = np.concatenate([far_rows(piece, settings.learning.largest_leverage, intercept=own) for piece in pieces])
-        secret = made_up_secrets.secret(made_up_secrets.path(party))
-        start = secret_start(secret, msgspec.msgpack.encode((NAME, 1, party)), inputs.shape[1] + (party == G))
-        parties.append(Party(inputs, start, muted))
-    signs = np.array([2.0 * chosen.labels[name] - 1.0 for name in names])
-    batches = np.arange(len(names)).reshape(-1, size)
-    return Expected(train(parties, signs, learning, batches, numbers=settings.kinds), names, chosen.parties)
+    kind, rows = settings.kinds.inputs, len(batches.names)
+    parties: list[Party] = []
+    preparations: dict[str, tuple[Preprocessing, Sequence[int]]] = {}
+    for number, party in enumerate(chosen.parties):
+        raw, own = batches.raw[party], party == G
+        if before is None:
+            preprocessing = fit_preprocessing(chosen.of(party).preprocessing.method, raw)
+            inputs = preprocessing.apply(raw)
+            refused = {column for at in range(0, rows, size) for column in _unsupported(chosen, inputs[at : at + size])}
+            kept: Sequence[int] = [column for column in range(inputs.shape[1]) if column not in refused]
+            secret = made_up_secrets.secret(made_up_secrets.path(party))
+            start = secret_start(secret, msgspec.msgpack.encode((NAME, 1, party)), len(kept) + own)
+        else:
+            preprocessing, kept = before.preparations[party]
+            start = before.trace.model[number]
+        preparations[party] = preprocessing, kept
+        pieces = np.split(preprocessing.apply(raw)[:, kept], rows // size)
+        for piece in pieces:
+            for column in _unsupported(chosen, piece):
+                values, counts = np.unique(rounded(kind, piece[:, [column]])[1], return_counts=True)
+                piece[:, column] = values[np.argmax(counts)]
+        numbers = [rounded(kind, piece)[1] for piece in pieces]
+        muted = np.concatenate([far_rows(piece, settings.learning.largest_leverage, intercept=own) for piece in numbers])
+        parties.append(Party(np.concatenate(pieces), start, muted))
+    trace = train(parties, batches.signs, learning, np.arange(rows).reshape(-1, size), numbers=settings.kinds)
+    return Expected(trace, batches.names, chosen.parties, preparations)
+
+
+def _unsupported(chosen: QuasiNewtonScenario, batch: Floats) -> list[int]:
+    """Columns of a batch that too few rows have a value of their own in."""
+    kind = chosen.guest.kinds.inputs
+    return check_support(kind.encode(kind.clip(batch)), chosen.guest.learning.min_support)
+
+
+def scored_with(chosen: QuasiNewtonScenario, model: Expected, party: str, raw: Floats) -> Floats:
+    """A party's part of outputs: the guest's x'w + b, a host's in whole quanta. raw: (rows, columns) as they came."""
+    preprocessing, kept = model.preparations[party]
+    weights = model.trace.model[model.parties.index(party)]
+    columns = rounded(chosen.guest.kinds.inputs, preprocessing.apply(raw)[:, kept])[1]
+    if party == G:
+        return np.asarray(columns @ weights[:-1] + weights[-1])
+    quantum = chosen.guest.scoring.quantum
+    return np.asarray(quantum * np.rint(columns @ weights / quantum))
 
 
 def rounds_of(trace: Trace) -> list[int]:
@@ -74,19 +122,26 @@ def rounds_of(trace: Trace) -> list[int]:
     return [number for at in range(len(trace.visited)) for number in (2 * at, 2 * at + 1)[: 1 + (at + 1 in offered)]]
 
 
-def script(chosen: QuasiNewtonScenario, trace: Trace, topic: str) -> list[Line]:
-    """All that has to stand in one of the topics between members, in order, each once. topic: without the federation's name."""
+def script(traces: Sequence[Trace], topic: str) -> list[Line]:
+    """All that has to stand in one of the topics between members, in order, each once.
+
+    traces: of all trainings. topic: without the federation's name.
+    """
     member, _, kind = topic.partition(".")
-    rounds = rounds_of(trace)
-    if kind == "decisions":
-        return [("begin", 1, 0), *(line for one in rounds for line in (("opened", 1, one), ("step", 1, one)))]
-    if kind == "outputs":
-        return [("answer", 1, 0), *(line for one in rounds for line in (("outputs", 1, one), ("dots", 1, one)))]
-    if kind == "residuals":
-        return [("blinded", 1, 0), ("aligned", 1, 0), *(("residuals", 1, one) for one in rounds)]
-    assert kind == "uploads"
-    assert member != C
-    each = ("gradient", "sums") if member == G else ("gradient",)
-    # A host is ready for another training at once; when there is one the guest decides.
-    again = [] if member == G else [("ready", 1, rounds[-1])]
-    return [("ready", 0, 0), ("joined", 1, 0), *((what, 1, one) for one in rounds for what in each), *again]
+    lines: list[Line] = [("ready", 0, 0)] if kind == "uploads" else []
+    for run, trace in enumerate(traces, start=1):
+        rounds = rounds_of(trace)
+        if kind == "decisions":
+            lines += [("begin", run, 0), *((what, run, one) for one in rounds for what in ("opened", "step"))]
+        elif kind == "outputs":
+            lines += [("answer", run, 0), *((what, run, one) for one in rounds for what in ("outputs", "dots"))]
+        elif kind == "residuals":
+            lines += [("blinded", run, 0), ("aligned", run, 0), *(("residuals", run, one) for one in rounds)]
+        else:
+            assert kind == "uploads"
+            assert member != C
+            each = ("gradient", "sums") if member == G else ("gradient",)
+            lines += [("joined", run, 0), *((what, run, one) for one in rounds for what in each)]
+            # A host is ready for another training at once; when there is one the guest decides.
+            lines += [("ready", run, rounds[-1])] if member != G or run < len(traces) else []
+    return lines

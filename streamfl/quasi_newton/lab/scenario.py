@@ -13,6 +13,7 @@ from streamfl.member import Member
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
 from streamfl.quasi_newton.lab import made_up_secrets
 from streamfl.quasi_newton.lab.said import Said, messages_of
+from streamfl.quasi_newton.lab.written import LABELS, Again, is_held_out, samples_of, written
 from streamfl.quasi_newton.messages import Step, read_content
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.role import TopicSpec
@@ -20,24 +21,25 @@ from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSettings
-from streamfl.simulation.faults.chances import Rates, drawn_rates
+from streamfl.simulation.faults.chances import Rates, drawn_by, drawn_rates
 from streamfl.simulation.faults.federation import Reading, topics_of
 from streamfl.simulation.faults.said import require
 from streamfl.simulation.faults.staying import Staying, with_a_process_left
 
-__all__ = ["LABELS", "LATE", "NAME", "STRANGER", "C", "G", "QuasiNewtonScenario", "samples_of", "scenario"]
+__all__ = ["NAME", "STRANGER", "C", "G", "QuasiNewtonScenario", "scenario"]
 
-NAME, LABELS = "sim", "labels"
+NAME = "sim"
 # The guest and the coordinator.
 G, C = "g", "c"
-STRANGER, LATE = "stranger", "late"
+STRANGER = "stranger"
 # Longer than any run.
 FOR_EVER = 1e6
 # The guest asks about entities once after each start: to go on asking is never to be done.
 SELDOM = 1_000.0
-LAST_ENTITIES = 3
 # A batch has at least so many times as many entities as a party has columns.
 ENTITIES_A_COLUMN = 20
+# The share of seeds with another training, of those that do not fail.
+TRAINED_AGAIN = 0.4
 METHODS = ("standardise", "clip", "rank", "signed-log", "none")
 
 
@@ -46,8 +48,10 @@ class QuasiNewtonScenario:
     """A federation that learns under faults.
 
     sections: of every member's settings. columns: how many each party has. methods: by party, what it does to them. hosts: their
-    names. encrypted: under Paillier. settled: every party waits for all that it will ever know, so that the rows are known.
-    waits: by party, how many entities it waits for. known: by party and entity, its last columns. labels: by entity, the last.
+    names. encrypted: under Paillier. settled: every party waits for all that it will know of the first wave, so that the rows of
+    the first training are known.
+    waits: by party, how many entities it waits for. known: by party and entity, all columns that ever count, in order.
+    labels: by entity, likewise. first: entities of the first wave; there is a second one where there is another training.
     fails: why the training comes to nothing, in the operator's words; empty: it does not.
     strangers: by topic, records that somebody else has written.
     part_bytes: of a message that go into one record; 0: the usual. staying: the fault that stays, if any.
@@ -66,8 +70,9 @@ class QuasiNewtonScenario:
     waits: Mapping[str, int]
     readings: tuple[tuple[Reading, ...], ...]
     last: tuple[Reading, ...]
-    known: Mapping[tuple[str, str], Sequence[float]]
-    labels: Mapping[str, int]
+    known: Mapping[tuple[str, str], Sequence[list[float]]]
+    labels: Mapping[str, Sequence[int]]
+    first: Collection[str]
     rates: Rates
     faulty_seconds: float
     fails: str
@@ -86,7 +91,7 @@ class QuasiNewtonScenario:
             f"{learning['batch']}, memory {learning['memory']}, a pair each {learning['curvature_every']}, at most "
             f"{learning['epochs']} epochs, gradients {'masked' if self.masked else 'not masked'}, {len(self.known)} samples, "
             f"{len(self.labels)} labels, {sum(self.strangers.values())} records of strangers, parts of {self.part_bytes}, "
-            f"{'scored, ' if self.scores else ''}"
+            f"{'scored, ' if self.scores else ''}{'trained again, ' if self.again else ''}"
             f"{dict(self.workers)} processes{f', fails: {self.fails}' if self.fails else ''}; {faults}"
             f"{f'; {self.staying}' if self.staying is not None else ''}"
         )
@@ -99,6 +104,15 @@ class QuasiNewtonScenario:
     @property
     def masked(self) -> bool:
         return bool(self.sections["encryption"]["mask_gradients"])
+
+    @property
+    def again(self) -> bool:
+        """Whether there is another training when more entities have come."""
+        return self.sections["retraining"].get("every_seconds") is not None
+
+    def is_held_out(self, name: str) -> bool:
+        """Whether no batch has the entity."""
+        return is_held_out(*_held_out(self.sections["alignment"]["held_out"]), name)
 
     @property
     def guest(self) -> QuasiNewtonSettings:
@@ -188,26 +202,25 @@ class QuasiNewtonScenario:
     def _is_over(self, bus: Bus, party: str) -> bool:
         """Whether the coordinator told a party that it was over, or that another could not go on; or heard that it could not."""
         told = messages_of(bus, f"{NAME}.{party}.decisions")
-        if any(one.kind == "failed" or (one.kind == "step" and read_content(one.content, Step).over) for one in reversed(told)):
+        latest = max((one.run for one in told), default=0)
+        ends = (one for one in reversed(told) if one.run == latest)
+        if any(one.kind == "failed" or (one.kind == "step" and read_content(one.content, Step).over) for one in ends):
             return True
         return any(one.kind == "failed" for one in messages_of(bus, f"{NAME}.{party}.uploads"))
 
 
-def samples_of(party: str) -> str:
-    """The topic of a party's columns."""
-    return f"samples-{party}"
+def _held_out(share: float) -> tuple[bytes, float]:
+    """The guest's secret, and the share."""
+    return made_up_secrets.secret(made_up_secrets.path(G)), share
 
 
 def scenario(seed: int) -> QuasiNewtonScenario:
     """The scenario of this seed."""
     draws = rng_for(seed, "simulation", "quasi-Newton")
+    chance, between = drawn_by(draws)
 
-    def chance(probability: float) -> bool:
-        return bool(draws.random() < probability)
-
-    def between(low: int, high: int) -> int:
-        return int(draws.integers(low, high + 1))
-
+    # What is drawn of another training leaves all else as it is.
+    further = rng_for(seed, "simulation", "quasi-Newton", "training again")
     encrypted = chance(0.2)
     hosts = [f"h{number + 1}" for number in range(between(1, 2 if encrypted else 3))]
     parties = [G, *hosts]
@@ -252,13 +265,24 @@ def scenario(seed: int) -> QuasiNewtonScenario:
             "held_out": 0.0,
             "method": "keyed-hash" if chance(0.2) else "intersection",
         },
+        "retraining": {},
         "scoring": {"enabled": chance(0.5), "interval_seconds": SELDOM},
         "encryption": {"precision": "paillier" if encrypted else "plain", "study": True, "mask_gradients": chance(0.8)},
     }
     if encrypted:
         sections["encryption"] |= {"key_bits": made_up_secrets.KEY_BITS, "key_fingerprint": made_up_secrets.fingerprint()}
     common = between(batch // 2, batch - 1) if failing == "few" else batch * between(1, 1 if encrypted else 3) + between(0, 4)
-    data = _data(draws, columns, common, batch, faulty_seconds, settled)
+    again = None
+    if not failing and further.random() < TRAINED_AGAIN:
+        # Both trainings are to happen while something fails.
+        faulty_seconds += 30.0
+        common = batch + common % batch
+        again = _another_training(further, sections, batch, faulty_seconds)
+    until = (0.4 if again is None else 0.1) * faulty_seconds
+    held_out = _held_out(sections["alignment"]["held_out"])
+    data = written(draws, columns, G, common, batch, until, settled, held_out, again)
+    if again is not None:
+        sections["retraining"]["entities"] = int(further.integers(max(4, data.more // 2), data.more + 1))
     strangers = {}
     if chance(0.3):
         places = [*(samples_of(party) for party in parties), LABELS, *(f"{NAME}.{party}.decisions" for party in parties)]
@@ -285,6 +309,7 @@ def scenario(seed: int) -> QuasiNewtonScenario:
         last=tuple(data.last),
         known=data.known,
         labels=data.labels,
+        first=data.first,
         rates=drawn_rates(draws, seed, True),
         faulty_seconds=faulty_seconds,
         fails={"few": "fill no batch", "rare": "0 columns", "bounds": "beyond the bound"}.get(failing, ""),
@@ -294,67 +319,16 @@ def scenario(seed: int) -> QuasiNewtonScenario:
     )
 
 
-@dataclass
-class _Data:
-    """What is written. complete: by party, entities of which it will know all that it needs."""
-
-    readings: dict[str, list[Reading]] = field(default_factory=dict)
-    last: list[Reading] = field(default_factory=list)
-    known: dict[tuple[str, str], list[float]] = field(default_factory=dict)
-    labels: dict[str, int] = field(default_factory=dict)
-    complete: dict[str, int] = field(default_factory=dict)
-
-
-def _data(
-    draws: np.random.Generator, columns: Mapping[str, int], common: int, batch: int, seconds: float, settled: bool
-) -> _Data:
-    """Entities that all parties know, and some that only one does; columns and labels that come twice, or anew.
-
-    Where the parties wait for everything, what comes anew does so before the last new entity.
-    """
-    data = _Data()
-    number = 0
-    weights = {party: draws.normal(size=count) for party, count in columns.items()}
-    names = {party: [f"e{one}" for one in range(common)] for party in columns}
-    for party, own in names.items():
-        # A party has to know as many as are in a batch, whether others do or not.
-        for _ in range(max(0, batch - common) + int(draws.integers(0, 5))):
-            own.append(f"{party}-{number}")
-            number += 1
-    for name in dict.fromkeys(name for own in names.values() for name in own):
-        score = 0.0
-        for party, own in names.items():
-            if name in own:
-                data.known[party, name] = np.sinh(draws.normal(size=columns[party])).tolist()
-                score += float(np.dot(weights[party], data.known[party, name]))
-        if name in names[G]:
-            data.labels[name] = int(draws.random() < 1 / (1 + np.exp(-score)))
-    written: dict[str, list[tuple[str, dict[str, Any]]]] = {topic: [] for topic in (*map(samples_of, columns), LABELS)}
-    for party, own in names.items():
-        for name in own:
-            written[samples_of(party)].append((name, {"id": name, "x": data.known[party, name]}))
-        data.complete[party] = len(own)
-    for name, label in data.labels.items():
-        written[LABELS].append((name, {"id": name, "y": label}))
-    for topic, records in written.items():
-        order = [records[int(place)] for place in draws.permutation(len(records))]
-        # The guest knows columns of some entities that nobody labels.
-        for one in range(int(draws.integers(0, 3)) if topic == samples_of(G) else 0):
-            order.insert(one, (f"nobody-{one}", {"id": f"nobody-{one}", "x": [0.5] * columns[G]}))
-        for place in draws.integers(0, len(order) - 1, size=int(draws.integers(0, 6))):
-            name, content = order[int(place)]
-            # Before the last: something else first, where that is allowed, or the same once more.
-            earlier = dict(content)
-            if settled and draws.random() < 0.6:
-                earlier |= {"y": 1 - content["y"]} if topic == LABELS else {"x": [-1.5 * one for one in content["x"]]}
-            order.insert(int(draws.integers(0, int(place) + 1)), (name, earlier))
-        times = np.sort(draws.uniform(0.0, 0.4 * seconds, size=len(order)) * draws.random())
-        data.readings[topic] = [
-            Reading(topic, name, content, float(at), True) for (name, content), at in zip(order, times, strict=True)
-        ]
-    for one in range(LAST_ENTITIES):
-        for party, count in columns.items():
-            content = {"id": f"{LATE}-{one}", "x": draws.normal(size=count).tolist()}
-            data.last.append(Reading(samples_of(party), f"{LATE}-{one}", content, 0.0, True))
-        data.last.append(Reading(LABELS, f"{LATE}-{one}", {"id": f"{LATE}-{one}", "y": one % 2}, 0.0, True))
-    return data
+def _another_training(draws: np.random.Generator, sections: dict[str, dict[str, Any]], batch: int, seconds: float) -> Again:
+    """The settings for it, and the second wave."""
+    sections["alignment"]["held_out"] = float(draws.uniform(0.15, 0.3))
+    sections["retraining"]["every_seconds"] = float(draws.uniform(0.1, 3.0))
+    sections["scoring"] |= {"enabled": True, "versions": 1 if draws.random() < 0.2 else 10}
+    sections["learning"]["epochs"] = int(draws.integers(1, 3))
+    begin = float(draws.uniform(0.5, 0.65)) * seconds
+    late = bool(draws.random() < 0.5)
+    # Without labels that are late there are not so many: the model is calibrated later than it scores.
+    sections["scoring"]["calibration_entities"] = int(draws.integers(8, 13) if late else draws.integers(2, 7))
+    # Less than a batch: the batches stay, and the same are learnt from once more.
+    entities = batch // 2 if draws.random() < 0.2 else batch + int(draws.integers(0, 4))
+    return Again(entities, (begin, begin + float(draws.uniform(0.05, 0.25)) * seconds), late)

@@ -11,8 +11,10 @@ from dp_frank_wolfe.federations import ROWS, SERVER_MEMBER, parties_of, settings
 from dp_frank_wolfe.laws.closed_loop import ClosedLoop
 from dp_frank_wolfe.problems import real
 
+from streamfl.dp_frank_wolfe.roles import ROLES
+
 EXACT: dict[str, Any] = {"epsilon": float("inf")}
-MOST_TURNS = 3_000
+MANY_ROWS: dict[str, Any] = {"window": {"rows": 999_999}, "privacy": {"delta": 1e-9}}
 
 
 def federation(parties: int = 2, folder: Path | None = None, **sections: dict[str, Any]) -> ClosedLoop:
@@ -63,6 +65,11 @@ def test_a_fit_is_the_arithmetic(sections: dict[str, Any], parties: int) -> None
     indices = sum(len(step.chosen) for step in expected.steps)
     assert released == expected.uplink_numbers == indices + len(expected.sums) * public.settings.sketch_numbers
     assert indices == most or learning.blocks > 1
+    codec, counts = loop.server.settings.codec, loop.members[SERVER_MEMBER].role.counts
+    told = [codec.decode(value) for name, _, _, value in loop.committed if name != SERVER_MEMBER]
+    assert counts["uplink_bytes"] == sum(len(one.content) for one in told if one.kind == "answers")
+    assert (counts["uplink_numbers"], counts["signed_indices"]) == (released, indices)
+    assert {one.name: one.value for one in loop.server.measure()}["fit_uplink_numbers"] == released
 
 
 def test_noise_that_nobody_knows_is_that_of_the_secret(tmp_path: Path) -> None:
@@ -98,3 +105,33 @@ def test_without_privacy_it_is_block_frank_wolfe_in_one_place(parties: int) -> N
             best = block * each + int(np.argmax(np.abs(gradient[block * each : (block + 1) * each])))
             x[best] -= 2 / (t + 2) / (2 * parties) * np.sign(gradient[best])
     np.testing.assert_allclose(np.concatenate(list(loop.models().values())), x, atol=1e-12)
+
+
+def test_who_reads_and_writes_what() -> None:
+    """Protects access rights: a topic for each party and direction, one model for users, predictions where there are any."""
+    for mode in ("off", "exact", "private"):
+        own = {name: settings_of(name, 2, serving={"mode": mode}) for name in ("party-0", "party-1", SERVER_MEMBER)}
+        kind = {name: ROLES[given.role.kind] for name, given in own.items()}
+        server, party = kind[SERVER_MEMBER].channels(own[SERVER_MEMBER]), kind["party-1"].channels(own["party-1"])
+        assert {one.topic for one in server.inputs.values()} == {"f.party-0.releases", "f.party-1.releases"}
+        served = {"f.predictions"} if mode != "off" else set()
+        assert set(server.outputs.values()) == {"f.party-0.asks", "f.party-1.asks", "f.model", *served}
+        assert {one.topic for one in party.inputs.values()} == {"party-1-samples", "labels", "f.party-1.asks"}
+        assert set(party.outputs.values()) == {"f.party-1.releases"}
+        specs = {one.name: one for one in kind[SERVER_MEMBER].topics(own[SERVER_MEMBER])}
+        assert {one.name for one in specs.values() if one.compacted} == {"f.model", "f.dp-frank-wolfe-server.state"}
+        assert bool(specs["f.party-0.releases"].caution) == (mode == "exact")
+
+
+@pytest.mark.parametrize(
+    ("sections", "text"),
+    [
+        ({"learning": {"estimator": "marginal", "columns": 5000}}, "can solve for 4096 at most"),
+        ({"learning": {"estimator": "two-round", "columns": 300}, **MANY_ROWS}, "hold in memory"),
+        ({"learning": {"columns": 30_000}}, "less than or equal to 20000"),
+    ],
+)
+def test_what_a_server_cannot_hold_is_refused_at_the_start(sections: dict[str, Any], text: str) -> None:
+    """Protects a server from settings that it would fail under in the middle of a fit."""
+    with pytest.raises(ValueError, match=text):
+        settings_of(SERVER_MEMBER, 2, **sections)

@@ -10,6 +10,7 @@ from wrong_messages import check_found
 
 from streamfl.member import Member
 from streamfl.quasi_newton.lab import fuzz
+from streamfl.quasi_newton.messages import codec
 from streamfl.quasi_newton.scheme import Plain
 from streamfl.role import PeerError, StateChange
 from streamfl.testing.fuzz.campaign import run
@@ -35,6 +36,19 @@ def test_the_corpus_is_of_this_release(federation: str, name: str) -> None:
     role = fuzz.member(federation, name).role
     for one in fuzz.recorded(federation, name, "state"):
         role.restore(StateChange("state", one.partition, one.key or b"", one.value))
+
+
+def test_the_corpus_has_all_that_guest_and_host_say_about_scores() -> None:
+    """Protects whoever takes such a message: what the corpus lacks is never spoilt."""
+    reader = codec(fuzz.settings(fuzz.FEDERATIONS[0], "bank").message_bytes)
+    channels = {"bank": "answers/shop", "shop": "questions"}
+    heard = [
+        reader.decode(one.value or b"")
+        for federation in fuzz.FEDERATIONS
+        for name, channel in channels.items()
+        for one in fuzz.recorded(federation, name, channel)
+    ]
+    assert {one.kind for one in heard} == {"question", "found", "chosen", "points", "closed"}
 
 
 def test_no_wrong_message_ends_a_role() -> None:

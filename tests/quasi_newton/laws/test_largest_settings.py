@@ -204,9 +204,9 @@ def test_a_round_and_a_model_of_the_most_columns_can_be_written(member: str) -> 
         knots = [np.full((MOST_KNOTS, 2), 1 / 3)] * columns
         own = vector[:columns]
         preprocessing = Preprocessing("rank", own, own, own, knots=knots)
-        kept = list(range(columns))
-        task.rows.fix(Preparation(preprocessing, kept))
-        task._latest.keep(TrainedModel(2**53, vector, preprocessing, kept, task.settings.kinds.inputs, member == "g"))
+        preparation = Preparation(preprocessing, list(range(columns)))
+        task.rows.fix(preparation)
+        task._latest.keep(TrainedModel(2**53, vector, preparation, task.settings.kinds.inputs, member == "g"))
 
     task = check_remembered(made, come_to)
     assert task.trained is not None
