@@ -188,7 +188,7 @@ class PartyTask:
             self.table.put_label(entity, whole_label(label.label, self.settings.label_bounds))
 
     def _has_budget(self, entity: str) -> bool:
-        if self.ledger.allows(entity):
+        if self.ledger.allows(entity, len(self.table) - (entity in self.table)):
             return True
         self.desk.counts["spent_entities"] += 1
         return False

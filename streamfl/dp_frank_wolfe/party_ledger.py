@@ -95,9 +95,14 @@ class PartyLedger:
     def _own(self) -> _Latest:
         return self._latest.get(self._settings.federation, _Latest())
 
-    def allows(self, entity: str) -> bool:
-        """Whether an entity may take part in another fit."""
-        return self.spend.refusal(entity, self.fit_cost) is None
+    def allows(self, entity: str, waiting: int = 0) -> bool:
+        """Whether an entity may take part in another fit.
+
+        waiting: entities that may be charged before it, and for which there has to be room.
+        """
+        if self.spend.refusal(entity, self.fit_cost) is not None:
+            return False
+        return self.spend.times(entity) > 0 or len(self.spend) + waiting < self._settings.ledger_limit
 
     def refusal(self, entities: Collection[str]) -> str | None:
         """Why these may not take part in a fit together: "budget" or "ledger"; None if they may."""

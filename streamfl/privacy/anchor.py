@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from streamfl.role import ConfigurationError
 
@@ -31,9 +33,7 @@ HEADER_BYTES = 512
 LINK_BYTES = 31
 LANES = 16
 IDENTITY_BYTES = 16
-# A disk that loses power may have made the file longer and not have written what belongs there.
 RECORD_BYTES = LINK_BYTES + 1
-UNWRITTEN = bytes(RECORD_BYTES)
 
 
 class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,7 +108,7 @@ class Anchor:
     def links(self, lane: int = 0) -> list[bytes]:
         """All links of a lane, oldest first. What was torn by a crash was never acknowledged, and is none."""
         with Path(self.path).open("rb") as file:
-            return _of_lane(self._records(file.fileno()), lane)
+            return [link[1:].tobytes() for link in _of_lane(self._records(file.fileno()), lane)]
 
     def note(self, number: int, link: bytes, lane: int = 0) -> str | None:
         """Note link ``number`` of a lane, counted from 1; None once it is on the disk, otherwise why it is refused.
@@ -121,7 +121,7 @@ class Anchor:
             records = self._records(file)
             links = _of_lane(records, lane)
             if number <= len(links):
-                return None if links[number - 1] == link else _another(number, len(links))
+                return None if links[number - 1].tobytes() == _tag(lane) + link else _another(number, len(links))
             if number > len(links) + 1:
                 return _ends_before(number - 1, len(links))
             at = HEADER_BYTES + RECORD_BYTES * len(records)
@@ -153,12 +153,13 @@ class Anchor:
         finally:
             os.close(file)
 
-    def _records(self, file: int) -> list[bytes]:
+    def _records(self, file: int) -> NDArray[np.uint8]:
+        """(records, 32)."""
         content = os.pread(file, os.fstat(file).st_size, HEADER_BYTES)
-        records = [content[at : at + RECORD_BYTES] for at in range(0, len(content) - RECORD_BYTES + 1, RECORD_BYTES)]
-        while records and records[-1] == UNWRITTEN:
-            records.pop()
-        return records
+        records = np.frombuffer(content[: len(content) // RECORD_BYTES * RECORD_BYTES], np.uint8).reshape(-1, RECORD_BYTES)
+        # A disk that loses power may have made the file longer and not have written what belongs there.
+        written = np.flatnonzero(records.any(axis=1))
+        return records[: written[-1] + 1 if len(written) else 0]
 
 
 def note_link(content: bytes) -> bytes:
@@ -178,8 +179,9 @@ def _tag(lane: int) -> bytes:
     return bytes([lane + 1])
 
 
-def _of_lane(records: list[bytes], lane: int) -> list[bytes]:
-    return [record[1:] for record in records if record[:1] == _tag(lane)]
+def _of_lane(records: NDArray[np.uint8], lane: int) -> NDArray[np.uint8]:
+    """Those of a lane, (records, 32): a file of predictions may have a million."""
+    return np.asarray(records[records[:, 0] == _tag(lane)[0]])
 
 
 def _another(number: int, have: int) -> str:

@@ -280,3 +280,17 @@ def test_what_promises_nothing_is_charged_without_end(tmp_path: Path) -> None:
     private.feed(private.rows())
     assert private.feed([]) == []
     assert private.role.counts["spent_entities"] == 2 * ROWS
+
+
+def test_a_ledger_that_is_full_announces_nobody_without_room(tmp_path: Path) -> None:
+    """Protects a window from names that all parties know and this one can never charge."""
+    party = Driver(settings(tmp_path, privacy={"ledger_limit": ROWS}))
+    party.feed(party.rows(0, NAMES))
+    party.feed(party.rows(1, OTHERS))
+    (message,) = party.feed([])
+    assert OTHERS[0].encode() not in message.content
+    assert len(party.feed([party.manifest()])) == 1
+    party.feed([party.model()])
+    party.feed(party.rows(1, OTHERS))
+    assert party.feed([]) == []
+    assert party.rejections == []
