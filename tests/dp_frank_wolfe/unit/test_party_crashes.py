@@ -190,6 +190,9 @@ def test_a_ledger_file_that_was_taken_back_is_told_of_at_once(tmp_path: Path) ->
     another = Driver(settings(tmp_path), party.state)
     assert "another ledger file" in (another.role.trouble or "")
     released_nothing(another, another.ask(0))
+    another.feed(another.rows(1, OTHERS))
+    assert another.role.wake_at is None
+    assert another.feed([]) == []
 
 
 def test_two_workers_with_one_ledger_do_not_both_release(tmp_path: Path) -> None:
@@ -200,6 +203,24 @@ def test_two_workers_with_one_ledger_do_not_both_release(tmp_path: Path) -> None
         party.feed([])
     assert len(one.feed([one.manifest()])) == 1
     released_nothing(other, other.manifest())
+
+
+@pytest.mark.parametrize("estimator", ["frank-wolfe", "two-round"])
+def test_what_was_computed_and_not_noted_leaves_no_trace(tmp_path: Path, estimator: str) -> None:
+    """Protects the transcript: an answer that was held back is computed again as if it had never been."""
+    party = Driver(settings(tmp_path, learning={"estimator": estimator})).begun()
+    asks = [party.ask(0, others=np.ones(8)), party.ask(0)]
+    if estimator == "two-round":
+        asks = [party.server("choose", 1, 0, b"")] * 2
+    once = Driver(party.settings, dict(party.state))
+    wanted = once.task.answers.answer(asks[0].message)
+    wanted.keep()
+    for ask in asks:
+        party.task.answers.answer(ask.message)
+    found = party.task.answers.answer(asks[0].message)
+    found.keep()
+    assert found.content == wanted.content
+    assert party.task.parts.changed_state() == once.task.parts.changed_state()
 
 
 # ---- what is charged
