@@ -35,7 +35,10 @@ class _Presence(msgspec.Struct, array_like=True):
 
 
 class Attendance:
-    """The owner of who owes what. The last one that is there is waited for without end: there is nobody to go on with.
+    """The owner of who owes what.
+
+    Whoever lets the patience pass is away. But nobody is left behind if there is nobody to go on with: those are asked again, for
+    what was asked may have met a party that could not release anything then.
 
     parties: in the public order. patience: seconds.
     """
@@ -53,8 +56,8 @@ class Attendance:
 
     @property
     def wake_at(self) -> float | None:
-        """When patience is over with those that owe, if others are there."""
-        return self._since + self._patience if self.awaited and len(self._overdue) < len(self.present) else None
+        """When patience is over with those that owe."""
+        return self._since + self._patience if self.awaited else None
 
     @property
     def present(self) -> list[str]:
@@ -105,15 +108,18 @@ class Attendance:
             one.away = False
             self._remember(party)
 
-    def pass_time(self, now: float) -> list[str]:
-        """The parties that have become away by now."""
+    def pass_time(self, now: float) -> tuple[list[str], list[str]]:
+        """The parties that have become away by now, and those that are to be asked again."""
         overdue = self._overdue
         if self.wake_at is None or now < self.wake_at:
-            return []
+            return [], []
+        if len(overdue) == len(self.present):
+            self._set_since(now)
+            return [], overdue
         for party in overdue:
             self._presences[party].away = True
             self._remember(party)
-        return overdue
+        return overdue, []
 
     def set_back(self, now: float) -> None:
         """What was asked after ``now`` was asked now: the clock was ahead."""

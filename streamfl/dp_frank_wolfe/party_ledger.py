@@ -30,7 +30,7 @@ from streamfl.privacy.ledger import KIND as SPENT
 from streamfl.privacy.ledger import Ledger
 from streamfl.privacy.zcdp import epsilon_of
 from streamfl.restored import check_name
-from streamfl.role import Measurement
+from streamfl.role import Measurement, PeerError
 from streamfl.wire import Count
 
 __all__ = ["FITS", "PREDICTIONS", "PartyLedger", "digest"]
@@ -97,9 +97,14 @@ class PartyLedger:
     def _own(self) -> _Latest:
         return self._latest.get(self._settings.federation, _Latest())
 
-    def allows(self, entity: str) -> bool:
-        """Whether an entity may take part in another fit."""
-        return self.spend.refusal(entity, self.fit_cost) is None
+    def allows(self, entity: str, waiting: int = 0) -> bool:
+        """Whether an entity may take part in another fit.
+
+        waiting: entities that may be charged before it, and for which there has to be room.
+        """
+        if self.spend.refusal(entity, self.fit_cost) is not None:
+            return False
+        return self.spend.times(entity) > 0 or len(self.spend) + waiting < self._settings.ledger_limit
 
     def refusal(self, entities: Collection[str]) -> str | None:
         """Why these may not take part in a fit together: "budget" or "ledger"; None if they may."""
@@ -111,16 +116,19 @@ class PartyLedger:
             self.spend.spend(entity, self.fit_cost)
         self._desk.counts["charged_entities"] += len(entities)
 
-    def follows(self, link: int) -> bool:
-        """Whether this federation's latest link of fits is ``link``. If not, the state beside the ledger was rolled back."""
+    def check_follows(self, link: int) -> None:
+        """PeerError if this federation's latest link of fits is not ``link``: the state beside the ledger was rolled back."""
         if self._own.link != link:
             self._refused(f"the state was rolled back: it goes on behind link {link}, the ledger's topic has link {self._own.link}")
-        return self._own.link == link
+            raise self._held_back()
 
     def release(
         self, window: int, iteration: int, kind: str, heard: bytes, content: bytes, rows: bytes, then: Then, lane: int = FITS
     ) -> None:
         """Add a link and go on with ``then``, which gets the link's number and the chain's head; or do nothing, and be in trouble.
+
+        In the chain of fits the message that led to the release is refused then, with PeerError: it is kept among the dead letters,
+        so that it can be heard again once topic and file agree.
 
         window, iteration, kind: where the release belongs. heard: digest of the message that led to it.
         content: what is released, as others will see it. rows: digest of what it is released of, which nobody else sees.
@@ -131,6 +139,8 @@ class PartyLedger:
             return
         if self.trouble is not None:
             self._refused(self.trouble)
+            if lane == FITS:
+                raise self._held_back()
             return
         settings, number = self._settings, self.number(lane) + 1
         place = (settings.federation, settings.own, window, iteration, kind)
@@ -152,6 +162,8 @@ class PartyLedger:
                 then(number, head)
             while self._waiting and not self._noting:
                 self._waiting.popleft()()
+            if refusal and lane == FITS:
+                raise self._held_back()
 
         if settings.anchor is None:
             noted(b"")
@@ -209,6 +221,9 @@ class PartyLedger:
     def _refused(self, why: str) -> None:
         self._desk.counts["refused_releases"] += 1
         self._complain(why)
+
+    def _held_back(self) -> PeerError:
+        return PeerError("ledger", f"{self.trouble}; then replay this message from the dead letters")
 
     def _complain(self, why: str) -> None:
         if self.trouble is None:

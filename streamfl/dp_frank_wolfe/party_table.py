@@ -56,6 +56,9 @@ class PartyTable:
     def __len__(self) -> int:
         return len(self._lacking) + len(self._complete) + len(self._announced)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._lacking or name in self._complete or name in self._announced
+
     @property
     def new(self) -> Sequence[str]:
         """Names of entities that are complete and were not announced, oldest first."""

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import msgspec
 
 from streamfl.changelog import ChangedParts
+from streamfl.chunks import Chunks
 from streamfl.dp_frank_wolfe.announced import Announced
 from streamfl.dp_frank_wolfe.attendance import Attendance
 from streamfl.dp_frank_wolfe.estimator import Estimator
@@ -94,6 +95,8 @@ class ServerTask:
         make = Fit if public.settings.learning.estimator == "frank-wolfe" else Selection
         self.estimator: Estimator = make(public, self.parts, desk.counts)
         self.partials = Partials(public, self.parts, desk)
+        # Of a window that parties are to freeze.
+        self._manifest = Chunks(self.parts, "manifest", public.settings.message_bytes)
         if public.settings.serving.mode == "exact":
             desk.notices.say("exact", 'serving.mode = "exact": parts of predictions come as they are, which epsilon does not cover')
 
@@ -130,10 +133,17 @@ class ServerTask:
         if not self._looked:
             # A damaged state is refused before figures tell of it.
             self._looked = self.estimator.support >= 0
-        for party in self.attendance.pass_time(now):
+        away, again = self.attendance.pass_time(now)
+        for party in away:
             self.desk.counts["missing_answers"] += 1
             patience = self._public.settings.window.patience_seconds
             self.desk.notices.say("away", f"{party!r} has not answered for {patience:g} s: window {self.window} goes on without it")
+        for party in again:
+            self.desk.counts["repeated_asks"] += 1
+            if self._run.phase == FREEZING:
+                self._say(party, "manifest", 0, self._manifest.content)
+            else:
+                self._ask(party)
         self._go_on()
         self.partials.pass_time(now)
 
@@ -142,7 +152,8 @@ class ServerTask:
         if key == RUN:
             self._run = msgspec.msgpack.decode(value, type=_Run)
             return
-        if not any(one.restore(key, value) for one in (self.announced, self.attendance, self.estimator, self.partials)):
+        owners = (self.announced, self.attendance, self.estimator, self.partials, self._manifest)
+        if not any(one.restore(key, value) for one in owners):
             raise PeerError("malformed", f"state {key[:60]!r} is not of a server")
 
     def measure(self) -> Iterator[Measurement]:
@@ -188,6 +199,7 @@ class ServerTask:
         content = content_of(Manifest(self.announced.draw(rows)))
         self._run = _Run(run.window + 1, FREEZING, hashlib.sha256(content).digest())
         self.parts.remember(RUN, self._run)
+        self._manifest.write(content)
         self.estimator.begin(self.window)
         self.attendance.begin("frozen", self._now)
         for party in self._public.parties:
@@ -221,7 +233,8 @@ class ServerTask:
         if self._run.phase == FREEZING:
             self._run.phase = FITTING
             self.parts.remember(RUN, self._run)
-            self._ask()
+            self._manifest.clear()
+            self._ask_all()
         while not self.attendance.awaited:
             before = self.estimator.iteration
             calculation = self.estimator.settle()
@@ -232,7 +245,7 @@ class ServerTask:
             if self.estimator.over:
                 self._end_window()
                 return
-            self._ask()
+            self._ask_all()
             if self.estimator.iteration == before and not self.attendance.awaited:
                 raise PeerError("malformed", f"state: nobody is left who could answer in window {self.window}")
 
@@ -240,12 +253,15 @@ class ServerTask:
         then(result)
         self._end_window()
 
-    def _ask(self) -> None:
+    def _ask_all(self) -> None:
         """Those that are there. Who is away would spend its budget on an answer that comes too late."""
         for party in self.attendance.present:
-            for question in self.estimator.questions(party):
-                self.attendance.ask(party, question.answer, question.iteration, self._now)
-                self._say(party, question.kind, question.iteration, question.content)
+            self._ask(party)
+
+    def _ask(self, party: str) -> None:
+        for question in self.estimator.questions(party):
+            self.attendance.ask(party, question.answer, question.iteration, self._now)
+            self._say(party, question.kind, question.iteration, question.content)
 
     def _end_window(self) -> None:
         bounds = self._public.settings.bounds

@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Serving"]
 
+# The others wait for the next tick, so that no step is too large to be committed.
+TOLD_AT_ONCE = 1_000
 LATEST, DUE, TIMES = b"predictions", b"prediction/", b"predicted/"
 
 
@@ -52,6 +55,7 @@ class Serving:
         self._most = settings.serving.predictions if self._private else math.inf
         self._rho = task.settings.public.prediction_rho(task.settings.own)
         self._cost = self._rho if settings.privacy.is_private else math.inf
+        # In the order of their numbers, which is the order of their writing.
         self._due: dict[int, _Due] = {}
         self._latest = 0
         # Parts with a number up to this are remembered.
@@ -65,7 +69,7 @@ class Serving:
     @property
     def wake_at(self) -> float | None:
         """At once, where something is to be told."""
-        return 0.0 if self._tellable else None
+        return 0.0 if self._tellable(1) else None
 
     def take_row(self, entity: str, columns: NDArray[np.int16], now: float) -> None:
         """Whatever is in the record: whether a part is told follows from names, times and releases."""
@@ -85,7 +89,7 @@ class Serving:
         self._plan = version, PartialPlan.of(weights, self._rho)
 
     def pass_time(self, now: float) -> None:
-        for number in self._tellable:
+        for number in self._tellable(TOLD_AT_ONCE):
             due = self._due[number]
             content = content_of(Partial(due.entity, due.model, due.value))
             if self._private:
@@ -116,11 +120,11 @@ class Serving:
     def measure(self) -> Iterator[Measurement]:
         yield Measurement("waiting_partials", "gauge", "Parts of predictions that are still to be told", len(self._due))
 
-    @property
-    def _tellable(self) -> list[int]:
+    def _tellable(self, most: int) -> list[int]:
+        """The first so many that may be told."""
         if self._task.ledger.trouble is not None and self._private:
             return []
-        return sorted(number for number in self._due if number <= self._safe)
+        return list(islice((number for number in self._due if number <= self._safe), most))
 
     def _charge(self, entity: str) -> bool:
         """Whether the entity may be predicted; then it has been charged."""

@@ -67,6 +67,10 @@ class Ledger:
         spent = self._entries.get(entity, _Entry()).spent
         return spent if spent < UNBOUNDED else math.inf
 
+    def times(self, entity: str) -> int:
+        """How often something was released of an entity."""
+        return self._entries.get(entity, _Entry()).times
+
     def refusal(self, entity: str, cost: float) -> Literal["budget", "ledger"] | None:
         """Why a release that costs mu^2 = ``cost`` is not allowed; None if it is."""
         if entity not in self._entries and len(self._entries) >= self._limit:

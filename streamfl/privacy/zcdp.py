@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from functools import lru_cache
 
 from scipy.optimize import minimize_scalar
 
@@ -95,6 +96,7 @@ def delta_of(rho: float, epsilon: float) -> float:
     return math.exp(min(0.0, _least(bound)))
 
 
+@lru_cache(maxsize=256)
 def rho_of(epsilon: float, delta: float) -> float:
     """The largest rho whose epsilon at ``delta`` is not above ``epsilon``."""
     if math.isinf(epsilon):

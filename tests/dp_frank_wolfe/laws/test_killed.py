@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ import pytest
 from dp_frank_wolfe.federations import ROWS, SERVER_MEMBER, parties_of, settings_of
 from dp_frank_wolfe.laws.closed_loop import ClosedLoop
 from dp_frank_wolfe.laws.test_closed_loop import assert_is, federation, fitted, names_of
+from dp_frank_wolfe.problems import real
+
+from streamfl.dp_frank_wolfe.refit import refit
 
 MOST_TURNS = 3_000
 SECTIONS: list[dict[str, Any]] = [
@@ -140,6 +144,34 @@ def test_a_fit_without_one_party_is_that_of_the_others() -> None:
     assert_is(loop, loop.direct(2).x)
 
 
+@pytest.mark.parametrize(("estimator", "until"), [("marginal", "manifest"), ("two-round", "choose"), ("two-round", "rows")])
+def test_a_selection_without_one_party_is_that_of_the_others(estimator: str, until: str) -> None:
+    """Protects the estimators that choose once from a party that is gone before its choice, or before its products."""
+    loop = federation(3, learning={"estimator": estimator, "columns": 6}, privacy={"epsilon": math.inf})
+    loop.write_rows(names_of())
+    codec = loop.server.settings.codec
+    for _ in range(MOST_TURNS):
+        if any(codec.decode(record.value).kind == until for topic, record in loop.members["party-2"].unread if "asks" in topic):
+            break
+        loop.turn()
+    loop.away = ["party-2"]
+    loop.settle()
+    assert loop.server.model == 1
+    columns, labels = real(loop.windows(loop.manifests()[0]))
+    chosen = [party * 4 + column for party in range(2) for column in sorted(np.argsort(-np.abs(both(columns, labels, party)))[:2])]
+    gram = columns[:, chosen].T @ columns[:, chosen] / ROWS
+    gram = np.diag(np.diag(gram)) if estimator == "marginal" else gram
+    x = np.zeros(12)
+    x[chosen] = refit(gram, columns[:, chosen].T @ labels / ROWS, 1.0, 0.01)
+    np.testing.assert_allclose(np.concatenate([loop.models()[party] for party in ("party-0", "party-1")]), x[:8], atol=1e-6)
+    published = {one["party"]: one["columns"] for one in loop.published("model")}
+    assert published["party-2"] == []
+
+
+def both(columns: Any, labels: Any, party: int) -> Any:
+    return columns[:, 4 * party : 4 * party + 4].T @ labels
+
+
 def test_windows_follow_one_another_and_entities_come_again_as_often_as_they_may(tmp_path: Path) -> None:
     """Protects the budget over a life: with fits = 2 an entity is in two windows and no third."""
     loop = federation(2, tmp_path, window={"fits": 2})
@@ -155,13 +187,21 @@ def test_windows_follow_one_another_and_entities_come_again_as_often_as_they_may
 
 
 def test_each_window_is_the_fit_of_its_rows() -> None:
-    """Protects windows from one another: signs, noise and state of an earlier one play no part in the next."""
+    """Protects windows from one another: signs, noise and state of an earlier one play no part in the next, nor do they stay."""
     loop = fitted(2)
     assert_is(loop, loop.direct(1).x)
-    loop.write_rows(names_of(2 * ROWS, 200), seed=5)
-    loop.settle()
-    assert loop.server.model == 3
-    assert_is(loop, loop.direct(3).x)
+    remembered = []
+    for seed in (5, 6, 7):
+        for name in loop.members:
+            loop.restart(name)
+        loop.write_rows(names_of(ROWS, 200 * seed), seed)
+        loop.settle()
+        assert_is(loop, loop.direct(seed - 3).x)
+        remembered.append({place for place in loop.members[SERVER_MEMBER].state if not place[1].startswith(b"shown/")})
+        shown = [key for _, key in loop.members[SERVER_MEMBER].state if key.startswith(b"shown/")]
+        assert len(shown) == len(loop.direct(seed - 3).sums)
+    assert loop.server.model == 4
+    assert remembered[0] == remembered[1] == remembered[2]
 
 
 def test_the_iterate_is_in_its_ball_at_each_step() -> None:

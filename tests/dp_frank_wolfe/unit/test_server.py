@@ -180,21 +180,32 @@ def test_a_party_that_is_away_is_not_waited_for() -> None:
     assert server.task.estimator.iteration == 8
 
 
-def test_the_last_party_is_waited_for() -> None:
-    """Protects a fit from going on with nobody: iterations do not pass while all are away, and a restart changes nothing."""
-    server, _found = begun()
-    server.tick(1000)
-    assert server.task.wake_at is None
-    assert (server.said, server.task.attendance.present) == ([], server.public.parties)
-    assert server.hear("party-1", "frozen", Frozen(manifest_digest()), 1) == []
-    assert server.task.wake_at is not None
-    server.restart()
-    server.tick()
-    assert [(party, message.kind) for party, message in server.said] == [("party-1", "ask")]
-    server.tick(1000)
-    assert server.said == []
-    assert server.hear("party-0", "frozen", Frozen(manifest_digest()), 1) == []
-    assert server.task.attendance.present == server.public.parties
+@pytest.mark.parametrize("restart", [False, True])
+def test_nobody_is_left_behind_if_all_are_silent(restart: bool) -> None:
+    """Protects a fit from going on with nobody, and from a manifest or an ask that met parties which could release nothing."""
+
+    def assert_said_again() -> None:
+        said = list(server.said)
+        assert len(said) == 2
+        for _ in range(2):
+            if restart:
+                server.restart()
+            server.tick(59)
+            assert server.said == []
+            server.tick(1)
+            assert server.said == said
+        assert server.task.attendance.present == server.public.parties
+
+    server, _ = begun()
+    assert_said_again()
+    for party in server.public.parties:
+        assert server.hear(party, "frozen", Frozen(manifest_digest()), 1) == []
+    assert_said_again()
+    # As soon as one has answered, the other is left behind.
+    assert server.hear("party-1", "answers", Answers([vertex(block=1)], None), 1, 0) == []
+    server.tick(60)
+    assert [(party, message.iteration) for party, message in server.said] == [("party-1", 1)]
+    assert server.task.attendance.present == ["party-1"]
 
 
 def manifest_digest() -> bytes:
