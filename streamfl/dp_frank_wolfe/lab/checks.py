@@ -82,8 +82,8 @@ def check_refused(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
 
 
 def told(bus: FaultyBus, chosen: DPFrankWolfeScenario, kind: str) -> dict[str, list[Message]]:
-    """By party, all messages of its topic of this kind."""
-    return {party: messages_of(bus, f"{NAME}.{party}.{kind}") for party in chosen.parties}
+    """By party, all messages of its topic of this kind. Whoever is waited for is asked the same again, which counts once."""
+    return {party: list(dict.fromkeys(messages_of(bus, f"{NAME}.{party}.{kind}"))) for party in chosen.parties}
 
 
 def of_window(messages: By, window: int) -> dict[str, list[Message]]:
