@@ -144,6 +144,25 @@ def test_a_fit_without_one_party_is_that_of_the_others() -> None:
     assert_is(loop, loop.direct(2).x)
 
 
+def test_a_party_that_misses_a_window_hears_of_all_of_it() -> None:
+    """Protects a party's return: windows that began while it was away are frozen in their order, and it is in the present one."""
+    loop = federation(2, learning={"iterations": 20})
+    loop.write_rows(names_of(3 * ROWS))
+    while loop.server.window == 0:
+        loop.turn()
+    loop.away = ["party-1"]
+    while loop.server.window < 3:
+        if not loop.turn():
+            loop.now += 60
+    assert loop.party("party-1").progress.window == 0
+    loop.away = []
+    loop.settle()
+    assert loop.server.model == 3
+    assert loop.party("party-1").model.version == 3
+    assert np.any(loop.models()["party-1"])
+    assert loop.rejections() == []
+
+
 @pytest.mark.parametrize(("estimator", "until"), [("marginal", "manifest"), ("two-round", "choose"), ("two-round", "rows")])
 def test_a_selection_without_one_party_is_that_of_the_others(estimator: str, until: str) -> None:
     """Protects the estimators that choose once from a party that is gone before its choice, or before its products."""
