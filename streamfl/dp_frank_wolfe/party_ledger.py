@@ -29,7 +29,7 @@ from streamfl.privacy.ledger import KIND as SPENT
 from streamfl.privacy.ledger import Ledger
 from streamfl.privacy.zcdp import epsilon_of
 from streamfl.restored import check_name
-from streamfl.role import Measurement
+from streamfl.role import Measurement, PeerError
 from streamfl.wire import Count
 
 __all__ = ["FITS", "PREDICTIONS", "PartyLedger", "digest"]
@@ -114,16 +114,19 @@ class PartyLedger:
             self.spend.spend(entity, self.fit_cost)
         self._desk.counts["charged_entities"] += len(entities)
 
-    def follows(self, link: int) -> bool:
-        """Whether this federation's latest link of fits is ``link``. If not, the state beside the ledger was rolled back."""
+    def check_follows(self, link: int) -> None:
+        """PeerError if this federation's latest link of fits is not ``link``: the state beside the ledger was rolled back."""
         if self._own.link != link:
             self._refused(f"the state was rolled back: it goes on behind link {link}, the ledger's topic has link {self._own.link}")
-        return self._own.link == link
+            raise self._held_back()
 
     def release(
         self, window: int, iteration: int, kind: str, heard: bytes, content: bytes, then: Then, lane: int = FITS
     ) -> None:
         """Add a link and go on with ``then``, which gets the link's number and the chain's head; or do nothing, and be in trouble.
+
+        In the chain of fits the message that led to the release is refused then, with PeerError: it is kept among the dead letters,
+        so that it can be heard again once topic and file agree.
 
         window, iteration, kind: where the release belongs. heard: digest of the message that led to it.
         content: what is released, as others will see it. lane: the chain that the release belongs to.
@@ -133,6 +136,8 @@ class PartyLedger:
             return
         if self.trouble is not None:
             self._refused(self.trouble)
+            if lane == FITS:
+                raise self._held_back()
             return
         settings, number = self._settings, self.number(lane) + 1
         place = (settings.federation, settings.own, window, iteration, kind)
@@ -153,6 +158,8 @@ class PartyLedger:
                 then(number, head)
             while self._waiting and not self._noting:
                 self._waiting.popleft()()
+            if refusal and lane == FITS:
+                raise self._held_back()
 
         if settings.anchor is None:
             noted(b"")
@@ -210,6 +217,9 @@ class PartyLedger:
     def _refused(self, why: str) -> None:
         self._desk.counts["refused_releases"] += 1
         self._complain(why)
+
+    def _held_back(self) -> PeerError:
+        return PeerError("ledger", f"{self.trouble}; then replay this message from the dead letters")
 
     def _complain(self, why: str) -> None:
         if self.trouble is None:

@@ -196,13 +196,20 @@ def _topics(settings: DPFrankWolfeSettings) -> list[TopicSpec]:
     lasting = [channels.changelogs[name] for name in channels.lasting]
     served = {name: topic for name, topic in channels.outputs.items() if name in _FOR_USERS}
     return [
-        *(TopicSpec(topic, 1, compacted=False, users=True, reason=_ONE_TABLE) for topic in users),
+        *(TopicSpec(topic, 1, compacted=False, users=True, caution=_OWN, reason=_ONE_TABLE) for topic in users),
         *(
             TopicSpec(topic, 1, compacted=False, caution=_caution(settings, topic), reason=_ONE_TABLE)
             for topic in between
         ),
         *(TopicSpec(topic, None, compacted=name == "model") for name, topic in served.items()),
-        TopicSpec(f"{settings.member}.state", 1, compacted=True, preferred=_SMALL_SEGMENTS, reason=_ONE_TABLE),
+        TopicSpec(
+            f"{settings.member}.state",
+            1,
+            compacted=True,
+            preferred=_SMALL_SEGMENTS,
+            caution=_OWN if settings.role.kind == PARTY else "",
+            reason=_ONE_TABLE,
+        ),
         *(
             TopicSpec(topic, 1, compacted=True, preferred=_SMALL_SEGMENTS, caution=_LEDGER, reason=_ONE_TABLE)
             for topic in lasting
@@ -218,9 +225,10 @@ def _caution(settings: DPFrankWolfeSettings, topic: str) -> str:
 _FOR_USERS = ("model", "predictions")
 _EXACT = 'with serving.mode = "exact" whoever reads it can solve for the party\'s columns: grant Read to nobody but the server'
 _ONE_TABLE = "for all entities are rows of one table"
+_OWN = "rows or labels in plain numbers, which epsilon does not cover: labels are for the parties, all else for this party alone"
 _LEDGER = (
-    "what was released of whom: grant Write to nobody but this party, and Read to nobody else; it belongs to the data and outlives "
-    "the federation, so never delete it"
+    "what was released of whom: grant Read and Write to nobody but this party; it belongs to the data and outlives the federation, "
+    "so never delete it"
 )
 _MAY_CHANGE = {
     "federation.members",

@@ -1,0 +1,177 @@
+"""``streamfl ledger``: a party's ledger of what was released of its source data, and the file that it is held to."""
+
+from __future__ import annotations
+
+import math
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import typer
+
+from streamfl.console import CHECK_FAILED, ConfigArgument, FormatOption, OutputFormat, print_json, print_table, say
+from streamfl.dp_frank_wolfe.budget import SPARE
+from streamfl.dp_frank_wolfe.config import PARTY, DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.party_ledger import FITS, PREDICTIONS, PartyLedger
+from streamfl.dp_frank_wolfe.public import Public
+from streamfl.dp_frank_wolfe.roles import ROLES
+from streamfl.privacy.anchor import Anchor
+from streamfl.privacy.zcdp import epsilon_of
+from streamfl.role import ConfigurationError, PeerError
+from streamfl.runtime.bus import BusUnavailable, Unreadable, connect
+from streamfl.runtime.checksum import is_damaged
+from streamfl.runtime.tasks import POSITION_KEY
+from streamfl.settings import load_kind, load_settings
+
+__all__ = ["ledger"]
+
+LANES = {"fits": FITS, "predictions": PREDICTIONS}
+# Releases that a party may have noted and not committed: it was killed in between, and does the work again.
+AHEAD = 1
+
+ledger = typer.Typer(
+    name="ledger",
+    help="A DP Frank-Wolfe party's ledger: begin it, and see what was spent and whether topic and file agree.",
+    no_args_is_help=True,
+)
+
+
+@dataclass(frozen=True)
+class _Topic:
+    """What the ledger's topic says.
+
+    entities: of which something was released. largest_rho: of the one of which most was; None: something had no noise.
+    budget_rho: what no entity may exceed at this party. epsilon: of that entity, if every party has released as much of its share.
+    releases: by chain. disagreement: why a party would refuse; None: topic and file agree.
+    """
+
+    name: str
+    entities: int
+    largest_rho: float | None
+    budget_rho: float | None
+    epsilon: float | None
+    releases: dict[str, int]
+    disagreement: str | None
+
+
+@ledger.command()
+def init(config: ConfigArgument) -> None:
+    """Make the file in which each release is noted before it is sent, and print its identity. A file is never overwritten."""
+    _, path, name, party = _settings(config)
+    print(Anchor.create(path, name, party).identity.hex())
+    say(
+        f"made {path}: keep it on a disk of this machine that nobody puts back to an earlier time\n"
+        f"It is right only if nothing was ever released of these data. If something was, under the ledger {name!r} or another, "
+        "delete this file, and put back the one that was there."
+    )
+
+
+@ledger.command()
+def show(config: ConfigArgument, format: FormatOption = OutputFormat.TABLE) -> None:
+    """Show how far a ledger has come, what was spent, and whether its topic and its file agree: exit code 4 if they do not."""
+    settings, path, name, party = _settings(config)
+    anchor = Anchor.open(path, name, party)
+    topic, failure = None, None
+    try:
+        # Before the file: a party that runs notes a release there first.
+        topic = _topic(settings, anchor)
+    except (BusUnavailable, Unreadable, ConfigurationError) as error:
+        failure = error
+    links = {lane: anchor.links(number) for lane, number in LANES.items()}
+    heads = {lane: found[-1].hex() if found else None for lane, found in links.items()}
+    counts = {lane: len(found) for lane, found in links.items()}
+    if format is OutputFormat.JSON:
+        shown = None if topic is None else {**asdict(topic), "agrees": topic.disagreement is None}
+        print_json(
+            {
+                "ledger": name, "party": party, "file": str(path), "identity": anchor.identity.hex(), "releases": counts,
+                "heads": heads, "topic": shown,
+            }
+        )  # fmt: skip
+    else:
+        rows = [("identity", anchor.identity.hex())]
+        rows += [(f"releases for {lane}, by the file", f"{counts[lane]}, head {heads[lane] or 'none'}") for lane in LANES]
+        print_table(f"Ledger {name} of {party}, held to {path}", ("what", "found"), rows + ([] if topic is None else _rows(topic)))
+    if failure is not None:
+        raise failure
+    if topic is not None and topic.disagreement is not None:
+        say(f"error: {topic.disagreement}")
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _settings(config: Path) -> tuple[DPFrankWolfeSettings, Path, str, str]:
+    """Of a party: its settings, and path, ledger and name of its file."""
+    if (kind := load_kind(config)) != PARTY:
+        raise ConfigurationError(f"{config}: role.kind = {kind!r} has no ledger: a {PARTY} has one")
+    settings = load_settings(config, DPFrankWolfeSettings)
+    name, path = settings.privacy.ledger, settings.privacy.ledger_file
+    for key, value in (("ledger", name), ("ledger_file", path)):
+        if value is None:
+            raise ConfigurationError(f"{config}: privacy.{key} is missing: it says which ledger this is, and where its file lies")
+    return settings, Path(str(path)), str(name), settings.required_party()
+
+
+def _topic(settings: DPFrankWolfeSettings, anchor: Anchor) -> _Topic:
+    """What is in the ledger's topic, and whether the file has come as far."""
+    topic, url = f"{anchor.ledger}.ledger", settings.bus.url
+    role: Any = ROLES[PARTY].build(settings)
+    role.open(0)
+    own: PartyLedger = role.task(0).ledger
+    # Before the topic: what a party that runs has noted by now is committed when the topic is read, but for its latest release.
+    noted = len(anchor.links(FITS))
+    with closing(connect(url, {"connect_timeout_seconds": settings.bus.connect_timeout_seconds, **settings.bus.options})) as bus:
+        found = bus.describe([topic]).get(topic)
+        if found is None:
+            raise ConfigurationError(f"there is no topic {topic} on {url}: make it with streamfl topics, or put it back")
+        if found.error is not None:
+            raise ConfigurationError(f"topic {topic}: {found.error}")
+        latest = {record.key or b"": record for record in bus.read(topic)}
+    disagreement = None
+    for key, record in latest.items():
+        if record.value is None or key.startswith(POSITION_KEY):
+            continue
+        try:
+            known = not is_damaged(record) and own.restore(key, record.value)
+        except (PeerError, ValueError, msgspec.DecodeError):
+            known = False
+        if not known:
+            disagreement = f"topic {topic}, key {key!r}: damaged, or not of a ledger; put back a copy of the topic"
+    disagreement = disagreement or own.trouble
+    for lane in LANES.values():
+        disagreement = disagreement or anchor.examine(own.number(lane), own.head(lane), lane)
+    if disagreement is None and noted > own.number(FITS) + AHEAD:
+        disagreement = (
+            f"topic {topic} has {own.number(FITS)} releases for fits, and the file {noted}: the topic was deleted or put back, or "
+            "is another cluster's. Put back the newest one"
+        )
+    public, largest = Public(settings), own.spend.largest
+    epsilon = epsilon_of(largest / public.share(anchor.party), settings.privacy.delta * (1 - SPARE))
+    return _Topic(
+        topic,
+        len(own.spend),
+        _finite(largest),
+        _finite(public.party_rho(anchor.party)),
+        _finite(epsilon),
+        {lane: own.number(number) for lane, number in LANES.items()},
+        disagreement,
+    )
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
+def _rows(topic: _Topic) -> list[tuple[str, str]]:
+    budget = "no limit" if topic.budget_rho is None else f"{topic.budget_rho:.6g}"
+    largest = "without noise, which no budget covers"
+    if topic.largest_rho is not None:
+        epsilon = f"epsilon {topic.epsilon:.4g}, if every party has used as much of its share"
+        largest = f"rho {topic.largest_rho:.6g} of {budget}: {epsilon}"
+    return [
+        *((f"releases for {lane}, by {topic.name}", str(topic.releases[lane])) for lane in LANES),
+        ("entities of which something was released", str(topic.entities)),
+        ("released of the entity with most", largest),
+        ("topic and file", "agree" if topic.disagreement is None else topic.disagreement),
+    ]

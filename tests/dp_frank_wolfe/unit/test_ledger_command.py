@@ -1,0 +1,192 @@
+"""``streamfl ledger``: a file that is begun once, and what is seen of a ledger whose topic and file agree, or do not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import run_command
+
+from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.party_ledger import PartyLedger
+from streamfl.dp_frank_wolfe.public import Public
+from streamfl.dp_frank_wolfe.roles import ROLES
+from streamfl.member import Desk
+from streamfl.privacy.anchor import Anchor
+from streamfl.role import TopicSpec
+from streamfl.runtime.bus import Outgoing, connect
+from streamfl.runtime.checksum import with_checksum
+from streamfl.settings import load_settings
+
+TOPIC = "patients.ledger"
+
+
+class Place:
+    """A party's settings file, and a bus in a file with what its ledger remembers."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self.file = folder / "ward.ledger"
+        self._monkeypatch, self._capture = monkeypatch, capture
+        secret = folder / "secret"
+        secret.write_bytes(hashlib.sha256(b"ward").digest())
+        secret.chmod(0o600)
+
+    def config(self, kind: str = PARTY, **privacy: object) -> Path:
+        path = self.folder / "ward.toml"
+        given = {
+            "epsilon": 2.0, "delta": 1e-4, "secret_file": f'"{self.folder}/secret"', "ledger": '"patients"',
+            "ledger_file": f'"{self.file}"', **privacy,
+        }  # fmt: skip
+        lines = [
+            f'bus.url = "sqlite:///{self.folder}/bus"',
+            'federation = {name = "f", parties = ["ward", "lab"], columns = {ward = 2, lab = 2}}',
+            f'role.kind = "{kind}"',
+            "window.rows = 20",
+            *(f"privacy.{key} = {value}" for key, value in given.items() if value is not None),
+        ]
+        if kind == PARTY:
+            lines += ['party.name = "ward"', 'samples = {topic = "s", features = ["x", "y"]}']
+            lines.append('labels = {topic = "t", label = "z"}')
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+    def __call__(self, command: str, *arguments: object) -> tuple[int, str, str]:
+        return run_command(self._monkeypatch, self._capture, "ledger", command, *(arguments or (self.config(),)))
+
+    def shown(self, code: int = 0) -> dict[str, Any]:
+        ended, out, said = self("show", self.config(), "--format", "json")
+        assert ended == code, said
+        content: dict[str, Any] = json.loads(out)
+        return content
+
+    def ledger(self) -> tuple[PartyLedger, Desk]:
+        """The party's, as the role has it."""
+        role: Any = ROLES[PARTY].build(load_settings(self.config(), DPFrankWolfeSettings))
+        role.open(0)
+        return role.task(0).ledger, role.task(0).desk
+
+    def release(self, *windows: int) -> list[Outgoing]:
+        """Freeze windows and answer an ask in each, and return what is to be remembered of that."""
+        ledger, desk = self.ledger()
+        for window in windows:
+            for kind in ("frozen", "answers"):
+
+                def then(link: int, head: bytes, window: int = window, kind: str = kind) -> None:
+                    if kind == "frozen":
+                        ledger.charge_fit([f"{window}-{row}" for row in range(20)])
+
+                ledger.release(window, 0, kind, b"", b"", then)
+                for work, noted in desk.take()[1]:
+                    noted(work.function(work.content))
+        return [with_checksum(TOPIC, 0, key, value) for key, value in ledger.changed_state()]
+
+    def remember(self, records: list[Outgoing]) -> None:
+        bus = connect(f"sqlite:///{self.folder}/bus")
+        bus.create([TopicSpec(TOPIC, 1, compacted=True)])
+        bus.write(records)
+        bus.close()
+
+
+@pytest.fixture(name="place")
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Place:
+    return Place(tmp_path, monkeypatch, capsys)
+
+
+def test_a_file_is_begun_once(place: Place) -> None:
+    """Protects what was spent: a second `init` leaves the file, and the first one's is the party's alone and is told apart."""
+    code, out, said = place("init")
+    assert (code, place.file.stat().st_mode & 0o777) == (0, 0o600)
+    assert out.strip() == Anchor.open(place.file, "patients", "ward").identity.hex()
+    assert str(place.file) in said
+    before = place.file.read_bytes()
+    code, out, said = place("init")
+    assert (code, out, place.file.read_bytes()) == (2, "", before)
+    assert "exists already" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"kind": SERVER, "secret_file": None, "ledger": None, "ledger_file": None}, "has no ledger"),
+        ({"ledger_file": '"/nowhere/at/all"'}, "No such file"),
+        ({"ledger_file": None}, "privacy.ledger_file is missing"),
+        ({"ledger": None}, "privacy.ledger is missing"),
+        ({"ledger": '"a/b"'}, "privacy.ledger"),
+    ],
+)
+@pytest.mark.parametrize("command", ["init", "show"])
+def test_what_is_wrong_in_the_settings_is_a_sentence(place: Place, command: str, given: dict[str, Any], told: str) -> None:
+    """Protects the operator from a traceback: the setting is named, and the exit code is that of a configuration."""
+    code, out, said = place(command, place.config(**given))
+    assert (code, out) == (2, "")
+    assert told in said
+
+
+def test_what_was_spent_is_shown(place: Place) -> None:
+    """Protects whoever is asked how much was told of a person: the largest cost and its epsilon, and the chain's length."""
+    place("init")
+    place.remember(place.release(1, 2))
+    shown, settings = place.shown(), load_settings(place.config(), DPFrankWolfeSettings)
+    topic = shown["topic"]
+    assert (shown["releases"], topic["releases"]) == ({"fits": 4, "predictions": 0},) * 2
+    assert (topic["agrees"], topic["entities"]) == (True, 40)
+    assert topic["largest_rho"] == Public(settings).fit_rho("ward") == topic["budget_rho"]
+    assert topic["epsilon"] == pytest.approx(2.0, rel=1e-6)
+    assert shown["heads"]["fits"] == Anchor.open(place.file, "patients", "ward").links()[-1].hex()
+    code, out, _ = place("show")
+    assert code == 0
+    assert "epsilon 2," in out
+    assert "agree" in out
+
+
+def test_a_file_that_is_one_step_ahead_agrees(place: Place) -> None:
+    """Protects a party that was killed between the file and the commit: it does the work again, and nobody needs to act."""
+    place("init")
+    remembered = place.release(1)
+    place.remember(remembered)
+    ledger, desk = place.ledger()
+    for record in remembered:
+        ledger.restore(record.key or b"", record.value or b"")
+    ledger.release(1, 1, "answers", b"", b"", lambda link, head: None)
+    [(work, _)] = desk.take()[1]
+    assert work.function(work.content) == b""
+    assert (place.shown()["topic"]["agrees"], place.shown()["releases"]["fits"]) == (True, 3)
+
+
+def test_topic_and_file_that_do_not_agree_are_a_failed_check(place: Place) -> None:
+    """Protects the promise: a topic that was deleted, one of another file, one that is ahead of an old file, and a damaged one."""
+    place("init")
+    old = place.file.read_bytes()
+    remembered = place.release(1)
+    place.remember([])
+    assert "has 0 releases for fits, and the file 2" in place.shown(4)["topic"]["disagreement"]
+    place.remember(remembered)
+    newest = place.file.read_bytes()
+    place.file.write_bytes(old)
+    assert "rolled back or cut off" in place.shown(4)["topic"]["disagreement"]
+    assert "rolled back or cut off" in place("show")[2]
+    place.file.unlink()
+    place("init")
+    assert "another ledger file" in place.shown(4)["topic"]["disagreement"]
+    place.file.write_bytes(newest)
+    assert place.shown()["topic"]["agrees"]
+    place.remember([Outgoing(TOPIC, b"spent/1-0", b"\xcb", 0)])
+    assert "damaged" in place.shown(4)["topic"]["disagreement"]
+
+
+def test_without_the_bus_the_file_is_shown(place: Place) -> None:
+    """Protects whoever looks after an accident: what the file says stands there, and then what is wrong with the bus."""
+    place("init")
+    code, out, said = place("show")
+    assert code == 2
+    assert "releases for fits" in out
+    assert f"there is no topic {TOPIC}" in said
+    text = place.config().read_text().replace(f"sqlite:///{place.folder}/bus", "kafka://127.0.0.1:1")
+    place.config().write_text(f"bus.connect_timeout_seconds = 1\n{text}")
+    code, out, said = place("show", place.folder / "ward.toml")
+    assert (code, "releases for fits" in out) == (3, True)
+    assert "Traceback" not in said
