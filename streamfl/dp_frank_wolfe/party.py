@@ -117,7 +117,8 @@ class PartyTask:
 
     @property
     def wake_at(self) -> float | None:
-        times = [self._now if self.table.has_new else None, self.serving.wake_at]
+        announces = self.table.has_new and self.trouble is None
+        times = [self._now if announces else None, self.serving.wake_at]
         return min((at for at in times if at is not None), default=None)
 
     @property
@@ -136,7 +137,9 @@ class PartyTask:
         if not self._looked:
             self._looked = True
             self.ledger.look()
-        self._announce()
+        # A window with a party that can release nothing would be lost to everybody.
+        if self.trouble is None:
+            self._announce()
         self.serving.pass_time(now)
 
     def restore(self, key: bytes, value: bytes) -> None:
@@ -337,8 +340,10 @@ class PartyModel:
     def weights(self) -> NDArray[np.float64]:
         """(columns,), zeros where there is none."""
         content = self._chunks.content[8:]
-        if len(content) != 8 * self._columns:
+        if not content:
             return np.zeros(self._columns)
+        if len(content) != 8 * self._columns:
+            raise PeerError("malformed", f"a model of {len(content)} bytes in state, not {8 * self._columns}")
         return np.frombuffer(content, "<f8").astype(np.float64)
 
     def keep(self, version: int, weights: NDArray[np.float64]) -> None:

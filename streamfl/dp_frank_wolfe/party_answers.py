@@ -30,7 +30,7 @@ from streamfl.dp_frank_wolfe.selection import PartySelection, SelectionState, cl
 from streamfl.dp_frank_wolfe.sketch import Sketch
 from streamfl.dp_frank_wolfe.weights import read_weights
 from streamfl.role import PeerError
-from streamfl.wire import decode_array
+from streamfl.wire import Count, decode_array
 
 __all__ = ["PartyAnswers", "PreparedAnswer"]
 
@@ -93,13 +93,16 @@ class PartyAnswers:
     def restore(self, key: bytes, value: bytes) -> bool:
         """Take a part back; False if the key is another's."""
         if key == WINDOW:
-            self._window = msgspec.msgpack.decode(value, type=int)
+            self._window = msgspec.msgpack.decode(value, type=Count)
         elif key == FIT:
             self._state = msgspec.msgpack.decode(value, type=FitState)
         elif key == SELECTION:
             self._state = msgspec.msgpack.decode(value, type=SelectionState)
         else:
             return False
+        columns = self._state.shown if isinstance(self._state, FitState) else self._state.chosen if self._state else ()
+        if any(column >= self._settings.columns for column in columns):
+            raise PeerError("malformed", f"a fit in state with columns beyond {self._settings.columns}")
         return True
 
     def answer(self, message: Message) -> PreparedAnswer:

@@ -90,6 +90,11 @@ class SignSketch:
     def back(self, sums: Floats) -> Floats:
         return np.concatenate([self._signs(chunk) @ sums for chunk in range(-(-self._rows // CHUNK))])
 
+    @property
+    def signs(self) -> NDArray[np.int8]:
+        """H' of all rows: (rows, numbers) of +1 and -1."""
+        return np.concatenate([self._draw(chunk) for chunk in range(-(-self._rows // CHUNK))])
+
     def _signs(self, chunk: int) -> Floats:
         """H' of the chunk's rows: (rows, numbers) of +1 and -1."""
         kept = self._kept[chunk] if self._kept else self._draw(chunk)

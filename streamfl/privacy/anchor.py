@@ -4,9 +4,9 @@ A changelog that is rolled back or cut off looks like one that never went furthe
 content could be released in the place of what was released already. So the hash of each release is noted here before it is sent:
 the file only grows, each link is on the disk before it is acknowledged, and in the place of a link there is never another.
 
-The file: a header of 512 bytes, a JSON object and spaces, and then 32 bytes for each link: its lane, and the first 31 bytes of a
-hash. A link lies within one sector of a disk. Lanes are chains that know nothing of one another's order: what is done again after a
-crash comes in the same order within a lane, and perhaps in another between two.
+The file: a header of 512 bytes, a JSON object and spaces, and then 32 bytes for each link: its lane, its number there, and
+the first 24 bytes of a hash. A link lies within one sector of a disk. Lanes are chains that know nothing of one another's
+order: what is done again after a crash comes in the same order within a lane, and perhaps in another between two.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from streamfl.role import ConfigurationError
 
@@ -30,10 +28,15 @@ __all__ = ["FORMAT", "IDENTITY_BYTES", "LANES", "LINK_BYTES", "Anchor", "examine
 
 FORMAT = "streamfl anchor/1"
 HEADER_BYTES = 512
-LINK_BYTES = 31
+LINK_BYTES = 24
+NUMBER_BYTES = 7
 LANES = 16
 IDENTITY_BYTES = 16
-RECORD_BYTES = LINK_BYTES + 1
+RECORD_BYTES = 1 + NUMBER_BYTES + LINK_BYTES
+# Records that are read at once.
+AT_ONCE = 64
+# A disk that loses power may have made the file longer and not have written what belongs there.
+UNWRITTEN = bytes(RECORD_BYTES)
 
 
 class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,25 +111,24 @@ class Anchor:
     def links(self, lane: int = 0) -> list[bytes]:
         """All links of a lane, oldest first. What was torn by a crash was never acknowledged, and is none."""
         with Path(self.path).open("rb") as file:
-            return [link[1:].tobytes() for link in _of_lane(self._records(file.fileno()), lane)]
+            return [link for _, link in self._backwards(file.fileno(), lane)][::-1]
 
     def note(self, number: int, link: bytes, lane: int = 0) -> str | None:
         """Note link ``number`` of a lane, counted from 1; None once it is on the disk, otherwise why it is refused.
 
-        The link is taken where the file ends just before it, or has the same there: the same work, done again after a crash.
+        The link is taken where the lane ends just before it, or has the same there: the same work, done again after a crash.
         """
-        if len(link) != LINK_BYTES or number < 1 or not 0 <= lane < LANES:
+        if len(link) != LINK_BYTES or not 1 <= number < 2**56 or not 0 <= lane < LANES:
             raise ValueError(f"link {number} of {len(link)} bytes in lane {lane}")
         with self._locked() as file:
-            records = self._records(file)
-            links = _of_lane(records, lane)
-            if number <= len(links):
-                return None if links[number - 1].tobytes() == _tag(lane) + link else _another(number, len(links))
-            if number > len(links) + 1:
-                return _ends_before(number - 1, len(links))
-            at = HEADER_BYTES + RECORD_BYTES * len(records)
+            have, there = self._find(file, lane, number)
+            if number <= have:
+                return None if there == link else _another(number, have)
+            if number > have + 1:
+                return _ends_before(number - 1, have)
+            at = HEADER_BYTES + RECORD_BYTES * self._count(file)
             os.ftruncate(file, at)
-            written = os.pwrite(file, _tag(lane) + link, at)
+            written = os.pwrite(file, bytes([lane + 1]) + number.to_bytes(NUMBER_BYTES, "big") + link, at)
             os.fsync(file)
             if written != RECORD_BYTES:
                 raise OSError(f"{self.path}: {written} of {RECORD_BYTES} bytes were written")
@@ -137,10 +139,11 @@ class Anchor:
 
         It may have come further: what was noted before a crash is done again.
         """
-        links = self.links(lane)
-        if number > len(links):
-            return _ends_before(number, len(links))
-        return None if number == 0 or links[number - 1] == link else _another(number, len(links))
+        with Path(self.path).open("rb") as file:
+            have, there = self._find(file.fileno(), lane, number)
+        if number > have:
+            return _ends_before(number, have)
+        return None if number == 0 or there == link else _another(number, have)
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
@@ -153,13 +156,36 @@ class Anchor:
         finally:
             os.close(file)
 
-    def _records(self, file: int) -> NDArray[np.uint8]:
-        """(records, 32)."""
-        content = os.pread(file, os.fstat(file).st_size, HEADER_BYTES)
-        records = np.frombuffer(content[: len(content) // RECORD_BYTES * RECORD_BYTES], np.uint8).reshape(-1, RECORD_BYTES)
-        # A disk that loses power may have made the file longer and not have written what belongs there.
-        written = np.flatnonzero(records.any(axis=1))
-        return records[: written[-1] + 1 if len(written) else 0]
+    def _find(self, file: int, lane: int, number: int) -> tuple[int, bytes | None]:
+        """How many links a lane has, and which is ``number``. It is looked for from the end, where it mostly is."""
+        have = 0
+        for found, link in self._backwards(file, lane):
+            have = have or found
+            if found <= number:
+                return have, link if found == number else None
+        return have, None
+
+    def _backwards(self, file: int, lane: int) -> Iterator[tuple[int, bytes]]:
+        """Numbers and links of a lane, newest first."""
+        for record in self._records(file):
+            if record[0] == lane + 1:
+                yield int.from_bytes(record[1 : 1 + NUMBER_BYTES], "big"), record[1 + NUMBER_BYTES :]
+
+    def _records(self, file: int) -> Iterator[bytes]:
+        end = self._count(file)
+        while end:
+            begin = max(0, end - AT_ONCE)
+            content = os.pread(file, RECORD_BYTES * (end - begin), HEADER_BYTES + RECORD_BYTES * begin)
+            for at in range(len(content) - RECORD_BYTES, -1, -RECORD_BYTES):
+                yield content[at : at + RECORD_BYTES]
+            end = begin
+
+    def _count(self, file: int) -> int:
+        """Records that were written whole. The first byte of none is 0."""
+        count = (os.fstat(file).st_size - HEADER_BYTES) // RECORD_BYTES
+        while count > 0 and os.pread(file, RECORD_BYTES, HEADER_BYTES + RECORD_BYTES * (count - 1)) == UNWRITTEN:
+            count -= 1
+        return max(count, 0)
 
 
 def note_link(content: bytes) -> bytes:
@@ -172,16 +198,6 @@ def examine_link(content: bytes) -> bytes:
     """:meth:`Anchor.examine` as work, likewise."""
     *anchor, number, link, lane = msgspec.msgpack.decode(content)
     return (Anchor(*anchor).examine(number, link, lane) or "").encode()
-
-
-def _tag(lane: int) -> bytes:
-    # No record is all zeros.
-    return bytes([lane + 1])
-
-
-def _of_lane(records: NDArray[np.uint8], lane: int) -> NDArray[np.uint8]:
-    """Those of a lane, (records, 32): a file of predictions may have a million."""
-    return np.asarray(records[records[:, 0] == _tag(lane)[0]])
 
 
 def _another(number: int, have: int) -> str:

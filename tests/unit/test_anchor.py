@@ -16,7 +16,7 @@ from streamfl.role import ConfigurationError
 
 
 def link(number: int) -> bytes:
-    return number.to_bytes(31, "big")
+    return number.to_bytes(24, "big")
 
 
 @pytest.fixture(name="anchor")
@@ -130,3 +130,12 @@ def test_a_ledger_begins_once(anchor: Anchor, tmp_path: Path) -> None:
     os.replace(other.path, anchor.path)
     with pytest.raises(ConfigurationError, match="another ledger file"):
         anchor.note(1, link(1))
+
+
+def test_old_links_are_found_however_long_the_file_is(anchor: Anchor) -> None:
+    """Protects work that is done again long after: the file is read from its end, in pieces, and every link has to be found."""
+    for number in range(1, 200):
+        assert anchor.note(number, link(number)) is None
+    assert [anchor.note(number, link(number)) for number in (1, 64, 135, 199)] == [None] * 4
+    assert [anchor.note(number, link(0)) is None for number in (1, 64, 135, 199)] == [False] * 4
+    assert anchor.note(201, link(201)) is not None

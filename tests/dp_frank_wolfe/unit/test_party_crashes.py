@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dp_frank_wolfe.party_driver import NAMES, ROWS, Driver, settings
+from dp_frank_wolfe.party_driver import NAMES, ROWS, Driver, reason, settings
 
 from streamfl.dp_frank_wolfe.messages import Message, OtherRows
 from streamfl.privacy.anchor import Anchor
@@ -190,6 +190,9 @@ def test_a_ledger_file_that_was_taken_back_is_told_of_at_once(tmp_path: Path) ->
     another = Driver(settings(tmp_path), party.state)
     assert "another ledger file" in (another.role.trouble or "")
     released_nothing(another, another.ask(0))
+    another.feed(another.rows(1, OTHERS))
+    assert another.task.wake_at is None
+    assert another.feed([]) == []
 
 
 def test_two_workers_with_one_ledger_do_not_both_release(tmp_path: Path) -> None:
@@ -200,6 +203,24 @@ def test_two_workers_with_one_ledger_do_not_both_release(tmp_path: Path) -> None
         party.feed([])
     assert len(one.feed([one.manifest()])) == 1
     released_nothing(other, other.manifest())
+
+
+@pytest.mark.parametrize("estimator", ["frank-wolfe", "two-round"])
+def test_what_was_computed_and_not_noted_leaves_no_trace(tmp_path: Path, estimator: str) -> None:
+    """Protects the transcript: an answer that was held back is computed again as if it had never been."""
+    party = Driver(settings(tmp_path, learning={"estimator": estimator})).begun()
+    asks = [party.ask(0, others=np.ones(8)), party.ask(0)]
+    if estimator == "two-round":
+        asks = [party.server("choose", 1, 0, b"")] * 2
+    once = Driver(party.settings, dict(party.state))
+    wanted = once.task.answers.answer(asks[0].message)
+    wanted.keep()
+    for ask in asks:
+        party.task.answers.answer(ask.message)
+    found = party.task.answers.answer(asks[0].message)
+    found.keep()
+    assert found.content == wanted.content
+    assert party.task.parts.changed_state() == once.task.parts.changed_state()
 
 
 # ---- what is charged
@@ -266,6 +287,19 @@ def test_another_federation_on_the_same_data_has_the_same_spend(tmp_path: Path) 
     (message,) = other.feed([other.manifest(1, OTHERS)])
     assert message.link == 2
     assert other.task.trouble is None
+
+
+def test_a_manifest_is_refused_where_budget_was_spent_meanwhile(tmp_path: Path) -> None:
+    """Protects entities that one federation has announced, and another has learnt from before the window began."""
+    party = Driver(settings(tmp_path))
+    party.feed(party.rows())
+    party.feed([])
+    own = {key: value for key, value in party.state.items() if key[0] == "state"}
+    other = Driver(settings(tmp_path, federation={"name": "g"})).begun()
+    spent = {key: value for key, value in other.state.items() if key[0] == "ledger"}
+    again = Driver(party.settings, own | spent)
+    assert reason(again, again.manifest()) == "budget"
+    assert again.task.trouble is None
 
 
 def test_what_promises_nothing_is_charged_without_end(tmp_path: Path) -> None:

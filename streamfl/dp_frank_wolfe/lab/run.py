@@ -1,0 +1,276 @@
+"""A federation on a table until its fits are over: what they came to, and what others need to compute them again.
+
+R^2, objective and gap are of the data, without noise. They are for laboratories, never for a member's metrics.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.dp_frank_wolfe.budget import claim
+from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.lab.direct import objective
+from streamfl.dp_frank_wolfe.lab.federation import ASKS, RELEASES, FrankWolfeFederation, bounds_of
+from streamfl.dp_frank_wolfe.lab.heard import Heard, HeardFit, iterates
+from streamfl.dp_frank_wolfe.lab.trace import traced
+from streamfl.dp_frank_wolfe.public import Public
+from streamfl.dp_frank_wolfe.window import CHUNK, FEATURE_ONE, RESIDUAL_ONE, Bounds, Window, freeze
+from streamfl.records.samples import DataError
+from streamfl.role import ConfigurationError
+from streamfl.runtime.bus import Outgoing
+from streamfl.simulation.vertical import VerticalTable
+
+__all__ = ["FitOutcome", "frozen_windows", "predictions", "r_squared", "run_fits"]
+
+Floats = NDArray[np.float64]
+# Virtual time in which nobody is given up.
+FOR_EVER = 1e12
+
+
+@dataclass(frozen=True)
+class FitOutcome:
+    """How the fits ended; of several windows, the last one.
+
+    rows: of all windows together. test_rows: on which r2 is measured, 0: on the rows of the last window.
+    history: by iteration, objective, gap and support, before each step and after the last.
+    uplink_numbers: signed indices and numbers of columns that parties sent, of all windows. uplink_most: that their plans allow.
+    epsilon: of an entity's whole life. epsilon_spent: of the entity that the most was released of.
+    parties: by name, columns, columns with a weight. traffic: by kind of topic, messages and bytes. seconds: on the clock.
+    weights: by party. trace: arrays by name.
+    """
+
+    settings: DPFrankWolfeSettings
+    windows: int
+    rows: int
+    test_rows: int
+    r2: float | None
+    history: list[dict[str, float]]
+    iterations: int
+    uplink_numbers: int
+    uplink_most: int
+    epsilon: float
+    epsilon_spent: float
+    parties: dict[str, dict[str, int]]
+    traffic: dict[str, dict[str, int]]
+    seconds: float
+    virtual_seconds: float
+    weights: dict[str, Floats]
+    trace: dict[str, NDArray[Any]]
+
+    def summary(self) -> dict[str, Any]:
+        """Everything but arrays, ready for JSON. messages, bytes: between members."""
+        last, privacy = self.history[-1], self.settings.privacy
+        return {
+            "r2": self.r2,
+            "objective": last["objective"],
+            "gap": last["gap"],
+            "support": int(last["support"]),
+            "l1_norm": math.fsum(abs(weight) for own in self.weights.values() for weight in own.tolist()),
+            "epsilon": self.epsilon,
+            "delta": privacy.delta,
+            "uplink_numbers": self.uplink_numbers,
+            "bytes": sum(one["bytes"] for one in self.traffic.values()),
+            "iterations": self.iterations,
+            "virtual_seconds": self.virtual_seconds,
+            "not_private": ["r2", "objective", "gap", "history"],
+            "r2_of": "held-out rows" if self.test_rows else "training rows",
+            "epsilon_spent": self.epsilon_spent,
+            "insecure_test_noise": privacy.insecure_test_noise,
+            "estimator": self.settings.learning.estimator,
+            "windows": self.windows,
+            "rows": self.rows,
+            "test_rows": self.test_rows,
+            "uplink_most": self.uplink_most,
+            "messages": sum(one["messages"] for one in self.traffic.values()),
+            "seconds": self.seconds,
+            "traffic": self.traffic,
+            "parties": self.parties,
+            "history": self.history,
+        }
+
+
+def run_fits(
+    settings: DPFrankWolfeSettings,
+    table: VerticalTable,
+    windows: int = 1,
+    *,
+    network_delay: float = 0.0,
+    trace: bool = False,
+    overheard: Callable[[Outgoing], None] | None = None,
+    watch: Callable[[float], None] = lambda share: None,
+) -> FitOutcome:
+    """Let the federation fit the first rows of the table, ``window.rows`` to a window; r2 is of the rows behind them, if any.
+
+    network_delay: virtual seconds of a message. overheard: told each message between members. watch: told the share that is done.
+    ConfigurationError where there are too few rows, DataError if the fits came to nothing.
+    """
+    begun, public = time.perf_counter(), Public(settings)
+    count, claimed = _rows_of(settings, table, windows), _claimed(public)
+    inputs, labels = table.part(slice(count))
+    total = windows * settings.learning.iterations
+    heard = Heard(public, lambda iterations: watch(iterations / total))
+
+    def hear(record: Outgoing) -> None:
+        heard(record)
+        if overheard is not None:
+            overheard(record)
+
+    federation = FrankWolfeFederation(
+        _adapted(settings, count), inputs, labels, network_delay=network_delay, overheard=hear
+    )
+    with closing(federation):
+        while federation.turn():
+            pass
+        seconds = time.perf_counter() - begun
+        if federation.trouble is not None or heard.over < windows:
+            raise DataError(federation.trouble or f"{heard.over} of {windows} fits came to an end")
+        arrays: dict[str, NDArray[Any]] = {}
+        rounds = 0
+        for number, fit in sorted(heard.fits.items()):
+            frozen = frozen_windows(settings, table, fit)
+            course = iterates(public, fit)
+            rounds += len(course) - 1 if fit.asks else 1
+            if trace:
+                arrays |= traced(public, federation.places(number), number, fit, frozen, course)
+        last = heard.fits[windows]
+        test = len(table.labels) - count
+        rows = np.arange(count, count + test) if test else np.array([int(name) for name in last.manifest])
+        predicted = predictions(settings, table, rows, last.models)
+        if trace:
+            arrays |= {"predictions": predicted, "predicted_rows": rows}
+        return FitOutcome(
+            settings=settings,
+            windows=windows,
+            rows=count,
+            test_rows=test,
+            r2=r_squared(predicted, table.labels[rows]),
+            history=[_figures(public, frozen, x) for x in course],
+            iterations=rounds,
+            uplink_numbers=sum(fit.uplink_numbers for fit in heard.fits.values()),
+            uplink_most=windows * _most_numbers(public),
+            epsilon=claimed,
+            epsilon_spent=_spent(public),
+            parties={
+                name: {"columns": len(own), "columns_with_weight": int(np.count_nonzero(own))} for name, own in last.models.items()
+            },
+            traffic={kind: vars(federation.traffic(kind)) for kind in (RELEASES, ASKS)},
+            seconds=seconds,
+            virtual_seconds=federation.virtual_seconds,
+            weights=last.models,
+            trace=arrays,
+        )
+
+
+def frozen_windows(settings: DPFrankWolfeSettings, table: VerticalTable, fit: HeardFit) -> dict[str, Window]:
+    """The window of each party, of the rows that the manifest names."""
+    rows = [int(name) for name in fit.manifest]
+    return {
+        party: freeze(own[rows], table.labels[rows], *_bounds(settings, party), settings.window.rows)
+        for party, own in zip(settings.federation.parties, table.inputs, strict=True)
+    }
+
+
+def predictions(
+    settings: DPFrankWolfeSettings, table: VerticalTable, rows: NDArray[np.intp], weights: dict[str, Floats]
+) -> Floats:
+    """Of these rows, in the label's own scale; features are moved to their bounds as in a window."""
+    total = np.zeros(len(rows))
+    for party, own in zip(settings.federation.parties, table.inputs, strict=True):
+        bounds, _ = _bounds(settings, party)
+        total += np.clip((own[rows] - bounds.centre) / bounds.bound, -1, 1) @ weights[party]
+    return np.asarray(settings.bounds.label_centre + settings.bounds.label_bound * total)
+
+
+def r_squared(predicted: Floats, labels: Floats) -> float | None:
+    """About the labels' mean; None where they are all the same."""
+    spread = float(np.sum((labels - labels.mean()) ** 2))
+    return 1 - float(np.sum((predicted - labels) ** 2)) / spread if spread > 0 else None
+
+
+def _rows_of(settings: DPFrankWolfeSettings, table: VerticalTable, windows: int) -> int:
+    rows = settings.window.rows
+    if windows * rows > len(table.labels):
+        raise ConfigurationError(
+            f"window.rows = {rows:,}: {windows} of them are more than the {len(table.labels):,} usable rows of the table"
+        )
+    return windows * rows
+
+
+def _adapted(settings: DPFrankWolfeSettings, entities: int) -> DPFrankWolfeSettings:
+    """Nobody is given up, and there is room for all."""
+    window = settings.window.model_copy(
+        update={"patience_seconds": FOR_EVER, "limit": max(settings.window.limit, entities)}
+    )
+    privacy = settings.privacy.model_copy(update={"ledger_limit": max(settings.privacy.ledger_limit, entities)})
+    return settings.model_copy(update={"window": window, "privacy": privacy})
+
+
+def _bounds(settings: DPFrankWolfeSettings, party: str) -> tuple[Bounds, Bounds]:
+    """Of a party's columns, and of the label."""
+    own, columns = bounds_of(settings, party), settings.federation.columns[party]
+    features = Bounds(*(np.broadcast_to(np.array(given, dtype=np.float64), columns).copy() for given in (own.centre, own.bound)))
+    return features, Bounds(np.array([own.label_centre]), np.array([own.label_bound]))
+
+
+def _figures(public: Public, windows: dict[str, Window], x: dict[str, Floats]) -> dict[str, float]:
+    """Objective and gap of the frozen window, without sketches, bounds of predictions and noise."""
+    first = next(iter(windows.values()))
+    residuals = -first.labels / RESIDUAL_ONE
+    for party, given in windows.items():
+        active = np.flatnonzero(x[party])
+        residuals = residuals + given.columns[:, active] @ x[party][active] / FEATURE_ONE
+    gradients = {party: _gradient(given, residuals) for party, given in windows.items()}
+    gap = sum(float(gradients[party] @ x[party]) for party in windows)
+    if public.settings.learning.estimator == "frank-wolfe":
+        gap += sum(block.radius * float(np.abs(gradients[block.party][list(block.columns)]).max()) for block in public.blocks)
+    else:
+        # These have one ball.
+        gap += public.settings.learning.radius * max(float(np.abs(own).max()) for own in gradients.values())
+    support = sum(int(np.count_nonzero(own)) for own in x.values())
+    return {"objective": objective(windows, x), "gap": gap, "support": support}
+
+
+def _gradient(window: Window, residuals: Floats) -> Floats:
+    """A'(A x - y) / n, a few rows at a time, for a whole table as floats would be four times as large."""
+    total = np.zeros(window.columns.shape[1])
+    for start in range(0, len(residuals), CHUNK):
+        total += residuals[start : start + CHUNK] @ window.columns[start : start + CHUNK].astype(np.float64)
+    return total / (FEATURE_ONE * len(residuals))
+
+
+def _most_numbers(public: Public) -> int:
+    """That parties may send up in a fit: signed indices, and numbers of columns."""
+    settings = public.settings
+    learning, quota = settings.learning, {party: public.quota(party) for party in public.parties}
+    total = sum(quota.values())
+    if learning.estimator == "frank-wolfe":
+        choices = sum(public.sampling.answers_of(party, 1, learning.iterations) for party in public.parties)
+        return choices + total * settings.sketch_numbers
+    if learning.estimator == "marginal":
+        return 3 * total
+    return sum(own * (2 + settings.window.rows + (total - own) + own) for own in quota.values())
+
+
+def _claimed(public: Public) -> float:
+    """Of an entity's whole life; ConfigurationError where no noise does for it."""
+    try:
+        return public.epsilon()
+    except ValueError as error:
+        epsilon = public.settings.privacy.epsilon
+        raise ConfigurationError(f"privacy.epsilon = {epsilon:g}: noise for it cannot be drawn well enough: {error}") from None
+
+
+def _spent(public: Public) -> float:
+    """Of an entity that took part in one fit, over all parties: here each takes part in one."""
+    rho = math.fsum(public.fit_rho(party) for party in public.parties)
+    if not math.isfinite(rho):
+        return math.inf
+    return claim(rho, 0.0, public.settings.privacy.delta)

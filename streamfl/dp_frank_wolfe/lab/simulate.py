@@ -1,0 +1,148 @@
+"""``streamfl simulate`` of one table whose columns are dealt to parties that fit a sparse model of it with privacy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import model_validator
+
+from streamfl.console import say
+from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.lab.run import FitOutcome, run_fits
+from streamfl.role import ConfigurationError
+from streamfl.runtime.bus import Outgoing
+from streamfl.settings import load_settings
+from streamfl.simulation.laboratory import Asked, Report, progress_bar
+from streamfl.simulation.parties import NetworkDelayOption, SplitOption, check_delay
+from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table
+
+__all__ = ["fit_rows", "fit_with_bar", "simulate"]
+
+LABORATORY = "not private, laboratory only"
+
+WindowsOption = Annotated[
+    int | None, typer.Option(min=1, help="So many windows of window.rows rows are fitted, one after the other; left out: 1.")
+]
+EpsilonOption = Annotated[
+    float | None, typer.Option(help="For one entity, over all parties; inf: no noise; left out: privacy.epsilon.")
+]
+
+
+class _Members(DPFrankWolfeSettings):
+    """A file of any member: what it needs for itself alone is not looked at."""
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> _Members:
+        return self
+
+
+def simulate(
+    asked: Asked,
+    split: SplitOption = None,
+    windows: WindowsOption = None,
+    epsilon: EpsilonOption = None,
+    network_delay: NetworkDelayOption = None,
+) -> Report:
+    """Run the parties and the server on the memory bus, and say how well they learnt, for which epsilon, and at what cost."""
+    settings = _read(asked, epsilon)
+    names = settings.federation.parties
+    split, _ = checked_options(names, split, None, False, None, None)
+    check_delay("--network-delay", network_delay)
+    dealt = deal_table(asked.data, asked.label, split, names, 0.0, square=False)
+    _check_columns(settings, {name: len(own) for name, own in zip(names, dealt.columns, strict=True)})
+    if dealt.dropped:
+        say(f"{dealt.dropped} rows have no number in some column and are left out; `streamfl run` takes them as rows of zeros")
+    if asked.trace and not settings.privacy.insecure_test_noise:
+        raise ConfigurationError(
+            "--trace tells what noise was drawn from, which is a secret: set privacy.insecure_test_noise = true in a file for "
+            "experiments, whose noise comes from federation.seed"
+        )
+    outcome = fit_with_bar(settings, dealt.table, windows or 1, network_delay or 0.0, asked.trace)
+    return Report(
+        f"Sparse model of {asked.data}",
+        fit_rows(outcome),
+        {**outcome.summary(), "dropped_rows": dealt.dropped},
+        arrays=outcome.trace,
+    )
+
+
+def fit_with_bar(
+    settings: DPFrankWolfeSettings,
+    table: VerticalTable,
+    windows: int = 1,
+    network_delay: float = 0.0,
+    trace: bool = False,
+    overheard: Callable[[Outgoing], None] | None = None,
+) -> FitOutcome:
+    """Run the federation, with a bar on stderr."""
+    with progress_bar("iterations") as watch:
+        return run_fits(
+            settings, table, windows, network_delay=network_delay, trace=trace, overheard=overheard, watch=watch
+        )
+
+
+def fit_rows(outcome: FitOutcome) -> list[tuple[str, str]]:
+    """What was measured and its value, ready to print."""
+    summary = outcome.summary()
+    columns = sum(own["columns"] for own in outcome.parties.values())
+    return [
+        ("Rows", f"{outcome.rows:,} in {outcome.windows:,} windows, {outcome.test_rows:,} held out"),
+        ("Columns", f"{columns:,} of {len(outcome.parties)} parties"),
+        ("Estimator", summary["estimator"]),
+        (f"R^2 of {summary['r2_of']} ({LABORATORY})", "none: one label" if outcome.r2 is None else f"{outcome.r2:.4f}"),
+        (f"Objective ({LABORATORY})", f"{summary['objective']:.6f}"),
+        (f"Duality gap ({LABORATORY})", f"{summary['gap']:.6f}"),
+        ("Columns with a weight", f"{summary['support']:,}"),
+        ("Sum of absolute weights", f"{summary['l1_norm']:.4f}, at most {outcome.settings.learning.radius:g}"),
+        ("Privacy of an entity", _promise(outcome)),
+        ("Numbers sent up", f"{outcome.uplink_numbers:,}, at most {outcome.uplink_most:,}"),
+        ("Messages between members", f"{summary['messages']:,}, {summary['bytes']:,} bytes"),
+        ("Iterations", f"{outcome.iterations:,}"),
+        ("Seconds", f"{outcome.seconds:.1f}"),
+        ("Virtual time", f"{outcome.virtual_seconds:,.1f} s"),
+    ]
+
+
+def _promise(outcome: FitOutcome) -> str:
+    privacy = outcome.settings.privacy
+    if not math.isfinite(outcome.epsilon):
+        return "none: epsilon = inf, and there is no noise"
+    told = f"epsilon {outcome.epsilon_spent:.4g} of {outcome.epsilon:.4g}, delta {privacy.delta:g}, over all parties"
+    return f"none: insecure_test_noise; with a secret, {told}" if privacy.insecure_test_noise else told
+
+
+def _read(asked: Asked, epsilon: float | None) -> DPFrankWolfeSettings:
+    """The settings of the file, whichever member's they are, checked as the server's."""
+    if epsilon is not None and not epsilon > 0:
+        raise ConfigurationError(f"--epsilon {epsilon:g}: a number above 0, or inf, is expected")
+    sections: dict[str, Any] = {"bus": {"url": "memory://"}}
+    if asked.seed is not None:
+        sections["federation"] = {"seed": asked.seed}
+    if epsilon is not None:
+        sections["privacy"] = {"epsilon": epsilon}
+    settings = load_settings(asked.config, _Members, sections)
+    _check_bounds(asked.config, settings)
+    content = settings.model_dump(exclude={"party", "samples", "labels"})
+    return DPFrankWolfeSettings(**{**content, "role": {"kind": SERVER}})
+
+
+def _check_bounds(config: Path, settings: _Members) -> None:
+    """Bounds of columns are a party's own, and one file is there for all."""
+    total = sum(settings.federation.columns.values())
+    for key in ("centre", "bound"):
+        given = getattr(settings.bounds, key)
+        if isinstance(given, list) and (settings.party is not None or len(given) != total):
+            raise ConfigurationError(
+                f"{config}: bounds.{key} is a list, and other parties' bounds are not known from it: for a simulation give one "
+                f"number, or in a file without [party] one for each of all {total} columns, in the order of federation.parties"
+            )
+
+
+def _check_columns(settings: DPFrankWolfeSettings, found: dict[str, int]) -> None:
+    wrong = [f"{name} {count}, not {found[name]}" for name, count in settings.federation.columns.items() if count != found[name]]
+    if wrong:
+        raise ConfigurationError(f"federation.columns has other numbers than --split deals: {', '.join(wrong)}")

@@ -1,0 +1,156 @@
+"""A fit computed again in plain NumPy, from its trace alone: Lou and Cheung 2018, algorithm 2, with choices as proved."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_frank_wolfe.simulated import PARTIES, WINDOW, Line
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+# A feature of 1, and a label of 1, as whole numbers.
+FEATURE, LABEL = 2**14, 2**18
+
+
+def uniform(draws: NDArray[np.uint8]) -> Floats:
+    """Numbers between 0 and 1, of 16 bytes each."""
+    return np.array([int.from_bytes(bytes(draw), "big") / 2**128 for draw in draws.reshape(-1, 16)])
+
+
+def best(scores: Floats, rate: str, draw: NDArray[np.uint8]) -> int:
+    """The exponential mechanism by its inverse distribution function, or the best where there is no noise."""
+    if not rate:
+        return int(np.argmax(scores))
+    weights = np.exp(float(Fraction(rate)) * (scores - scores.max()))
+    return int(np.searchsorted(np.cumsum(weights) / weights.sum(), uniform(draw)[0], side="right"))
+
+
+def told(values: Floats, strength: NDArray[np.str_], draws: NDArray[np.uint8]) -> Floats:
+    """Values in units, with a discrete Gaussian by its inverse distribution function."""
+    if not len(strength):
+        return values
+    unit, variance = int(strength[0]), float(Fraction(str(strength[1])))
+    places = np.arange(-int(12 * variance**0.5) - 2, int(12 * variance**0.5) + 3)
+    below = np.cumsum(np.exp(-(places**2) / (2 * variance)))
+    noise = places[np.searchsorted(below / below[-1], uniform(draws), side="right")]
+    return np.floor((values.ravel() + unit // 2) / unit) + noise
+
+
+def unit_of(strength: NDArray[np.str_]) -> int:
+    return int(strength[0]) if len(strength) else 1
+
+
+def fit_again(trace: dict[str, NDArray[Any]], cap: dict[str, int]) -> None:
+    """Every choice, every sketch and every iterate of window 1."""
+    labels, bound = trace["1/labels"], float(trace["prediction_bound"])
+    back = trace["1/signs"].astype(float) if "1/signs" in trace else np.eye(WINDOW)
+    scale = 1 / back.shape[1] if "1/signs" in trace else 1.0
+    columns = {party: trace[f"1/columns/{party}"].astype(float) for party in PARTIES}
+    x = {party: np.zeros(count) for party, count in PARTIES.items()}
+    sums: dict[tuple[str, int], Floats] = {}
+    for t, gamma in enumerate(trace["1/steps"]):
+        assert gamma == 2 / (trace["least"] * t + 2)
+        moved = {party: own.copy() for party, own in x.items()}
+        shown_now: dict[tuple[str, int], Floats] = {}
+        for block, party in enumerate(trace["blocks/party"].tolist()):
+            column, sign = trace["1/chosen"][t, block].tolist()
+            if sign == 0:
+                assert not trace["1/due"][t, block] or not trace[f"1/tried/{party}"][t].any()
+                continue
+            own = np.flatnonzero((trace[f"blocks/{party}"] == block) & trace[f"1/tried/{party}"][t])
+            others = sum((x[key[0]][key[1]] * told for key, told in sums.items() if key[0] != party), np.zeros(back.shape[1]))
+            predicted = np.clip((columns[party] @ x[party] + scale * back @ others) / FEATURE, -bound, bound)
+            gradient = columns[party][:, own].T @ (np.rint(predicted * LABEL) - labels)
+            found = best(np.concatenate([-gradient, gradient]), str(trace[f"rate/{party}"]), trace["1/choice_draws"][t, block])
+            assert (own[found % len(own)], 1 if found < len(own) else -1) == (column, sign), f"iteration {t}, block {block}"
+            shown = trace[f"1/shown/{party}"].tolist()
+            place = shown.index(column)
+            if trace[f"1/shown_at/{party}"][place] == t:
+                draws, strength = trace[f"1/sum_draws/{party}"], trace[f"noise/{party}"]
+                released = told(back.T @ columns[party][:, column], strength, draws[place] if len(draws) else draws)
+                np.testing.assert_array_equal(released, trace[f"1/sums/{party}"][place])
+                shown_now[party, column] = released * unit_of(strength)
+            mine = trace[f"blocks/{party}"] == block
+            moved[party][mine] *= 1 - gamma
+            moved[party][column] += gamma * trace["blocks/radius"][block] * sign
+        x, sums = moved, sums | shown_now
+        for party, own in x.items():
+            np.testing.assert_allclose(trace[f"1/x/{party}"][t + 1], own, rtol=0, atol=1e-12)
+            assert len([1 for owner, _ in sums if owner == party]) <= cap[party]
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "learning"),
+    [
+        ("inf", 'sketch = "identity"'),
+        (2.0, "sketch_rows = 8"),
+        (2.0, 'sketch = "identity"\niterations = 20\ncandidates = 2'),
+        (12.0, 'sketch_rows = 30\nblocks = 2\nsampling = "nice"\nsampled_blocks = 3\niterations = 15\ncolumns = 7'),
+        (5.0, 'sketch_rows = 8\nsampling = "uniform"\niterations = 12'),
+    ],
+)
+def test_a_fit_follows_from_its_trace(line: Line, epsilon: float | str, learning: str) -> None:
+    """Protects whoever checks a run: the frozen table, the draws and public numbers are all that choices, sketches and weights
+    depend on, whatever the sampling is.
+    """
+    found, trace = line.traced(epsilon=epsilon, learning=learning)
+    assert sorted(trace["1/rows"].tolist()) == list(range(WINDOW))
+    table = line.frame.to_numpy()[trace["1/rows"]]
+    whole = np.hstack([trace[f"1/columns/{party}"] for party in PARTIES])
+    np.testing.assert_array_equal(whole, np.rint(table[:, :-1] * FEATURE))
+    np.testing.assert_array_equal(trace["1/labels"], np.rint(table[:, -1] * LABEL))
+    assert len(trace["1/steps"]) == found["iterations"]
+    fit_again(trace, dict.fromkeys(PARTIES, 7 // 3 if "columns = 7" in learning else 5 // 3))
+    weights = np.concatenate([trace[f"1/x/{party}"][-1] for party in PARTIES])
+    test = line.frame.to_numpy()[trace["predicted_rows"], :-1]
+    np.testing.assert_allclose(trace["predictions"], test @ weights)
+
+
+@pytest.mark.parametrize("epsilon", ["inf", 3.0])
+@pytest.mark.parametrize("estimator", ["marginal", "two-round"])
+def test_columns_that_are_chosen_once_follow_from_the_trace(line: Line, estimator: str, epsilon: float | str) -> None:
+    """Protects whoever checks the other estimators: chosen columns and all released numbers follow from the frozen table and the
+    draws.
+    """
+    _, trace = line.traced(epsilon=epsilon, learning=f'estimator = "{estimator}"\ncolumns = 7')
+    labels = trace["1/labels"].astype(float)
+    rows = {party: trace[f"1/columns/{party}"].astype(float) for party in PARTIES}
+
+    def strength(kind: str, party: str) -> NDArray[np.str_]:
+        return trace.get(f"noise/{kind}/{party}", np.array([], np.str_))
+
+    def released(kind: str, party: str, values: Floats, unit: float) -> None:
+        own = strength(kind, party)
+        again = told(values, own, trace.get(f"1/{kind}_draws/{party}", np.zeros(0, np.uint8))) * unit_of(own) / unit
+        name = "told" if kind == "rows" else kind
+        np.testing.assert_allclose(trace[f"1/{name}/{party}"].ravel(), again.ravel(), rtol=1e-12, atol=1e-12)
+
+    for party, own in rows.items():
+        left, chosen = list(range(own.shape[1])), []
+        draws = trace.get(f"1/choice_draws/{party}", np.zeros((2, 16), np.uint8))
+        for number in range(2):
+            scores = own[:, left].T @ labels
+            found = best(np.concatenate([scores, -scores]), str(trace[f"rate/{party}"]), draws[number])
+            chosen.append(left.pop(found % len(left)))
+        assert trace[f"1/selected/{party}"].tolist() == chosen
+        picked = own[:, chosen]
+        released("values", party, picked.T @ labels, FEATURE * LABEL * WINDOW)
+        if estimator == "marginal":
+            released("norms", party, np.sum(picked**2, axis=0), FEATURE**2 * WINDOW)
+            continue
+        released("rows", party, picked, FEATURE)
+        products = picked.T @ picked
+        above = np.triu_indices(2)
+        gram = np.zeros((2, 2))
+        own_strength = strength("gram", party)
+        draws = trace.get(f"1/gram_draws/{party}", np.zeros(0, np.uint8))
+        gram[above] = told(products[above], own_strength, draws) * unit_of(own_strength) / (FEATURE**2 * WINDOW)
+        np.testing.assert_allclose(trace[f"1/gram/{party}"], gram + np.triu(gram, 1).T, rtol=1e-12, atol=1e-12)
+        if epsilon == "inf":
+            others = np.hstack([rows[other][:, trace[f"1/selected/{other}"]] for other in PARTIES if other != party])
+            np.testing.assert_allclose(
+                trace[f"1/products/{party}"], picked.T @ others / (FEATURE**2 * WINDOW), rtol=1e-6, atol=1e-6
+            )

@@ -1,0 +1,209 @@
+"""A Frank-Wolfe federation on a file: figures against calculations of their own, and mistakes of whoever asks for it."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from dp_frank_wolfe.simulated import COLUMNS, PARTIES, ROWS, WINDOW, Line
+
+CONTRACT = [
+    "r2",
+    "objective",
+    "gap",
+    "support",
+    "l1_norm",
+    "epsilon",
+    "delta",
+    "uplink_numbers",
+    "bytes",
+    "iterations",
+    "virtual_seconds",
+]
+RADIUS, ITERATIONS = 1.5, 7
+LABORATORY = "not private, laboratory only"
+PRIVATE = {"epsilon": 2.0, "learning": "sketch_rows = 8"}
+
+
+def block_frank_wolfe(columns: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, float, float]:
+    """x, objective and gap after the last step, with a ball for each party."""
+    x, own = np.zeros(COLUMNS), np.split(np.arange(COLUMNS), np.cumsum(list(PARTIES.values()))[:-1])
+    for t in range(ITERATIONS):
+        gradient = columns.T @ (columns @ x - labels) / len(labels)
+        x = x * (1 - 2 / (t + 2))
+        for block in own:
+            best = block[np.argmax(np.abs(gradient[block]))]
+            x[best] -= 2 / (t + 2) * RADIUS / len(own) * np.sign(gradient[best])
+    residuals = columns @ x - labels
+    gradient = columns.T @ residuals / len(labels)
+    gap = gradient @ x + sum(RADIUS / len(own) * np.abs(gradient[block]).max() for block in own)
+    return x, float(residuals @ residuals) / (2 * len(labels)), float(gap)
+
+
+def test_without_noise_it_is_block_frank_wolfe(line: Line) -> None:
+    """Protects the algorithm through roles, bus and messages: without noise and sketch, figures are those of one place to 1e-12."""
+    found, trace = line.traced(learning='sketch = "identity"\ncolumns = 27')
+    assert list(found)[: len(CONTRACT)] == CONTRACT
+    table = line.frame.to_numpy()
+    x, objective, gap = block_frank_wolfe(table[:WINDOW, :COLUMNS], table[:WINDOW, -1])
+    weights = np.concatenate([trace[f"1/x/{party}"][-1] for party in PARTIES])
+    np.testing.assert_allclose(weights, x, rtol=0, atol=1e-12)
+    assert found["objective"] == pytest.approx(objective, abs=1e-12)
+    assert found["gap"] == pytest.approx(gap, abs=1e-12)
+    assert found["l1_norm"] == pytest.approx(np.abs(x).sum(), abs=1e-12)
+    assert (found["support"], found["iterations"]) == (np.count_nonzero(x), ITERATIONS)
+    assert (found["epsilon"], found["epsilon_spent"], found["delta"]) == (None, None, 0.001)
+    held_out, predicted = table[WINDOW:, -1], table[WINDOW:, :COLUMNS] @ x
+    r2 = 1 - np.sum((held_out - predicted) ** 2) / np.sum((held_out - held_out.mean()) ** 2)
+    assert (found["r2"], found["r2_of"]) == (pytest.approx(r2), "held-out rows")
+    assert found["r2"] > 0.3
+    np.testing.assert_array_equal(trace["predicted_rows"], np.arange(WINDOW, ROWS))
+    assert found["uplink_numbers"] == 3 * ITERATIONS + found["support"] * WINDOW
+    assert [one["objective"] for one in found["history"]][-1] == found["objective"]
+    assert len(found["history"]) == ITERATIONS + 1
+
+
+def test_a_private_run_says_what_it_cost_and_what_is_not_private(line: Line) -> None:
+    """Protects whoever reads a report: epsilon is that of the configuration, numbers sent are within what the plans allow, and what
+    is of the data is labelled.
+    """
+    found = line.json(**PRIVATE)
+    assert found["epsilon"] == pytest.approx(2.0, abs=1e-3)
+    assert found["epsilon_spent"] == pytest.approx(2.0, abs=1e-3)
+    assert found["not_private"] == ["r2", "objective", "gap", "history"]
+    assert 3 * ITERATIONS < found["uplink_numbers"] <= found["uplink_most"] == 3 * ITERATIONS + 3 * 8
+    assert found["l1_norm"] <= RADIUS * (1 + 1e-12)
+    assert found["support"] <= 3
+    assert found["insecure_test_noise"]
+    told = line(**PRIVATE)[1]
+    for measure in ("R^2 of held-out rows", "Objective", "Duality gap"):
+        assert f"{measure} ({LABORATORY})" in told
+    assert "none: insecure_test_noise" in told
+    assert line.json("--epsilon", "inf", **PRIVATE)["epsilon"] is None
+
+
+def test_the_same_seed_is_the_same_run_and_a_secret_is_not(line: Line) -> None:
+    """Protects experiments, which are repeated, and privacy, whose noise is never drawn twice."""
+    first, again = (line.json(**PRIVATE) for _ in range(2))
+    assert first.pop("seconds") != again.pop("seconds")
+    assert first == again
+    other = line.json("--seed", 6, **PRIVATE)
+    assert other["history"] != first["history"]
+    settings = {**PRIVATE, "learning": "sketch_rows = 8\niterations = 30", "insecure": False}
+    secret = [line.json(**settings) for _ in range(2)]
+    assert secret[0]["history"] != secret[1]["history"]
+    assert not secret[0]["insecure_test_noise"]
+    assert "epsilon 2 of 2, delta 0.001, over all parties" in line(**settings)[1]
+
+
+@pytest.mark.parametrize("estimator", ["marginal", "two-round"])
+def test_estimators_that_choose_once_are_measured(line: Line, estimator: str) -> None:
+    """Protects the other estimators: they learn without noise, and send as many numbers as their plans say."""
+    found = line.json(learning=f'estimator = "{estimator}"')
+    assert found["r2"] > 0.5
+    assert (found["iterations"], found["estimator"]) == (1, estimator)
+    assert 0 < found["uplink_numbers"] <= found["uplink_most"]
+    assert found["gap"] > -1e-12
+    private = line.json(learning=f'estimator = "{estimator}"', epsilon=2.0)
+    assert private["epsilon"] == pytest.approx(2.0, abs=1e-3)
+    assert private["objective"] != found["objective"]
+
+
+def test_without_rows_to_hold_out_it_says_so(line: Line) -> None:
+    """Protects a reader from a figure of training rows that passes for one of others."""
+    line.frame = line.frame[:WINDOW]
+    found = line.json()
+    assert (found["r2_of"], found["test_rows"], found["rows"]) == ("training rows", 0, WINDOW)
+    assert "R^2 of training rows" in line()[1]
+    # Objective and R^2 are of the same rows then.
+    labels = line.frame["y"].to_numpy()
+    assert found["r2"] == pytest.approx(1 - 2 * WINDOW * found["objective"] / np.sum((labels - labels.mean()) ** 2))
+
+
+def test_windows_are_of_different_rows_and_fitted_one_after_the_other(line: Line) -> None:
+    """Protects the budget of an entity: each row is in one window, and figures are of the last one and of the rows behind it."""
+    line.frame = pd.concat([line.frame, line.frame.iloc[::-1]], ignore_index=True)
+    found, trace = line.traced("--windows", 3)
+    rows = [trace[f"{window}/rows"].tolist() for window in (1, 2, 3)]
+    assert sorted(row for window in rows for row in window) == list(range(3 * WINDOW))
+    assert (found["windows"], found["rows"], found["test_rows"]) == (3, 3 * WINDOW, 2 * ROWS - 3 * WINDOW)
+    assert found["iterations"] == 3 * ITERATIONS
+    one = line.json()
+    assert found["uplink_numbers"] > 2.5 * one["uplink_numbers"]
+    assert not math.isclose(one["objective"], found["objective"])
+
+
+def test_a_message_takes_as_long_as_is_asked(line: Line) -> None:
+    """Protects whoever plans for a slow network: names, manifest, frozen, two messages an iteration and the model wait for each
+    other.
+    """
+    found = line.json("--network-delay", 3)
+    assert found["virtual_seconds"] == pytest.approx(3 * (4 + 2 * ITERATIONS), rel=0.02)
+
+
+def test_any_members_file_is_the_same_federation(line: Line) -> None:
+    """Protects a newcomer: a party's file does as the server's, and what it says of its own secret and ledger is not looked at."""
+    more = '[party]\nname = "shop"\n[samples]\ntopic = "own"\nfeatures = ["x"]\n[labels]\ntopic = "told"\nlabel = "z"\n'
+    privacy = 'secret_file = "nowhere"\nledger = "own"\nledger_file = "nowhere"\n'
+    found = line.json(kind="party", more=more, privacy=privacy, **PRIVATE)
+    expected = line.json(**PRIVATE)
+    assert {**found, "seconds": 0} == {**expected, "seconds": 0}
+
+
+def test_bounds_of_all_columns_stand_in_the_servers_file(line: Line) -> None:
+    """Protects columns of different sizes: centres and bounds are dealt as columns are, and predictions scale back."""
+    expected = line.json(learning='sketch = "identity"')
+    sizes = np.array([1.0, 2, 4, 8, 16, 32, 64, 128, 256])
+    line.frame.iloc[:, :COLUMNS] = line.frame.iloc[:, :COLUMNS] * sizes + 4 * sizes
+    line.frame["y"] = line.frame["y"] * 8 + 16
+    bounds = f"centre = {(4 * sizes).tolist()}\nbound = {sizes.tolist()}\nlabel_centre = 16.0\nlabel_bound = 8.0"
+    found = line.json(learning='sketch = "identity"', bounds=bounds)
+    for name in ("r2", "objective", "gap"):
+        assert found[name] == pytest.approx(expected[name])
+    party = '[party]\nname = "shop"\n[samples]\ntopic = "own"\nfeatures = ["x"]\n[labels]\ntopic = "told"\nlabel = "z"\n'
+    code, _, error = line(kind="party", more=party, bounds="bound = [1.0, 2.0, 3.0, 4.0]")
+    assert code == 2
+    assert "bounds.bound is a list" in error
+
+
+def test_rows_with_gaps_are_left_out_and_told(line: Line) -> None:
+    """Protects the count of rows: what has no number is not in the table, and is counted."""
+    line.frame.loc[[3, 70], "c1"] = np.nan
+    code, out, error = line("--format", "json")
+    assert code == 0
+    assert "2 rows have no number" in error
+    assert json.loads(out)["dropped_rows"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "text"),
+    [
+        (["--trace", "folder"], {"epsilon": 1.0, "insecure": False}, "set privacy.insecure_test_noise = true"),
+        (["--split", "bank=0:2,shop=2:7,post=7:9"], {}, "bank 3, not 2, shop 4, not 5"),
+        (["--windows", 2], {}, "window.rows = 60: 2 of them are more than the 100 usable rows"),
+        (["--epsilon", -1], {}, "--epsilon -1: a number above 0, or inf, is expected"),
+        (["--epochs", 2], {}, "--epochs has no meaning"),
+        (["--split", "bank=0:3"], {}, "nothing is said of shop, post"),
+        (["--network-delay", -1], {}, "--network-delay -1"),
+        ([], {"epsilon": 60.0, "learning": "sketch_rows = 8"}, "privacy.epsilon = 60"),
+        ([], {"learning": "tolerance = 0.1", "epsilon": 1.0}, "learning.tolerance"),
+    ],
+)
+def test_mistakes_are_named(line: Line, arguments: list[object], settings: dict[str, object], text: str) -> None:
+    """Protects whoever tries it first: each mistake says what is expected, and no trace of a secret is written."""
+    code, out, error = line(*arguments, **settings)
+    assert (code, out) == (2, "")
+    assert text in error
+    assert "Traceback" not in error
+    assert not (line.folder / "folder").exists()
+
+
+def test_a_gap_that_is_small_enough_ends_the_fit(line: Line) -> None:
+    """Protects whoever looks for the optimum: without noise a fit ends by its gap, and says after how many steps."""
+    found = line.json(learning='sketch = "identity"\ntolerance = 0.002\niterations = 500\ncolumns = 27')
+    assert ITERATIONS < found["iterations"] < 500
+    assert found["gap"] <= 0.002 + 1e-5
+    assert found["history"][-2]["gap"] > 0.002 - 1e-5
