@@ -282,7 +282,7 @@ def _data(draws: np.random.Generator, columns: Mapping[str, int], common: int, r
             data.known[party, f"{party}-{one}"] = [draws.normal(size=count).tolist()]
     # Of somebody the label is known, and nothing else.
     data.labels["nobody"] = [0.5]
-    topics: dict[str, list[tuple[str, str]]] = {samples_of(party): [] for party in columns} | {LABELS: []}
+    topics: dict[str, list[tuple[str, str]]] = {topic: [] for topic in (*map(samples_of, columns), LABELS)}
     for (party, name), (content,) in data.known.items():
         if name not in last:
             topics[samples_of(party)].append((name, "x"))
