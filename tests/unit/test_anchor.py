@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -65,6 +67,30 @@ def test_a_torn_link_is_none(anchor: Anchor, torn: int) -> None:
     assert anchor.note(2, link(7)) is None
     assert anchor.links() == [link(1), link(7)]
     assert path.stat().st_size == 512 + 2 * 32
+
+
+NOTING = """
+import sys
+from streamfl.privacy.anchor import LINK_BYTES, Anchor
+anchor = Anchor.open(sys.argv[1], "people", "bank")
+for number in range(1, 100_000):
+    assert anchor.note(number, number.to_bytes(LINK_BYTES, "big")) is None
+    print(number, flush=True)
+"""
+
+
+def test_a_process_that_is_killed_has_noted_what_it_acknowledged(anchor: Anchor) -> None:
+    """Protects releases from kill -9: what left was noted, and another process goes on from there."""
+    for acknowledged in (5, 9):
+        with subprocess.Popen([sys.executable, "-c", NOTING, anchor.path], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if int(line) >= acknowledged:
+                    process.kill()
+                    break
+        links = anchor.links()
+        assert len(links) >= acknowledged
+        assert links == [link(number + 1) for number in range(len(links))]
 
 
 def test_what_a_disk_made_longer_and_did_not_write_is_none(anchor: Anchor) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dp_frank_wolfe.party_driver import NAMES, ROWS, Driver, settings
+from dp_frank_wolfe.party_driver import NAMES, ROWS, Driver, reason, settings
 
 from streamfl.dp_frank_wolfe.messages import Message, OtherRows
 from streamfl.privacy.anchor import Anchor
@@ -191,7 +191,7 @@ def test_a_ledger_file_that_was_taken_back_is_told_of_at_once(tmp_path: Path) ->
     assert "another ledger file" in (another.role.trouble or "")
     released_nothing(another, another.ask(0))
     another.feed(another.rows(1, OTHERS))
-    assert another.role.wake_at is None
+    assert another.task.wake_at is None
     assert another.feed([]) == []
 
 
@@ -287,6 +287,19 @@ def test_another_federation_on_the_same_data_has_the_same_spend(tmp_path: Path) 
     (message,) = other.feed([other.manifest(1, OTHERS)])
     assert message.link == 2
     assert other.task.trouble is None
+
+
+def test_a_manifest_is_refused_where_budget_was_spent_meanwhile(tmp_path: Path) -> None:
+    """Protects entities that one federation has announced, and another has learnt from before the window began."""
+    party = Driver(settings(tmp_path))
+    party.feed(party.rows())
+    party.feed([])
+    own = {key: value for key, value in party.state.items() if key[0] == "state"}
+    other = Driver(settings(tmp_path, federation={"name": "g"})).begun()
+    spent = {key: value for key, value in other.state.items() if key[0] == "ledger"}
+    again = Driver(party.settings, own | spent)
+    assert reason(again, again.manifest()) == "budget"
+    assert again.task.trouble is None
 
 
 def test_what_promises_nothing_is_charged_without_end(tmp_path: Path) -> None:
