@@ -15,7 +15,7 @@ import fcntl
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,14 +190,26 @@ class Anchor:
 
 def note_link(content: bytes) -> bytes:
     """:meth:`Anchor.note` as work, of (path, ledger, party, identity, number, link, lane): empty, or why it is refused."""
-    *anchor, number, link, lane = msgspec.msgpack.decode(content)
-    return (Anchor(*anchor).note(number, link, lane) or "").encode()
+    return _done(Anchor.note, content)
 
 
 def examine_link(content: bytes) -> bytes:
     """:meth:`Anchor.examine` as work, likewise."""
-    *anchor, number, link, lane = msgspec.msgpack.decode(content)
-    return (Anchor(*anchor).examine(number, link, lane) or "").encode()
+    return _done(Anchor.examine, content)
+
+
+def _done(method: Callable[[Anchor, int, bytes, int], str | None], content: bytes) -> bytes:
+    """What the method says; what the disk does not allow is a reason to release nothing, and no fault of the program."""
+    *fields, number, link, lane = msgspec.msgpack.decode(content)
+    anchor = Anchor(*fields)
+    try:
+        return (method(anchor, number, link, lane) or "").encode()
+    except OSError as error:
+        return f"the ledger file {anchor.path} cannot be used: {error.strerror or error}".encode()
+    except msgspec.DecodeError:
+        return f"the ledger file {anchor.path} is none any more".encode()
+    except ConfigurationError as error:
+        return str(error).encode()
 
 
 def _another(number: int, have: int) -> str:

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import pytest
 from broker import Broker, free_ports
+from command_line import run_command
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
@@ -95,10 +96,13 @@ label_bound = 3.0
 class Federation:
     """Its members' settings, secrets, ledgers and processes."""
 
-    def __init__(self, folder: Path, broker: Broker) -> None:
+    def __init__(
+        self, folder: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
+    ) -> None:
         self.name = f"wards-{uuid.uuid4().hex[:8]}"
         self.broker = broker
         self.folder = folder
+        self._monkeypatch, self._capture = monkeypatch, capture
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         members = {**dict.fromkeys(PARTIES, PARTY), "server": SERVER}
         self.ports = dict(zip(members, free_ports(len(members)), strict=True))
@@ -125,14 +129,15 @@ class Federation:
     def settings(self, member: str) -> DPFrankWolfeSettings:
         return load_settings(self.config(member), DPFrankWolfeSettings)
 
-    def call(self, *words: str, code: int = 0) -> str:
-        ended = subprocess.run(_line(*words), timeout=120, env=_environment(), capture_output=True, text=True)
-        assert ended.returncode == code, f"streamfl {' '.join(words)}: {ended.returncode}, {ended.stdout}{ended.stderr}"
-        return ended.stdout
+    def call(self, *words: object, code: int = 0) -> str:
+        """What a command of an operator prints, in this process."""
+        ended, out, said = run_command(self._monkeypatch, self._capture, *words)
+        assert ended == code, f"streamfl {words}: {ended}, {out}{said}"
+        return out
 
     def ledger(self, member: str, code: int = 0) -> dict[str, Any]:
         """What `streamfl ledger show` says."""
-        found: dict[str, Any] = json.loads(self.call("ledger", "show", str(self.config(member)), "--format", "json", code=code))
+        found: dict[str, Any] = json.loads(self.call("ledger", "show", self.config(member), "--format", "json", code=code))
         return found
 
     def start(self, *members: str) -> None:
@@ -227,8 +232,10 @@ def _environment() -> dict[str, str]:
 
 
 @pytest.fixture(name="federation")
-def _federation(tmp_path: Path, broker: Broker) -> Iterator[Federation]:
-    made = Federation(tmp_path, broker)
+def _federation(
+    tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Federation]:
+    made = Federation(tmp_path, broker, monkeypatch, capsys)
     yield made
     made.stop()
 
@@ -361,7 +368,7 @@ def test_who_is_killed_in_mid_fit_goes_on_to_the_same_model_and_a_ledger_put_bac
 
         federation.replace(ledger, whole)
         federation.start("clinic")
-        federation.call("dead-letters", str(federation.config("clinic")), "--reason", "ledger", "--replay")
+        federation.call("dead-letters", federation.config("clinic"), "--reason", "ledger", "--replay")
         federation.wait(lambda: len(models(federation, bus, 2)) == len(PARTIES), "model of the second window")
         assert federation.stop() == [0] * (1 + len(PARTIES))
         expected, found = direct_model(federation, 2, monkeypatch), models(federation, bus, 2)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 from dp_frank_wolfe.party_driver import Driver, settings
+
+from streamfl.privacy.anchor import Anchor
 
 
 def test_what_the_ledger_held_back_is_a_dead_letter_and_heard_again(tmp_path: Path) -> None:
@@ -35,3 +41,41 @@ def test_a_state_beside_the_ledger_that_was_rolled_back_holds_back_too(tmp_path:
     rolled_back = Driver(party.settings, {key: value for key, value in mixed.items() if key in old or key[0] == "ledger"})
     assert rolled_back.feed([party.ask(0, others=np.ones(8))]) == []
     assert [one.error.reason for one in rolled_back.rejections] == ["ledger"]
+
+
+def another_file(path: Path) -> None:
+    path.unlink()
+    Anchor.create(path, "people", "a")
+
+
+@pytest.mark.parametrize(
+    ("happens", "told"),
+    [
+        (Path.unlink, "No such file"),
+        (another_file, "another ledger file"),
+        (lambda path: path.write_bytes(b"nonsense"), "is none any more"),
+    ],
+)
+def test_a_file_that_goes_away_under_a_party_is_told_of(tmp_path: Path, happens: Callable[[Path], None], told: str) -> None:
+    """Protects the operator from a traceback: a ledger file that was removed or replaced is a reason to release nothing."""
+    party = Driver(settings(tmp_path)).begun()
+    happens(tmp_path / "ledger")
+    assert party.feed([party.ask(0)]) == []
+    assert [one.error.reason for one in party.rejections] == ["ledger"]
+    assert told in (party.role.trouble or "")
+
+
+def test_a_full_disk_releases_nothing_and_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the order of file and release: what is not on the disk has not left, and with room again it leaves as it is."""
+    party = Driver(settings(tmp_path)).begun()
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        assert party.feed([party.ask(0)]) == []
+    assert "No space left" in (party.role.trouble or "")
+    party.start()
+    [answer] = party.feed([party.ask(0)])
+    assert (answer.kind, party.role.trouble) == ("answers", None)

@@ -1,0 +1,93 @@
+"""``streamfl topics`` and ``streamfl check`` of a party and a server: rights, cautions, and a ledger that is only looked at."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from dp_frank_wolfe.command_place import TOPIC, Place
+
+from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.messages import SERVER_NAME, Manifest, Message, codec, content_of, records_of
+from streamfl.dp_frank_wolfe.public import Public
+from streamfl.runtime.bus import Outgoing, connect
+from streamfl.settings import load_settings
+from streamfl.wire import VERSION
+
+SERVER_ONLY: dict[str, Any] = {"kind": SERVER, "secret_file": None, "ledger": None, "ledger_file": None}
+
+
+@pytest.fixture(name="place")
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Place:
+    return Place(tmp_path, monkeypatch, capsys)
+
+
+def told(place: Place, command: str, *arguments: object, code: int = 0, **privacy: Any) -> dict[str, Any]:
+    ended, out, said = place.line(command, place.config(**privacy), "--format", "json", *arguments)
+    assert ended == code, out + said
+    content: dict[str, Any] = json.loads(out)
+    return content
+
+
+def test_rights_keep_the_server_from_rows_and_strangers_from_ledgers(place: Place) -> None:
+    """Protects plain rows, labels and ledgers: no right of the server is on them, and whoever grants one is told what they hold."""
+    place("init")
+    party, server = told(place, "topics", "--create-inputs"), told(place, "topics", **SERVER_ONLY, code=4)
+    read = {right["name"] for right in server["acls"] if right["resource"] == "topic"}
+    assert {"f.ward.releases", "f.ward.asks", "f.model"} <= read
+    assert not read & {"s", "t", TOPIC, "f.ward.state", "f.ward.dead-letters"}
+    rights = {right["name"]: set(right["operations"]) for right in party["acls"] if right["resource"] == "topic"}
+    assert {name for name, operations in rights.items() if "Write" in operations} == {
+        "f.ward.releases", "f.ward.state", "f.ward.dead-letters", TOPIC,
+    }  # fmt: skip
+    assert party["cautions"].keys() == {"s", "t", "f.ward.state", TOPIC}
+    assert "never delete it" in party["cautions"][TOPIC]
+    exact = place.config()
+    exact.write_text(exact.read_text() + 'serving.mode = "exact"\n')
+    cautions = json.loads(place.line("topics", exact, "--format", "json")[1])["cautions"]
+    assert "solve for the party's columns" in cautions["f.ward.releases"]
+
+
+def write_rows(place: Place) -> None:
+    """A window's rows of the party, and the server's manifest of them."""
+    settings = load_settings(place.config(), DPFrankWolfeSettings)
+    names = [f"p{row:02}" for row in range(20)]
+    message = Message(VERSION, Public(settings).fingerprint, SERVER_NAME, 1, 0, "manifest", 0, b"", content_of(Manifest(names)))
+    bus = connect(settings.bus.url)
+    rows = [Outgoing("s", name.encode(), msgspec.json.encode({"x": 0.5, "y": float("nan")})) for name in names]
+    rows += [Outgoing("t", name.encode(), b'{"z": 0.25}') for name in names]
+    bus.write(rows + [Outgoing("f.ward.asks", None, value) for value in records_of(codec(settings.message_bytes), message)])
+    bus.close()
+
+
+def test_a_check_releases_and_notes_nothing(place: Place) -> None:
+    """Protects the ledger from a look at it: rows and a manifest are there to be taken, and the file stays as it is."""
+    place("init")
+    told(place, "topics", "--create-inputs")
+    write_rows(place)
+    before = place.file.read_bytes()
+    found = told(place, "check")
+    assert found["ok"]
+    assert place.file.read_bytes() == before
+    # What cannot be read of a row is nobody's business, its operator's log included.
+    [rows] = [one["detail"] for one in found["checks"] if one["check"] == "records of s"]
+    assert rows == "20 of 20 records readable"
+
+
+def test_a_ledger_of_another_federation_is_taken_over(place: Place) -> None:
+    """Protects a second federation on the same data: what the first one spent is its own too, and no reason to delete anything."""
+    place("init")
+    told(place, "topics", "--create-inputs")
+    place.remember(place.release(1))
+    checks = {one["check"]: one for one in told(place, "check")["checks"]}
+    assert "taken over" in checks[f"state in {TOPIC}"]["detail"]
+
+
+def test_a_missing_ledger_file_is_named_with_what_makes_it(place: Place) -> None:
+    """Protects the first start: exit code 2, and the command that begins a ledger."""
+    found = told(place, "check", code=2)
+    assert "streamfl ledger init" in found["checks"][0]["detail"]
+    assert told(place, "check", code=4, **SERVER_ONLY)["checks"][0]["passed"]
