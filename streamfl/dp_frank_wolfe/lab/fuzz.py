@@ -153,10 +153,12 @@ class DPFrankWolfeTarget(RoleTarget):
         self._places = [place for place, one in enumerate(messages) if one.channel not in USERS]
         self._codec = codec(self.chosen.message_bytes)
         self._good = 0
+        self._begun = False
         super().__init__(name, messages, random, self.chosen)
 
     def greet(self) -> None:
-        """The recorded messages were heard without the time between them."""
+        """The recorded messages are heard with the time between them."""
+        self._begun = True
         self._begin_anew(len(self.messages))
 
     @property
@@ -210,6 +212,8 @@ class DPFrankWolfeTarget(RoleTarget):
 
     def feed(self, message: Record) -> str | None:
         """As of any role, but that counts of what was refused may change."""
+        if not self._begun:
+            return None
         self._offset += 1
         self.now += 0.01
         try:

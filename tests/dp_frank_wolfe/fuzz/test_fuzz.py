@@ -42,6 +42,15 @@ def test_no_wrong_message_ends_a_role() -> None:
     assert run(MOST_SEED_MESSAGES, seed=3, only="dp-frank-wolfe").defects == []
 
 
+def _restores_unchecked(self: Member[Any], change: StateChange) -> None:
+    if change.value is not None and not self._long.restore(change):
+        self._tasks[change.partition].restore(change.key, change.value)
+
+
+def _unchecked(content: bytes, of: type[Any]) -> Any:
+    return msgspec.msgpack.decode(content, type=of)
+
+
 def _knows_everybody(self: Any, name: str) -> bool:
     return True
 
