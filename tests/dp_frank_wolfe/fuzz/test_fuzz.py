@@ -11,7 +11,6 @@ from wrong_messages import check_found
 
 from streamfl.dp_frank_wolfe import fit
 from streamfl.dp_frank_wolfe.lab import fuzz
-from streamfl.dp_frank_wolfe.party_table import PartyTable
 from streamfl.member import Member
 from streamfl.role import PeerError, StateChange
 from streamfl.testing.fuzz.campaign import run
@@ -51,13 +50,8 @@ def _unchecked(content: bytes, of: type[Any]) -> Any:
     return msgspec.msgpack.decode(content, type=of)
 
 
-def _knows_everybody(self: Any, name: str) -> bool:
-    return True
-
-
 MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
     "answers are not checked": (fit, "read_content", _unchecked, "dp-frank-wolfe-server dp-frank-wolfe"),
-    "names are not checked": (PartyTable, "was_announced", _knows_everybody, "dp-frank-wolfe-party dp-frank-wolfe"),
     "state is not checked": (Member, "restore", _restores_unchecked, "restore dp-frank-wolfe-party dp-frank-wolfe"),
 }
 
