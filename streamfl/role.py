@@ -198,6 +198,7 @@ class Input:
     keyed_by: the name in a message that says in which partition it has to lie, by the bus's own choice for a key; None: in any.
     sender: the peers that write it; None: the user does.
     client: in whose name the role speaks because of such a message.
+    strict: what `streamfl check` decodes with, where the role takes what it cannot read and tells nobody.
     """
 
     topic: str
@@ -206,6 +207,7 @@ class Input:
     keyed_by: Callable[[Any], str] | None = None
     sender: Sender | None = None
     client: Callable[[Any], str] | None = None
+    strict: Decode | None = None
 
 
 @dataclass(frozen=True)

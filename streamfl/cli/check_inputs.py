@@ -48,12 +48,16 @@ def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Chann
             continue
         for record in records:
             try:
+                if source.strict is not None:
+                    source.strict(record)
                 batch.append(Received(channel, source.decode(record), record))
             except PeerError as error:
                 wrong.append(f"{record.topic}-{record.partition}-{record.offset} {error}")
         readable = f"{len(records) - len(wrong)} of {counted(len(records), 'record')} readable" if records else "no records yet"
         examples = wrong[:EXAMPLES] + ([f"and {len(wrong) - EXAMPLES} more"] if len(wrong) > EXAMPLES else [])
         remedy = f"such records go to {configured.settings.dead_letters}: correct them or the settings"
+        if source.strict is not None:
+            remedy = "a worker counts such values as missing, and tells nobody: correct them or the settings"
         yield Finding(f"records of {source.topic}", not wrong, "; ".join([readable, *examples]), remedy if wrong else "")
     yield from _labels(configured, batch)
     try:

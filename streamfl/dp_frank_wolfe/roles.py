@@ -172,8 +172,8 @@ def _party_channels(settings: DPFrankWolfeSettings) -> Channels:
     label = readable_label(LabelReader(labels, None).decode, labels.format, labels.entity)
     return Channels(
         inputs={
-            "samples": Input(samples.topic, row),
-            "labels": Input(labels.topic, label),
+            "samples": Input(samples.topic, row, strict=reader.decode),
+            "labels": Input(labels.topic, label, strict=LabelReader(labels, None).decode),
             "asks": Input(_asks(settings, own), decode, makes_room=True, sender=Sender(SERVER, _for_nobody)),
         },
         outputs={"releases": _releases(settings, own)},

@@ -83,8 +83,12 @@ class FrankWolfeFederation:
 
     def places(self, window: int) -> dict[str, Place]:
         """By party, where its releases of a window belong, with the secret that their noise is drawn from."""
-        members = {name: cast(Member[PartyTask], worker.role) for name, worker in self.workers.items() if name}
-        return {name: member.task(0).settings.place(window) for name, member in members.items()}
+        return {name: party.settings.place(window) for name, party in self._parties.items()}
+
+    @property
+    def spent(self) -> float:
+        """rho of the entity that was charged most, over all parties; infinite where nothing is promised."""
+        return sum(party.ledger.spend.largest_mu**2 for party in self._parties.values())
 
     def turn(self) -> bool:
         """Let each member do what it can, and time pass. False once nothing moves any more."""
@@ -112,6 +116,10 @@ class FrankWolfeFederation:
         for worker in self.workers.values():
             worker.close()
         self._folder.cleanup()
+
+    @property
+    def _parties(self) -> dict[str, PartyTask]:
+        return {name: cast(Member[PartyTask], worker.role).task(0) for name, worker in self.workers.items() if name}
 
     def _of_party(self, name: str) -> DPFrankWolfeSettings:
         settings, columns = self.settings, self.settings.federation.columns[name]
@@ -145,8 +153,8 @@ class FrankWolfeFederation:
     def _write(self, inputs: Sequence[NDArray[np.float64]], labels: NDArray[np.float64]) -> None:
         encode = msgspec.msgpack.Encoder().encode
         for name, own in zip(self.settings.federation.parties, inputs, strict=True):
-            rows = enumerate(own.tolist())
-            self.bus.write([Outgoing(f"samples-{name}", name_of(entity).encode(), encode({"x": row})) for entity, row in rows])
+            rows = ((name_of(entity).encode(), encode({"x": row.tolist()})) for entity, row in enumerate(own))
+            self.bus.write([Outgoing(f"samples-{name}", key, value) for key, value in rows])
         told = enumerate(labels.tolist())
         self.bus.write([Outgoing(LABELS, name_of(entity).encode(), encode({"y": label})) for entity, label in told])
 

@@ -61,14 +61,21 @@ class HeardFit:
 
 
 class Heard:
-    """Notes every message between members. public: of the settings. told: of each iteration that begins, how many there were."""
+    """Notes every message between members.
 
-    def __init__(self, public: Public, told: Callable[[int], None] = lambda iterations: None) -> None:
+    public: of the settings. whole: whether predictions in the space of sketches are kept, which a trace needs: they are large.
+    told: of each iteration that begins, how many there were.
+    """
+
+    def __init__(
+        self, public: Public, whole: bool = False, told: Callable[[int], None] = lambda iterations: None
+    ) -> None:
         settings = public.settings
         self._public = public
         own = codec(settings.message_bytes)
         self._party = {f"{settings.federation.name}.{name}.{kind}": name for name in public.parties for kind in (RELEASES, ASKS)}
-        self._whole = own.decode
+        self._decode_whole = own.decode
+        self._keeps_others = whole
         self._decode = decoded_in_parts(lambda record: own.decode(record.value))
         # By topic and digest, the parts of a long message that have come.
         self._parts: dict[tuple[str, bytes], list[bytes]] = {}
@@ -90,7 +97,7 @@ class Heard:
             parts.append(message.content)
             if sum(map(len, parts)) < message.size:
                 return
-            message = self._whole(b"".join(self._parts.pop((record.topic, message.digest))))
+            message = self._decode_whole(b"".join(self._parts.pop((record.topic, message.digest))))
         if isinstance(message, Message) and message.window:
             self._note(party, message, self.fits.setdefault(message.window, HeardFit()))
 
@@ -99,7 +106,8 @@ class Heard:
         if message.kind == "manifest":
             fit.manifest = read_content(content, Manifest).names
         elif message.kind == "ask":
-            fit.asks[place] = read_content(content, Ask)
+            ask: Ask = read_content(content, Ask)
+            fit.asks[place] = ask if self._keeps_others else Ask(ask.columns, ask.weights, b"")
             self._told(sum(len({iteration for iteration, _ in one.asks}) for one in self.fits.values()))
         elif message.kind == "answers":
             fit.answers[place] = read_content(content, Answers)

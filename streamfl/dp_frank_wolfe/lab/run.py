@@ -116,7 +116,7 @@ def run_fits(
     count, claimed = _rows_of(settings, table, windows), _claimed(public)
     inputs, labels = table.part(slice(count))
     total = windows * settings.learning.iterations
-    heard = Heard(public, lambda iterations: watch(iterations / total))
+    heard = Heard(public, trace, lambda iterations: watch(iterations / total))
 
     def hear(record: Outgoing) -> None:
         heard(record)
@@ -157,7 +157,7 @@ def run_fits(
             uplink_numbers=sum(fit.uplink_numbers for fit in heard.fits.values()),
             uplink_most=windows * _most_numbers(public),
             epsilon=claimed,
-            epsilon_spent=_spent(public),
+            epsilon_spent=_spent(public, federation.spent),
             parties={
                 name: {"columns": len(own), "columns_with_weight": int(np.count_nonzero(own))} for name, own in last.models.items()
             },
@@ -268,9 +268,12 @@ def _claimed(public: Public) -> float:
         raise ConfigurationError(f"privacy.epsilon = {epsilon:g}: noise for it cannot be drawn well enough: {error}") from None
 
 
-def _spent(public: Public) -> float:
-    """Of an entity that took part in one fit, over all parties: here each takes part in one."""
-    rho = math.fsum(public.fit_rho(party) for party in public.parties)
+def _spent(public: Public, charged: float) -> float:
+    """Of the entity that was charged most. charged: rho.
+
+    Test noise is charged as infinite; what is told then is what a fit would cost with a secret.
+    """
+    rho = charged if public.settings.privacy.is_private else math.fsum(public.fit_rho(party) for party in public.parties)
     if not math.isfinite(rho):
         return math.inf
     return claim(rho, 0.0, public.settings.privacy.delta)

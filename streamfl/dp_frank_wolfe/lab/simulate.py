@@ -90,7 +90,7 @@ def fit_rows(outcome: FitOutcome) -> list[tuple[str, str]]:
     summary = outcome.summary()
     columns = sum(own["columns"] for own in outcome.parties.values())
     return [
-        ("Rows", f"{outcome.rows:,} in {outcome.windows:,} windows, {outcome.test_rows:,} held out"),
+        ("Rows", f"{outcome.rows:,} in {_counted(outcome.windows, 'window')}, {outcome.test_rows:,} held out"),
         ("Columns", f"{columns:,} of {len(outcome.parties)} parties"),
         ("Estimator", summary["estimator"]),
         (f"R^2 of {summary['r2_of']} ({LABORATORY})", "none: one label" if outcome.r2 is None else f"{outcome.r2:.4f}"),
@@ -107,11 +107,16 @@ def fit_rows(outcome: FitOutcome) -> list[tuple[str, str]]:
     ]
 
 
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def _promise(outcome: FitOutcome) -> str:
     privacy = outcome.settings.privacy
     if not math.isfinite(outcome.epsilon):
         return "none: epsilon = inf, and there is no noise"
-    told = f"epsilon {outcome.epsilon_spent:.4g} of {outcome.epsilon:.4g}, delta {privacy.delta:g}, over all parties"
+    uncovered = "; predictions are not covered" if outcome.settings.serving.mode == "exact" else ""
+    told = f"epsilon {outcome.epsilon_spent:.4g} of {outcome.epsilon:.4g}, delta {privacy.delta:g}, over all parties{uncovered}"
     return f"none: insecure_test_noise; with a secret, {told}" if privacy.insecure_test_noise else told
 
 

@@ -112,13 +112,26 @@ def test_a_part_is_remembered_and_charged_in_a_commit_before_the_one_that_tells_
 
 
 def test_the_same_row_has_the_same_noise_and_another_row_another(tmp_path: Path) -> None:
-    """Protects against averaging: a record that comes again is told with the same number."""
+    """Protects against averaging, and against subtracting: a record that comes again is told with the same number, and the
+    noise beneath is no other row's, entity's or party's.
+    """
     loop = with_model(tmp_path, serving={"mode": "private", "predictions": 9})
-    for value in (0.5, 0.5, 0.25):
-        loop.write_columns("somebody", np.full(2 * COLUMNS, value))
+    rows = {0.5: np.full(2 * COLUMNS, 0.5), 0.25: np.full(2 * COLUMNS, 0.25)}
+    said = [("somebody", 0.5), ("somebody", 0.5), ("somebody", 0.25), ("another", 0.5)]
+    for name, value in said:
+        loop.write_columns(name, rows[value])
         loop.settle()
-    first, second, third = (one["prediction"] for one in loop.published("predictions"))
-    assert first == second != third
+    codec, noises = loop.server.settings.codec, {}
+    for party in loop.parties:
+        told = [codec.decode(value) for who, _, _, value in loop.committed if who == party]
+        parts = [msgspec.msgpack.decode(one.content, type=Partial).value for one in told if one.kind == "partial"]
+        x = loop.models()[party]
+        noises[party] = [part - float(np.full(COLUMNS, value) @ x) for part, (_, value) in zip(parts, said, strict=True)]
+    for first, second, third, fourth in noises.values():
+        assert first == second
+        assert len({round(first, 6), round(third, 6), round(fourth, 6)}) == 3
+    assert noises["party-0"][0] != pytest.approx(noises["party-1"][0], abs=1e-6)
+    assert not any(key.startswith(b"partial/") for _, key in loop.members[SERVER_MEMBER].state)
 
 
 def test_noise_of_a_part_has_the_sensitivity_that_a_replaced_row_has() -> None:

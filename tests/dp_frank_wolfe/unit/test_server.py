@@ -15,6 +15,7 @@ from streamfl.dp_frank_wolfe.lab import direct
 from streamfl.dp_frank_wolfe.lab.estimators import marginal, two_round
 from streamfl.dp_frank_wolfe.messages import (
     Answers,
+    Ask,
     Chosen,
     Entities,
     Frozen,
@@ -296,6 +297,27 @@ def test_columns_beyond_the_quota_are_refused() -> None:
             assert server.hear("party-1", "answers", Answers([], None), 1, iteration) == []
     assert server.hear("party-0", "answers", Answers([vertex(column=1)], None), 1, 2) == ["another_sketch"]
     assert server.hear("party-0", "answers", Answers([vertex(column=1, sums=b"")], None), 1, 2) == []
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_column_that_is_shown_too_late_is_shown(restart: bool) -> None:
+    """Protects a party's return: it shows a column once, and what came too late for the step is what predictions are made of."""
+    server, _, _ = asked()
+    assert server.hear("party-0", "answers", Answers([vertex()], None), 1, 0) == []
+    server.tick(60)
+    sums = np.arange(16, dtype="<i8")
+    assert server.hear("party-1", "answers", Answers([vertex(block=1, column=2, sums=sums.tobytes())], None), 1, 0) == []
+    assert server.hear("party-0", "answers", Answers([vertex(sums=b"")], None), 1, 1) == []
+    assert [(party, message.iteration) for party, message in server.said] == [("party-0", 2), ("party-1", 2)]
+    if restart:
+        server.restart()
+    assert server.hear("party-1", "answers", Answers([vertex(block=1, column=2, sums=b"")], None), 1, 2) == []
+    assert server.hear("party-0", "answers", Answers([vertex(sums=b"")], None), 1, 2) == []
+    ask = read_content(server.said[0][1].content, Ask)
+    noise = server.public.fit_plan("party-1", 1).noise
+    assert noise is not None
+    # gamma_2 = 1/2 of r_1 = 1/2.
+    np.testing.assert_array_equal(np.frombuffer(ask.others, "<f8"), 0.25 * noise.unit * sums)
 
 
 def test_a_gap_is_told_where_nothing_is_private_and_is_a_number() -> None:

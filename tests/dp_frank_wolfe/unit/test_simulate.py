@@ -207,3 +207,20 @@ def test_a_gap_that_is_small_enough_ends_the_fit(line: Line) -> None:
     assert ITERATIONS < found["iterations"] < 500
     assert found["gap"] <= 0.002 + 1e-5
     assert found["history"][-2]["gap"] > 0.002 - 1e-5
+
+
+@pytest.mark.parametrize("insecure", [True, False])
+def test_what_is_kept_for_predictions_is_not_spent_by_a_fit(line: Line, insecure: bool) -> None:
+    """Protects the difference between what an entity may be charged and what it was: a fit has a part of the budget, and what
+    ledgers were charged is that part.
+    """
+    found = line.json(more='[serving]\nmode = "private"\nshare = 0.5', insecure=insecure, **PRIVATE)
+    assert found["epsilon"] == pytest.approx(2.0, abs=1e-3)
+    # rho of a half; epsilon is about a root of it.
+    assert 2.0 * 0.5 < found["epsilon_spent"] < 2.0 * 0.85
+
+
+def test_serving_without_noise_is_told(line: Line) -> None:
+    """Protects a reader from an epsilon that does not cover what is served."""
+    told = line(more='[serving]\nmode = "exact"', insecure=False, **PRIVATE)[1]
+    assert "predictions are not covered" in told
