@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Any, Literal
 
-__all__ = ["Dashboard", "Panel", "Query", "rate", "series"]
+__all__ = ["Dashboard", "Panel", "Query", "rate", "series", "worker_panels"]
 
 HEIGHT = 8
 SCHEMA = 41
@@ -76,6 +76,40 @@ class Panel:
     kind: PanelKind = "timeseries"
     width: int = 8
     id: int | None = None
+
+
+def worker_panels(first: int | None = None) -> tuple[Panel, ...]:
+    """The row of what every worker has, whatever its system: refused records, lag, and whether it is up.
+
+    first: number of the first panel, the others follow; None: their places in the dashboard.
+    """
+    own = [None] * 3 if first is None else range(first, first + 3)
+    return (
+        Panel(
+            "Dead letters",
+            "Records that were refused and went to the dead-letter topics, by reason. It should be empty.",
+            "ops",
+            (Query(f"sum by (job, instance, reason) ({rate('dead_letters_total')})", "{{job}} {{instance}} {{reason}}"),),
+            id=own[0],
+        ),
+        Panel(
+            "Consumer lag",
+            "Records not read yet, by topic and partition. It should return to zero.",
+            "short",
+            (Query(f"sum by (topic, partition) ({series('consumer_lag_records')})", "{{topic}} {{partition}}"),),
+            id=own[1],
+        ),
+        Panel(
+            "Workers up",
+            "1 while Prometheus reaches a worker, and the commits a second of each, which show that it goes round.",
+            "short",
+            (
+                Query('min by (job, instance) (up{job=~"$job"})', "up, {{job}} {{instance}}"),
+                Query(f"sum by (job, instance) ({rate('commits_total')})", "commits a second, {{job}} {{instance}}"),
+            ),
+            id=own[2],
+        ),
+    )
 
 
 @dataclass(frozen=True)

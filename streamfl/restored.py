@@ -6,7 +6,7 @@ clock, names that no sample can have.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -14,13 +14,14 @@ import numpy as np
 from streamfl.role import PeerError
 from streamfl.wire import Name
 
-__all__ = ["Amount", "Time", "check_name", "check_within"]
+__all__ = ["Amount", "Time", "check_name", "check_within", "decode_restored"]
 
 # Seconds since 1970 until some time in the 32nd millennium.
 LATEST = 1e12
 
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e300)]
 Time = Annotated[float, msgspec.Meta(ge=-LATEST, le=LATEST)]
+Content = TypeVar("Content")
 
 
 def check_name(content: bytes) -> str:
@@ -29,6 +30,17 @@ def check_name(content: bytes) -> str:
         return msgspec.convert(content.decode(), Name)
     except (UnicodeDecodeError, msgspec.ValidationError) as error:
         raise PeerError("malformed", f"{content[:60]!r} is no name: {error}") from None
+
+
+def decode_restored(content: bytes, kind: type[Content], what: str) -> Content:
+    """The content of a changelog's value that msgpack encoded; PeerError with reason malformed.
+
+    what: it is, in the error's text.
+    """
+    try:
+        return msgspec.msgpack.decode(content, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PeerError("malformed", f"{what}: {error}") from None
 
 
 def check_within(numbers: Any, low: float, high: float, what: str) -> None:

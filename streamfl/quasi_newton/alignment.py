@@ -18,12 +18,14 @@ import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
+from numpy.typing import NDArray
 
 from streamfl.identity.keys import derive
 from streamfl.role import PeerError
 
-__all__ = ["Alignment", "KeyedHashes", "set_digest"]
+__all__ = ["Alignment", "KeyedHashes", "check_answer", "check_points", "names_at", "set_digest"]
 
 POINT_BYTES = 32
 CURVE = ec.SECP256R1()
@@ -172,6 +174,26 @@ class KeyedHashes(Comparison):
 
     def _of_theirs(self, value: bytes) -> bytes:
         return value
+
+
+def check_points(content: bytes, most: int) -> None:
+    """PeerError where these are not whole points of a curve, or more than ``most``."""
+    if len(content) % POINT_BYTES or len(content) > most * POINT_BYTES:
+        raise PeerError("shape", f"{len(content)} bytes are no points, or too many")
+
+
+def check_answer(own: bytes, twice: bytes, asked: int, most: int) -> None:
+    """PeerError where an answer to ``asked`` points has others than these twice, or own ones that are not so many at most."""
+    check_points(own, most)
+    if len(twice) != asked * POINT_BYTES:
+        raise PeerError("shape", f"{len(twice)} bytes answer {asked} points")
+
+
+def names_at(places: NDArray[np.int64], order: Sequence[str]) -> list[str]:
+    """The names at places of an order. PeerError where a place is there twice, or is none."""
+    if len(set(places.tolist())) != len(places) or int(places.max(initial=-1)) >= len(order):
+        raise PeerError("alignment", "a place is there twice, or is none")
+    return [order[place] for place in places]
 
 
 def set_digest(names: Sequence[str], session: bytes) -> bytes:

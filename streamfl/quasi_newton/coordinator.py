@@ -16,14 +16,14 @@ import msgspec
 import numpy as np
 
 from streamfl.changelog import ChangedParts
+from streamfl.member import Desk
 from streamfl.quasi_newton.bignum import to_bytes
 from streamfl.quasi_newton.config import MOST_COLUMNS
 from streamfl.quasi_newton.descent import Descent, DescentState, Learning
-from streamfl.quasi_newton.figures import measured_place
+from streamfl.quasi_newton.figures import Traffic, measured_place
 from streamfl.quasi_newton.fixed_point import FixedPoint, Kinds
 from streamfl.quasi_newton.key_file import OTHER_KEY
 from streamfl.quasi_newton.keys import PrivateKey, digest_of
-from streamfl.quasi_newton.member import Desk
 from streamfl.quasi_newton.messages import (
     ANOTHER,
     COORDINATOR_NAME,
@@ -99,6 +99,7 @@ class CoordinatorTask:
     def __init__(self, settings: CoordinatorSettings, desk: Desk) -> None:
         self.settings = settings
         self.desk = desk
+        self.traffic = Traffic()
         self.parts = ChangedParts()
         self.run = _Run()
         self.descent = Descent(settings.learning)
@@ -150,7 +151,7 @@ class CoordinatorTask:
         yield Measurement("loss", "gauge", "Mean of Taylor's loss over the latest epoch, NaN before", self.epoch_loss, (), True)
         yield Measurement("pairs", "gauge", "Curvature pairs that are kept", descent.pairs)
         yield Measurement("skipped_pairs", "gauge", "Curvature pairs of the training that were of no use", descent.skipped)
-        yield from self.desk.traffic.measure()
+        yield from self.traffic.measure()
 
     def take(self, channel: str, message: Any, now: float) -> None:
         assert isinstance(message, Message)
@@ -354,7 +355,7 @@ class CoordinatorTask:
         )
         size = self.desk.send(f"decisions/{party}", records_of(settings.codec, message))
         if kind in ("opened", "step"):
-            self.desk.traffic.add(run.run, run.round // 2, 0, size)
+            self.traffic.add(run.run, run.round // 2, 0, size)
 
     def _say_all(self, step: Step) -> None:
         for party in self.settings.parties:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from streamfl.changelog import ChangedParts
-from streamfl.quasi_newton.member import Desk
-from streamfl.quasi_newton.messages import Message, place_of, records_of
+from streamfl.member import Desk
+from streamfl.quasi_newton.figures import Traffic
+from streamfl.quasi_newton.messages import Message, records_of, seal, unseal
 from streamfl.quasi_newton.party_settings import ALIGNING, PartySettings, Progress
 from streamfl.quasi_newton.randomness import Place
 from streamfl.quasi_newton.scheme import scheme_of
@@ -27,6 +28,7 @@ class Correspondence:
         self._settings = settings
         self._desk = desk
         self.progress = Progress()
+        self.traffic = Traffic()
 
     def restore(self, key: bytes, value: bytes) -> bool:
         """Take the progress back; False if the key is another's."""
@@ -46,7 +48,7 @@ class Correspondence:
         if message.kind in VECTORS:
             ciphertexts = len(content) // scheme_of(self.progress.modulus, b"").unit_bytes
             self._desk.counts["ciphertexts_sent"] += ciphertexts
-            self._desk.traffic.add(message.run, message.round // 2, ciphertexts, size)
+            self.traffic.add(message.run, message.round // 2, ciphertexts, size)
 
     def upload(self, kind: str, content: bytes) -> None:
         """To the coordinator."""
@@ -54,15 +56,13 @@ class Correspondence:
 
     def tell(self, channel: str, other: str, kind: str, content: bytes) -> None:
         """To another party, sealed."""
-        message = self.message(kind, b"")
-        sealed = self._settings.links[other].seal(content, self._settings.link_topics[other][0], place_of(message))
-        self._send(channel, msgspec.structs.replace(message, content=sealed), content)
+        settings = self._settings
+        self._send(channel, seal(self.message(kind, b""), content, settings.links[other], settings.link_topics[other][0]), content)
 
     def unsealed(self, other: str, message: Message) -> bytes:
         """What another party said. PeerError where it was not that one."""
-        if message.sender != other:
-            raise PeerError("forged", f"{message.sender!r} speaks where {other!r} is heard")
-        return self._settings.links[other].open(message.content, self._settings.link_topics[other][1], place_of(message))
+        settings = self._settings
+        return unseal(message, other, settings.links[other], settings.link_topics[other][1])
 
     def place(self, kind: str) -> Place:
         settings, progress = self._settings, self.progress

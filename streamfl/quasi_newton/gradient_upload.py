@@ -16,14 +16,15 @@ def ask_for_product(party: PartyTask, vectors: list[bytes], numbers: bytes, then
 
     numbers: empty: the one vector is taken as it is. then: what is done with the product.
     """
-    matrix = party.matrix
+    rounds = party.rounds
+    matrix = rounds.matrix
     content = Multiplying(
-        party.hidden,
+        rounds.hidden,
         vectors,
         numbers,
         matrix.astype("<i8").tobytes(),
         matrix.shape[1],
-        Kind.of(party.upload_kind),
+        Kind.of(rounds.upload_kind),
         party.post.place("residuals"),
         party.post.place("gradient"),
         party.settings.masked,

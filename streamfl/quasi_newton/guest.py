@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import numpy as np
 
-from streamfl.quasi_newton.alignment import POINT_BYTES
+from streamfl.chunks import Chunks
+from streamfl.member import Desk
+from streamfl.quasi_newton.alignment import check_answer
 from streamfl.quasi_newton.batches import FrozenBatches
-from streamfl.quasi_newton.chunks import Chunks
 from streamfl.quasi_newton.gradient_upload import ask_for_product, upload_product
 from streamfl.quasi_newton.keys import LARGEST_BITS
 from streamfl.quasi_newton.learnt_batches import MOST_EVER
-from streamfl.quasi_newton.member import Desk
 from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, content_of, read_content
 from streamfl.quasi_newton.party_settings import ADDING, ALIGNING, DECIDING, OPENING, OUTPUTS, PartySettings
 from streamfl.quasi_newton.scheme import numbers_to_bytes
@@ -27,6 +26,7 @@ from streamfl.quasi_newton.works import (
     added,
     blinded,
     matched,
+    read_alignment,
     request,
 )
 from streamfl.records.labels import Label
@@ -96,26 +96,19 @@ class GuestTask(ScoringParty):
         self.post.tell(f"residuals/{host}", host, "blinded", content_of(Blinded(points)))
 
     def _take_answer(self, host: str, message: Message) -> None:
-        settings = self.settings
         if message.run == self.progress.run and (self.progress.phase != ALIGNING or self._common[host]):
             self.post.repeated()
             return
         if not self.post.is_present(message, ALIGNING):
             return
         answer: Answer = read_content(self.post.unsealed(host, message), Answer)
-        if len(answer.own) % POINT_BYTES or len(answer.own) > settings.most * POINT_BYTES:
-            raise PeerError("shape", f"{len(answer.own)} bytes are no points, or too many")
         names = self.rows.candidates
-        if len(answer.twice) != len(names) * POINT_BYTES:
-            raise PeerError("shape", f"{len(answer.twice)} bytes answer {len(names)} points")
+        check_answer(answer.own, answer.twice, len(names), self.settings.most)
         content = self.aligning(host, self.post.session(host), names, answer.own, answer.twice)
         self.desk.ask(matched, request(content), lambda result: self._keep_common(host, result))
 
     def _keep_common(self, host: str, result: bytes) -> None:
-        found: tuple[Any, ...] = msgspec.msgpack.decode(result, type=tuple)
-        if found[0]:
-            raise PeerError(found[0], found[1])
-        places = found[1]
+        (places,) = read_alignment(result)
         common = np.array([places.get(name, NOT_COMMON) for name in self.rows.candidates], "<u4")
         # Something stands there although no name may.
         self._common[host].write(KNOWN + common.tobytes())
@@ -167,7 +160,7 @@ class GuestTask(ScoringParty):
             raise PeerError("alignment", "other entities are in common there")
         vector = self.post.unsealed(host, message)
         kind = settings.kinds.changes if message.round % 2 else settings.kinds.inner_products
-        self.scheme.check(vector, settings.learning.batch, kind)
+        self.rounds.scheme.check(vector, settings.learning.batch, kind)
         head = _head(message)
         if self._outputs[host].content[:ROUND_BYTES] == head:
             self.post.repeated()
@@ -179,7 +172,7 @@ class GuestTask(ScoringParty):
     def _add_outputs(self) -> None:
         settings, kinds = self.settings, self.settings.kinds
         own = self.rounds.own_numbers()
-        if not self.for_curvature:
+        if not self.rounds.for_curvature:
             own = residuals(own, kinds.labels.encode(self.rounds.signs))
         vectors = [self._of_round(self._outputs[host]) for host in settings.hosts]
         ask_for_product(self, vectors, numbers_to_bytes(own.tolist()), self._tell_residuals)
@@ -204,8 +197,9 @@ class GuestTask(ScoringParty):
             return
         vector = self.post.unsealed(host, message)
         pairs = self.iterates.own.pair_count
-        count = 4 * pairs + 4 if self.for_curvature else 2 * pairs + 2
-        self.scheme.check(vector, self.scheme.units(count, settings.products), settings.products)
+        count = 4 * pairs + 4 if self.rounds.for_curvature else 2 * pairs + 2
+        scheme = self.rounds.scheme
+        scheme.check(vector, scheme.units(count, settings.products), settings.products)
         if self._dots[host]:
             self.post.repeated()
             return
@@ -217,7 +211,7 @@ class GuestTask(ScoringParty):
         if self.progress.phase != ADDING or not all(self._dots.values()):
             return
         vectors = [self._of_round(self._dots[host]) for host in settings.hosts]
-        content = Adding(self.hidden, vectors, self._products.content, Kind.of(settings.products), self.post.place("sums"))
+        content = Adding(self.rounds.hidden, vectors, self._products.content, Kind.of(settings.products), self.post.place("sums"))
         self.desk.ask(added, request(content), self._tell_sums)
 
     def _tell_sums(self, vector: bytes) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
-import numpy as np
 
-from streamfl.quasi_newton.alignment import POINT_BYTES
-from streamfl.quasi_newton.chunks import Chunks
+from streamfl.chunks import Chunks
+from streamfl.member import Desk
+from streamfl.quasi_newton.alignment import POINT_BYTES, check_points, names_at
 from streamfl.quasi_newton.gradient_upload import ask_for_product, upload_product
 from streamfl.quasi_newton.learnt_batches import NAME_BYTES
-from streamfl.quasi_newton.member import Desk
-from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, content_of, read_content
+from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, content_of, numbers_of, read_content
 from streamfl.quasi_newton.party_settings import ALIGNING, DECIDING, FAILED, OUTPUTS, PartySettings
 from streamfl.quasi_newton.scheme import numbers_to_bytes
 from streamfl.quasi_newton.scoring_host import HostScoring
@@ -67,8 +64,7 @@ class HostTask(ScoringParty):
         if message.run > progress.run + 1 or message.round:
             raise PeerError("implausible", f"an alignment for run {message.run} after run {progress.run}")
         points = read_content(self.post.unsealed(self.settings.guest, message), Blinded).points
-        if len(points) % POINT_BYTES or len(points) > self.settings.most * POINT_BYTES:
-            raise PeerError("shape", f"{len(points)} bytes are no points, or too many")
+        check_points(points, self.settings.most)
         if self._asked.content[:8] == message.run.to_bytes(8, "big"):
             # One question a run: with as many as it likes the guest could ask for every name there is.
             self.post.repeated()
@@ -91,14 +87,10 @@ class HostTask(ScoringParty):
         self.desk.ask(aligned, content, lambda result: self._tell_answer(result, early))
 
     def _tell_answer(self, result: bytes, early: bool) -> None:
-        found: tuple[Any, ...] = msgspec.msgpack.decode(result, type=tuple)
-        if found[0] and early:
-            self.desk.counts["refused_alignments"] += 1
-            self.desk.notices.say("alignment", f"the guest's points for an alignment are refused: {found[1]}")
+        found = self.points_of_both(result, "an alignment" if early else "")
+        if found is None:
             return
-        if found[0]:
-            raise PeerError(found[0], found[1])
-        _, own, twice, order = found
+        own, twice, order = found
         # Not before: only now the guest has said all about the batches of the run before.
         self.freeze()
         self._order.write(msgspec.msgpack.encode((self.progress.run, order)))
@@ -116,15 +108,10 @@ class HostTask(ScoringParty):
             if not self.post.is_present(message, ALIGNING):
                 return
         content: Aligned = read_content(self.post.unsealed(settings.guest, message), Aligned)
-        if len(content.places) % 4:
-            raise PeerError("shape", f"{len(content.places)} bytes are no places")
-        places = np.frombuffer(content.places, "<u4")
-        if len(set(places.tolist())) != len(places) or (len(places) and int(places.max()) >= len(order)):
-            raise PeerError("alignment", "a place is there twice, or is none")
-        batches, fresh = self.rows.batches, len(places) // settings.learning.batch
-        if len(places) % settings.learning.batch or batches.count + fresh == 0 or fresh > batches.room:
-            raise PeerError("alignment", f"{len(places)} entities are no batches of {settings.learning.batch}, or too many")
-        names = [order[place] for place in places]
+        names = names_at(numbers_of(content.places, "<u4"), order)
+        batches, fresh = self.rows.batches, len(names) // settings.learning.batch
+        if len(names) % settings.learning.batch or batches.count + fresh == 0 or fresh > batches.room:
+            raise PeerError("alignment", f"{len(names)} entities are no batches of {settings.learning.batch}, or too many")
         if message.alignment != batches.digest(names, self.post.session("", message.run)):
             raise PeerError("alignment", "the digest is of other entities, or of other batches")
         self._order.clear()
@@ -145,19 +132,18 @@ class HostTask(ScoringParty):
 
     def begin_round(self) -> None:
         numbers = numbers_to_bytes(self.rounds.own_numbers().tolist())
-        content = request(Encrypting(self.hidden, self.post.place("outputs"), numbers))
+        content = request(Encrypting(self.rounds.hidden, self.post.place("outputs"), numbers))
         self.desk.ask(encrypted, content, lambda vector: self.post.tell("outputs", self.settings.guest, "outputs", vector))
 
     def _take_residuals(self, message: Message) -> None:
-        settings = self.settings
-        vector = self.post.unsealed(settings.guest, message)
-        kind = settings.kinds.changes_sum if self.for_curvature else settings.kinds.residuals
-        self.scheme.check(vector, len(self.matrix), kind)
+        kinds, rounds = self.settings.kinds, self.rounds
+        vector = self.post.unsealed(self.settings.guest, message)
+        rounds.scheme.check(vector, len(rounds.matrix), kinds.changes_sum if rounds.for_curvature else kinds.residuals)
         ask_for_product(self, [vector], b"", lambda product: upload_product(self, product))
 
     def tell_products(self, products: list[int]) -> None:
         self.progress.phase = DECIDING
         self.post.remember()
         kind = Kind.of(self.settings.products)
-        content = request(Encrypting(self.hidden, self.post.place("dots"), numbers_to_bytes(products), kind))
+        content = request(Encrypting(self.rounds.hidden, self.post.place("dots"), numbers_to_bytes(products), kind))
         self.desk.ask(encrypted, content, lambda vector: self.post.tell("outputs", self.settings.guest, "dots", vector))

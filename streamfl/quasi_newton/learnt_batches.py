@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
+from streamfl.chunks import CHUNK_BYTES, Chunks
 from streamfl.identity.keys import derive
 from streamfl.quasi_newton.alignment import set_digest
-from streamfl.quasi_newton.chunks import CHUNK_BYTES, Chunks
+from streamfl.restored import decode_restored
 from streamfl.role import PeerError
 from streamfl.wire import LONGEST_NAME
 
@@ -47,10 +48,7 @@ class _Batch:
 
 
 def _names(content: bytes) -> list[str]:
-    try:
-        return list(msgspec.msgpack.decode(content, type=list[str]))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise PeerError("malformed", f"names of a batch in state: {error}") from None
+    return decode_restored(content, list[str], "names of a batch in state")
 
 
 class LearntBatches(Collection[str]):

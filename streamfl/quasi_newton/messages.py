@@ -9,8 +9,12 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from streamfl.parts import PART_BYTES, split
+from streamfl.quasi_newton.link import Link
 from streamfl.role import PeerError
 from streamfl.wire import LARGEST_VALUE, VERSION, Codec, Count, Name, Version
 
@@ -31,9 +35,12 @@ __all__ = [
     "Step",
     "codec",
     "content_of",
+    "numbers_of",
     "place_of",
     "read_content",
     "records_of",
+    "seal",
+    "unseal",
 ]
 
 # Why a message is refused that another member wrote.
@@ -54,6 +61,7 @@ KINDS: Mapping[str, int] = {
     )
 }
 """A message's number within its round: no member sends two of one kind to the same member."""
+NUMBER_BYTES = 4
 
 
 class Message(msgspec.Struct, array_like=True, gc=False, frozen=True, forbid_unknown_fields=True):
@@ -167,11 +175,30 @@ def read_content(content: bytes, of: type[Any]) -> Any:
         raise PeerError("malformed", f"{of.__name__}: {error}") from None
 
 
+def numbers_of(content: bytes, kind: str) -> NDArray[np.int64]:
+    """32-bit numbers. kind: "<u4" or "<i4"."""
+    if len(content) % NUMBER_BYTES:
+        raise PeerError("shape", f"{len(content)} bytes are no numbers of {NUMBER_BYTES} bytes")
+    return np.frombuffer(content, kind).astype(np.int64)
+
+
 def place_of(message: Message) -> bytes:
     """Everything outside the envelope: what a seal vouches for beside its content."""
     return _encode(
         (VERSION, message.fingerprint, message.sender, message.run, message.round, message.kind, message.alignment)
     )
+
+
+def seal(message: Message, content: bytes, link: Link, topic: str) -> Message:
+    """The message with a content that only the other end of the link can read, and on this topic alone."""
+    return replace(message, content=link.seal(content, topic, place_of(message)))
+
+
+def unseal(message: Message, sender: str, link: Link, topic: str) -> bytes:
+    """The content that was sealed. PeerError where it was not this sender, or not for this topic."""
+    if message.sender != sender:
+        raise PeerError("forged", f"{message.sender!r} speaks where {sender!r} is heard")
+    return link.open(message.content, topic, place_of(message))
 
 
 def records_of(own: Codec[Message], message: Message) -> list[bytes]:

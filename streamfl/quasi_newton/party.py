@@ -7,18 +7,17 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
+from streamfl.member import Desk
 from streamfl.quasi_newton.batches import check_batch, secret_start
 from streamfl.quasi_newton.config import MOST_COLUMNS
 from streamfl.quasi_newton.correspondence import Correspondence
 from streamfl.quasi_newton.figures import FAR_OUT, measured_place
-from streamfl.quasi_newton.fixed_point import FixedPoint, OutOfBounds
+from streamfl.quasi_newton.fixed_point import OutOfBounds
 from streamfl.quasi_newton.iterates import Iterates
 from streamfl.quasi_newton.key_file import MOST_KEYS, OTHER_KEY
 from streamfl.quasi_newton.keys import PublicKey, digest_of
-from streamfl.quasi_newton.member import Desk
 from streamfl.quasi_newton.messages import (
     ANOTHER,
     Begin,
@@ -44,11 +43,10 @@ from streamfl.quasi_newton.party_settings import (
 )
 from streamfl.quasi_newton.readiness import HeldOut, Readiness
 from streamfl.quasi_newton.rounds import Rounds
-from streamfl.quasi_newton.scheme import Scheme
 from streamfl.quasi_newton.table import EntityTable
 from streamfl.quasi_newton.trained_model import LatestModel, TrainedModel
 from streamfl.quasi_newton.training_rows import TrainingRows
-from streamfl.quasi_newton.works import Aligning, Own
+from streamfl.quasi_newton.works import Aligning, read_alignment
 from streamfl.records.samples import Sample
 from streamfl.role import Measurement, PeerError
 
@@ -147,7 +145,7 @@ class PartyTask:
         """Where it is, and what it says in an iteration."""
         progress = self.progress
         yield from measured_place("party", progress.run, progress.phase, progress.round // 2)
-        yield from self.desk.traffic.measure()
+        yield from self.post.traffic.measure()
 
     def take(self, channel: str, message: Any, now: float) -> None:
         self._now = now
@@ -197,28 +195,21 @@ class PartyTask:
         key = settings.links[other].alignment_key if settings.hashed else b""
         return Aligning(settings.secret, session, names, settings.most, theirs, twice, key)
 
+    def points_of_both(self, result: bytes, early: str = "") -> tuple[Any, ...] | None:
+        """The own points, the guest's blinded by both, and names in the order of the own; None where early ones are refused.
+
+        early: what the guest's points are for that came before: whoever is heard now has not sent them.
+        """
+        try:
+            return read_alignment(result)
+        except PeerError as error:
+            if not early:
+                raise
+            self.desk.counts["refused_alignments"] += 1
+            self.desk.notices.say("alignment", f"the guest's points for {early} are refused: {error.text}")
+            return None
+
     # ---- rounds
-
-    @property
-    def scheme(self) -> Scheme:
-        return self.rounds.scheme
-
-    @property
-    def hidden(self) -> Own:
-        """What work needs to hide numbers."""
-        return self.rounds.hidden
-
-    @property
-    def for_curvature(self) -> bool:
-        return self.rounds.for_curvature
-
-    @property
-    def matrix(self) -> NDArray[Any]:
-        return self.rounds.matrix
-
-    @property
-    def upload_kind(self) -> FixedPoint:
-        return self.rounds.upload_kind
 
     def freeze(self) -> None:
         """The entities that this run may take are those that there are now."""
@@ -246,7 +237,8 @@ class PartyTask:
         except ValueError as error:
             self.fail(f"learning.batch: {error}")
             return
-        muted = int(rows.learnt(preparation)[1].sum())
+        inputs, far = rows.learnt(preparation)
+        muted = int(far.sum())
         if 2 * muted > len(rows.batches):
             self.fail(
                 f"{muted} of {len(rows.batches)} rows {FAR_OUT}; a party that learns from fewer than half of its rows is of no use"
@@ -255,7 +247,7 @@ class PartyTask:
         rows.fix(preparation)
         context = msgspec.msgpack.encode((settings.federation, progress.run, settings.own))
         start = secret_start(settings.secret, context, columns) if self.trained is None else self.trained.weights
-        self.rounds.begin(start)
+        self.rounds.begin(inputs, far, start)
         if muted:
             self.desk.counts["muted_rows"] += muted
             self.desk.notices.say("muted", f"{muted} of {len(rows.batches)} rows {FAR_OUT}")
@@ -294,7 +286,7 @@ class PartyTask:
         assert found is not None
         assert model is not None
         kind = settings.kinds.inputs
-        self._latest.keep(TrainedModel(progress.run, model, found.preprocessing, found.kept, kind, settings.is_guest))
+        self._latest.keep(TrainedModel(progress.run, model, found, kind, settings.is_guest))
         progress.phase = TRAINED
         self.readiness.ended(self._now)
         self.desk.counts["trainings"] += 1

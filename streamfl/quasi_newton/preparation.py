@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from streamfl.quasi_newton.config import MOST_COLUMNS
 from streamfl.quasi_newton.preprocessing import EVIDENCE, MOST_KNOTS, Method, Preprocessing
+from streamfl.restored import decode_restored
 from streamfl.role import PeerError
 from streamfl.wire import decode_array, encode_array
 
@@ -78,10 +79,7 @@ class Preparation:
         """PeerError with reason malformed, shape or not_finite."""
         if len(content) > MOST_PREPARATION_BYTES:
             raise PeerError("oversized", f"{len(content)} bytes of preprocessing, at most {MOST_PREPARATION_BYTES} are accepted")
-        try:
-            found = msgspec.msgpack.decode(content, type=_Content)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise PeerError("malformed", f"preprocessing: {error}") from None
+        found = decode_restored(content, _Content, "preprocessing")
         columns = len(found.fill) // 8
         of_bins, weighs = found.method == "quantile-bins", found.method == EVIDENCE
         given = {"knots": found.method == "rank", "edges": of_bins or weighs, "bins": of_bins, "values": weighs}

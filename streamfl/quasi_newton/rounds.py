@@ -23,6 +23,7 @@ from streamfl.wire import decode_array, encode_array
 __all__ = ["Rounds"]
 
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 
 class Rounds:
@@ -79,10 +80,12 @@ class Rounds:
         own = self.iterates.own
         return own.changes(self.batch, self._vector(self._progress.step)) if self.for_curvature else own.outputs(self.batch)
 
-    def begin(self, start: Floats) -> None:
-        """Learn from the party's rows, from these weights on."""
+    def begin(self, inputs: Floats, muted: Bools, start: Floats) -> None:
+        """Learn from the party's rows, from these weights on.
+
+        inputs, muted: as of :meth:`TrainingRows.learnt`. start: (columns,).
+        """
         self._signs = None
-        inputs, muted = self._rows.learnt()
         self.iterates.begin(inputs, muted, start)
 
     def go_on(self) -> None:

@@ -53,6 +53,8 @@ class Scores:
         self._open: list[set[str]] | None = None
         self._pending: dict[int, set[str]] = {}
         self._judged: dict[str, int] | None = None
+        self.judgements = 0
+        """Grows as :attr:`judged` changes, or an output of it."""
 
     def begin(self, version: int) -> None:
         """Scores of another version count no more."""
@@ -68,7 +70,7 @@ class Scores:
     def labelled(self, name: str) -> None:
         """The table has a label of an entity."""
         if self._judged is not None:
-            self._judge(name)
+            self.judgements += self._judge(name)
 
     def forget(self, name: str) -> None:
         """The table has it no more."""
@@ -78,8 +80,8 @@ class Scores:
             one.discard(name)
         for told in self._pending.values():
             told.discard(name)
-        if self._judged is not None:
-            self._judged.pop(name, None)
+        if self._judged is not None and self._judged.pop(name, None) is not None:
+            self.judgements += 1
 
     def open(self, host: int) -> set[str]:
         """Entities with columns that lack this host's points."""
@@ -163,11 +165,14 @@ class Scores:
         self._look_anew()
         return True
 
-    def _judge(self, name: str) -> None:
+    def _judge(self, name: str) -> bool:
+        """Whether an entity is one of those that the model is judged by."""
         assert self._judged is not None
         found, label = self._of(name), self._table.label(name)
-        if found is not None and found.held_out and found.output is not None and label:
-            self._judged[name] = label
+        if found is None or not found.held_out or found.output is None or not label:
+            return False
+        self._judged[name] = label
+        return True
 
     def _of(self, name: str) -> Score | None:
         found = self._scores.get(name)
@@ -175,6 +180,7 @@ class Scores:
 
     def _look_anew(self) -> None:
         self._open, self._judged = None, None
+        self.judgements += 1
         self._pending = {}
 
     def _remember(self, name: str, found: Score) -> None:

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from streamfl.quasi_newton.alignment import POINT_BYTES, set_digest
-from streamfl.quasi_newton.chunks import Chunks
+from streamfl.chunks import Chunks
+from streamfl.quasi_newton.alignment import check_answer, set_digest
 from streamfl.quasi_newton.held_out import held_out_figures
 from streamfl.quasi_newton.learnt_batches import NAME_BYTES
-from streamfl.quasi_newton.messages import Message, read_content
+from streamfl.quasi_newton.messages import Message, numbers_of, read_content
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.predictions import encoded
 from streamfl.quasi_newton.scorecard import Calibration, fit_calibration
@@ -26,11 +26,9 @@ from streamfl.quasi_newton.scoring_messages import (
     Line,
     Points,
     Question,
-    check_points,
-    numbers_of,
 )
-from streamfl.quasi_newton.trained_model import TrainedModel
-from streamfl.quasi_newton.works import blinded, matched, request
+from streamfl.quasi_newton.scoring_party import Scoring
+from streamfl.quasi_newton.works import blinded, matched, read_alignment, request
 from streamfl.restored import Time, check_within
 from streamfl.role import Measurement, PeerError
 from streamfl.wire import Count
@@ -72,15 +70,12 @@ class Calibrated(msgspec.Struct, array_like=True):
     rows: Count
 
 
-class GuestScoring:
+class GuestScoring(Scoring):
     """The owner of sessions with hosts, of scores and of the calibration, at one partition of the guest."""
 
     def __init__(self, party: PartyTask) -> None:
+        super().__init__(party)
         settings = party.settings
-        self._party = party
-        self._settings = settings.scoring
-        self._parts = party.parts
-        self._counts = party.desk.counts
         self._hosts = settings.hosts
         self._lines = {host: Line(settings, party.desk, f"questions/{host}", host, host) for host in settings.hosts}
         self._sessions = {host: _Session() for host in settings.hosts}
@@ -88,6 +83,8 @@ class GuestScoring:
         self._sought = {host: Chunks(party.parts, f"sought/{host}", 5 + settings.most * NAME_BYTES) for host in settings.hosts}
         self.scores = Scores(party.parts, party.table, len(settings.hosts))
         self._fitted: Calibrated | None = None
+        # How good the model is, behind what it was computed from: it is asked for at every scrape, and takes a sort.
+        self._figures: tuple[tuple[int, Calibration | None], dict[str, float]] = (-1, None), {}
         party.table.on_forget = self.scores.forget
 
     # ---- what the runtime asks
@@ -103,10 +100,6 @@ class GuestScoring:
     @property
     def owed(self) -> bool:
         return any(session.phase in (ASKED, CHOSEN) for session in self._sessions.values())
-
-    @property
-    def trouble(self) -> str | None:
-        return None
 
     def set_back(self, now: float) -> None:
         for host, session in self._sessions.items():
@@ -141,15 +134,17 @@ class GuestScoring:
         return True
 
     def measure(self) -> Iterator[Measurement]:
-        model = self._party.trained
-        yield Measurement("model_version", "gauge", "The training that the present model came from", model.version if model else 0)
+        yield from super().measure()
         if not self._ready():
             return
         yield Measurement(
             "held_out_entities", "gauge", "Entities with a label that the present model has scored and not learnt from",
             len(self.scores.judged),
         )  # fmt: skip
-        for name, value in held_out_figures(*self._held_out(), self.calibration).items():
+        of = self.scores.judgements, self.calibration
+        if self._figures[0] != of:
+            self._figures = of, held_out_figures(*self._held_out(), self.calibration)
+        for name, value in self._figures[1].items():
             text = f"{TEXTS[name]} of the present model on entities that it has not learnt from"
             yield Measurement(f"held_out_{name}", "gauge", text, value)
 
@@ -214,17 +209,13 @@ class GuestScoring:
 
     def _take_found(self, host: str, found: Found) -> None:
         names = self._names(host)
-        check_points(found.own, self._party.settings.most)
-        if len(found.twice) != len(names) * POINT_BYTES:
-            raise PeerError("shape", f"{len(found.twice)} bytes answer {len(names)} points")
+        check_answer(found.own, found.twice, len(names), self._party.settings.most)
         content = self._party.aligning(host, self._session_name(host), names, found.own, found.twice)
         self._party.desk.ask(matched, request(content), lambda result: self._choose(host, result))
 
     def _choose(self, host: str, result: bytes) -> None:
-        found: tuple[Any, ...] = msgspec.msgpack.decode(result, type=tuple)
-        if found[0]:
-            raise PeerError(found[0], found[1])
-        session, places = self._sessions[host], found[1]
+        (places,) = read_alignment(result)
+        session = self._sessions[host]
         chosen = sorted(places)
         session.phase = CHOSEN if chosen else IDLE
         session.fruitless = 0 if chosen else session.fruitless + 1
@@ -336,12 +327,6 @@ class GuestScoring:
     @property
     def _bound(self) -> float:
         return self._party.settings.kinds.inner_products.bound
-
-    @property
-    def _model(self) -> TrainedModel:
-        model = self._party.trained
-        assert model is not None
-        return model
 
     def _ready(self) -> bool:
         model = self._party.trained

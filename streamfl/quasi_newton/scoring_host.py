@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import numpy as np
 
-from streamfl.quasi_newton.alignment import POINT_BYTES, set_digest
-from streamfl.quasi_newton.chunks import Chunks
+from streamfl.chunks import Chunks
+from streamfl.quasi_newton.alignment import POINT_BYTES, check_points, names_at, set_digest
 from streamfl.quasi_newton.learnt_batches import NAME_BYTES
-from streamfl.quasi_newton.messages import Message, read_content
+from streamfl.quasi_newton.messages import Message, numbers_of, read_content
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.scoring_messages import (
     NO_POINTS,
@@ -21,10 +21,8 @@ from streamfl.quasi_newton.scoring_messages import (
     Line,
     Points,
     Question,
-    check_points,
-    numbers_of,
 )
-from streamfl.quasi_newton.trained_model import TrainedModel
+from streamfl.quasi_newton.scoring_party import Scoring
 from streamfl.quasi_newton.works import aligned, request
 from streamfl.restored import check_name
 from streamfl.role import Measurement, PeerError
@@ -51,15 +49,12 @@ class _State(msgspec.Struct, array_like=True):
     released: Count = 0
 
 
-class HostScoring:
+class HostScoring(Scoring):
     """The owner of the present session, and of ``answered/NAME``: for which version of the model an entity was answered last."""
 
     def __init__(self, party: PartyTask) -> None:
+        super().__init__(party)
         settings = party.settings
-        self._party = party
-        self._settings = settings.scoring
-        self._parts = party.parts
-        self._counts = party.desk.counts
         self._line = Line(settings, party.desk, "answers", settings.guest, settings.own)
         self._state = _State()
         # Names in the order of the points that the guest has.
@@ -70,10 +65,6 @@ class HostScoring:
         party.table.on_forget = self._forget
 
     # ---- what the runtime asks
-
-    @property
-    def wake_at(self) -> float | None:
-        return None
 
     @property
     def owed(self) -> bool:
@@ -88,9 +79,6 @@ class HostScoring:
             f"points of {self._state.answered} versions of the model were told, as many as scoring.versions allows: none are told "
             f"of version {model.version}. Each version shows the guest more of the columns: raise it only if they may be known"
         )
-
-    def set_back(self, now: float) -> None:
-        """It remembers no time."""
 
     def pass_time(self, now: float) -> None:
         """It speaks when it is asked. Figures tell of the model: one that was damaged in the changelog is refused before them."""
@@ -107,18 +95,11 @@ class HostScoring:
         return True
 
     def measure(self) -> Iterator[Measurement]:
-        model = self._party.trained
-        yield Measurement("model_version", "gauge", "The training that the present model came from", model.version if model else 0)
+        yield from super().measure()
         left = max(0, self._settings.versions - self._state.answered)
         yield Measurement("model_versions_left", "gauge", "Versions of the model that points may still be told of", left)
 
     # ---- what the party has come to
-
-    def came(self, name: str) -> None:
-        """The table has an entity's columns."""
-
-    def labelled(self, name: str) -> None:
-        """A host has no labels."""
 
     def went_on(self) -> None:
         """A message was taken: there may be another version of the model."""
@@ -172,14 +153,10 @@ class HostScoring:
         self._party.desk.ask(aligned, request(content), lambda result: self._offer(version, number, result, early))
 
     def _offer(self, version: int, number: int, result: bytes, early: bool) -> None:
-        found: tuple[Any, ...] = msgspec.msgpack.decode(result, type=tuple)
-        if found[0] and early:
-            self._counts["refused_alignments"] += 1
-            self._party.desk.notices.say("alignment", f"the guest's points for scoring are refused: {found[1]}")
+        found = self._party.points_of_both(result, "scoring" if early else "")
+        if found is None:
             return
-        if found[0]:
-            raise PeerError(found[0], found[1])
-        _, own, twice, order = found
+        own, twice, order = found
         self._counts["questions"] += 1
         self._go_to(version, number, OFFERED)
         self._offered.write(msgspec.msgpack.encode(order))
@@ -201,10 +178,7 @@ class HostScoring:
             raise PeerError("implausible", f"entities of session {message.round} under model {message.run}: nothing led to them")
         content: Chosen = read_content(self._line.heard(message), Chosen)
         order: list[str] = msgspec.msgpack.decode(self._offered.content, type=list[str]) if self._offered else []
-        places = numbers_of(content.places, "<u4")
-        if len(set(places.tolist())) != len(places) or int(places.max(initial=-1)) >= len(order):
-            raise PeerError("alignment", "a place is there twice, or is none")
-        names = [order[one] for one in places]
+        names = names_at(numbers_of(content.places, "<u4"), order)
         if message.alignment != set_digest(names, self._line.session(*place)):
             raise PeerError("alignment", "the digest is of other entities")
         if names and state.released != state.version:
@@ -233,18 +207,6 @@ class HostScoring:
         return points.tobytes()
 
     # ----
-
-    @property
-    def _version(self) -> int:
-        """Of the present model, 0 before there is one."""
-        model = self._party.trained
-        return 0 if model is None else model.version
-
-    @property
-    def _model(self) -> TrainedModel:
-        model = self._party.trained
-        assert model is not None
-        return model
 
     @property
     def _early_place(self) -> tuple[int, int]:

@@ -7,40 +7,28 @@ outputs: question, found, chosen, points. In the header ``run`` is the model's v
 from __future__ import annotations
 
 import msgspec
-import numpy as np
-from msgspec.structs import replace
 
-from streamfl.quasi_newton.alignment import POINT_BYTES
-from streamfl.quasi_newton.member import Desk
-from streamfl.quasi_newton.messages import Message, content_of, place_of, records_of
+from streamfl.member import Desk
+from streamfl.quasi_newton.messages import Aligned, Answer, Blinded, Message, content_of, records_of, seal, unseal
 from streamfl.quasi_newton.party_settings import PartySettings
-from streamfl.role import PeerError
 from streamfl.wire import VERSION
 
-__all__ = ["NO_POINTS", "Chosen", "Closed", "Found", "Line", "Points", "Question", "check_points", "numbers_of"]
+__all__ = ["NO_POINTS", "Chosen", "Closed", "Found", "Line", "Points", "Question"]
 
 NO_POINTS = -(2**31)
 """In place of points: the host has none within the public bound, or has forgotten the entity."""
-NUMBER_BYTES = 4
 
 
-class Question(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+class Question(Blinded, frozen=True):
     """The guest has entities without a score. points: theirs, blinded."""
 
-    points: bytes
 
-
-class Found(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+class Found(Answer, frozen=True):
     """own: points of the entities that the host may answer for, blinded. twice: the guest's, blinded by both, in its order."""
 
-    own: bytes
-    twice: bytes
 
-
-class Chosen(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+class Chosen(Aligned, frozen=True):
     """The entities in common. places: 32-bit numbers in the order of the host's points; none ends the session."""
-
-    places: bytes
 
 
 class Points(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -73,28 +61,12 @@ class Line:
 
     def tell(self, version: int, number: int, kind: str, content: msgspec.Struct, alignment: bytes = b"") -> None:
         """alignment: digest of the chosen entities, where they are known."""
-        settings = self._settings
+        settings, other = self._settings, self._other
         message = Message(VERSION, settings.fingerprint, settings.own, version, number, kind, alignment, b"")
-        topic = settings.scoring.topics[self._other][0]
-        sealed = settings.links[self._other].seal(content_of(content), topic, place_of(message))
-        self._desk.send(self._channel, records_of(settings.codec, replace(message, content=sealed)))
+        sealed = seal(message, content_of(content), settings.links[other], settings.scoring.topics[other][0])
+        self._desk.send(self._channel, records_of(settings.codec, sealed))
 
     def heard(self, message: Message) -> bytes:
         """What the other said. PeerError where it was not that one."""
-        if message.sender != self._other:
-            raise PeerError("forged", f"{message.sender!r} speaks where {self._other!r} is heard")
-        topic = self._settings.scoring.topics[self._other][1]
-        return self._settings.links[self._other].open(message.content, topic, place_of(message))
-
-
-def check_points(content: bytes, most: int) -> None:
-    """PeerError where these are not whole points of a curve, or more than ``most``."""
-    if len(content) % POINT_BYTES or len(content) > most * POINT_BYTES:
-        raise PeerError("shape", f"{len(content)} bytes are no points, or too many")
-
-
-def numbers_of(content: bytes, kind: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """32-bit numbers. kind: "<u4" or "<i4"."""
-    if len(content) % NUMBER_BYTES:
-        raise PeerError("shape", f"{len(content)} bytes are no numbers of {NUMBER_BYTES} bytes")
-    return np.frombuffer(content, kind).astype(np.int64)
+        settings, other = self._settings, self._other
+        return unseal(message, other, settings.links[other], settings.scoring.topics[other][1])

@@ -3,40 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from streamfl.quasi_newton.party import PartyTask
+from streamfl.quasi_newton.trained_model import TrainedModel
 from streamfl.records.samples import Sample
 from streamfl.role import Measurement
 
 __all__ = ["Scoring", "ScoringParty"]
 
 
-class Scoring(Protocol):
-    """What guest and host do about scores, at one partition."""
+class Scoring:
+    """What guest and host do about scores, at one partition. What only one of them does is nothing here."""
+
+    def __init__(self, party: PartyTask) -> None:
+        self._party = party
+        self._settings = party.settings.scoring
+        self._parts = party.parts
+        self._counts = party.desk.counts
 
     @property
-    def wake_at(self) -> float | None: ...
+    def wake_at(self) -> float | None:
+        return None
 
     @property
-    def owed(self) -> bool: ...
+    def owed(self) -> bool:
+        raise NotImplementedError
 
     @property
-    def trouble(self) -> str | None: ...
+    def trouble(self) -> str | None:
+        return None
 
-    def set_back(self, now: float) -> None: ...
+    def set_back(self, now: float) -> None:
+        """The clock was ahead."""
 
-    def pass_time(self, now: float) -> None: ...
+    def pass_time(self, now: float) -> None:
+        raise NotImplementedError
 
-    def restore(self, key: bytes, value: bytes) -> bool: ...
+    def restore(self, key: bytes, value: bytes) -> bool:
+        """Take something back; False if the key is another's."""
+        raise NotImplementedError
 
-    def measure(self) -> Iterator[Measurement]: ...
+    def measure(self) -> Iterator[Measurement]:
+        yield Measurement("model_version", "gauge", "The training that the present model came from", self._version)
 
-    def came(self, name: str) -> None: ...
+    def came(self, name: str) -> None:
+        """The table has an entity's columns."""
 
-    def labelled(self, name: str) -> None: ...
+    def labelled(self, name: str) -> None:
+        """The table has an entity's label."""
 
-    def went_on(self) -> None: ...
+    def went_on(self) -> None:
+        """A message was taken: there may be another version of the model."""
+        raise NotImplementedError
+
+    @property
+    def _version(self) -> int:
+        """Of the present model, 0 before there is one."""
+        model = self._party.trained
+        return 0 if model is None else model.version
+
+    @property
+    def _model(self) -> TrainedModel:
+        model = self._party.trained
+        assert model is not None
+        return model
 
 
 class ScoringParty(PartyTask):

@@ -108,10 +108,6 @@ class EntityTable:
         """Names of the entities that a training may take, sorted."""
         return sorted(name for name, entity in self._entities.items() if self._counts_as_complete(name, entity))
 
-    def names(self) -> list[str]:
-        """Of entities that are complete, sorted."""
-        return sorted(name for name, entity in self._entities.items() if self._is_complete(entity))
-
     def with_columns(self) -> set[str]:
         """Names of entities that have columns, whatever else they lack."""
         return {name for name, entity in self._entities.items() if entity.columns}

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
-from streamfl.quasi_newton.chunks import Chunks
+from streamfl.chunks import Chunks
 from streamfl.quasi_newton.config import MOST_COLUMNS
 from streamfl.quasi_newton.fixed_point import FixedPoint
 from streamfl.quasi_newton.own_columns import inner, rounded
 from streamfl.quasi_newton.preparation import MOST_PREPARATION_BYTES, Preparation
-from streamfl.quasi_newton.preprocessing import Preprocessing
+from streamfl.restored import decode_restored
 from streamfl.role import PeerError
 from streamfl.wire import Count, decode_array, encode_array
 
@@ -42,27 +42,16 @@ class TrainedModel:
 
     version: number of the run, the same at every party.
     weights: of the columns that were learnt from; at the guest with the intercept's at the end.
-    preprocessing: of columns as they come. kept: columns of its result that were learnt from.
+    preparation: what makes rows ready.
     inputs: the kind of numbers that columns are rounded to, as in training.
     intercept: whether this is the guest's part.
     """
 
     version: int
     weights: Floats
-    preprocessing: Preprocessing
-    kept: list[int]
+    preparation: Preparation
     inputs: FixedPoint
     intercept: bool = False
-
-    @property
-    def raw_columns(self) -> int:
-        """Of a row as it comes."""
-        return self.preparation.raw_columns
-
-    @property
-    def preparation(self) -> Preparation:
-        """What makes rows ready."""
-        return Preparation(self.preprocessing, self.kept)
 
     def outputs(self, raw: Floats) -> Floats:
         """u_p = x'w of rows, clipped and rounded as in training: (rows,).
@@ -85,14 +74,11 @@ class TrainedModel:
         """PeerError with reason malformed, shape, oversized or not_finite."""
         if len(content) > MOST_MODEL_BYTES:
             raise PeerError("oversized", f"a model of {len(content)} bytes, at most {MOST_MODEL_BYTES} are accepted")
-        try:
-            found = msgspec.msgpack.decode(content, type=_Content)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise PeerError("malformed", f"a trained model: {error}") from None
+        found = decode_restored(content, _Content, "a trained model")
         preparation = Preparation.decode(found.preparation)
         weights = decode_array(found.weights, np.float64, (len(preparation.kept) + found.intercept,), "weights")
         kind = FixedPoint(found.fraction_bits, found.largest)
-        return cls(found.version, weights, preparation.preprocessing, preparation.kept, kind, found.intercept)
+        return cls(found.version, weights, preparation, kind, found.intercept)
 
 
 class LatestModel:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
+from streamfl.chunks import Chunks
 from streamfl.quasi_newton.batches import check_support, far_rows
-from streamfl.quasi_newton.chunks import Chunks
 from streamfl.quasi_newton.evidence import fit_evidence
 from streamfl.quasi_newton.fixed_point import FixedPoint
 from streamfl.quasi_newton.learnt_batches import NAME_BYTES, LearntBatches

@@ -40,6 +40,7 @@ __all__ = [
     "matched",
     "multiplied",
     "opened",
+    "read_alignment",
     "read_product",
     "request",
 ]
@@ -225,6 +226,14 @@ def matched(content: bytes) -> bytes:
         return request(("", alignment.places(_points(asked.twice), alignment.blind_theirs(_points(asked.theirs)))))
     except PeerError as error:
         return request((error.reason, error.text))
+
+
+def read_alignment(result: bytes) -> tuple[Any, ...]:
+    """What :func:`aligned` or :func:`matched` gave. PeerError where the other's points are refused."""
+    found: tuple[Any, ...] = _read(result, tuple)
+    if found[0]:
+        raise PeerError(found[0], found[1])
+    return found[1:]
 
 
 def _points(content: bytes) -> list[bytes]:

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.console import say
 from streamfl.records.samples import DataError
 from streamfl.role import ConfigurationError
 from streamfl.seeding import rng_for
 from streamfl.simulation.parties import TEST_FRACTION, split_columns
 from streamfl.simulation.tables import input_names, numbers, read_data, unread_columns
 
-__all__ = ["DealtTable", "VerticalFigures", "VerticalTable", "checked_options", "deal_table", "epoch_orders", "measured_rows"]
+__all__ = [
+    "DealtTable",
+    "VerticalFigures",
+    "VerticalTable",
+    "checked_options",
+    "deal_table",
+    "epoch_orders",
+    "labels_as_classes",
+    "measured_rows",
+]
 
 FEWEST_ROWS = 2
 
@@ -118,6 +128,22 @@ def deal_table(location: str, label: str, split: str, parties: Sequence[str], fr
         labels = (labels - label_range[0]) / (label_range[1] - label_range[0])
     parts = [inputs[:, [used.index(name) for name in names]] for names in own]
     return DealtTable(VerticalTable(parts, labels, test), own, label_range, int((~present).sum()))
+
+
+def labels_as_classes(dealt: DealtTable, location: str, label: str, reason: str = "") -> DealtTable:
+    """The table with labels 0 and 1; many tables write them -1 and 1. DataError for any other.
+
+    reason: what follows the labels that are expected, in the error's text.
+    """
+    table = dealt.table
+    values = np.unique(table.labels).tolist()
+    if values == [-1.0, 1.0]:
+        say("labels are -1 and 1 here; `streamfl run` takes 0 and 1")
+        return replace(dealt, table=replace(table, labels=(table.labels + 1) / 2))
+    wrong = [value for value in values if value not in (0.0, 1.0)]
+    if wrong:
+        raise DataError(f"{location}: the label {label} is {wrong[0]:g} somewhere, 0 or 1 is expected{reason}")
+    return dealt
 
 
 def measured_rows(measured: Iterable[tuple[str, Mapping[str, Any] | None]]) -> Iterator[tuple[str, str]]:

@@ -5,6 +5,7 @@ This module reaches into the library's private parts, so the library is pinned t
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +13,7 @@ from typing import Any
 
 from kafka import errors as kafka_errors
 from kafka.errors import KafkaError
+from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.producer.transaction_manager import EndTxnHandler
 
 from streamfl.runtime.bus import BusUnavailable
@@ -23,6 +25,7 @@ __all__ = [
     "discard",
     "end_once",
     "mend_joins",
+    "mend_transports",
     "wait_for_brokers",
 ]
 
@@ -112,6 +115,27 @@ def mend_joins(coordinator: Any) -> None:
     coordinator._do_join_and_sync_async = join_once
     coordinator._on_join_complete_async = complete_once
     coordinator.reset_generation = begin_anew
+
+
+def mend_transports() -> None:
+    """Have what a broker sent just before it closed a connection read, once for all clients of the process.
+
+    The library throws it away where both come at once. A broker that refuses a password says so and closes: on a busy machine the
+    refusal looked like a broker that is away.
+    """
+    for transport in (KafkaTCPTransport, KafkaSSLTransport):
+        if not hasattr(transport._sock_recv, "__wrapped__"):
+            transport._sock_recv = _end_after_content(transport._sock_recv)
+
+
+def _end_after_content(receive: Callable[[Any], tuple[bytes, Any]]) -> Callable[[Any], tuple[bytes, Any]]:
+    @functools.wraps(receive)
+    def receive_first(transport: Any) -> tuple[bytes, Any]:
+        content, error = receive(transport)
+        # The next call finds the end again.
+        return (content, None) if content else (content, error)
+
+    return receive_first
 
 
 def end_once(producer: Any) -> None:

@@ -16,10 +16,13 @@ from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable
 from streamfl_connectors.addresses import connect_timeout, servers
 from streamfl_connectors.kafka.batches import check_batches
+from streamfl_connectors.kafka.clients import mend_transports
 from streamfl_connectors.kafka.failures import NOT_LET_IN, causes_logged
 from streamfl_connectors.kafka.options import PRODUCER_DEFAULTS, check_options
 
 __all__ = ["Cluster"]
+
+mend_transports()
 
 
 class Cluster:

@@ -48,10 +48,7 @@ def marginal(
     rho: of an entity, over all parties. columns: N, of all parties together. radius: of the ball.
     norm: |a|^2 / n of every column where that is public; it is not released then, and its share goes to the values.
     """
-    members, plans = _members(windows, rho, columns, secret, _without_norms(shares) if norm is not None else shares)
-    for member in members.values():
-        member.choose()
-    values = np.concatenate([member.values() for member in members.values()])
+    members, plans, values = _chosen(windows, rho, columns, secret, _without_norms(shares) if norm is not None else shares)
     norms = np.concatenate([member.norms() for member in members.values()]) if norm is None else np.full(len(values), norm)
     numbers = len(values) * (2 if norm is not None else 3)
     found = refit(np.diag(norms), values, radius, LEAST_EIGENVALUE)
@@ -69,10 +66,7 @@ def two_round(
     shares: Mapping[str, float] = TWO_ROUND,
 ) -> Estimate:
     """Top columns, their rows with noise, then products. Parameters as of :func:`marginal`."""
-    members, plans = _members(windows, rho, columns, secret, shares)
-    for member in members.values():
-        member.choose()
-    values = np.concatenate([member.values() for member in members.values()])
+    members, plans, values = _chosen(windows, rho, columns, secret, shares)
     rows = {party: member.rows() for party, member in members.items()}
     starts = np.cumsum([0] + [len(member.chosen) for member in members.values()])
     gram = np.zeros((len(values), len(values)))
@@ -109,16 +103,19 @@ def _without_norms(shares: Mapping[str, float]) -> dict[str, float]:
     return {"choices": shares["choices"], "values": 1 - shares["choices"]}
 
 
-def _members(
+def _chosen(
     windows: Mapping[str, Window], rho: float, columns: int, secret: bytes, shares: Mapping[str, float]
-) -> tuple[dict[str, PartySelection], dict[str, SelectionPlan]]:
+) -> tuple[dict[str, PartySelection], dict[str, SelectionPlan], Floats]:
+    """Parties that have chosen their columns, their plans, and the columns' values, party by party."""
     each = max(1, columns // len(windows))
     plans = {}
     for party, given in windows.items():
         count = min(each, given.columns.shape[1])
         plans[party] = plan_selection(rho / len(windows), count, _others(windows, party, each), shares)
     members = {party: PartySelection(given, plans[party], place(party, 0, secret)) for party, given in windows.items()}
-    return members, plans
+    for member in members.values():
+        member.choose()
+    return members, plans, np.concatenate([member.values() for member in members.values()])
 
 
 def _others(windows: Mapping[str, Window], party: str, each: int) -> int:

@@ -1,6 +1,6 @@
 """What to watch of kernel federations: loss, who is behind, rounds that came to nothing, what is forgotten, what is broken."""
 
-from streamfl.dashboard import Dashboard, Panel, Query, rate, series
+from streamfl.dashboard import Dashboard, Panel, Query, rate, series, worker_panels
 
 __all__ = ["DASHBOARD"]
 
@@ -135,28 +135,6 @@ DASHBOARD = Dashboard(
                 ),
             ),
         ),
-        (
-            Panel(
-                "Dead letters",
-                "Records that were refused and went to the dead-letter topics, by reason. It should be empty.",
-                "ops",
-                (Query(f"sum by (job, instance, reason) ({rate('dead_letters_total')})", "{{job}} {{instance}} {{reason}}"),),
-            ),
-            Panel(
-                "Consumer lag",
-                "Records not read yet, by topic and partition. It should return to zero.",
-                "short",
-                (Query(f"sum by (topic, partition) ({series('consumer_lag_records')})", "{{topic}} {{partition}}"),),
-            ),
-            Panel(
-                "Workers up",
-                "1 while Prometheus reaches a worker, and the commits a second of each, which show that it goes round.",
-                "short",
-                (
-                    Query('min by (job, instance) (up{job=~"$job"})', "up, {{job}} {{instance}}"),
-                    Query(f"sum by (job, instance) ({rate('commits_total')})", "commits a second, {{job}} {{instance}}"),
-                ),
-            ),
-        ),
+        worker_panels(),
     ),
 )

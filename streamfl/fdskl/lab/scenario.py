@@ -18,7 +18,7 @@ from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection, RoleSettings
-from streamfl.simulation.faults.chances import Rates, drawn_rates
+from streamfl.simulation.faults.chances import Rates, drawn_by, drawn_rates
 from streamfl.simulation.faults.federation import Reading, topics_of
 from streamfl.simulation.faults.said import require
 from streamfl.simulation.faults.staying import Staying, with_a_process_left
@@ -221,12 +221,7 @@ def scenario_of_several(seed: int) -> FdsklScenario:
 def scenario(seed: int) -> FdsklScenario:
     """The scenario of this seed."""
     draws = rng_for(seed, "simulation", "masked sums")
-
-    def chance(probability: float) -> bool:
-        return bool(draws.random() < probability)
-
-    def between(low: int, high: int) -> int:
-        return int(draws.integers(low, high + 1))
+    chance, between = drawn_by(draws)
 
     names = [f"p{number}" for number in range(between(2, 5))]
     active = str(draws.choice(names))

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from pydantic import model_validator
 
 from streamfl.console import say
 from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.lab.run import KernelOutcome, run_kernel
-from streamfl.records.samples import DataError
 from streamfl.runtime.bus import Outgoing
 from streamfl.settings import load_settings
 from streamfl.simulation.laboratory import Asked, Report, progress_bar
@@ -27,7 +24,7 @@ from streamfl.simulation.parties import (
     TestFractionOption,
     check_delay,
 )
-from streamfl.simulation.vertical import DealtTable, VerticalTable, checked_options, deal_table, measured_rows
+from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table, labels_as_classes, measured_rows
 
 __all__ = ["kernel_rows", "run_with_bar", "simulate"]
 
@@ -59,9 +56,10 @@ def simulate(
     names = settings.federation.parties
     split, fraction = checked_options(names, split, epochs, online, label_delay, test_fraction)
     check_delay("--network-delay", network_delay)
-    square = settings.learning.loss == "square"
-    dealt = deal_table(asked.data, asked.label, split, names, fraction, square)
-    dealt = _as_classes(dealt, asked, settings)
+    loss = settings.learning.loss
+    dealt = deal_table(asked.data, asked.label, split, names, fraction, loss == "square")
+    if loss != "square":
+        dealt = labels_as_classes(dealt, asked.data, asked.label, f' with learning.loss = "{loss}"')
     if dealt.dropped:
         say(f"{dealt.dropped} rows have no number in some column and are left out")
     passes = None if online else epochs or 1
@@ -168,21 +166,3 @@ def _read(config: Path, label: str, active: str | None, seed: int | None) -> Fds
         "labels": {"topic": "labels", "label": label, "label_range": (0.0, 1.0)},
     }
     return load_settings(config, FdsklSettings, sections)
-
-
-def _as_classes(dealt: DealtTable, asked: Asked, settings: FdsklSettings) -> DealtTable:
-    """Labels of classes as 0 and 1; many tables write them -1 and 1."""
-    if settings.learning.loss == "square":
-        return dealt
-    table = dealt.table
-    values = np.unique(table.labels).tolist()
-    if values == [-1.0, 1.0]:
-        say("labels are -1 and 1 here; `streamfl run` takes 0 and 1")
-        return replace(dealt, table=replace(table, labels=(table.labels + 1) / 2))
-    wrong = [value for value in values if value not in (0.0, 1.0)]
-    if wrong:
-        raise DataError(
-            f"{asked.data}: the label {asked.label} is {wrong[0]:g} somewhere, 0 or 1 is expected with "
-            f'learning.loss = "{settings.learning.loss}"'
-        )
-    return dealt

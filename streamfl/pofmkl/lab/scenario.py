@@ -10,7 +10,7 @@ import numpy as np
 
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.seeding import rng_for
-from streamfl.simulation.faults.chances import Rates, drawn_rates
+from streamfl.simulation.faults.chances import Rates, drawn_by, drawn_rates
 from streamfl.simulation.faults.federation import Reading
 
 __all__ = ["Scenario", "scenario"]
@@ -100,12 +100,7 @@ class Scenario:
 def scenario(seed: int) -> Scenario:
     """The scenario of this seed."""
     draws = rng_for(seed, "simulation", "scenario")
-
-    def chance(probability: float) -> bool:
-        return bool(draws.random() < probability)
-
-    def between(low: int, high: int) -> int:
-        return int(draws.integers(low, high + 1))
+    chance, between = drawn_by(draws)
 
     paper, lockstep = chance(0.5), chance(0.5)
     staleness = "lockstep" if lockstep else ("bounded" if chance(0.5) else "async")

@@ -12,13 +12,13 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 from streamfl.identity.keys import derive
+from streamfl.member import Member
 from streamfl.quasi_newton.coordinator import CoordinatorTask
 from streamfl.quasi_newton.lab import made_up_secrets
 from streamfl.quasi_newton.lab.check_scores import check_scores
 from streamfl.quasi_newton.lab.oracle import Batches, Expected, batches_of, common_entities, expected, script
 from streamfl.quasi_newton.lab.said import messages_of
 from streamfl.quasi_newton.lab.scenario import NAME, STRANGER, C, G, QuasiNewtonScenario
-from streamfl.quasi_newton.member import Member
 from streamfl.quasi_newton.messages import Joined, Message, Step, place_of
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.party_settings import FAILED, TRAINED

@@ -1,10 +1,15 @@
 """What to watch of quasi-Newton federations: where a training is, its loss, what encryption costs, what is refused."""
 
-from streamfl.dashboard import Dashboard, Panel, Query, rate, series
+from streamfl.dashboard import Dashboard, Panel, Query, rate, series, worker_panels
 
 __all__ = ["DASHBOARD"]
 
 BY_MEMBER = "{{job}} {{instance}}"
+
+
+def by_member(query: str, what: str = "", of: str = "sum") -> Query:
+    """A line of each member. of: how series of its partitions become one."""
+    return Query(f"{of} by (job, instance) ({query})", f"{what}, {BY_MEMBER}" if what else BY_MEMBER)
 
 
 def of_coordinators(query: str) -> str:
@@ -45,8 +50,8 @@ DASHBOARD = Dashboard(
                 "says why.",
                 "short",
                 (
-                    Query(f"sum by (job, instance) ({series('trainings_total')})", f"with a model, {BY_MEMBER}"),
-                    Query(f"sum by (job, instance) ({series('failed_trainings_total')})", f"in vain, {BY_MEMBER}"),
+                    by_member(series("trainings_total"), "with a model"),
+                    by_member(series("failed_trainings_total"), "in vain"),
                 ),
             ),
             Panel(
@@ -57,7 +62,7 @@ DASHBOARD = Dashboard(
                 "parties, 1 "
                 "they compare entities, 2 in a round, 3 has ended, 4 has failed.",
                 "short",
-                (Query(f"max by (job, instance) ({series('phase')})", BY_MEMBER),),
+                (by_member(series("phase"), of="max"),),
             ),
         ),
         (
@@ -66,20 +71,20 @@ DASHBOARD = Dashboard(
                 "Steps that each member took. Standing still while a training is under way, with one phase for long, means that "
                 "somebody is away.",
                 "ops",
-                (Query(f"sum by (job, instance) ({of_members(rate('iterations_total'))})", BY_MEMBER),),
+                (by_member(of_members(rate("iterations_total"))),),
             ),
             Panel(
                 "Ciphertexts of an iteration",
                 "Ciphertexts, or the numbers in their place, that each member sent in its latest whole iteration. They follow from "
                 "batch, columns and key alone.",
                 "short",
-                (Query(f"max by (job, instance) ({series('iteration_ciphertexts')})", BY_MEMBER),),
+                (by_member(series("iteration_ciphertexts"), of="max"),),
             ),
             Panel(
                 "Bytes sent a second",
                 "Bytes of messages to other members.",
                 "Bps",
-                (Query(f"sum by (job, instance) ({of_members(rate('bytes_sent_total'))})", BY_MEMBER),),
+                (by_member(of_members(rate("bytes_sent_total"))),),
             ),
         ),
         (
@@ -89,10 +94,10 @@ DASHBOARD = Dashboard(
                 "that did.",
                 "ops",
                 (
-                    Query(f"sum by (job, instance) ({of_members(rate('samples_total'))})", f"columns, {BY_MEMBER}"),
-                    Query(f"sum by (job, instance) ({of_members(rate('expired_entities_total'))})", f"forgotten, {BY_MEMBER}"),
-                    Query(f"sum by (job, instance) ({rate('displaced_entities_total')})", f"gave way, {BY_MEMBER}"),
-                    Query(f"sum by (job, instance) ({rate('expired_batches_total')})", f"batches, {BY_MEMBER}"),
+                    by_member(of_members(rate("samples_total")), "columns"),
+                    by_member(of_members(rate("expired_entities_total")), "forgotten"),
+                    by_member(rate("displaced_entities_total"), "gave way"),
+                    by_member(rate("expired_batches_total"), "batches"),
                 ),
             ),
             Panel(
@@ -102,8 +107,8 @@ DASHBOARD = Dashboard(
                 "asked for a second decryption in one round.",
                 "ops",
                 (
-                    Query(f"sum by (job, instance) ({rate('decryptions_total')})", f"opened, {BY_MEMBER}"),
-                    Query(f"sum by (job, instance) ({rate('refused_decryptions_total')})", f"refused, {BY_MEMBER}"),
+                    by_member(rate("decryptions_total"), "opened"),
+                    by_member(rate("refused_decryptions_total"), "refused"),
                 ),
             ),
             Panel(
@@ -111,8 +116,8 @@ DASHBOARD = Dashboard(
                 "Messages that came again or too late, which changes nothing, and alignments that were refused.",
                 "ops",
                 (
-                    Query(f"sum by (job, instance) ({of_members(rate('repeated_messages_total'))})", f"again, {BY_MEMBER}"),
-                    Query(f"sum by (job, instance) ({rate('refused_alignments_total')})", f"alignments, {BY_MEMBER}"),
+                    by_member(of_members(rate("repeated_messages_total")), "again"),
+                    by_member(rate("refused_alignments_total"), "alignments"),
                 ),
             ),
         ),
@@ -123,9 +128,9 @@ DASHBOARD = Dashboard(
                 "without a score, for their part of it is beyond the bound or unknown.",
                 "ops",
                 (
-                    Query(f"sum by (job, instance) ({of_scoring(rate('predictions_total'))})", f"published, {BY_MEMBER}"),
-                    Query(f"sum by (job, instance) ({of_scoring(rate('answered_entities_total'))})", f"answered, {BY_MEMBER}"),
-                    Query(f"sum by (job, instance) ({of_scoring(rate('unscored_entities_total'))})", f"no score, {BY_MEMBER}"),
+                    by_member(of_scoring(rate("predictions_total")), "published"),
+                    by_member(of_scoring(rate("answered_entities_total")), "answered"),
+                    by_member(of_scoring(rate("unscored_entities_total")), "no score"),
                 ),
             ),
             Panel(
@@ -134,8 +139,8 @@ DASHBOARD = Dashboard(
                 "scored and not learnt from. It has them once entities of both labels are there.",
                 "short",
                 (
-                    Query(f"max by (job, instance) ({series('held_out_auc')})", f"AUC, {BY_MEMBER}"),
-                    Query(f"max by (job, instance) ({series('held_out_ks')})", f"KS, {BY_MEMBER}"),
+                    by_member(series("held_out_auc"), "AUC", of="max"),
+                    by_member(series("held_out_ks"), "KS", of="max"),
                 ),
                 maximum=1,
             ),
@@ -145,33 +150,11 @@ DASHBOARD = Dashboard(
                 "none left nobody is scored with a newer model: each version shows the guest more of the host's columns.",
                 "short",
                 (
-                    Query(f"max by (job, instance) ({of_members(series('model_version'))})", f"present, {BY_MEMBER}"),
-                    Query(f"min by (job, instance) ({series('model_versions_left')})", f"left, {BY_MEMBER}"),
+                    by_member(of_members(series("model_version")), "present", of="max"),
+                    by_member(series("model_versions_left"), "left", of="min"),
                 ),
             ),
         ),
-        (
-            Panel(
-                "Dead letters",
-                "Records that were refused and went to the dead-letter topics, by reason. It should be empty.",
-                "ops",
-                (Query(f"sum by (job, instance, reason) ({rate('dead_letters_total')})", "{{job}} {{instance}} {{reason}}"),),
-            ),
-            Panel(
-                "Consumer lag",
-                "Records not read yet, by topic and partition. It should return to zero.",
-                "short",
-                (Query(f"sum by (topic, partition) ({series('consumer_lag_records')})", "{{topic}} {{partition}}"),),
-            ),
-            Panel(
-                "Workers up",
-                "1 while Prometheus reaches a worker, and the commits a second of each, which show that it goes round.",
-                "short",
-                (
-                    Query('min by (job, instance) (up{job=~"$job"})', f"up, {BY_MEMBER}"),
-                    Query(f"sum by (job, instance) ({rate('commits_total')})", f"commits a second, {BY_MEMBER}"),
-                ),
-            ),
-        ),
+        worker_panels(),
     ),
 )

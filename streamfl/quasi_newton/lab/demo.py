@@ -22,8 +22,7 @@ from streamfl.quasi_newton.config import (
 )
 from streamfl.quasi_newton.fixed_point import kinds
 from streamfl.quasi_newton.lab.direct import Party, train
-from streamfl.quasi_newton.lab.run import CurvatureOutcome, figures_of
-from streamfl.quasi_newton.lab.simulate import run_with_bar
+from streamfl.quasi_newton.lab.run import CurvatureOutcome, figures_of, run_curvature
 from streamfl.quasi_newton.link import OVERHEAD
 from streamfl.quasi_newton.messages import Message, codec
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
@@ -31,7 +30,7 @@ from streamfl.role import Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection
-from streamfl.simulation.laboratory import Report
+from streamfl.simulation.laboratory import Report, progress_bar
 from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, label_axes
 from streamfl.simulation.tables import numbers, read_data
 from streamfl.simulation.vertical import VerticalTable
@@ -85,7 +84,10 @@ def demo(out: Path, seed: int) -> Report:
     """
     settings, table = _settings(seed), _table(seed)
     heard = _Overheard(settings)
-    together = run_with_bar(settings, table, list(COLUMNS.values()), NETWORK_DELAY, trace=True, overheard=heard)
+    with progress_bar("iterations") as watch:
+        together = run_curvature(
+            settings, table, list(COLUMNS.values()), network_delay=NETWORK_DELAY, trace=True, overheard=heard, watch=watch
+        )
     scores = _scores(together)
     signs = 2 * table.labels[table.learnt :] - 1
     found = _figures(scores, signs)

@@ -115,21 +115,21 @@ def _content(settings: QuasiNewtonSettings, state: dict[bytes, bytes], slope: fl
         raise ConfigurationError(f"topic {settings.member}.state: no training has come to its end yet, so that there is no model")
     is_guest, scale = settings.role.kind == GUEST, settings.scoring.scale
     samples = settings.required_samples("a party").samples
-    names = _names(samples.features, model.raw_columns)
-    weights = _of_all_columns(model)
+    names = _names(samples.features, model.preparation.raw_columns)
+    weights, preprocessing = _of_all_columns(model), model.preparation.preprocessing
     calibration = None if slope is None else Calibration(0.0, slope)
     if fitted is not None and fitted.version == model.version:
         calibration = Calibration(fitted.intercept, fitted.slope)
     points = None
     if calibration is not None:
         whole = [*weights.tolist(), float(model.weights[-1])] if is_guest else weights.tolist()
-        points = points_of_party(names, np.array(whole), model.preprocessing, calibration, scale, guest=is_guest)
+        points = points_of_party(names, np.array(whole), preprocessing, calibration, scale, guest=is_guest)
     content: dict[str, Any] = {
         "federation": settings.federation.name,
         "party": settings.own_party,
         "model": model.version,
         "divided_by": samples.input_norm,
-        "coefficients": _coefficients(names, weights, model.preprocessing),
+        "coefficients": _coefficients(names, weights, preprocessing),
         "points": points,
         "scale": {"base_points": scale.base_points, "base_odds": scale.base_odds, "doubling": scale.doubling},
     }
@@ -152,8 +152,9 @@ def _names(features: list[str] | str | None, columns: int) -> list[str]:
 
 def _of_all_columns(model: TrainedModel) -> Any:
     """Weights of all columns that preprocessing makes: 0 where one was not learnt from."""
-    weights = np.zeros(len(model.preprocessing.mean))
-    weights[model.kept] = model.weights[: len(model.kept)]
+    kept = model.preparation.kept
+    weights = np.zeros(model.preparation.results)
+    weights[kept] = model.weights[: len(kept)]
     return weights
 
 

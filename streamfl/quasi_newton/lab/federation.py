@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.member import Member
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, PreprocessingSection, QuasiNewtonSettings
 from streamfl.quasi_newton.coordinator import CoordinatorTask
-from streamfl.quasi_newton.lab.made_up import MadeUp
+from streamfl.quasi_newton.lab.made_up_secrets import MadeUp
 from streamfl.quasi_newton.lab.steps import MeasuredWork, Seconds
-from streamfl.quasi_newton.member import Member
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.party_settings import FAILED, TRAINED
 from streamfl.quasi_newton.preprocessing import EVIDENCE

@@ -29,7 +29,7 @@ from streamfl.testing.fuzz.member import NOW, PARTITIONS
 from streamfl.testing.fuzz.member import Member as Told
 from streamfl.testing.fuzz.mutations import Message as Record
 from streamfl.testing.fuzz.resumed import Run
-from streamfl.testing.fuzz.targets import COMPARED, Decoder, Restored, RoleTarget, Target, fingerprint
+from streamfl.testing.fuzz.targets import Decoder, Restored, RoleTarget, Target, fingerprint
 
 __all__ = ["FEDERATIONS", "MEMBERS", "QUASI_NEWTON", "corpus", "member", "record", "recorded", "run", "settings"]
 
@@ -260,23 +260,8 @@ class QuasiNewtonTarget(RoleTarget):
         header = place_of(msgspec.structs.replace(message, content=b""))
         return content if found is None or not content else found[0].seal(content, found[1], header)
 
-    def feed(self, message: Record) -> str | None:
-        """As of any role, but that counts of what was refused may change."""
-        self._offset += 1
-        self.now += 0.01
-        try:
-            received = self._member.decode(message, self._offset, self.random.choice([0.0, self.now - 50, self.now]))
-        except PeerError as error:
-            return error.reason
-        before = self._held() if self.random.randrange(COMPARED) == 0 else None
-        rejections = self._answered(receive_at_once(self.role, [received], self.now), received)
-        if not rejections:
-            return None
-        assert before is None or self._held() == before, "a refused message changed what the role holds"
-        return rejections[0].error.reason
-
-    def _held(self) -> bytes:
-        """A digest of what a refused message has to leave as it is: all but counts, and the clock."""
+    def held(self) -> bytes:
+        """Of all but counts, which go on with what is refused, and the clock."""
         role = cast(Any, self.role)
         counts, tasks = role.counts.copy(), list(role._tasks.values())
         moments = [getattr(task, "_now", None) for task in tasks]

@@ -1,10 +1,14 @@
-"""Secrets that follow from a file's name: what a simulation uses has to be the same in every run, and lies on no disk."""
+"""Keys and secrets of a federation in one process, where nobody has to keep any from the others: the same in every run.
+
+Those of :class:`MadeUp` follow from the federation's seed and lie in a folder. The others follow from a file's name, and lie on no
+disk.
+"""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,10 +16,12 @@ from typing import Any
 import msgspec
 
 import streamfl.secrets
-from streamfl.quasi_newton import key_file
+from streamfl.quasi_newton import bignum, key_file
+from streamfl.quasi_newton.config import COORDINATOR, GUEST, EncryptionSection, QuasiNewtonSettings
 from streamfl.quasi_newton.keys import PrivateKey, generate_key
+from streamfl.seeding import rng_for
 
-__all__ = ["KEY_BITS", "fingerprint", "key", "key_path", "made_up_files", "path", "secret"]
+__all__ = ["KEY_BITS", "MadeUp", "fingerprint", "key", "key_path", "made_up_files", "path", "secret"]
 
 FOLDER = "made-up"
 KEY_BITS = 512
@@ -73,3 +79,44 @@ def made_up_files() -> Iterator[None]:
     finally:
         for place, function in zip(places, before, strict=True):
             place.read_private = function
+
+
+class MadeUp:
+    """Files in a folder that nobody else may read: each run of ``streamfl simulate`` has its own, and they follow from the seed.
+
+    settings: of any member. What it says of files is not looked at. ConfigurationError where encryption needs the extra.
+    """
+
+    def __init__(self, settings: QuasiNewtonSettings, folder: Path) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._keys: tuple[str, str] | None = None
+
+    def encryption(self, kind: str, party: str) -> EncryptionSection:
+        """``[encryption]`` of a member; party: its name, empty at the coordinator."""
+        settings = self._settings
+        update: dict[str, object] = dict.fromkeys(("key_file", "key_fingerprint", "secret_file", "link_secret_file"))
+        if settings.encryption.precision == "paillier":
+            if self._keys is None:
+                bignum.require()
+                file = self._folder / "keys.json"
+                private = key_file.make_key_file(file, settings.encryption.key_bits, self._draws("key"))
+                self._keys = str(file), private.public.fingerprint
+            update["key_fingerprint"] = self._keys[1]
+            if kind == COORDINATOR:
+                update["key_file"] = self._keys[0]
+        if kind != COORDINATOR:
+            links = {host: self._secret("link", host) for host in settings.federation.hosts}
+            update |= {"secret_file": self._secret("party", party), "link_secret_file": links if kind == GUEST else links[party]}
+        return settings.encryption.model_copy(update=update)
+
+    def _secret(self, of: str, name: str) -> str:
+        file = self._folder / f"{of}-{name}.secret"
+        if not file.exists():
+            file.touch(mode=0o600)
+            file.write_bytes(self._draws(of, name)(32))
+        return str(file)
+
+    def _draws(self, *of: str) -> Callable[[int], bytes]:
+        federation = self._settings.federation
+        return rng_for(federation.seed, "quasi-newton", "simulation", federation.name, *of).bytes

@@ -128,7 +128,7 @@ def run_curvature(
     network_delay: virtual seconds of a message.
     overheard: told each message between members.
     watch: told the share that is done.
-    DataError if the training came to nothing.
+    DataError if the training came to nothing; ConfigurationError where encryption needs the extra.
     """
     begun, count = time.perf_counter(), table.learnt
     settings = adapted(settings, count)

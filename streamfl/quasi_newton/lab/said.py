@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
+from streamfl.member import Desk
 from streamfl.parts import MARK, Part
 from streamfl.quasi_newton import messages
 from streamfl.quasi_newton.coordinator import CoordinatorTask
 from streamfl.quasi_newton.lab.made_up_secrets import made_up_files
-from streamfl.quasi_newton.member import Desk
 from streamfl.quasi_newton.messages import Message
 from streamfl.simulation.faults.said import Topics
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from streamfl.member import Member
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
 from streamfl.quasi_newton.lab import made_up_secrets
 from streamfl.quasi_newton.lab.said import Said, messages_of
 from streamfl.quasi_newton.lab.written import LABELS, Again, is_held_out, samples_of, written
-from streamfl.quasi_newton.member import Member
 from streamfl.quasi_newton.messages import Step, read_content
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.role import TopicSpec
@@ -21,7 +21,7 @@ from streamfl.runtime.bus import Bus
 from streamfl.runtime.worker import Worker
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSettings
-from streamfl.simulation.faults.chances import Rates, drawn_rates
+from streamfl.simulation.faults.chances import Rates, drawn_by, drawn_rates
 from streamfl.simulation.faults.federation import Reading, topics_of
 from streamfl.simulation.faults.said import require
 from streamfl.simulation.faults.staying import Staying, with_a_process_left
@@ -217,12 +217,7 @@ def _held_out(share: float) -> tuple[bytes, float]:
 def scenario(seed: int) -> QuasiNewtonScenario:
     """The scenario of this seed."""
     draws = rng_for(seed, "simulation", "quasi-Newton")
-
-    def chance(probability: float) -> bool:
-        return bool(draws.random() < probability)
-
-    def between(low: int, high: int) -> int:
-        return int(draws.integers(low, high + 1))
+    chance, between = drawn_by(draws)
 
     # What is drawn of another training leaves all else as it is.
     further = rng_for(seed, "simulation", "quasi-Newton", "training again")

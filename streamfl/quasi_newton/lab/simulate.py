@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from pydantic import model_validator
 
 from streamfl.console import say
 from streamfl.quasi_newton.config import GUEST, QuasiNewtonSettings
 from streamfl.quasi_newton.lab.run import CurvatureOutcome, run_curvature
-from streamfl.records.samples import DataError
-from streamfl.runtime.bus import Outgoing
 from streamfl.settings import load_settings
 from streamfl.simulation.laboratory import Asked, Report, progress_bar
 from streamfl.simulation.parties import NetworkDelayOption, SplitOption, TestFractionOption, check_delay
-from streamfl.simulation.vertical import DealtTable, VerticalTable, checked_options, deal_table
+from streamfl.simulation.vertical import checked_options, deal_table, labels_as_classes
 
-__all__ = ["curvature_rows", "run_with_bar", "simulate"]
-
+__all__ = ["curvature_rows", "simulate"]
 
 MEASURES = {"auc": "AUC", "ks": "KS", "accuracy": "Accuracy", "loss": "Log loss", "taylor_loss": "Taylor loss"}
 
@@ -71,10 +66,14 @@ def simulate(
     names = settings.federation.parties
     split, fraction = checked_options(names, split, None, False, None, test_fraction)
     check_delay("--network-delay", network_delay)
-    dealt = _as_classes(deal_table(asked.data, asked.label, split, names, fraction, square=False), asked)
+    dealt = deal_table(asked.data, asked.label, split, names, fraction, square=False)
+    dealt = labels_as_classes(dealt, asked.data, asked.label)
     if dealt.dropped:
         say(f"{dealt.dropped} rows have no number in some column and are left out")
-    outcome = run_with_bar(settings, dealt.table, dealt.columns, network_delay or 0.0, asked.trace)
+    with progress_bar("iterations") as watch:
+        outcome = run_curvature(
+            settings, dealt.table, dealt.columns, network_delay=network_delay or 0.0, trace=asked.trace, watch=watch
+        )
     _tell(outcome)
     return Report(
         f"Scorecard on {asked.data}",
@@ -82,21 +81,6 @@ def simulate(
         {**outcome.summary(), "dropped_rows": dealt.dropped},
         arrays=outcome.trace,
     )
-
-
-def run_with_bar(
-    settings: QuasiNewtonSettings,
-    table: VerticalTable,
-    columns: Sequence[Sequence[str]],
-    network_delay: float = 0.0,
-    trace: bool = False,
-    overheard: Callable[[Outgoing], None] | None = None,
-) -> CurvatureOutcome:
-    """Run the federation, with a bar on stderr; ConfigurationError where encryption needs the extra."""
-    with progress_bar("iterations") as watch:
-        return run_curvature(
-            settings, table, columns, network_delay=network_delay, trace=trace, overheard=overheard, watch=watch
-        )
 
 
 def curvature_rows(outcome: CurvatureOutcome) -> list[tuple[str, str]]:
@@ -162,16 +146,3 @@ def _read(config: Path, label: str, precision: Precision | None, epochs: int | N
         "labels": {"topic": "labels", "label": label, "label_range": (0.0, 1.0)},
     }
     return load_settings(config, QuasiNewtonSettings, sections)
-
-
-def _as_classes(dealt: DealtTable, asked: Asked) -> DealtTable:
-    """Labels as 0 and 1; many tables write them -1 and 1."""
-    table = dealt.table
-    values = np.unique(table.labels).tolist()
-    if values == [-1.0, 1.0]:
-        say("labels are -1 and 1 here; `streamfl run` takes 0 and 1")
-        return replace(dealt, table=replace(table, labels=(table.labels + 1) / 2))
-    wrong = [value for value in values if value not in (0.0, 1.0)]
-    if wrong:
-        raise DataError(f"{asked.data}: the label {asked.label} is {wrong[0]:g} somewhere, 0 or 1 is expected")
-    return dealt

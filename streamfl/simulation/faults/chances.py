@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from streamfl.seeding import rng_for
 
-__all__ = ["FAULTS", "Chances", "Rates", "drawn_rates"]
+__all__ = ["FAULTS", "Chances", "Rates", "drawn_by", "drawn_rates"]
 
 FAULTS = (
     "crash before poll",
@@ -89,6 +90,18 @@ class Chances:
     def damages(self) -> bool:
         """Whether a record of a changelog is damaged when it is read."""
         return self.faulty and self.rates.damage > 0 and bool(self.damage_draws.random() < self.rates.damage)
+
+
+def drawn_by(draws: np.random.Generator) -> tuple[Callable[[float], bool], Callable[[int, int], int]]:
+    """What a scenario is chosen by: whether something of a probability is so, and a whole number from one to another."""
+
+    def chance(probability: float) -> bool:
+        return bool(draws.random() < probability)
+
+    def between(low: int, high: int) -> int:
+        return int(draws.integers(low, high + 1))
+
+    return chance, between
 
 
 def drawn_rates(draws: np.random.Generator, seed: int, exactly_once: bool) -> Rates:

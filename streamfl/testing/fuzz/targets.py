@@ -150,14 +150,18 @@ class RoleTarget(Target):
             received = self._member.decode(message, self._offset, self.random.choice([0.0, self.now - 50, self.now]))
         except PeerError as error:
             return error.reason
-        before = fingerprint(self.role) if self.random.randrange(COMPARED) == 0 else None
+        before = self.held() if self.random.randrange(COMPARED) == 0 else None
         rejections = self._answered(receive_at_once(self.role, [received], self.now), received)
         if not rejections:
             return None
         # That the model is not in use as it is published is noted, and makes the worker unready.
         if before is not None and not _mends(rejections) and message.channel != "model":
-            assert fingerprint(self.role) == before, "a refused message changed what the role holds"
+            assert self.held() == before, "a refused message changed what the role holds"
         return rejections[0].error.reason
+
+    def held(self) -> bytes:
+        """A digest of what a refused message has to leave as it is."""
+        return fingerprint(self.role)
 
     def finish(self) -> None:
         size = sum(len(key[2]) + len(value) for key, value in self.state.items())

@@ -1,6 +1,6 @@
 """What to watch of vertical federations: loss, who is behind, what is forgotten, what privacy is left, what is broken."""
 
-from streamfl.dashboard import Dashboard, Panel, Query, rate, series
+from streamfl.dashboard import Dashboard, Panel, Query, rate, series, worker_panels
 
 __all__ = ["DASHBOARD"]
 
@@ -208,31 +208,6 @@ DASHBOARD = Dashboard(
                 id=21,
             ),
         ),
-        (
-            Panel(
-                "Dead letters",
-                "Records that were refused and went to the dead-letter topics, by reason. It should be empty.",
-                "ops",
-                (Query(f"sum by (job, instance, reason) ({rate('dead_letters_total')})", "{{job}} {{instance}} {{reason}}"),),
-                id=16,
-            ),
-            Panel(
-                "Consumer lag",
-                "Records not read yet, by topic and partition. It should return to zero.",
-                "short",
-                (Query(f"sum by (topic, partition) ({series('consumer_lag_records')})", "{{topic}} {{partition}}"),),
-                id=17,
-            ),
-            Panel(
-                "Workers up",
-                "1 while Prometheus reaches a worker, and the commits a second of each, which show that it goes round.",
-                "short",
-                (
-                    Query('min by (job, instance) (up{job=~"$job"})', "up, {{job}} {{instance}}"),
-                    Query(f"sum by (job, instance) ({rate('commits_total')})", "commits a second, {{job}} {{instance}}"),
-                ),
-                id=18,
-            ),
-        ),
+        worker_panels(16),
     ),
 )

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from wrong_messages import check_found
 
+from streamfl.member import Member
 from streamfl.quasi_newton.lab import fuzz
-from streamfl.quasi_newton.member import Member
 from streamfl.quasi_newton.messages import codec
 from streamfl.quasi_newton.scheme import Plain
 from streamfl.role import PeerError, StateChange

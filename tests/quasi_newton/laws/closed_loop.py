@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 from quasi_newton.makers import problem
 
+from streamfl.member import Member
 from streamfl.quasi_newton.batches import secret_start
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.guest import GuestTask
 from streamfl.quasi_newton.lab.direct import Party, Trace, train
-from streamfl.quasi_newton.member import Member
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.roles import ROLES
 from streamfl.role import Received, Record, Rejection, Send, StateChange, receive_at_once
@@ -107,6 +107,12 @@ class ClosedLoop:
         member.rejections += [reply for reply in replies if isinstance(reply, Rejection)]
         self._commit_with(name, sends)
         return bool(messages or replies)
+
+    def step_again(self, name: str) -> bool:
+        """A member takes a message, or columns and labels all at once, ends before that is committed, and takes them again."""
+        most = 1000 if self.members[name].unread[0][0].endswith(("samples", "labels")) else 1
+        self.step(name, most, lost=True)
+        return self.step(name, most)
 
     def lose_tick(self, name: str) -> None:
         """A member's time passes, and it ends before what came of it is committed."""

@@ -92,10 +92,7 @@ def test_a_member_may_end_at_any_message(secrets: Secrets, killed: str, precisio
         moved = False
         for name, member in loop.members.items():
             if name == killed and turn % period == 0 and member.unread:
-                # The columns all at once, messages one by one.
-                most = 1000 if member.unread[0][0].endswith(("samples", "labels")) else 1
-                loop.step(name, most, lost=True)
-                moved |= loop.step(name, most)
+                moved |= loop.step_again(name)
             else:
                 moved |= loop.step(name)
         if not moved:

@@ -43,7 +43,7 @@ def test_the_guest_learns_from_weights_of_its_bins(loop: ClosedLoop) -> None:
     numbers, inputs, labels = table(loop)
     party = loop.party("g")
     assert party.trained is not None
-    found, learnt = party.trained.preprocessing, party.rows.learnt()[0]
+    found, learnt = party.trained.preparation.preprocessing, party.rows.learnt()[0]
     assert len(numbers) >= 700
     for column in range(COLUMNS):
         raw, cuts = inputs[numbers, column], found.edges[column]
@@ -56,8 +56,8 @@ def test_the_guest_learns_from_weights_of_its_bins(loop: ClosedLoop) -> None:
         np.testing.assert_allclose(learnt[there, column], expected[there], atol=1e-12)
     host = loop.party("h1").trained
     assert host is not None
-    assert host.preprocessing.method == "standardise"
-    assert not host.preprocessing.values
+    assert host.preparation.preprocessing.method == "standardise"
+    assert not host.preparation.preprocessing.values
 
 
 def test_the_training_is_the_arithmetic_and_outlives_a_restart(loop: ClosedLoop) -> None:
@@ -73,7 +73,7 @@ def test_the_training_is_the_arithmetic_and_outlives_a_restart(loop: ClosedLoop)
     raw[::7, 1] = np.nan
     np.testing.assert_array_equal(again.outputs(raw), before.outputs(raw))
     # No number was missing in training: nothing is known of such rows.
-    assert all(own[-1] == 0.0 for own in again.preprocessing.values)
+    assert all(own[-1] == 0.0 for own in again.preparation.preprocessing.values)
     assert dataclasses.asdict(again.inputs) == dataclasses.asdict(before.inputs)
 
 
@@ -84,7 +84,7 @@ def test_scores_are_of_weights_of_bins() -> None:
     assert guest is not None
     assert host is not None
     numbers, inputs, labels = table(loop)
-    found, total = guest.preprocessing, np.full(ROWS, guest.weights[-1])
+    found, total = guest.preparation.preprocessing, np.full(ROWS, guest.weights[-1])
     for column, weight in enumerate(guest.weights[:-1]):
         cuts = found.edges[column]
         own = weights(inputs[numbers, column], labels[numbers], cuts)

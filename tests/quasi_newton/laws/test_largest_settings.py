@@ -11,12 +11,12 @@ import pytest
 from hypothesis import strategies as st
 from largest_settings import Case, check_what_is_accepted_can_be_written, largest, written
 
+from streamfl.member import Member
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, MOST_BATCHES, MOST_COLUMNS, QuasiNewtonSettings
 from streamfl.quasi_newton.coordinator import ROUND, _Run
 from streamfl.quasi_newton.descent import DescentState
 from streamfl.quasi_newton.key_file import MOST_KEYS
 from streamfl.quasi_newton.keys import LARGEST_BITS
-from streamfl.quasi_newton.member import Member
 from streamfl.quasi_newton.messages import Joined, Ready, content_of
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.party_settings import DECIDING, Progress
@@ -204,9 +204,9 @@ def test_a_round_and_a_model_of_the_most_columns_can_be_written(member: str) -> 
         knots = [np.full((MOST_KNOTS, 2), 1 / 3)] * columns
         own = vector[:columns]
         preprocessing = Preprocessing("rank", own, own, own, knots=knots)
-        kept = list(range(columns))
-        task.rows.fix(Preparation(preprocessing, kept))
-        task._latest.keep(TrainedModel(2**53, vector, preprocessing, kept, task.settings.kinds.inputs, member == "g"))
+        preparation = Preparation(preprocessing, list(range(columns)))
+        task.rows.fix(preparation)
+        task._latest.keep(TrainedModel(2**53, vector, preparation, task.settings.kinds.inputs, member == "g"))
 
     task = check_remembered(made, come_to)
     assert task.trained is not None

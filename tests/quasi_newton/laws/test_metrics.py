@@ -13,6 +13,7 @@ from quasi_newton.federations import Secrets, settings_of
 from quasi_newton.laws.closed_loop import ClosedLoop
 
 from streamfl.quasi_newton import bignum
+from streamfl.quasi_newton.figures import Traffic
 from streamfl.quasi_newton.messages import Message
 from streamfl.quasi_newton.scheme import scheme_of
 from streamfl.role import Work
@@ -73,11 +74,16 @@ def formulas(loop: ClosedLoop, name: str) -> list[int]:
     return found
 
 
+def traffic(task: Any) -> Traffic:
+    found: Traffic = (task.post if hasattr(task, "post") else task).traffic
+    return found
+
+
 def test_each_iteration_costs_what_the_formulas_say(loop: ClosedLoop) -> None:
     """Protects the operator's bill: the figures of an iteration are those of the specification, and bytes are those on the wire."""
     seen: dict[str, dict[int, tuple[float, float]]] = {name: {} for name in MEMBERS}
     for name in turns(loop):
-        own, place = figures(loop, name), loop.members[name].role.task(0).desk.traffic.place
+        own, place = figures(loop, name), traffic(loop.members[name].role.task(0)).place
         if "iteration_ciphertexts" in own:
             # What was said last is of the next iteration.
             seen[name].setdefault(place[1] - 1, (own["iteration_ciphertexts"], own["iteration_bytes"]))

@@ -73,6 +73,13 @@ def heard(name: str, hidden: bool) -> list[tuple[float, list[Received]]]:
     return batches
 
 
+def cut(draw: st.DrawFn, now: float, batch: list[Received]) -> list[tuple[float, list[Received]]]:
+    """The batch in two pieces or one, and perhaps a tick behind."""
+    at = draw(st.integers(0, len(batch)))
+    parts = [part for part in (batch[:at], batch[at:]) if part] or [[]]
+    return [(now, part) for part in ([*parts, []] if draw(st.integers(0, 3)) == 0 else parts)]
+
+
 @st.composite
 def traffic(draw: st.DrawFn, name: str, hidden: bool) -> Traffic:
     """The first batches of what a member hears, some of them cut, or without one message, and ticks between them.
@@ -85,11 +92,7 @@ def traffic(draw: st.DrawFn, name: str, hidden: bool) -> Traffic:
         rest = list(batch)
         if rest and draw(st.integers(0, 11)) == 0:
             del rest[draw(st.integers(0, len(rest) - 1))]
-        cut = draw(st.integers(0, len(rest)))
-        parts = [part for part in (rest[:cut], rest[cut:]) if part]
-        batches += [(now, part) for part in parts] if parts else [(now, [])]
-        if draw(st.integers(0, 3)) == 0:
-            batches.append((now, []))
+        batches += cut(draw, now, rest)
     return Traffic(batches, partitions=[0])
 
 

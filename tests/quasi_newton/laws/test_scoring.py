@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from quasi_newton.federations import Secrets, settings_of
@@ -92,6 +93,36 @@ def test_figures_are_those_of_held_out_entities(loops: dict[int, ClosedLoop], ho
     assert figures["held_out_log_loss"] == pytest.approx(log_loss(ones, chances))
     assert 0 < figures["held_out_calibration_error"] < 0.5
     assert figures["model_version"] == 1
+
+
+def test_figures_follow_what_they_are_of() -> None:
+    """Protects the same board from figures that were right once: a label that is corrected, an entity that is forgotten and
+    another version of the model change them at once, though as many entities may be there as before.
+    """
+    loop = scored(1)
+    party = scoring_party(loop, "g")
+    assert isinstance(party.scoring, GuestScoring)
+    scores = party.scoring.scores
+
+    def area() -> float:
+        """Under the curve, as the board has it."""
+        figures = {one.name: one.value for one in loop.members["g"].role.measure()}
+        names = sorted(scores.judged)
+        expected = roc_auc_score([scores.judged[name] for name in names], [scores.output(name) for name in names])
+        assert figures["held_out_auc"] == pytest.approx(expected)
+        return figures["held_out_auc"]
+
+    found = [area()]
+    name, label = min(scores.judged.items())
+    loop.write("labels", name, msgspec.json.encode({"y": int(label < 0)}))
+    loop.settle()
+    found.append(area())
+    party.table._forget(name, "expired_entities")
+    found.append(area())
+    new_version(loop, 2)
+    loop.settle()
+    found.append(area())
+    assert len(set(found)) == 4
 
 
 @pytest.mark.parametrize("hosts", [1, 2])

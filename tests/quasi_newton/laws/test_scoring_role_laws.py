@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from quasi_newton.federations import settings_of
 from quasi_newton.laws.closed_loop import ClosedLoop
 from quasi_newton.laws.scoring import parties, predictions, write_entity
+from quasi_newton.laws.test_role_laws import cut
 
-from streamfl.quasi_newton.member import Member
+from streamfl.member import Member
 from streamfl.quasi_newton.messages import Message
 from streamfl.quasi_newton.roles import ROLES
 from streamfl.role import Received, Record, StateChange
@@ -98,11 +99,7 @@ def traffic(draw: st.DrawFn, name: str) -> Traffic:
         rest = list(batch)
         if 0 < len(rest) < 10 and draw(st.integers(0, 15)) == 0:
             del rest[draw(st.integers(0, len(rest) - 1))]
-        cut = draw(st.integers(0, len(rest)))
-        parts = [part for part in (rest[:cut], rest[cut:]) if part]
-        batches += [(now, part) for part in parts] if parts else [(now, [])]
-        if draw(st.integers(0, 3)) == 0:
-            batches.append((now, []))
+        batches += cut(draw, now, rest)
     return Traffic(batches, partitions=[0])
 
 

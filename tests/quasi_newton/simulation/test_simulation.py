@@ -15,8 +15,9 @@ import pytest
 from mutations import Mutation, check_caught, instead
 
 from streamfl.changelog import ChangedParts
+from streamfl.member import PARTS, Member
 from streamfl.parts import LongMessages
-from streamfl.quasi_newton import correspondence, party
+from streamfl.quasi_newton import messages, party
 from streamfl.quasi_newton.coordinator import CoordinatorTask
 from streamfl.quasi_newton.correspondence import Correspondence
 from streamfl.quasi_newton.guest import GuestTask
@@ -28,7 +29,6 @@ from streamfl.quasi_newton.lab.oracle import Expected
 from streamfl.quasi_newton.lab.scenario import NAME, QuasiNewtonScenario, scenario
 from streamfl.quasi_newton.learnt_batches import LearntBatches
 from streamfl.quasi_newton.link import Link
-from streamfl.quasi_newton.member import PARTS, Member
 from streamfl.quasi_newton.messages import Aligned, content_of, read_content
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.predictions import Prediction
@@ -107,7 +107,7 @@ def links_are_open(patch: pytest.MonkeyPatch) -> None:
 
 
 def seals_leave_the_header_out(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(correspondence, "place_of", lambda message: b"")
+    patch.setattr(messages, "place_of", lambda message: b"")
 
 
 def masks_are_drawn_anew(patch: pytest.MonkeyPatch) -> None:

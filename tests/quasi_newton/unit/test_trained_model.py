@@ -12,6 +12,7 @@ from streamfl.quasi_newton.descent import Learning
 from streamfl.quasi_newton.evidence import fit_evidence
 from streamfl.quasi_newton.fixed_point import kinds
 from streamfl.quasi_newton.own_columns import OwnColumns
+from streamfl.quasi_newton.preparation import Preparation
 from streamfl.quasi_newton.preprocessing import EVIDENCE, METHODS, Method, fit_preprocessing
 from streamfl.quasi_newton.trained_model import LatestModel, TrainedModel
 from streamfl.role import PeerError
@@ -32,7 +33,7 @@ def model_of(rows: Floats, method: Method, intercept: bool = False) -> TrainedMo
     preprocessing = fit_evidence(rows, labels, least=5) if method == EVIDENCE else fit_preprocessing(method, rows)
     kept = list(range(preprocessing.apply(rows).shape[1]))[1:]
     weights = np.random.default_rng(5).normal(size=len(kept) + intercept)
-    return TrainedModel(7, weights, preprocessing, kept, KINDS.inputs, intercept)
+    return TrainedModel(7, weights, Preparation(preprocessing, kept), KINDS.inputs, intercept)
 
 
 @pytest.mark.parametrize("intercept", [False, True])
@@ -40,16 +41,16 @@ def model_of(rows: Floats, method: Method, intercept: bool = False) -> TrainedMo
 def test_it_scores_a_row_as_training_did(method: Method, intercept: bool, rows: Floats) -> None:
     """Protects scores: clipping, rounding and the intercept are those of training, after a way through bytes too."""
     model = model_of(rows, method, intercept)
-    inputs = model.preprocessing.apply(rows)[:, model.kept]
+    inputs, kept = model.preparation.apply(rows), model.preparation.kept
     trained = OwnColumns(inputs, Learning(), KINDS, model.weights, intercept=intercept)
     expected = KINDS.inner_products.decode(trained.outputs(np.arange(len(rows))))
     for one in (model, TrainedModel.decode(model.encode())):
         np.testing.assert_allclose(one.outputs(rows), expected, atol=2.0**-24)
         np.testing.assert_array_equal(one.outputs(rows[5:6]), one.outputs(rows)[5:6])
-        assert (one.version, one.intercept, one.raw_columns) == (7, intercept, 3)
+        assert (one.version, one.intercept, one.preparation.raw_columns) == (7, intercept, 3)
     if method == "standardise":
         # The bound of 3 cuts: without it the score would be another.
-        assert not np.allclose(inputs @ model.weights[: len(model.kept)], expected, atol=0.1)
+        assert not np.allclose(inputs @ model.weights[: len(kept)], expected, atol=0.1)
 
 
 @pytest.mark.parametrize("method", [*METHODS, EVIDENCE])
@@ -76,8 +77,8 @@ def test_spoilt_bytes_are_refused(method: Method, rows: Floats) -> None:
             refused += 1
             continue
         with np.errstate(all="ignore"):
-            found.preprocessing.apply(rows)[:, found.kept]
-        assert len(found.weights) == len(found.kept) + found.intercept
+            found.preparation.apply(rows)
+        assert len(found.weights) == len(found.preparation.kept) + found.intercept
     assert refused
     for end in range(0, len(content), 1 + len(content) // 50):
         with pytest.raises(PeerError):

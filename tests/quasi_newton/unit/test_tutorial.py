@@ -17,10 +17,10 @@ import pandas as pd
 import pytest
 from command_line import run_command
 
+from streamfl.member import Member
 from streamfl.quasi_newton.config import QuasiNewtonSettings
 from streamfl.quasi_newton.coordinator import CoordinatorTask
 from streamfl.quasi_newton.key_file import make_key_file
-from streamfl.quasi_newton.member import Member
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.party_settings import TRAINED
 from streamfl.runtime.bus import Outgoing

@@ -1,4 +1,4 @@
-"""What guest, host and coordinator have in common as roles: messages are taken one by one, and whatever takes long is asked for.
+"""A role of few partitions that says much in each: messages are taken one by one, and whatever takes long is asked for.
 
 A message that led to work is done with when its result has come. What came behind it waits until then, within the same step: so a
 batch is the same as its messages one by one, and no work is ever under way in what is remembered.
@@ -16,7 +16,6 @@ from streamfl.changelog import ChangedParts
 from streamfl.moments import Moments
 from streamfl.notices import Notices
 from streamfl.parts import Limits, LongMessages
-from streamfl.quasi_newton.figures import Traffic, measured
 from streamfl.role import Decode, Measurement, Notice, PeerError, Received, Rejection, Send, StateChange, Work
 from streamfl.silence import Silence
 
@@ -37,7 +36,6 @@ class Desk:
         self.partition = partition
         self.counts = counts
         self.notices = notices
-        self.traffic = Traffic()
         self._sends: list[Send] = []
         self._asked: deque[tuple[Work, Then]] = deque()
 
@@ -104,6 +102,7 @@ class Member(Generic[One]):
     decode: of each input that may bring messages in parts.
     limits: of these.
     patience: seconds without a message that is owed, after which the member is not ready.
+    measured: figures of all that was counted, and of what was refused by its reason.
     """
 
     prompt = True
@@ -115,8 +114,10 @@ class Member(Generic[One]):
         limits: Limits,
         patience: float,
         kind: str,
+        measured: Callable[[Counter[str], Counter[str]], Iterator[Measurement]],
     ) -> None:
         self.kind = kind
+        self._measured = measured
         self._make = make
         self._tasks: dict[int, One] = {}
         self._long = LongMessages(decode, lambda message: str(message.sender), "state", PARTS, limits)
@@ -225,7 +226,7 @@ class Member(Generic[One]):
 
     def measure(self) -> Iterator[Measurement]:
         yield from self._long.measure()
-        yield from measured(self.counts, self.refused)
+        yield from self._measured(self.counts, self.refused)
         for task in self._tasks.values():
             yield from task.measure()
 
