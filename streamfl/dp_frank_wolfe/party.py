@@ -297,7 +297,7 @@ class PartyTask:
         if message.window > progress.window:
             raise PeerError("implausible", f"a model of window {message.window}: window {progress.window} is the latest")
         model = read_content(message.content, Model)
-        weights = self.answers.weights(model.columns, model.weights, self.settings.public.settings.learning.radius)
+        weights = self.answers.weights(model.columns, model.weights, self.settings.public.model_radius(self.settings.own))
         self.model.keep(message.window, weights)
         self.frozen.clear()
         self.answers.end()
