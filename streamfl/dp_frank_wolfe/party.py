@@ -241,6 +241,9 @@ class PartyTask:
         settings, progress, window = self.settings, self.progress, message.window
         last = max(progress.window, self.ledger.window)
         if window <= last:
+            if window > progress.window:
+                # The ledger knows of it, and the state does not.
+                self.ledger.check_follows(progress.link)
             self._repeated(window == progress.window and heard != progress.manifest, "manifest")
             return
         names = read_content(message.content, Manifest).names
