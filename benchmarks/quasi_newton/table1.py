@@ -30,7 +30,7 @@ from streamfl.quasi_newton.evidence import fit_evidence
 from streamfl.quasi_newton.fixed_point import OutOfBounds, kinds
 from streamfl.quasi_newton.lab.direct import Party, partition, train
 from streamfl.quasi_newton.own_columns import rounded
-from streamfl.quasi_newton.preprocessing import Method, fit_preprocessing
+from streamfl.quasi_newton.preprocessing import EVIDENCE, Method, fit_preprocessing
 from streamfl.quasi_newton.scorecard import fit_calibration
 
 ROOT = Path(__file__).parents[2]
@@ -66,21 +66,15 @@ class Split:
     test_labels: Floats
     cut: int
 
-    def prepared(self, guest: Method | str, host: Method, batch: int) -> tuple[list[Floats], list[Floats]]:
+    def prepared(self, guest: Method, host: Method, batch: int) -> tuple[list[Floats], list[Floats]]:
         """Columns of guest and host, for training and for test, fitted on training rows."""
         train_parts, test_parts = [], []
         for number, (rows, later) in enumerate(zip(self._parts(self.raw), self._parts(self.test), strict=True)):
-            if number == 0 and guest == "weight-of-evidence":
-                evidence = fit_evidence(rows, self.labels)
-                found, shown = evidence.apply(rows), evidence.apply(later)
-                # Weights of evidence are in one unit, but the step's bound is for columns of deviation 1.
-                scale = fit_preprocessing("standardise", found)
-                train_parts.append(scale.apply(found))
-                test_parts.append(scale.apply(shown))
-                continue
-            method: Method = host if number else guest  # type: ignore[assignment]
-            # A column of 0 and 1 needs enough members in each batch.
-            fitted = fit_preprocessing(method, rows, least=max(100, 20 * len(rows) // batch))
+            if number == 0 and guest == EVIDENCE:
+                fitted = fit_evidence(rows, self.labels)
+            else:
+                # A column of 0 and 1 needs enough members in each batch.
+                fitted = fit_preprocessing(host if number else guest, rows, least=max(100, 20 * len(rows) // batch))
             train_parts.append(fitted.apply(rows))
             test_parts.append(fitted.apply(later))
         return train_parts, test_parts
@@ -117,7 +111,7 @@ class Run:
 class Problem:
     """Prepared columns and the optimum of their Taylor loss."""
 
-    def __init__(self, split: Split, guest: Method | str = "standardise", host: Method = "standardise", batch: int = 1000) -> None:
+    def __init__(self, split: Split, guest: Method = "standardise", host: Method = "standardise", batch: int = 1000) -> None:
         self.split = split
         self.parts, self.test = split.prepared(guest, host, batch)
         ones = np.ones((len(split.labels), 1))
@@ -273,7 +267,7 @@ def tuned(problems: Sequence[Problem], batch: int, longest: float) -> tuple[floa
     return best, [problem.run(final, seed) for seed, problem in enumerate(problems)]
 
 
-PREPARATIONS: tuple[tuple[str, Method | str, Method], ...] = (
+PREPARATIONS: tuple[tuple[str, Method, Method], ...] = (
     ("standardise", "standardise", "standardise"),
     ("clip", "clip", "clip"),
     ("signed-log", "signed-log", "signed-log"),

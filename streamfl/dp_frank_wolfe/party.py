@@ -241,6 +241,9 @@ class PartyTask:
         settings, progress, window = self.settings, self.progress, message.window
         last = max(progress.window, self.ledger.window)
         if window <= last:
+            if window > progress.window:
+                # The ledger knows of it, and the state does not.
+                self.ledger.check_follows(progress.link)
             self._repeated(window == progress.window and heard != progress.manifest, "manifest")
             return
         names = read_content(message.content, Manifest).names
@@ -297,7 +300,7 @@ class PartyTask:
         if message.window > progress.window:
             raise PeerError("implausible", f"a model of window {message.window}: window {progress.window} is the latest")
         model = read_content(message.content, Model)
-        weights = self.answers.weights(model.columns, model.weights, self.settings.public.settings.learning.radius)
+        weights = self.answers.weights(model.columns, model.weights, self.settings.public.model_radius(self.settings.own))
         self.model.keep(message.window, weights)
         self.frozen.clear()
         self.answers.end()

@@ -117,7 +117,10 @@ class PartyLedger:
     def check_follows(self, link: int) -> None:
         """PeerError if this federation's latest link of fits is not ``link``: the state beside the ledger was rolled back."""
         if self._own.link != link:
-            self._refused(f"the state was rolled back: it goes on behind link {link}, the ledger's topic has link {self._own.link}")
+            self._refused(
+                f"the state was rolled back: it goes on behind link {link}, the ledger's topic has link {self._own.link} of this "
+                "federation; if it was deleted to begin anew, use another federation.name at every member"
+            )
             raise self._held_back()
 
     def release(

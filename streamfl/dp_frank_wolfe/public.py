@@ -78,6 +78,11 @@ class Public:
         given = self.settings.learning.radii
         return self.settings.learning.radius / len(self.parties) if given is None else given[party]
 
+    def model_radius(self, party: str) -> float:
+        """What the absolute weights of a party sum to at most: an estimator that chooses once has one ball for all."""
+        learning = self.settings.learning
+        return self.radius(party) if learning.estimator == "frank-wolfe" else learning.radius
+
     def share(self, party: str) -> float:
         """Of the budget."""
         given = self.settings.privacy.shares

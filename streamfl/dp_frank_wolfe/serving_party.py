@@ -110,7 +110,7 @@ class Serving:
             number, due = key.removeprefix(DUE), msgspec.msgpack.decode(value, type=_Due)
             if not (number.isdigit() and len(number) <= 15):
                 raise PeerError("malformed", f"state {key[:60]!r} is no part of a prediction")
-            most = largest_partial(self._task.settings.public.radius(self._task.settings.own), self._rho)
+            most = largest_partial(self._task.settings.public.model_radius(self._task.settings.own), self._rho)
             check_within([due.value], -most, most, "a part of a prediction")
             self._due[int(number)] = due
         else:

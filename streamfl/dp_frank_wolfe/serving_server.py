@@ -60,7 +60,7 @@ class Partials:
             return False
         if number != self._heard[party] + 1 or not 0 < partial.model <= model:
             raise PeerError("implausible", f"part {number} of {party!r}, of model {partial.model}: nothing led to it")
-        most = largest_partial(self._public.radius(party), self._public.prediction_rho(party))
+        most = largest_partial(self._public.model_radius(party), self._public.prediction_rho(party))
         check_within([partial.value], -most, most, "a part of a prediction")
         self._heard[party] = number
         self._parts.remember(HEARD + party.encode(), number)

@@ -10,6 +10,7 @@ bound is moved to it, and counted, for the party's own eyes.
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -106,7 +107,8 @@ def whole_row(values: NDArray[Any], bounds: Bounds) -> NDArray[np.int16]:
 
 def whole_label(value: float, bounds: Bounds) -> int:
     """A label as a window has it: 0 where it is not finite."""
-    return int(_scaled(np.array([[value]]), bounds, RESIDUAL_ONE, np.zeros((1, 1), np.int64))[0][0, 0])
+    scaled = (value - float(bounds.centre[0])) / float(bounds.bound[0])
+    return round(max(-1.0, min(1.0, scaled)) * RESIDUAL_ONE) if math.isfinite(scaled) else 0
 
 
 def correlations(columns: NDArray[np.int16], residuals: Integers) -> Integers:

@@ -74,8 +74,9 @@ class Anchor:
                 os.close(folder)
         except FileExistsError:
             raise ConfigurationError(f"{path}: exists already; a ledger begins once") from None
-        except OSError as error:
-            raise ConfigurationError(f"{path}: cannot be made: {error.strerror or error}") from None
+        except (OSError, ValueError) as error:
+            # A zero byte in the path.
+            raise ConfigurationError(f"{path}: cannot be made: {getattr(error, 'strerror', None) or error}") from None
         return cls(str(path), ledger, party, bytes.fromhex(header.identity))
 
     @classmethod

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from streamfl.quasi_newton.descent import Learning
 from streamfl.quasi_newton.fixed_point import Kinds, kinds
 from streamfl.quasi_newton.keys import LARGEST_BITS, SMALLEST_BITS, STEP_BITS
-from streamfl.quasi_newton.preprocessing import Method
+from streamfl.quasi_newton.preprocessing import EVIDENCE, Method
 from streamfl.quasi_newton.scorecard import Scale
 from streamfl.records.entities import VerticalMembers, VerticalSettings
 from streamfl.settings import Section
@@ -167,7 +167,8 @@ class PreprocessingSection(Section):
     training, and kept for life."""
 
     method: Method = "clip"
-    """`clip`, `standardise`, `rank`, `signed-log`, `quantile-bins` or `none`."""
+    """`clip`, `standardise`, `rank`, `signed-log`, `quantile-bins` or `none`. At the guest `weight-of-evidence`, too: it needs
+    labels."""
 
 
 class ScoringSection(Section):
@@ -246,6 +247,11 @@ class QuasiNewtonSettings(VerticalSettings):
                     raise ValueError(f"{section} is missing: a {kind} needs this section")
             if (kind == GUEST) != (self.own_party == federation.guest_party):
                 raise ValueError(f"party.name = {self.own_party!r}: the guest is {federation.guest_party!r}")
+            if kind == HOST and self.preprocessing.method == EVIDENCE:
+                raise ValueError(
+                    f'preprocessing.method = "{EVIDENCE}" needs labels, which a {HOST} does not have: it is for the guest alone. '
+                    '"quantile-bins" makes bins without labels'
+                )
             if (kind == GUEST) != (self.labels is not None):
                 raise ValueError("labels is missing at the guest" if kind == GUEST else "labels has no meaning at a host")
         return self

@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.quasi_newton.bins import bin_numbers, lower_ends
+from streamfl.quasi_newton.bins import lower_ends
+from streamfl.quasi_newton.preprocessing import EVIDENCE, Preprocessing
 
-__all__ = ["Evidence", "fit_evidence"]
+__all__ = ["fit_evidence"]
 
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """edges: by column, the bins' lower ends but the first's.
-
-    values: by column, the weight of each bin, that of missing numbers last.
-    """
-
-    edges: list[Floats]
-    values: list[Floats]
-
-    def bins(self, rows: Floats) -> NDArray[np.intp]:
-        """The bin of each number, (rows, columns)."""
-        return bin_numbers(rows, self.edges)
-
-    def apply(self, rows: Floats) -> Floats:
-        """Each number's weight, (rows, columns)."""
-        numbers = self.bins(np.asarray(rows, dtype=np.float64))
-        return np.column_stack([values[numbers[:, column]] for column, values in enumerate(self.values)])
-
-
-def fit_evidence(rows: Floats, labels: Floats, *, bins: int = 10, least: int = 50) -> Evidence:
-    """log((n_1b + 1/2) / (n_1 + 1/2)) - log((n_0b + 1/2) / (n_0 + 1/2)) of each bin b of a column.
+def fit_evidence(
+    rows: Floats, labels: Floats, *, bins: int = 10, least: int = 50, standardise: bool = True
+) -> Preprocessing:
+    """log((n_1b + 1/2) / (n_1 + 1/2)) - log((n_0b + 1/2) / (n_0 + 1/2)) in the place of each number of bin b of a column.
 
     Neighbours are put together until both labels are often enough in each; one that cannot be has the weight 0.
 
@@ -44,6 +26,7 @@ def fit_evidence(rows: Floats, labels: Floats, *, bins: int = 10, least: int = 5
     labels: -1 and +1, (rows,).
     bins: of about equally many rows, at most so many.
     least: rows of each label that a bin has: with fewer, a model that is shown tells about them.
+    standardise: whether columns of weights get mean 0 and deviation 1. They are in one unit as they are, but a step's bound is not.
     """
     rows, ones = np.asarray(rows, dtype=np.float64), np.asarray(labels) > 0
     edges, values = [], []
@@ -58,7 +41,9 @@ def fit_evidence(rows: Floats, labels: Floats, *, bins: int = 10, least: int = 5
         enough = (counts >= least).all(axis=1)
         edges.append(cuts)
         values.append(np.where(enough, shares[:, 1] - shares[:, 0], 0.0))
-    return Evidence(edges, values)
+    zeros = np.zeros(rows.shape[1])
+    found = Preprocessing(EVIDENCE, zeros, zeros, zeros + 1, edges=edges, values=values)
+    return found.standardised(rows) if standardise else found
 
 
 def _counts(column: Floats, ones: NDArray[np.bool_], cuts: Floats) -> NDArray[np.intp]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.quasi_newton.config import MOST_COLUMNS
-from streamfl.quasi_newton.preprocessing import MOST_KNOTS, Method, Preprocessing
+from streamfl.quasi_newton.preprocessing import EVIDENCE, MOST_KNOTS, Method, Preprocessing
 from streamfl.restored import decode_restored
 from streamfl.role import PeerError
 from streamfl.wire import decode_array, encode_array
@@ -25,7 +25,7 @@ Place = Annotated[int, msgspec.Meta(ge=0, le=MOST_COLUMNS * MOST_BINS)]
 
 
 class _Content(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """Arrays are 64-bit floats. ends: low, then high; empty for none."""
+    """Arrays are 64-bit floats. ends: low, then high; empty for none. values: missing in what earlier releases remember."""
 
     method: Method
     fill: bytes
@@ -36,6 +36,7 @@ class _Content(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     edges: Columns
     bins: Annotated[list[list[Place]], msgspec.Meta(max_length=MOST_COLUMNS)]
     kept: list[Place]
+    values: Columns = []
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,10 @@ class Preparation:
         """What :meth:`decode` takes back."""
         own = self.preprocessing
         ends = b"" if own.low is None or own.high is None else encode_array(np.array([own.low, own.high]))
-        knots, edges = [encode_array(one) for one in own.knots], [encode_array(one) for one in own.edges]
+        knots, edges, values = ([encode_array(one) for one in arrays] for arrays in (own.knots, own.edges, own.values))
         fill, mean, deviation = (encode_array(one) for one in (own.fill, own.mean, own.deviation))
         return msgspec.msgpack.encode(
-            _Content(own.method, fill, mean, deviation, ends, knots, edges, own.kept, self.kept)
+            _Content(own.method, fill, mean, deviation, ends, knots, edges, own.kept, self.kept, values)
         )
 
     @classmethod
@@ -80,8 +81,8 @@ class Preparation:
             raise PeerError("oversized", f"{len(content)} bytes of preprocessing, at most {MOST_PREPARATION_BYTES} are accepted")
         found = decode_restored(content, _Content, "preprocessing")
         columns = len(found.fill) // 8
-        of_bins = found.method == "quantile-bins"
-        given = {"knots": found.method == "rank", "edges": of_bins, "bins": of_bins}
+        of_bins, weighs = found.method == "quantile-bins", found.method == EVIDENCE
+        given = {"knots": found.method == "rank", "edges": of_bins or weighs, "bins": of_bins, "values": weighs}
         if any(len(getattr(found, name)) != columns * there for name, there in given.items()):
             raise PeerError("shape", f"preprocessing of {columns} columns has knots or bins of others")
         results = sum(map(len, found.bins)) if of_bins else columns
@@ -91,8 +92,11 @@ class Preparation:
         if len(knots) != len(found.knots):
             raise PeerError("shape", "a knot is a value and its place")
         edges = [_numbers(one, MOST_BINS, "edges") for one in found.edges]
-        if any(one > len(own) + 1 for own, kept in zip(edges, found.bins, strict=True) for one in kept):
+        if of_bins and any(one > len(own) + 1 for own, kept in zip(edges, found.bins, strict=True) for one in kept):
             raise PeerError("shape", "a bin that no edge makes")
+        values = [_numbers(one, MOST_BINS + 2, "values") for one in found.values]
+        if weighs and any(len(own) != len(ends) + 2 for own, ends in zip(values, edges, strict=True)):
+            raise PeerError("shape", "a bin has one weight, and so have missing numbers")
         low, high = decode_array(found.ends, np.float64, (2, columns), "ends") if found.method == "clip" else (None, None)
         deviation = decode_array(found.deviation, np.float64, (results,), "deviation")
         if not (deviation > 0).all():
@@ -107,6 +111,7 @@ class Preparation:
             knots,
             edges,
             found.bins,
+            values,
         )
         return cls(preprocessing, found.kept)
 

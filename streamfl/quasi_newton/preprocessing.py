@@ -1,11 +1,12 @@
 """What a party does to its own columns before training: it learns it from its own rows alone.
 
 Only the guest may use labels for it (:mod:`streamfl.quasi_newton.evidence`): a host would need counts of labels in its bins.
+No function here takes any.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -13,11 +14,13 @@ from numpy.typing import NDArray
 
 from streamfl.quasi_newton.bins import bin_numbers, lower_ends
 
-__all__ = ["METHODS", "Method", "Preprocessing", "fit_preprocessing"]
+__all__ = ["EVIDENCE", "METHODS", "Method", "Preprocessing", "fit_preprocessing"]
 
 Floats = NDArray[np.float64]
-Method = Literal["none", "standardise", "clip", "rank", "signed-log", "quantile-bins"]
+Method = Literal["none", "standardise", "clip", "rank", "signed-log", "quantile-bins", "weight-of-evidence"]
 METHODS: tuple[Method, ...] = ("none", "standardise", "clip", "rank", "signed-log", "quantile-bins")
+"""Those without labels."""
+EVIDENCE: Method = "weight-of-evidence"
 # Knots of the empirical distribution of a column.
 MOST_KNOTS = 1001
 
@@ -29,8 +32,10 @@ class Preprocessing:
     fill: by column, what takes the place of a missing number: the median.
     low, high: of "clip", the quantiles that are the ends of a column.
     knots: of "rank", by column, values with their place in the distribution, (knots, 2).
-    edges: of "quantile-bins", by column, the bins' lower ends but the first's. A missing number has a bin of its own, the last.
+    edges: of "quantile-bins" and "weight-of-evidence", by column, the bins' lower ends but the first's. A missing number has a bin
+    of its own, the last.
     kept: of "quantile-bins", by column, the bins that have a column of their own. Rows of the others have zeros.
+    values: of "weight-of-evidence", by column, the weight of each bin.
     mean, deviation: of the result's columns.
     """
 
@@ -43,14 +48,23 @@ class Preprocessing:
     knots: list[Floats] = field(default_factory=list)
     edges: list[Floats] = field(default_factory=list)
     kept: list[list[int]] = field(default_factory=list)
+    values: list[Floats] = field(default_factory=list)
 
     def apply(self, rows: Floats) -> Floats:
         """(rows, columns) as they came; (rows, columns of the result)."""
         changed = self._changed(np.asarray(rows, dtype=np.float64))
         return np.asarray((changed - self.mean) / self.deviation)
 
+    def standardised(self, rows: Floats) -> Preprocessing:
+        """The same with a result of mean 0 and deviation 1 on these rows, (rows, columns) as they came."""
+        changed = self._changed(rows)
+        mean, deviation = changed.mean(axis=0), changed.std(axis=0)
+        # A column of one value stays 0. Rounding leaves such a column a deviation of its own.
+        deviation = np.where(deviation > 1e-12 * np.maximum(1.0, np.abs(mean)), deviation, 1.0)
+        return replace(self, mean=mean, deviation=deviation)
+
     def bins(self, rows: Floats) -> NDArray[np.intp]:
-        """Of "quantile-bins", the bin of each number, (rows, columns)."""
+        """Of methods with bins, the bin of each number, (rows, columns)."""
         return bin_numbers(rows, self.edges)
 
     def _changed(self, rows: Floats) -> Floats:
@@ -59,6 +73,9 @@ class Preprocessing:
             numbers = self.bins(rows)
             shown = [numbers[:, [column]] == np.array(kept) for column, kept in enumerate(self.kept) if kept]
             return np.hstack(shown).astype(np.float64) if shown else np.zeros((len(rows), 0))
+        if self.method == EVIDENCE:
+            numbers = self.bins(rows)
+            return np.column_stack([own[numbers[:, column]] for column, own in enumerate(self.values)])
         rows = np.where(np.isfinite(rows), rows, self.fill)
         if self.method == "clip":
             assert self.low is not None
@@ -101,13 +118,10 @@ def fit_preprocessing(
         given = _bins(rows, present, bins, least)
     zeros = np.zeros(rows.shape[1])
     unscaled = Preprocessing(method, fill, zeros, zeros + 1, **given)  # type: ignore[arg-type]
-    changed = unscaled._changed(rows)
-    mean, deviation = changed.mean(axis=0), changed.std(axis=0)
     if method == "none" or (method == "quantile-bins" and not standardise):
-        mean, deviation = np.zeros_like(mean), np.ones_like(deviation)
-    # A column of one value stays 0. Rounding leaves such a column a deviation of its own.
-    deviation = np.where(deviation > 1e-12 * np.maximum(1.0, np.abs(mean)), deviation, 1.0)
-    return Preprocessing(method, fill, mean, deviation, **given)  # type: ignore[arg-type]
+        columns = unscaled._changed(rows).shape[1]
+        return replace(unscaled, mean=np.zeros(columns), deviation=np.ones(columns))
+    return unscaled.standardised(rows)
 
 
 def _knots(column: Floats) -> Floats:

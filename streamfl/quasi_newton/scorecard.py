@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from streamfl.quasi_newton.evidence import Evidence
-from streamfl.quasi_newton.preprocessing import Preprocessing
+from streamfl.quasi_newton.preprocessing import EVIDENCE, Preprocessing
 
 __all__ = ["Calibration", "Scale", "fit_calibration", "points_of_party", "score"]
 
@@ -93,7 +92,7 @@ def score(outputs: Floats, calibration: Calibration, scale: Scale) -> Floats:
 def points_of_party(
     names: Sequence[str],
     weights: Floats,
-    preprocessing: Preprocessing | Evidence,
+    preprocessing: Preprocessing,
     calibration: Calibration,
     scale: Scale,
     *,
@@ -110,9 +109,11 @@ def points_of_party(
     own = np.asarray(weights[: len(weights) - 1] if guest else weights, dtype=np.float64)
     constant = scale.offset - scale.factor * calibration.intercept + unit * float(weights[-1]) if guest else 0.0
     columns: list[dict[str, Any]] = []
-    if isinstance(preprocessing, Evidence):
-        for name, edges, values, weight in zip(names, preprocessing.edges, preprocessing.values, own, strict=True):
-            columns.append({"column": name, "bins": _bins(edges, unit * weight * values, decimals)})
+    if preprocessing.method == EVIDENCE:
+        for number, (name, edges, values) in enumerate(zip(names, preprocessing.edges, preprocessing.values, strict=True)):
+            value = unit * float(own[number]) / float(preprocessing.deviation[number])
+            constant -= value * float(preprocessing.mean[number])
+            columns.append({"column": name, "bins": _bins(edges, value * values, decimals)})
     elif preprocessing.method == "quantile-bins":
         place = 0
         for name, edges, kept in zip(names, preprocessing.edges, preprocessing.kept, strict=True):
@@ -130,7 +131,7 @@ def points_of_party(
             columns.append({"column": name, "points_per_unit": value})
     return {
         "constant": round(constant, decimals),
-        "transform": getattr(preprocessing, "method", "weight-of-evidence"),
+        "transform": preprocessing.method,
         "columns": columns,
     }
 

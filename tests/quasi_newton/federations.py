@@ -11,6 +11,7 @@ import msgspec
 
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
 from streamfl.quasi_newton.key_file import make_key_file
+from streamfl.quasi_newton.preprocessing import EVIDENCE
 
 LEARNING = {
     "batch": 100, "min_batch": 64, "min_support": 5, "memory": 3, "curvature_every": 2, "epochs": 4, "regularisation": 0.01,
@@ -46,7 +47,7 @@ def settings_of(
     member: str, hosts: int, secrets: Secrets | None = None, bits: int = 512, columns: int = 3, **sections: dict[str, Any]
 ) -> QuasiNewtonSettings:
     """Of the guest "g", a host "h1", "h2" … or the coordinator "c". secrets: for encryption; None: plain. Nobody is scored
-    unless ``scoring`` is given.
+    unless ``scoring`` is given. Where the guest weighs evidence, for which it alone has labels, hosts standardise.
     """
     names = [f"h{number + 1}" for number in range(hosts)]
     kind = {"g": GUEST, "c": COORDINATOR}.get(member, HOST)
@@ -70,6 +71,8 @@ def settings_of(
     if kind != COORDINATOR:
         content["party"] = {"name": member}
         content["samples"] = {"topic": f"{member}-samples", "features": [f"x{number}" for number in range(columns)]}
+    if kind == HOST and sections.get("preprocessing", {}).get("method") == EVIDENCE:
+        sections = {**sections, "preprocessing": {"method": "standardise"}}
     if kind == GUEST:
         content["labels"] = {"topic": "labels", "label": "y"}
     return QuasiNewtonSettings.model_validate({**content, **sections})

@@ -15,7 +15,7 @@ import typer
 from streamfl.changelog import ChangedParts
 from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, QuasiNewtonSettings
-from streamfl.quasi_newton.preprocessing import Preprocessing
+from streamfl.quasi_newton.preprocessing import EVIDENCE, Preprocessing
 from streamfl.quasi_newton.roles import ROLES
 from streamfl.quasi_newton.scorecard import Calibration, points_of_party
 from streamfl.quasi_newton.scoring_guest import CALIBRATION, read_calibration
@@ -171,7 +171,9 @@ def _coefficients(names: Sequence[str], weights: Any, own: Preprocessing) -> lis
 
 
 def _transform(own: Preprocessing, column: int) -> dict[str, Any]:
-    """f of a column. missing: what stands in for a missing number."""
+    """f of a column. missing: what stands in for a missing number. values: of each bin, that of missing numbers last."""
+    if own.method == EVIDENCE:
+        return {"transform": own.method, "edges": own.edges[column].tolist(), "values": own.values[column].tolist()}
     how: dict[str, Any] = {"transform": own.method, "missing": float(own.fill[column])}
     if own.low is not None and own.high is not None:
         how["low"], how["high"] = float(own.low[column]), float(own.high[column])

@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.member import Member
-from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
+from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, PreprocessingSection, QuasiNewtonSettings
 from streamfl.quasi_newton.coordinator import CoordinatorTask
 from streamfl.quasi_newton.lab.made_up_secrets import MadeUp
 from streamfl.quasi_newton.lab.steps import MeasuredWork, Seconds
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.party_settings import FAILED, TRAINED
+from streamfl.quasi_newton.preprocessing import EVIDENCE
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
@@ -153,6 +154,9 @@ class CurvatureFederation:
                 "samples": EntitySamplesSection(topic=f"samples-{name}", format="msgpack", features=columns_named(names)),
                 "labels": EntityLabelsSection(topic=LABELS, format="msgpack", label="y") if is_guest else None,
             }
+            if not is_guest and self.settings.preprocessing.method == EVIDENCE:
+                # It is the guest's alone.
+                own[name]["preprocessing"] = PreprocessingSection()
         return own
 
     def _start(self, settings: QuasiNewtonSettings, work: MeasuredWork) -> Worker:

@@ -13,7 +13,7 @@ from streamfl.member import Member
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, QuasiNewtonSettings
 from streamfl.quasi_newton.lab import made_up_secrets
 from streamfl.quasi_newton.lab.said import Said, messages_of
-from streamfl.quasi_newton.lab.written import LABELS, Again, is_held_out, samples_of, written
+from streamfl.quasi_newton.lab.written import LABELS, LAST_ENTITIES, Again, is_held_out, samples_of, written
 from streamfl.quasi_newton.messages import Step, read_content
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.role import TopicSpec
@@ -271,7 +271,11 @@ def scenario(seed: int) -> QuasiNewtonScenario:
     }
     if encrypted:
         sections["encryption"] |= {"key_bits": made_up_secrets.KEY_BITS, "key_fingerprint": made_up_secrets.fingerprint()}
-    common = between(batch // 2, batch - 1) if failing == "few" else batch * between(1, 1 if encrypted else 3) + between(0, 4)
+    if failing == "few":
+        # With those that come last there are still too few.
+        common = between(batch // 2, batch - 1 - LAST_ENTITIES)
+    else:
+        common = batch * between(1, 1 if encrypted else 3) + between(0, 4)
     again = None
     if not failing and further.random() < TRAINED_AGAIN:
         # Both trainings are to happen while something fails.

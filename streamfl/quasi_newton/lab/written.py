@@ -12,10 +12,11 @@ import numpy as np
 from streamfl.identity.keys import derive
 from streamfl.simulation.faults.federation import Reading
 
-__all__ = ["LABELS", "LATE", "Again", "Written", "is_held_out", "samples_of", "written"]
+__all__ = ["LABELS", "LAST_ENTITIES", "Again", "Written", "is_held_out", "samples_of", "written"]
 
 LABELS, LATE = "labels", "late"
 LAST_ENTITIES = 3
+"""That all parties know."""
 # Of what is known anew in the second wave.
 MOST_CHANGED = 4
 

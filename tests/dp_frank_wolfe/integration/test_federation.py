@@ -1,4 +1,4 @@
-"""Server and three parties as processes on a real broker: a kill changes no bit, and a ledger that was put back is refused.
+"""Server and three parties with keys, on a real broker: a kill changes no bit, and a ledger that was put back is refused.
 
 Small, so that it takes less than a minute on two slow cores: windows of 24 entities, three columns each, twenty iterations.
 """
@@ -25,6 +25,7 @@ import numpy as np
 import pytest
 from broker import Broker, free_ports
 from command_line import run_command
+from identities import Keys
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
@@ -52,6 +53,9 @@ CONFIGURATION = """
 name = "{name}"
 parties = ["bank", "clinic", "shop"]
 columns = {{ bank = 3, clinic = 3, shop = 3 }}
+members = "{folder}/members.toml"
+[identity]
+key_file = "{folder}/{member}.key"
 [bus]
 url = "{url}"
 options = {{ session_timeout_ms = 6000 }}
@@ -105,6 +109,9 @@ class Federation:
         self._monkeypatch, self._capture = monkeypatch, capture
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         members = {**dict.fromkeys(PARTIES, PARTY), "server": SERVER}
+        keys = Keys(folder, self.name)
+        for member, kind in members.items():
+            keys.add(member, kind, speaks_for=() if kind == SERVER else (member,))
         self.ports = dict(zip(members, free_ports(len(members)), strict=True))
         for member, kind in members.items():
             secret = folder / f"{member}.secret"

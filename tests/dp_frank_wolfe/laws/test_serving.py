@@ -204,3 +204,20 @@ def test_rows_that_cannot_be_read_are_told_like_others(tmp_path: Path) -> None:
     assert loop.members["party-0"].role.counts["partials"] == 2
     assert loop.party("party-0").ledger.spend.spent("somebody") > 0
     assert len(names_of()) == ROWS
+
+
+def test_a_party_may_have_all_of_the_ball() -> None:
+    """Protects predictions of estimators that choose once: a party's weights, and parts, may be beyond its radius."""
+    loop = federation(2, learning={"estimator": "marginal"}, serving={"mode": "exact"}, privacy={"epsilon": math.inf})
+    for name, row in zip(names_of(), np.random.default_rng(1).uniform(-1, 1, (ROWS, 2 * COLUMNS)), strict=True):
+        loop.write_columns(name, row)
+        loop.write("labels", name, msgspec.json.encode({"y": 0.95 * float(row[1])}))
+    loop.settle()
+    assert np.abs(loop.models()["party-0"]).sum() > 1.2 * loop.public.radius("party-0")
+    loop.write_columns("everything", np.sign(np.concatenate(list(loop.models().values()))))
+    for party in loop.parties:
+        loop.step(party)
+        loop.restart(party)
+    loop.settle()
+    assert [one["entity"] for one in loop.published("predictions")] == ["everything"]
+    assert loop.rejections() == []

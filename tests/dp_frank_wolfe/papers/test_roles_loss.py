@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +18,31 @@ import pytest
 from dp_frank_wolfe.party_driver import COLUMNS, NAMES, ROWS, Driver, settings
 from scipy.stats import chisquare
 
-from streamfl.dp_frank_wolfe.messages import Answers, read_content
+from streamfl.dp_frank_wolfe.messages import Answers, Chosen, Message, read_content
 from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE
+from streamfl.role import Received
 
 SECRETS = 500
 # So that a single choice and a single sketch have most of the budget, and a wrong strength is seen in few draws.
 EPSILON = 20.0
+# Of the bounds: by its sign, neighbours that are told apart as well as any.
+CORNER = np.array([1.0, -1.0, -1.0, -1.0])
 Drawn = tuple[Counter[int], list[np.ndarray]]
 
 
-def begun(folder: Path, sign: int) -> Driver:
-    """A frozen window in which all rows are zeros but one, which is ``sign`` times a corner of the bounds."""
+def begun(folder: Path, row: Any, estimator: str = "frank-wolfe", alike: int = 1) -> Driver:
+    """A frozen window in which all rows are zeros but the first ``alike``, which have a label of 1."""
     folder.mkdir()
     driver = Driver(
         settings(
             folder,
             privacy={"epsilon": EPSILON},
-            learning={"iterations": 1, "columns": 2, "sketch_rows": 8},
+            learning={"iterations": 1, "columns": 2, "sketch_rows": 8, "estimator": estimator},
         )
     )
     features, labels = np.zeros((ROWS, COLUMNS)), np.zeros(ROWS)
-    features[0], labels[0] = sign * np.array([1.0, -1.0, -1.0, -1.0]), 1.0
-    batch = [driver.sample(name, row.tolist()) for name, row in zip(NAMES, features, strict=True)]
+    features[:alike], labels[:alike] = row, 1.0
+    batch = [driver.sample(name, own.tolist()) for name, own in zip(NAMES, features, strict=True)]
     driver.feed(batch + [driver.label(name, float(label)) for name, label in zip(NAMES, labels, strict=True)])
     driver.feed([])
     assert [message.kind for message in driver.feed([driver.manifest()])] == ["frozen"]
@@ -49,22 +54,28 @@ def drawn(folder: Path, sign: int) -> Drawn:
 
     The ask is one of a server that wants to find out as much as it can: by it the row's prediction is as far off as R allows.
     """
-    driver = begun(folder, sign)
-    frozen, noted = dict(driver.state), (folder / "ledger").read_bytes()
+    driver = begun(folder, sign * CORNER)
     others = -1e6 * FEATURE_ONE * driver.public.sketch(1).apply(one_row())
     chosen: Counter[int] = Counter()
     shown = []
+    for message in released(driver, folder, driver.ask(0, others=others)):
+        [answer] = read_content(message.content, Answers).answers
+        chosen[answer.column + (0 if answer.positive else COLUMNS)] += 1
+        shown.append(np.frombuffer(answer.sums, "<i8").astype(float) - expected_sums(driver, sign, answer.column))
+    return chosen, shown
+
+
+def released(driver: Driver, folder: Path, ask: Received) -> Iterator[Message]:
+    """The answer to the same ask, under one secret after another."""
+    frozen, noted = dict(driver.state), (folder / "ledger").read_bytes()
     for number in range(SECRETS):
         (folder / "secret").write_bytes(hashlib.sha256(b"secret %d" % number).digest())
         # As another party would begin from the same window: nothing but the secret is another.
         (folder / "ledger").write_bytes(noted)
         driver.state = dict(frozen)
         driver.start()
-        [message] = driver.feed([driver.ask(0, others=others)], commit=False)
-        [answer] = read_content(message.content, Answers).answers
-        chosen[answer.column + (0 if answer.positive else COLUMNS)] += 1
-        shown.append(np.frombuffer(answer.sums, "<i8").astype(float) - expected_sums(driver, sign, answer.column))
-    return chosen, shown
+        [message] = driver.feed([ask], commit=False)
+        yield message
 
 
 def one_row() -> np.ndarray:
@@ -86,17 +97,23 @@ def probabilities(driver: Driver, sign: int, strength: float = 1.0) -> Any:
     rate = driver.public.fit_plan("a", 1).rate
     assert rate is not None
     # The label is 1 and the prediction -R = -1.
-    gain = 2.0 * FEATURE_ONE * RESIDUAL_ONE * sign * np.array([1.0, -1.0, -1.0, -1.0])
+    gain = 2.0 * FEATURE_ONE * RESIDUAL_ONE * sign * CORNER
     weights = np.exp(strength * float(rate) * np.concatenate([gain, -gain]))
     return weights / weights.sum()
+
+
+@contextmanager
+def without_waiting() -> Iterator[None]:
+    """Hundreds of ledger files that nobody takes up again need not be on the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
 
 
 @pytest.fixture(name="runs", scope="module")
 def _runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Drawn]:
     folder = tmp_path_factory.mktemp("loss")
-    with pytest.MonkeyPatch.context() as patch:
-        # A thousand ledger files that nobody takes up again.
-        patch.setattr(os, "fsync", lambda _: None)
+    with without_waiting():
         return {sign: drawn(folder / str(sign), sign) for sign in (1, -1)}
 
 
@@ -105,7 +122,7 @@ def test_choices_of_roles_are_those_of_the_plan(runs: dict[int, Drawn], tmp_path
 
     With half the noise, or twice, they would be others, and the test would say so.
     """
-    driver = begun(tmp_path / "one", 1)
+    driver = begun(tmp_path / "one", CORNER)
     for sign, (chosen, _) in runs.items():
         counts = np.array([chosen[vertex] for vertex in range(2 * COLUMNS)])
         assert chisquare(counts, SECRETS * probabilities(driver, sign)).pvalue > 1e-6
@@ -115,7 +132,7 @@ def test_choices_of_roles_are_those_of_the_plan(runs: dict[int, Drawn], tmp_path
 
 def test_neighbouring_tables_are_told_apart_no_better_than_is_charged(runs: dict[int, Drawn], tmp_path: Path) -> None:
     """Protects an entity from a server that asks what tells most: the range of the log-ratios is at most eps0, and nearly that."""
-    rate = begun(tmp_path / "one", 1).public.fit_plan("a", 1).rate
+    rate = begun(tmp_path / "one", CORNER).public.fit_plan("a", 1).rate
     assert rate is not None
     charged = 2 * float(rate) * 2 * FEATURE_ONE * 2 * RESIDUAL_ONE
     counts = {sign: np.array([chosen[vertex] for vertex in range(2 * COLUMNS)]) for sign, (chosen, _) in runs.items()}
@@ -127,10 +144,33 @@ def test_neighbouring_tables_are_told_apart_no_better_than_is_charged(runs: dict
 
 def test_sketches_of_roles_have_the_noise_of_the_plan(runs: dict[int, Drawn], tmp_path: Path) -> None:
     """Protects columns that are shown: over secrets, what is shown is the column's sums with noise of the plan's deviation."""
-    noise = begun(tmp_path / "one", 1).public.fit_plan("a", 1).noise
+    noise = begun(tmp_path / "one", CORNER).public.fit_plan("a", 1).noise
     assert noise is not None
     for _, shown in runs.values():
         deviation = float(noise.deviation) / noise.unit
         error = np.concatenate(shown)
         assert abs(error.mean()) < 5 * deviation / np.sqrt(len(error))
         assert error.std() == pytest.approx(deviation, rel=0.06)
+
+
+def test_an_estimator_that_chooses_once_has_the_noise_of_its_plan(tmp_path: Path) -> None:
+    """Protects the same of `marginal`: its choice, and the values and norms of the chosen column, over secrets."""
+    # The sum of these rows' columns, of their products with the labels, and of their squares.
+    sums = np.array([8.0, 0.0, 0.0, 0.0])
+    driver = begun(tmp_path / "marginal", sums / 8, "marginal", 8)
+    plan = driver.public.selection_plan("a")
+    assert plan.rate is not None
+    columns, values, norms = [], [], []
+    with without_waiting():
+        for message in released(driver, tmp_path / "marginal", driver.server("choose", 1, 0, b"")):
+            chosen: Chosen = read_content(message.content, Chosen)
+            [column] = np.frombuffer(chosen.columns, "<u4").tolist()
+            columns.append(column)
+            values.append(ROWS * np.frombuffer(chosen.values, "<f8")[0] - sums[column])
+            norms.append(ROWS * np.frombuffer(chosen.norms, "<f8")[0] - sums[column])
+    for strength, fits in ((1.0, True), (2.0, False), (0.5, False)):
+        gain = strength * float(plan.rate) * FEATURE_ONE * RESIDUAL_ONE * sums
+        weights = np.exp(gain) + np.exp(-gain)
+        assert (chisquare(np.bincount(columns, minlength=COLUMNS), SECRETS * weights / weights.sum()).pvalue > 1e-5) == fits
+    assert np.std(values) == pytest.approx(plan.noises["values"].deviation / (FEATURE_ONE * RESIDUAL_ONE), rel=0.15)
+    assert np.std(norms) == pytest.approx(plan.noises["norms"].deviation / FEATURE_ONE**2, rel=0.15)

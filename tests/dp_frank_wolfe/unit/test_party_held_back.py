@@ -43,6 +43,18 @@ def test_a_state_beside_the_ledger_that_was_rolled_back_holds_back_too(tmp_path:
     assert [one.error.reason for one in rolled_back.rejections] == ["ledger"]
 
 
+def test_a_state_that_was_deleted_to_begin_anew_says_what_to_do(tmp_path: Path) -> None:
+    """Protects the operator from a federation that stands still: its first window was frozen once, and the party says so."""
+    ledger = {key: value for key, value in Driver(settings(tmp_path)).begun().state.items() if key[0] == "ledger"}
+    anew = Driver(settings(tmp_path), ledger)
+    names = [f"another {row:02}" for row in range(20)]
+    anew.feed(anew.rows(1, names))
+    anew.feed([])
+    assert anew.feed([anew.manifest(1, names)]) == []
+    assert [one.error.reason for one in anew.rejections] == ["ledger"]
+    assert "another federation.name" in (anew.role.trouble or "")
+
+
 def another_file(path: Path) -> None:
     path.unlink()
     Anchor.create(path, "people", "a")

@@ -95,8 +95,10 @@ def test_missing_numbers_become_the_median(rows: Floats) -> None:
 
 
 def test_a_host_needs_no_labels() -> None:
-    """Protects the guest's labels: no unsupervised method can take any."""
+    """Protects the guest's labels: no unsupervised method can take any, and what a host has to fit with refuses the other one."""
     assert "labels" not in inspect.signature(fit_preprocessing).parameters
+    with pytest.raises(ValueError, match="is not one of"):
+        fit_preprocessing("weight-of-evidence", np.zeros((3, 1)))
 
 
 def weight(good: int, bad: int, labels: Floats) -> float:
@@ -110,7 +112,7 @@ def test_evidence_is_the_log_of_the_labels_shares() -> None:
     rows = np.column_stack([random.normal(size=3000), random.normal(size=3000)])
     labels = np.where(random.random(3000) < 1 / (1 + np.exp(1 - 2 * rows[:, 0])), 1.0, -1.0)
     rows[:300, 1] = np.nan
-    fitted = fit_evidence(rows, labels, bins=6, least=30)
+    fitted = fit_evidence(rows, labels, bins=6, least=30, standardise=False)
     numbers, values = fitted.bins(rows), fitted.apply(rows)
     for column in range(2):
         for number in np.unique(numbers[:, column]):
@@ -129,7 +131,7 @@ def test_bins_with_too_few_of_a_label_tell_nothing() -> None:
     labels = np.where(rows[:, 0] > 0.3, 1.0, np.where(random.random(1000) < 0.4, 1.0, -1.0))
     labels[:60] = -1.0
     rows[-5:] = np.nan
-    fitted = fit_evidence(rows, labels, least=50)
+    fitted = fit_evidence(rows, labels, least=50, standardise=False)
     numbers, values = fitted.bins(rows)[:, 0], fitted.apply(rows)[:, 0]
     for number in range(len(fitted.edges[0]) + 1):
         inside = numbers == number
@@ -138,3 +140,13 @@ def test_bins_with_too_few_of_a_label_tell_nothing() -> None:
         np.testing.assert_allclose(values[inside], weight(good, bad, labels))
     assert fitted.values[0][-1] == 0.0
     assert not fit_evidence(rows[:80], labels[:80], least=50).apply(rows).any()
+
+
+def test_evidence_is_scaled_for_a_steps_bound() -> None:
+    """Protects training from columns of another size than other methods': mean 0, deviation 1; a column without any stays."""
+    random = np.random.default_rng(3)
+    rows = np.column_stack([random.normal(size=2000), np.ones(2000)])
+    labels = np.where(random.random(2000) < 1 / (1 + np.exp(-rows[:, 0])), 1.0, -1.0)
+    scaled, weights = (fit_evidence(rows, labels, standardise=standardise).apply(rows) for standardise in (True, False))
+    np.testing.assert_allclose(scaled[:, 0], (weights[:, 0] - weights[:, 0].mean()) / weights[:, 0].std())
+    assert not scaled[:, 1].any()

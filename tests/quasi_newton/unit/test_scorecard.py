@@ -11,7 +11,7 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 from streamfl.quasi_newton.evidence import fit_evidence
-from streamfl.quasi_newton.preprocessing import METHODS, Method, fit_preprocessing
+from streamfl.quasi_newton.preprocessing import EVIDENCE, METHODS, Method, fit_preprocessing
 from streamfl.quasi_newton.scorecard import Calibration, Scale, fit_calibration, points_of_party, score
 
 Floats = NDArray[np.float64]
@@ -65,8 +65,8 @@ def looked_up(file: dict[str, Any], raw: Floats, prepared: Floats) -> Floats:
     return total
 
 
-@pytest.mark.parametrize("method", [*METHODS, "weight-of-evidence"])
-def test_the_parties_files_add_up_to_the_score(method: Method | str) -> None:
+@pytest.mark.parametrize("method", [*METHODS, EVIDENCE])
+def test_the_parties_files_add_up_to_the_score(method: Method) -> None:
     """Protects who decides by points: looked up in the files they are offset - factor (a + b u), whatever the preprocessing."""
     random = np.random.default_rng(3)
     raw = [random.normal(3, 2, (400, 3)), random.lognormal(0, 1, (400, 2))]
@@ -76,16 +76,14 @@ def test_the_parties_files_add_up_to_the_score(method: Method | str) -> None:
     outputs, files = np.zeros(400), []
     for number, own in enumerate(raw):
         guest = number == 0
-        fitted: Any
-        if method == "weight-of-evidence" and guest:
+        if method == EVIDENCE and guest:
             fitted = fit_evidence(own, labels, least=20)
         else:
-            fitted = fit_preprocessing("standardise" if method == "weight-of-evidence" else method, own, least=20)  # type: ignore[arg-type]
+            fitted = fit_preprocessing("standardise" if method == EVIDENCE else method, own, least=20)
         columns = fitted.apply(own)
         weights = random.normal(size=columns.shape[1] + guest)
         outputs += columns @ weights[: columns.shape[1]] + (weights[-1] if guest else 0.0)
         names = [f"column {place}" for place in range(own.shape[1])]
         file = points_of_party(names, weights, fitted, calibration, scale, guest=guest, decimals=6)
-        prepared = fitted._changed(own) if hasattr(fitted, "_changed") else columns
-        files.append(looked_up(file, own, prepared))
+        files.append(looked_up(file, own, fitted._changed(own)))
     np.testing.assert_allclose(sum(files), score(outputs, calibration, scale), atol=1e-4)

@@ -58,6 +58,15 @@ def test_roles_learn_exactly_what_the_arithmetic_says(line: Line, parties: list[
     np.testing.assert_allclose(trace["predictions"], direct.outputs([trace[f"inputs/{party}"][learnt:] for party in parties]))
 
 
+def test_evidence_is_weighed_at_the_guest_alone(line: Line) -> None:
+    """Protects labels, and the setting on a file: the guest's columns have a few values, hosts' are the default's."""
+    more = '[preprocessing]\nmethod = "{}"'
+    _, weighed = line.traced(more=more.format("weight-of-evidence"))
+    _, usual = line.traced(more=more.format("clip"))
+    assert {len(np.unique(column)) for column in weighed["inputs/bank"].T} <= {2, 3, 4}
+    np.testing.assert_array_equal(weighed["inputs/shop"], usual["inputs/shop"])
+
+
 def test_encryption_changes_nothing_but_the_cost(line: Line) -> None:
     """Protects the fast path: plain numbers come to the same as encrypted ones, bit by bit, and the ciphertexts are as many as the
     formula says.

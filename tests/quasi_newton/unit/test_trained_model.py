@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
 from streamfl.quasi_newton.descent import Learning
+from streamfl.quasi_newton.evidence import fit_evidence
 from streamfl.quasi_newton.fixed_point import kinds
 from streamfl.quasi_newton.own_columns import OwnColumns
 from streamfl.quasi_newton.preparation import Preparation
-from streamfl.quasi_newton.preprocessing import METHODS, Method, fit_preprocessing
+from streamfl.quasi_newton.preprocessing import EVIDENCE, METHODS, Method, fit_preprocessing
 from streamfl.quasi_newton.trained_model import LatestModel, TrainedModel
 from streamfl.role import PeerError
 
@@ -28,14 +29,15 @@ def _rows() -> Floats:
 
 
 def model_of(rows: Floats, method: Method, intercept: bool = False) -> TrainedModel:
-    preprocessing = fit_preprocessing(method, rows)
+    labels = np.where(rows[:, 1] + rows[:, 2] > 6, 1.0, -1.0)
+    preprocessing = fit_evidence(rows, labels, least=5) if method == EVIDENCE else fit_preprocessing(method, rows)
     kept = list(range(preprocessing.apply(rows).shape[1]))[1:]
     weights = np.random.default_rng(5).normal(size=len(kept) + intercept)
     return TrainedModel(7, weights, Preparation(preprocessing, kept), KINDS.inputs, intercept)
 
 
 @pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, EVIDENCE])
 def test_it_scores_a_row_as_training_did(method: Method, intercept: bool, rows: Floats) -> None:
     """Protects scores: clipping, rounding and the intercept are those of training, after a way through bytes too."""
     model = model_of(rows, method, intercept)
@@ -51,14 +53,14 @@ def test_it_scores_a_row_as_training_did(method: Method, intercept: bool, rows: 
         assert not np.allclose(inputs @ model.weights[: len(kept)], expected, atol=0.1)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, EVIDENCE])
 def test_bytes_come_back_the_same(method: Method, rows: Floats) -> None:
     """Protects restarts: the same model is the same bytes, again and again."""
     model = model_of(rows, method)
     assert TrainedModel.decode(model.encode()).encode() == model.encode()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, EVIDENCE])
 def test_spoilt_bytes_are_refused(method: Method, rows: Floats) -> None:
     """Protects the process that takes state back: PeerError, or another model of sound shape, whatever the bytes are."""
     content = model_of(rows, method, True).encode()
@@ -103,9 +105,31 @@ def test_what_does_not_fit_together_is_refused(rows: Floats) -> None:
         with_preparation(5, [bytes(16)] * 3),
         with_preparation(0, "clip"),
         with_preparation(0, "quantile-bins"),
+        with_preparation(0, EVIDENCE),
+        with_preparation(9, [bytes(16)] * 3),
     ):
         with pytest.raises(PeerError):
             TrainedModel.decode(wrong)
+
+
+def test_weights_are_of_bins(rows: Floats) -> None:
+    """Protects scores: each bin has one weight, and a number."""
+    whole = msgspec.msgpack.decode(model_of(rows, EVIDENCE).encode())
+    within = msgspec.msgpack.decode(whole[2])
+    for values in ([], within[9][:2], [within[9][0] + bytes(8), *within[9][1:]], [b"\xff" * len(one) for one in within[9]]):
+        wrong = msgspec.msgpack.encode([*whole[:2], msgspec.msgpack.encode([*within[:9], values]), *whole[3:]])
+        with pytest.raises(PeerError):
+            TrainedModel.decode(wrong)
+
+
+def test_a_model_of_an_earlier_release_is_taken_back(rows: Floats) -> None:
+    """Protects federations that run: their changelogs know no weights of bins."""
+    model = model_of(rows, "quantile-bins")
+    whole = msgspec.msgpack.decode(model.encode())
+    within = msgspec.msgpack.decode(whole[2])
+    assert within[9:] == [[]]
+    earlier = msgspec.msgpack.encode([*whole[:2], msgspec.msgpack.encode(within[:9]), *whole[3:]])
+    np.testing.assert_array_equal(TrainedModel.decode(earlier).outputs(rows), model.outputs(rows))
 
 
 def test_the_latest_model_is_remembered(rows: Floats) -> None:
