@@ -19,7 +19,7 @@ from streamfl.dp_frank_wolfe.estimator import Calculation, Question
 from streamfl.dp_frank_wolfe.iterate import Iterate, Vertex
 from streamfl.dp_frank_wolfe.messages import Answers, Ask, VertexAnswer, content_of, read_content
 from streamfl.dp_frank_wolfe.public import Public
-from streamfl.dp_frank_wolfe.weights import read_weights, weights_of
+from streamfl.dp_frank_wolfe.weights import read_remembered, read_weights, weights_of
 from streamfl.dp_frank_wolfe.window import FEATURE_ONE
 from streamfl.restored import check_name
 from streamfl.role import PeerError
@@ -262,7 +262,7 @@ class Fit:
 
     def _remembered_weights(self) -> dict[str, tuple[bytes, bytes]]:
         content = self._weights.content
-        found = msgspec.msgpack.decode(content, type=dict[str, tuple[bytes, bytes]]) if content else {}
+        found = read_remembered(content)
         for party in found:
             self._party(party.encode())
         return found

@@ -266,7 +266,7 @@ class PartyTask:
             self.desk.counts["windows"] += 1
             self._send(window, 0, "frozen", content, link, head)
 
-        self.ledger.release(window, 0, "frozen", heard, content, then)
+        self.ledger.release(window, 0, "frozen", heard, content, frozen.digest, then)
 
     def _take_ask(self, message: Message, heard: bytes) -> None:
         progress, place = self.progress, self.answers.place(message)
@@ -290,7 +290,8 @@ class PartyTask:
             self.desk.counts["uplink_numbers"] += answer.numbers
             self._send(message.window, message.iteration, answer.kind, answer.content, link, head)
 
-        self.ledger.release(message.window, message.iteration, answer.kind, heard, answer.content, then)
+        rows = self.frozen.window.digest
+        self.ledger.release(message.window, message.iteration, answer.kind, heard, answer.content, rows, then)
 
     def _take_model(self, message: Message, heard: bytes) -> None:
         progress = self.progress

@@ -5,8 +5,9 @@ for predictions:
 
     head_n = SHA-256(head_(n-1), federation, party, window, iteration, kind, digest of what led to it, digest of what is released)
 
-A link is made of what others may see, and of nothing else of the data. It is noted in the anchor before the release leaves. Whoever
-took the state back to an earlier time would release other content in the place of a link, and the anchor refuses that.
+A head is made of what others may see, and of nothing else of the data: messages have it. What is noted in the anchor before the
+release leaves, the link, is a hash of the head and of the rows beneath, which nobody else sees. Whoever took the state back to an
+earlier time would release other content in the place of a link, or the same by chance of other rows, and the anchor refuses that.
 """
 
 from __future__ import annotations
@@ -41,11 +42,12 @@ Then = Callable[[int, bytes], None]
 
 
 class _Chain(msgspec.Struct, array_like=True, frozen=True):
-    """identity: of the anchor that the ledger was begun with. number: of releases. head: the last link, empty before the first."""
+    """identity: of the anchor that the ledger was begun with. number: of releases. head, link: the last, empty before the first."""
 
     identity: Annotated[bytes, msgspec.Meta(min_length=IDENTITY_BYTES, max_length=IDENTITY_BYTES)]
     number: Count = 0
     head: Annotated[bytes, msgspec.Meta(max_length=LINK_BYTES)] = b""
+    link: Annotated[bytes, msgspec.Meta(max_length=LINK_BYTES)] = b""
 
 
 class _Latest(msgspec.Struct, array_like=True, frozen=True):
@@ -83,8 +85,8 @@ class PartyLedger:
         return self._chains[lane].number
 
     def head(self, lane: int = FITS) -> bytes:
-        """The chain's last link."""
-        return self._chains[lane].head
+        """The chain's last link, as the anchor has it."""
+        return self._chains[lane].link
 
     @property
     def window(self) -> int:
@@ -124,7 +126,7 @@ class PartyLedger:
             raise self._held_back()
 
     def release(
-        self, window: int, iteration: int, kind: str, heard: bytes, content: bytes, then: Then, lane: int = FITS
+        self, window: int, iteration: int, kind: str, heard: bytes, content: bytes, rows: bytes, then: Then, lane: int = FITS
     ) -> None:
         """Add a link and go on with ``then``, which gets the link's number and the chain's head; or do nothing, and be in trouble.
 
@@ -132,10 +134,11 @@ class PartyLedger:
         so that it can be heard again once topic and file agree.
 
         window, iteration, kind: where the release belongs. heard: digest of the message that led to it.
-        content: what is released, as others will see it. lane: the chain that the release belongs to.
+        content: what is released, as others will see it. rows: digest of what it is released of, which nobody else sees.
+        lane: the chain that the release belongs to.
         """
         if self._noting:
-            self._waiting.append(lambda: self.release(window, iteration, kind, heard, content, then, lane))
+            self._waiting.append(lambda: self.release(window, iteration, kind, heard, content, rows, then, lane))
             return
         if self.trouble is not None:
             self._refused(self.trouble)
@@ -144,15 +147,16 @@ class PartyLedger:
             return
         settings, number = self._settings, self.number(lane) + 1
         place = (settings.federation, settings.own, window, iteration, kind)
-        before = self.head(lane) or settings.identity
+        before = self._chains[lane].head or settings.identity
         head = digest(before, msgspec.msgpack.encode(place), heard, digest(content))[:LINK_BYTES]
+        link = digest(head, rows)[:LINK_BYTES]
 
         def noted(refusal: bytes) -> None:
             self._noting = False
             if refusal:
                 self._refused(refusal.decode())
             else:
-                self._chains[lane] = _Chain(settings.identity, number, head)
+                self._chains[lane] = _Chain(settings.identity, number, head, link)
                 self._parts.remember(CHAIN + b"%d" % lane, self._chains[lane])
                 self._desk.counts["releases"] += 1
                 if lane == FITS:
@@ -168,13 +172,13 @@ class PartyLedger:
             noted(b"")
         else:
             self._noting = True
-            self._desk.ask(note_link, self._work(number, head, lane), noted)
+            self._desk.ask(note_link, self._work(number, link, lane), noted)
 
     def look(self) -> None:
         """The state was taken back: see whether the anchor's file has come as far."""
         if self._settings.anchor is not None and self.trouble is None:
             for lane, known in enumerate(self._chains):
-                self._desk.ask(examine_link, self._work(known.number, known.head, lane), self._looked)
+                self._desk.ask(examine_link, self._work(known.number, known.link, lane), self._looked)
 
     def changed_state(self) -> Iterator[tuple[bytes, bytes | None]]:
         """Keys and values of what changed since the last call."""
@@ -208,10 +212,10 @@ class PartyLedger:
         yield Measurement("ledger_entities", "gauge", "Entities of which something was released", len(self.spend))
         yield Measurement("ledger_links", "gauge", "Links of the ledger's chains", sum(one.number for one in self._chains))
 
-    def _work(self, number: int, head: bytes, lane: int) -> bytes:
+    def _work(self, number: int, link: bytes, lane: int) -> bytes:
         anchor = self._settings.anchor
         assert anchor is not None
-        return msgspec.msgpack.encode((anchor.path, anchor.ledger, anchor.party, anchor.identity, number, head, lane))
+        return msgspec.msgpack.encode((anchor.path, anchor.ledger, anchor.party, anchor.identity, number, link, lane))
 
     def _looked(self, refusal: bytes) -> None:
         if refusal:

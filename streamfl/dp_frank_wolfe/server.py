@@ -88,6 +88,7 @@ class ServerTask:
         self._public = public = settings.public
         self._run = _Run()
         self._now = 0.0
+        self._looked = False
         window = public.settings.window
         self.announced = Announced(self.parts, public.parties, window.limit)
         self.attendance = Attendance(self.parts, public.parties, window.patience_seconds)
@@ -129,6 +130,9 @@ class ServerTask:
 
     def pass_time(self, now: float) -> None:
         self._now = now
+        if not self._looked:
+            # A damaged state is refused before figures tell of it.
+            self._looked = self.estimator.support >= 0
         away, again = self.attendance.pass_time(now)
         for party in away:
             self.desk.counts["missing_answers"] += 1
@@ -144,6 +148,7 @@ class ServerTask:
         self.partials.pass_time(now)
 
     def restore(self, key: bytes, value: bytes) -> None:
+        self._looked = False
         if key == RUN:
             self._run = msgspec.msgpack.decode(value, type=_Run)
             return
@@ -231,6 +236,7 @@ class ServerTask:
             self._manifest.clear()
             self._ask_all()
         while not self.attendance.awaited:
+            before = self.estimator.iteration
             calculation = self.estimator.settle()
             if calculation is not None:
                 then = functools.partial(self._calculated, calculation.then)
@@ -240,6 +246,8 @@ class ServerTask:
                 self._end_window()
                 return
             self._ask_all()
+            if self.estimator.iteration == before and not self.attendance.awaited:
+                raise PeerError("malformed", f"state: nobody is left who could answer in window {self.window}")
 
     def _calculated(self, then: Callable[[bytes], None], result: bytes) -> None:
         then(result)

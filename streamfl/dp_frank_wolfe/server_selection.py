@@ -18,7 +18,7 @@ from streamfl.dp_frank_wolfe.iterate import SLACK
 from streamfl.dp_frank_wolfe.messages import Chosen, OtherRows, Products, content_of, read_content
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.refit import Refit, refitted
-from streamfl.dp_frank_wolfe.weights import read_columns, read_weights, weights_of
+from streamfl.dp_frank_wolfe.weights import read_columns, read_remembered, read_weights, weights_of
 from streamfl.role import PeerError
 from streamfl.wire import Count, decode_array, encode_array
 
@@ -72,7 +72,7 @@ class Selection:
     @property
     def weights(self) -> Mapping[str, Floats]:
         content, columns = self._weights.content, self._public.settings.federation.columns
-        found = msgspec.msgpack.decode(content, type=dict[str, tuple[bytes, bytes]]) if content else {}
+        found = read_remembered(content)
         radius = self._public.settings.learning.radius
         return {party: read_weights(*found.get(party, (b"", b"")), count, radius) for party, count in columns.items()}
 

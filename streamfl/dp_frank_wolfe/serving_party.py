@@ -94,7 +94,7 @@ class Serving:
             content = content_of(Partial(due.entity, due.model, due.value))
             if self._private:
                 then = partial(self._tell, number, content)
-                self._task.ledger.release(0, number, "partial", b"", content, then, PREDICTIONS)
+                self._task.ledger.release(0, number, "partial", b"", content, b"", then, PREDICTIONS)
             else:
                 self._tell(number, content, 0, b"")
 

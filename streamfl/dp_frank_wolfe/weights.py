@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,7 +10,7 @@ from streamfl.dp_frank_wolfe.iterate import SLACK
 from streamfl.role import PeerError
 from streamfl.wire import decode_array, encode_array
 
-__all__ = ["read_columns", "read_weights", "weights_of"]
+__all__ = ["read_columns", "read_remembered", "read_weights", "weights_of"]
 
 Floats = NDArray[np.float64]
 
@@ -37,6 +38,16 @@ def read_weights(columns: bytes, weights: bytes, count: int, radius: float) -> F
     own = np.zeros(count)
     own[numbers] = found
     return own
+
+
+def read_remembered(content: bytes) -> dict[str, tuple[bytes, bytes]]:
+    """By party, what :func:`weights_of` gave, as state holds it; PeerError for what is none."""
+    if not content:
+        return {}
+    try:
+        return msgspec.msgpack.decode(content, type=dict[str, tuple[bytes, bytes]])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PeerError("malformed", f"weights in state: {error}") from None
 
 
 def read_columns(content: bytes, count: int) -> NDArray[np.int64]:

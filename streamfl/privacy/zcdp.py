@@ -18,6 +18,8 @@ __all__ = ["delta_of", "delta_of_variation", "epsilon_of", "range_of", "rho_of",
 
 # Of alpha - 1, logarithms. Every alpha gives a valid bound: a search that misses the best one claims too little, never too much.
 ORDERS = (-30.0, 40.0)
+# Beyond, sums would overflow, and nothing is promised anyway.
+LARGEST_RHO = 1e200
 # Bits after the point of a choice's range, which is rounded down.
 RANGE_BITS = 40
 
@@ -66,7 +68,7 @@ def epsilon_of(rho: float, delta: float) -> float:
         raise ValueError(f"delta = {delta}: it is above 0 and below 1")
     if rho <= 0:
         return 0.0
-    if math.isinf(rho):
+    if rho > LARGEST_RHO:
         return math.inf
 
     def bound(order: float) -> float:

@@ -60,13 +60,15 @@ def fit(
     candidates: int | None = None,
     until_gap: float = 0.0,
     absent: Callable[[int, str], bool] = lambda iteration, party: False,
+    late: Callable[[int, str], bool] = lambda iteration, party: False,
     show_objective: bool = True,
     places: Callable[[str, int, bytes], Place] | None = None,
 ) -> Fit:
     """Run all parties.
 
     windows: by party, all with the same labels. plans: by party. until_gap: it ends when the gap is not above; not private.
-    absent: of an iteration and a party, whether its answer did not come.
+    absent: of an iteration and a party, whether it was not asked. late: whether its answer came too late for the step; a column
+        that it shows is known from then on.
     places: of a party, the window and the secret, where releases belong; None: :func:`place`.
     """
     members = _members(windows, sampling, sketch, plans, lambda party: (places or place)(party, window, secret), candidates)
@@ -87,7 +89,8 @@ def fit(
             if not numbers or absent(iteration, party):
                 continue
             for number, answer in member.answer(iteration, numbers, iterate.x[party], others[party]).items():
-                chosen[number] = answer.vertex
+                if not late(iteration, party):
+                    chosen[number] = answer.vertex
                 done.uplink_numbers += 1
                 if answer.sums is not None:
                     iterate.show(party, answer.vertex.column, member.value(answer.sums))

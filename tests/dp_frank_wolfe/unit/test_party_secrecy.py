@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from dp_frank_wolfe.party_driver import COLUMNS, NAMES, ROWS, Driver, settings, table
 
 from streamfl.dp_frank_wolfe.messages import OtherRows
+from streamfl.privacy.anchor import HEADER_BYTES
 from streamfl.privacy.integer_noise import IntegerNoise
 from streamfl.role import Notice
 
@@ -51,7 +54,10 @@ def life(folder: Path, estimator: str, values: list[Any] | bytes, label: Any, mo
         patch.setattr(IntegerNoise, "add", lambda noise, values, bits: np.arange(len(values), dtype=np.int64))
         for module in ("party_fit", "selection"):
             patch.setattr(f"streamfl.dp_frank_wolfe.{module}.choice", lambda scores, rate: _Fixed())
-        party, seen = Driver(settings(folder, learning={"estimator": estimator})), Seen()
+        own = settings(folder, learning={"estimator": estimator})
+        # The same ledger, from its beginning: of a head that others see nothing follows from what was noted before.
+        os.truncate(folder / "ledger", HEADER_BYTES)
+        party, seen = Driver(own), Seen()
         features, labels = table()
         rows = [party.sample(name, row.tolist()) for name, row in zip(NAMES, features, strict=True)]
         told = [party.label(name, float(given)) for name, given in zip(NAMES, labels, strict=True)]
@@ -100,9 +106,12 @@ def test_nothing_but_releases_tells_of_a_row(tmp_path: Path, estimator: str, mon
 
 
 def test_the_chain_is_of_what_others_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects rows from whoever tries out contents until a hash fits: no digest of a window leaves the party."""
+    """Protects rows from whoever tries out contents until a hash fits: no digest of a window leaves the party, and the file that
+    holds one is nobody else's.
+    """
     features, _ = table()
-    life(tmp_path, "frank-wolfe", features[ENTITY].tolist(), 0.5, monkeypatch)
+    first = life(tmp_path, "frank-wolfe", features[ENTITY].tolist(), 0.5, monkeypatch)
     links = (tmp_path / "ledger").read_bytes()
-    life(tmp_path, "frank-wolfe", [None] * COLUMNS, 0.5, monkeypatch)
-    assert (tmp_path / "ledger").read_bytes() == links
+    assert life(tmp_path, "frank-wolfe", [None] * COLUMNS, 0.5, monkeypatch).sent == first.sent
+    assert (tmp_path / "ledger").read_bytes() != links
+    assert stat.S_IMODE((tmp_path / "ledger").stat().st_mode) == 0o600

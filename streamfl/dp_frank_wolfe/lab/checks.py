@@ -1,0 +1,214 @@
+"""What must hold of a federation of differentially private Frank-Wolfe, whatever happened: checked from topics and draws."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from streamfl.dp_frank_wolfe.lab.oracle import (
+    expected,
+    expected_estimate,
+    place_of,
+    possible_windows,
+    presence,
+    weights_of,
+)
+from streamfl.dp_frank_wolfe.lab.said import messages_of, timed_messages
+from streamfl.dp_frank_wolfe.lab.scenario import NAME, STRANGER, DPFrankWolfeScenario
+from streamfl.dp_frank_wolfe.messages import Entities, Frozen, Manifest, Message, Model, read_content
+from streamfl.dp_frank_wolfe.public import Public
+from streamfl.dp_frank_wolfe.window import Window
+from streamfl.runtime.kinds import find_kind
+from streamfl.runtime.tasks import POSITION_KEY
+from streamfl.simulation.faults.cluster import FaultyBus
+from streamfl.simulation.faults.said import require
+
+__all__ = ["check_budget", "check_outcome", "check_said"]
+
+# What a party tells of its rows: work that is done again says the same.
+RELEASES = ("frozen", "answers", "chosen", "products")
+# Sums of the same costs in another order.
+ROUNDING = 1e-9
+# What an entity is charged where nothing is promised.
+WITHOUT_NOISE = 1e300
+By = Mapping[str, Sequence[Message]]
+
+
+def check_outcome(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
+    """Nobody was refused but strangers, what was told is paid for, and models are those of a fit in which nothing happens."""
+    check_budget(chosen)
+    check_refused(bus, chosen)
+    asks, releases = told(bus, chosen, "asks"), told(bus, chosen, "releases")
+    manifests = check_manifests(chosen, asks, releases)
+    check_paid(bus, chosen, manifests)
+    for window, names in manifests.items():
+        check_model(chosen, window, names, of_window(asks, window), of_window(releases, window))
+
+
+def check_said(chosen: DPFrankWolfeScenario) -> None:
+    """Work that was done again said the same, and no noise lies over two contents."""
+    chosen.said.check_drawn()
+    for (sender, channel, window, iteration, kind), contents in chosen.said.sent.items():
+        what = f"{sender} said {len(contents)} things as {kind} of window {window}, iteration {iteration}, on {channel}"
+        require(len(contents) == 1 or kind not in RELEASES, what)
+
+
+def check_budget(chosen: DPFrankWolfeScenario) -> None:
+    """The parties' parts of the budget are no more than the budget, and all noise of a window is within what it is charged."""
+    public = Public(chosen.of(chosen.parties[0]))
+    require(not public.rho * (1 + ROUNDING) < sum(map(public.party_rho, chosen.parties)), "parties' shares are above the budget")
+    for (party, window), spent in chosen.said.spent().items():
+        allowed = public.fit_rho(party)
+        require(spent <= allowed * (1 + ROUNDING), f"{party}: noise of window {window} costs {spent:g}, and {allowed:g} is allowed")
+
+
+def check_refused(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
+    """What strangers wrote, each record once, and nothing else."""
+    for member in chosen.workers:
+        settings = chosen.of(member)
+        inputs = {one.topic for one in find_kind(settings.role.kind).channels(settings).inputs.values()}
+        letters = list(bus.read(settings.dead_letters))
+        found = Counter((dict(letter.headers)["topic"], letter.key) for letter in letters)
+        strange = [one for own in chosen.readings for one in own if one.client.startswith(STRANGER) and one.topic in inputs]
+        written = Counter((one.topic.encode(), one.client.encode()) for one in strange)
+        first = [letter.headers for letter in letters[:1]]
+        require(found == written, f"{member}: refused were {found}, strangers wrote {written}: {first}")
+
+
+def told(bus: FaultyBus, chosen: DPFrankWolfeScenario, kind: str) -> dict[str, list[Message]]:
+    """By party, all messages of its topic of this kind. Whoever is waited for is asked the same again, which counts once."""
+    return {party: list(dict.fromkeys(messages_of(bus, f"{NAME}.{party}.{kind}"))) for party in chosen.parties}
+
+
+def of_window(messages: By, window: int) -> dict[str, list[Message]]:
+    """Those of one window."""
+    return {party: [one for one in own if one.window == window] for party, own in messages.items()}
+
+
+def check_manifests(chosen: DPFrankWolfeScenario, asks: By, releases: By) -> dict[int, list[str]]:
+    """By window, its names: the same at all parties, as many as a window has, known to all, and none in too many windows.
+
+    In the end fewer are left than a window has; nobody who came late is forgotten.
+    """
+    given: dict[int, set[bytes]] = defaultdict(set)
+    for party, own in asks.items():
+        said = Counter((one.window, one.iteration, one.kind) for one in own)
+        twice = [one for one, count in said.items() if count > 1]
+        require(not twice, f"the server told {party} twice: {twice[:3]}")
+        windows = [one.window for one in own if one.kind == "manifest"]
+        require(windows == list(range(1, len(windows) + 1)), f"windows of {party} are {windows}")
+        for one in own:
+            if one.kind == "manifest":
+                given[one.window].add(one.content)
+    found: dict[int, list[str]] = {}
+    announced = {party: _announced(own) for party, own in releases.items()}
+    for window, contents in sorted(given.items()):
+        require(len(contents) == 1, f"window {window} has {len(contents)} manifests")
+        names = read_content(next(iter(contents)), Manifest).names
+        require(len(names) == chosen.rows, f"window {window} has {len(names)} rows, {chosen.rows} are in a window")
+        require(names == sorted(set(names)), f"window {window}: names are not in order, each once")
+        for party, own_names in announced.items():
+            require(set(names) <= set(own_names), f"window {window} has names that {party} never announced")
+        found[window] = names
+    fits = int(chosen.sections["window"]["fits"])
+    most = Counter(name for names in found.values() for name in names).most_common(1)
+    limited = chosen.of(chosen.parties[0]).privacy.is_private
+    require(not limited or not most or most[0][1] <= fits, f"{most} windows of one entity, {fits} may be")
+    return found
+
+
+def _announced(messages: Sequence[Message]) -> Counter[str]:
+    return Counter(name for one in messages if one.kind == "entities" for name in read_content(one.content, Entities).names)
+
+
+def check_paid(bus: FaultyBus, chosen: DPFrankWolfeScenario, manifests: Mapping[int, Sequence[str]]) -> None:
+    """Each party has charged every entity for each window that it froze, in full, not after it said so, and nobody else."""
+    for party in chosen.parties:
+        settings = chosen.of(party)
+        public = Public(settings)
+        cost = public.fit_rho(party) if settings.privacy.is_private else WITHOUT_NOISE
+        frozen: dict[int, float] = {}
+        first_told: dict[int, float] = {}
+        for at, one in timed_messages(bus, f"{NAME}.{party}.releases"):
+            if one.kind in RELEASES:
+                first_told.setdefault(one.window, at)
+            if one.kind == "frozen":
+                frozen[one.window] = at
+                digest = hashlib.sha256(msgspec.msgpack.encode(Manifest(list(manifests[one.window])))).digest()
+                same = read_content(one.content, Frozen).manifest == digest
+                require(same, f"{party}: window {one.window} is frozen with another manifest")
+        require(first_told.keys() == frozen.keys(), f"{party}: told of {sorted(first_told)}, and froze {sorted(frozen)}")
+        drawn = {window for whose, window in chosen.said.spent() if whose == party and window > 0}
+        require(drawn <= frozen.keys(), f"{party}: noise was drawn in windows {sorted(drawn - frozen.keys())}, never frozen")
+        charged = _charges(bus, find_kind(settings.role.kind).channels(settings).changelogs["ledger"])
+        windows_of: dict[str, list[int]] = defaultdict(list)
+        for window in sorted(frozen):
+            for name in manifests[window]:
+                windows_of[name].append(window)
+        strange = charged.keys() - windows_of.keys()
+        require(not strange, f"{party}: charged, and in no window: {sorted(strange)[:3]}")
+        for name, windows in windows_of.items():
+            history = charged.get(name, [])
+            for number, window in enumerate(windows, 1):
+                paid = max((spent for at, spent in history if at <= first_told[window]), default=0.0)
+                enough = paid >= min(number * cost, WITHOUT_NOISE) * (1 - ROUNDING)
+                what = f"{party}: {name} was charged {paid:g} when window {window} was told of, {number} x {cost:g} is due"
+                require(enough, what)
+            total = history[-1][1]
+            exact = abs(total - min(len(windows) * cost, WITHOUT_NOISE)) <= ROUNDING * total
+            require(exact, f"{party}: {name} was charged {total:g}, {len(windows)} x {cost:g} is due")
+            most = public.party_rho(party)
+            within = total <= most * (1 + ROUNDING) or cost == WITHOUT_NOISE
+            require(within, f"{party}: {name} was charged {total:g}, beyond {most:g}")
+
+
+def _charges(bus: FaultyBus, topic: str) -> dict[str, list[tuple[float, float]]]:
+    """By entity, when it was charged how much in all."""
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for record in bus.read(topic):
+        key = record.key or b""
+        if key.startswith(b"spent/") and record.value is not None and not key.startswith(POSITION_KEY):
+            spent = msgspec.msgpack.decode(record.value)[0]
+            found[key.partition(b"/")[2].decode()].append((record.timestamp, float(spent)))
+    return found
+
+
+def check_model(chosen: DPFrankWolfeScenario, window: int, names: Sequence[str], asks: By, releases: By) -> None:
+    """The model is that of the arithmetic alone, to the last bit, for one of the windows that could be frozen of these names."""
+    models = {party: [one for one in own if one.kind == "model"] for party, own in asks.items()}
+    require(len({len(own) for own in models.values()}) == 1, f"window {window}: not all parties have a model")
+    if not all(models.values()):
+        return
+    found = {
+        party: weights_of(read_content(own[-1].content, Model), chosen.columns[party]) for party, own in models.items()
+    }
+    public = Public(chosen.of(chosen.parties[0]))
+    for number, block in enumerate(public.blocks):
+        norm = float(np.abs(found[block.party][list(block.columns)]).sum())
+        learning = public.settings.learning
+        radius = block.radius if learning.estimator == "frank-wolfe" else learning.radius
+        require(norm <= radius * (1 + ROUNDING), f"window {window}: block {number} has left its ball: {norm:g} of {radius:g}")
+    there = presence(chosen, asks, releases) if public.settings.learning.estimator == "frank-wolfe" else None
+    possible: dict[str, list[Window]] = {}
+    for party in chosen.parties:
+        own = possible_windows(chosen, party, names)
+        # Of a party that never froze it none counts.
+        possible[party] = [one for one in own if one.digest in chosen.said.frozen] or own[:1]
+        was_frozen = any(one.kind == "frozen" for one in releases[party])
+        wrong = was_frozen and possible[party][0].digest not in chosen.said.frozen
+        require(not wrong, f"{party}: window {window} is not of what users wrote")
+    apart = math.inf
+    for combined in itertools.product(*possible.values()):
+        windows = dict(zip(possible, combined, strict=True))
+        places = {party: place_of(chosen, party, window) for party in windows}
+        x = expected_estimate(chosen, windows, places) if there is None else expected(chosen, windows, window, there, places).x
+        apart = min(apart, max(float(np.abs(x[party] - found[party]).max()) for party in x))
+        if apart == 0:
+            return
+    require(False, f"window {window}: the model is {apart:g} from that of the arithmetic alone")

@@ -1,0 +1,76 @@
+"""A federation of differentially private Frank-Wolfe under faults, by seed."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from streamfl.dp_frank_wolfe.lab.checks import check_budget, check_outcome, check_said
+from streamfl.dp_frank_wolfe.lab.ledgers import made_up_files, without_power_cuts
+from streamfl.dp_frank_wolfe.lab.rollback import check_rolled_back
+from streamfl.dp_frank_wolfe.lab.said import recorded
+from streamfl.dp_frank_wolfe.lab.scenario import LABELS, DPFrankWolfeScenario, S, samples_of, scenario
+from streamfl.seeding import rng_for
+from streamfl.simulation.faults.cluster import FaultyBus
+from streamfl.simulation.faults.federation import Verdict, run
+from streamfl.simulation.faults.staying import GONE, Staying, of_a_process
+from streamfl.simulation.faults.systems import FaultSimulation
+
+__all__ = ["FAULTS", "simulate", "simulate_liveness"]
+
+# Virtual seconds after which the server goes on without a party.
+PATIENCE = 20.0
+
+
+def simulate(seed: int, bus: str = "memory") -> Verdict:
+    """Run the scenario of this seed on a bus, memory or sqlite, and check whatever must hold of it."""
+    return _simulate(scenario(seed), bus)
+
+
+def simulate_liveness(seed: int, bus: str = "memory") -> Verdict:
+    """The same with a fault that stays: whatever does not depend on what is gone comes to its end.
+
+    Without a party the others' fit goes on. Without the server nothing does, and parties say that nobody answers.
+    """
+    return _simulate(_with_a_fault_that_stays(seed), bus)
+
+
+def _simulate(chosen: DPFrankWolfeScenario, bus: str) -> Verdict:
+    with tempfile.TemporaryDirectory(prefix="streamfl-simulation-") as folder:
+        chosen = replace(chosen, folder=Path(folder))
+        made_up_files(chosen)
+
+        def check(faulty: FaultyBus) -> None:
+            if chosen.absent is None:
+                check_outcome(faulty, chosen)
+            check_budget(chosen)
+            check_rolled_back(faulty, chosen)
+            check_said(chosen)
+
+        with without_power_cuts(), recorded(chosen.said, chosen.part_bytes):
+            return run(chosen, check, bus)
+
+
+def _with_a_fault_that_stays(seed: int) -> DPFrankWolfeScenario:
+    draws = rng_for(seed, "simulation", "a DP Frank-Wolfe fault that stays")
+    chosen = scenario(seed)
+    workers = {name: max(2, count) for name, count in chosen.workers.items()}
+    at = float(draws.uniform(0.0, chosen.faulty_seconds))
+    kind = ("process", "partition", "member")[int(draws.integers(3))]
+    if kind == "member":
+        window = {**chosen.sections["window"], "patience_seconds": PATIENCE}
+        chosen = replace(chosen, workers=workers, patient=False, sections={**chosen.sections, "window": window})
+        absent = [*chosen.parties, S][int(draws.integers(len(chosen.parties) + 1))]
+        staying = Staying(f"{absent} never comes back", at, {f"{absent}-{n}": GONE for n in range(workers[absent])})
+        return replace(chosen, staying=staying, absent=absent)
+    chosen = replace(chosen, workers=workers)
+    if kind == "process":
+        return replace(chosen, staying=of_a_process(draws, at, list(workers)))
+    topics = [*(samples_of(party) for party in chosen.parties), LABELS]
+    topic = topics[int(draws.integers(len(topics)))]
+    staying = Staying(f"partition 0 of {topic} cannot be read", at, {}, frozenset([(topic, 0)]))
+    return replace(chosen, staying=staying)
+
+
+FAULTS = FaultSimulation(simulate, simulate_liveness)

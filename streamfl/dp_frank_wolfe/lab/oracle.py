@@ -1,0 +1,164 @@
+"""What a federation has to come to, computed from what its users wrote, who was heard in time, and everybody's secrets."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.dp_frank_wolfe.blocks import step_length
+from streamfl.dp_frank_wolfe.gram import LEAST_EIGENVALUE, doubt, gram_of
+from streamfl.dp_frank_wolfe.iterate import Iterate, Vertex
+from streamfl.dp_frank_wolfe.lab import direct
+from streamfl.dp_frank_wolfe.lab.ledgers import anchor
+from streamfl.dp_frank_wolfe.lab.scenario import NAME, DPFrankWolfeScenario, S
+from streamfl.dp_frank_wolfe.messages import Answers, Ask, Message, Model, read_content
+from streamfl.dp_frank_wolfe.party_fit import Place
+from streamfl.dp_frank_wolfe.public import Public
+from streamfl.dp_frank_wolfe.refit import refit
+from streamfl.dp_frank_wolfe.selection import PartySelection, clip_rows
+from streamfl.dp_frank_wolfe.window import Bounds, Window, freeze
+
+__all__ = ["Presence", "expected", "expected_estimate", "place_of", "possible_windows", "presence", "weights_of"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class Presence:
+    """Of a fit. used: iterations and parties whose answers the server used. late: whose answers came, and too late."""
+
+    used: set[tuple[int, str]] = field(default_factory=set)
+    late: set[tuple[int, str]] = field(default_factory=set)
+
+    def is_absent(self, iteration: int, party: str) -> bool:
+        return (iteration, party) not in self.used | self.late
+
+    def is_late(self, iteration: int, party: str) -> bool:
+        return (iteration, party) in self.late
+
+
+def weights_of(content: Ask | Model, columns: int) -> Floats:
+    """x of a party's columns, as a message tells it."""
+    x = np.zeros(columns)
+    x[np.frombuffer(content.columns, "<u4")] = np.frombuffer(content.weights, "<f8")
+    return x
+
+
+def presence(
+    chosen: DPFrankWolfeScenario, asks: Mapping[str, Sequence[Message]], releases: Mapping[str, Sequence[Message]]
+) -> Presence:
+    """Whose answers the server used in a fit: where x moved before its party heard of it again.
+
+    asks, releases: by party, the messages of one window.
+    """
+    found, public = Presence(), Public(chosen.of(S))
+    for party in chosen.parties:
+        told = [one for one in asks[party] if one.kind in ("ask", "model")]
+        answered = {one.iteration: read_content(one.content, Answers) for one in releases[party] if one.kind == "answers"}
+        for one, following in itertools.pairwise(told):
+            if one.iteration not in answered:
+                continue
+            x = weights_of(read_content(one.content, Ask), chosen.columns[party])
+            after = weights_of(read_content(following.content, Ask if following.kind == "ask" else Model), len(x))
+            iterate = Iterate(public.blocks, chosen.columns)
+            iterate.x[party][:] = x
+            answers = answered[one.iteration].answers
+            vertices = {answer.block: Vertex(answer.column, 1 if answer.positive else -1) for answer in answers}
+            iterate.step(vertices, step_length(one.iteration, public.sampling.least))
+            place = one.iteration, party
+            (found.used if np.array_equal(iterate.x[party], after) else found.late).add(place)
+    return found
+
+
+def place_of(chosen: DPFrankWolfeScenario, party: str, window: int) -> Place:
+    """Where a party's releases of a window belong."""
+    own, privacy = anchor(chosen, party), chosen.of(party).privacy
+    # Without a promise noise is of what everybody knows.
+    known = hashlib.sha256(repr(("dp-frank-wolfe", NAME, chosen.seed, party)).encode()).digest()
+    secret = chosen.secret(party) if privacy.is_private else known
+    return Place(f"{own.ledger} {own.identity.hex()}", NAME, party, window, secret)
+
+
+def possible_windows(chosen: DPFrankWolfeScenario, party: str, names: Sequence[str]) -> list[Window]:
+    """The windows that could be frozen of these entities: of each any of its records of columns, and any of its label's."""
+    settings = chosen.of(party)
+    columns, bounds = chosen.columns[party], settings.bounds
+    rows = [_different([_numbers(content, columns) for content in chosen.known[party, name]]) for name in names]
+    labels = [_different([_numbers([content], 1) for content in chosen.labels[name]]) for name in names]
+    feature_bounds = Bounds(np.full(columns, bounds.centre), np.full(columns, bounds.bound))
+    label_bounds = Bounds(np.array([bounds.label_centre]), np.array([bounds.label_bound]))
+    found = []
+    for own in itertools.product(*rows):
+        for told in itertools.product(*labels):
+            found.append(freeze(np.array(own), np.array(told)[:, 0], feature_bounds, label_bounds, chosen.rows))
+    return found
+
+
+def expected(
+    chosen: DPFrankWolfeScenario, windows: Mapping[str, Window], window: int, there: Presence, places: Mapping[str, Place]
+) -> direct.Fit:
+    """What a fit of these windows comes to, with the same parties heard."""
+    public = Public(chosen.of(S))
+    learning = public.settings.learning
+    return direct.fit(
+        windows,
+        public.sampling,
+        learning.iterations,
+        public.sketch(window),
+        {party: public.fit_plan(party, window) for party in windows},
+        delta=public.settings.privacy.delta,
+        window=window,
+        candidates=learning.candidates,
+        absent=there.is_absent,
+        late=there.is_late,
+        places=lambda party, number, secret: places[party],
+        show_objective=False,
+    )
+
+
+def expected_estimate(
+    chosen: DPFrankWolfeScenario, windows: Mapping[str, Window], places: Mapping[str, Place]
+) -> dict[str, Floats]:
+    """The same of the estimators that choose once; all parties were heard. By party, x."""
+    public = Public(chosen.of(S))
+    learning, rows = public.settings.learning, chosen.rows
+    plans = {party: public.selection_plan(party) for party in windows}
+    members = {party: PartySelection(windows[party], plans[party], places[party]) for party in windows}
+    for member in members.values():
+        member.choose()
+    values = np.concatenate([member.values() for member in members.values()])
+    if learning.estimator == "marginal":
+        norms = np.concatenate([member.norms() for member in members.values()])
+        found = refit(np.diag(norms), values, learning.radius, LEAST_EIGENVALUE)
+    else:
+        shown = {party: member.rows() for party, member in members.items()}
+        own, products = {}, {}
+        for party, member in members.items():
+            told = [given for name, given in shown.items() if name != party]
+            others = np.hstack([np.zeros((rows, 0)), *told])
+            # In the order in which parties release them: noise is drawn from all that was released before.
+            own[party] = member.gram()
+            products[party] = member.products(clip_rows(others, plans[party].row_bound))
+        found = refit(gram_of(own, products), values, learning.radius, LEAST_EIGENVALUE + doubt(plans, rows))
+    x = {party: np.zeros(count) for party, count in chosen.columns.items()}
+    at = 0
+    for party, member in members.items():
+        x[party][member.chosen] = found[at : at + len(member.chosen)]
+        at += len(member.chosen)
+    return x
+
+
+def _numbers(content: object, count: int) -> tuple[float, ...]:
+    """NaN where it cannot be read."""
+    if isinstance(content, list) and len(content) == count and all(isinstance(one, float) for one in content):
+        return tuple(content)
+    return (np.nan,) * count
+
+
+def _different(contents: list[tuple[float, ...]]) -> list[tuple[float, ...]]:
+    return list({repr(content): content for content in contents}.values())

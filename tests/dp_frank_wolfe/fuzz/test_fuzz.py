@@ -1,0 +1,112 @@
+"""Wrong messages and damaged state, given to party and server: what is refused, and mistakes that are found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from wrong_messages import check_found
+
+from streamfl.dp_frank_wolfe import fit
+from streamfl.dp_frank_wolfe.lab import fuzz
+from streamfl.member import Member
+from streamfl.role import PeerError, StateChange
+from streamfl.testing.fuzz.campaign import run
+from streamfl.testing.fuzz.member import NOW
+
+MOST_SEED_MESSAGES = 1_300
+
+
+@pytest.mark.parametrize("federation", fuzz.FEDERATIONS)
+@pytest.mark.parametrize("name", fuzz.MEMBERS)
+def test_the_corpus_is_of_this_release(federation: str, name: str) -> None:
+    """Protects the run from an outdated corpus, of which everything would be refused at the first look: record it anew."""
+    heard = fuzz.recorded(federation, name)
+    kinds = {one.channel.partition("/")[0] for one in heard}
+    assert kinds >= ({"releases"} if name == fuzz.HUB else {"samples", "labels", "asks"})
+    remembered = (f"{name}/state", f"{name}/ledger")
+    assert [
+        one for one in fuzz.record(federation) if one.channel.startswith(f"{name}/") and one.channel not in remembered
+    ] == [replace(one, channel=f"{name}/{one.channel}") for one in heard]
+    role = fuzz.member(federation, name).role
+    for channel in ("state", "ledger"):
+        for one in fuzz.recorded(federation, name, channel):
+            role.restore(StateChange(channel, one.partition, one.key or b"", one.value))
+
+
+def test_no_wrong_message_ends_a_role() -> None:
+    """Protects members from whoever can write to their topics, at any place of a fit: no traceback, nothing changed."""
+    assert run(MOST_SEED_MESSAGES, seed=3, only="dp-frank-wolfe").defects == []
+
+
+def _restores_unchecked(self: Member[Any], change: StateChange) -> None:
+    if change.value is not None and not self._long.restore(change):
+        self._tasks[change.partition].restore(change.key, change.value)
+
+
+def _unchecked(content: bytes, of: type[Any]) -> Any:
+    return msgspec.msgpack.decode(content, type=of)
+
+
+MISTAKES: dict[str, tuple[Any, str, Any, str]] = {
+    "answers are not checked": (fit, "read_content", _unchecked, "dp-frank-wolfe-server dp-frank-wolfe"),
+    "state is not checked": (Member, "restore", _restores_unchecked, "restore dp-frank-wolfe-party dp-frank-wolfe"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the run from finding nothing because it looks at nothing."""
+    check_found(*MISTAKES[mistake], monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("channel", "key"),
+    [
+        ("state", b"progress"),
+        ("state", b"entity/e-1"),
+        ("state", b"entity/\xff"),
+        ("state", b"fit"),
+        ("state", b"window/x"),
+        ("state", b"gone/0"),
+        ("ledger", b"spent/\xff"),
+        ("ledger", b"chain/0"),
+        ("ledger", b"chain/7"),
+        ("ledger", b"latest/study"),
+    ],
+)
+def test_a_damaged_state_is_refused(channel: str, key: bytes) -> None:
+    """Protects the operator from a traceback: a changelog of another layout has to be named, with what to do."""
+    role = fuzz.member("dp-frank-wolfe", fuzz.CLINIC).role
+    with pytest.raises(PeerError):
+        role.restore(StateChange(channel, 0, key, b"\x94\x01\xa1x\xc0\xc0\x01"))
+
+
+@pytest.mark.parametrize(
+    "key", [b"run", b"fit", b"name/e-1", b"presence/clinic", b"presence/nobody", b"shown/clinic/9/0", b"anything"]
+)
+def test_a_servers_damaged_state_is_refused(key: bytes) -> None:
+    """Protects the operator from a traceback, as above."""
+    role = fuzz.member("dp-frank-wolfe", fuzz.HUB).role
+    with pytest.raises(PeerError):
+        role.restore(StateChange("state", 0, key, b"\x94\x01\xa1x\xc0\xc0\x01"))
+
+
+def test_a_damaged_model_is_refused_before_figures_tell_of_it() -> None:
+    """Protects the operator from a traceback of the metrics: the first tick refuses what is no model."""
+    role = fuzz.member("dp-frank-wolfe", fuzz.HUB).role
+    role.restore(StateChange("state", 0, b"weights/0", b"\x94\x01\xa1x\xc0\xc0\x01"))
+    with pytest.raises(PeerError, match="weights"):
+        role.receive([], NOW)
+
+
+def test_a_server_of_whom_nobody_is_left_does_not_hang() -> None:
+    """Protects a process from going round for ever where a damaged state says that all are away and owe nothing."""
+    role = fuzz.member("dp-frank-wolfe-two-round", fuzz.HUB).role
+    role.restore(StateChange("state", 0, b"run", b"\x93\x01\x02\xc4\x00"))
+    for party in fuzz.PARTIES:
+        role.restore(StateChange("state", 0, b"presence/" + party.encode(), b"\x95\xa0\x00\xc3\x00\xc4\x00"))
+    with pytest.raises(PeerError, match="nobody"):
+        role.receive([], NOW)
