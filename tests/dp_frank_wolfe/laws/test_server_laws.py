@@ -108,6 +108,8 @@ def subject(estimator: str) -> Subject:
         decode={channel: one.decode for channel, one in inputs.items()},
         bad=bad(estimator),
         repeatable=list(inputs),
+        # Who is waited for is asked the same again, as often as patience is over.
+        paced=[f"asks/{party}" for party in PARTIES],
     )
 
 

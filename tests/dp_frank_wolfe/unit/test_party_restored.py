@@ -9,6 +9,7 @@ import pytest
 from dp_frank_wolfe.party_driver import NAMES, Driver, settings
 from dp_frank_wolfe.unit.test_party_crashes import TWICE, same_anchor, script, undisturbed
 
+from streamfl.dp_frank_wolfe.messages import records_of
 from streamfl.role import PeerError, StateChange
 
 
@@ -30,6 +31,25 @@ def test_restored_anywhere_it_says_the_same(tmp_path: Path, estimator: str) -> N
     assert party.sent == never.sent
     assert len(party.sent) >= 6
     assert party.state == never.state
+
+
+def test_a_manifest_in_parts_comes_whole_through_a_restart(tmp_path: Path) -> None:
+    """Protects large windows: names of thousands of rows do not fit into a record, and a restart may come between two of them."""
+    rows = 4200
+    party = Driver(settings(tmp_path, window={"rows": rows, "limit": rows}, privacy={"delta": 1e-5}))
+    names = [f"{number:04}" + "x" * 246 for number in range(rows)]
+    for name in names:
+        party.feed([party.sample(name, [0.5] * 4), party.label(name, 0.5)])
+    assert sum(len(msgspec.msgpack.decode(message.content)[0]) for message in party.feed([])) == rows
+    message = party.manifest(1, names).message
+    first, second = records_of(party.codec, message)
+    assert party.feed([party.record("asks", "", first)]) == []
+    party = Driver(party.settings, party.state)
+    (frozen,) = party.feed([party.record("asks", "", second)])
+    assert frozen.kind == "frozen"
+    again = Driver(party.settings, party.state)
+    assert len(again.feed([again.ask(0)])) == 1
+    assert len(again.task.ledger.spend) == rows
 
 
 def test_half_rows_come_back(tmp_path: Path) -> None:
