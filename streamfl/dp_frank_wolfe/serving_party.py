@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import numpy as np
@@ -32,11 +32,15 @@ LATEST, DUE, TIMES = b"predictions", b"prediction/", b"predicted/"
 
 
 class _Due(msgspec.Struct, array_like=True, frozen=True):
-    """A part that is to be told; remembered as ``prediction/NUMBER``. model: its version. value: with its noise."""
+    """A part that is to be told; remembered as ``prediction/NUMBER``.
+
+    model: its version. value: with its noise. rows: digest of what it is of, which the ledger's link binds.
+    """
 
     entity: Name
     model: Count
     value: float
+    rows: Annotated[bytes, msgspec.Meta(max_length=32)]
 
 
 class Serving:
@@ -80,7 +84,7 @@ class Serving:
             counts["unpredicted_entities"] += 1
             return
         self._latest += 1
-        self._due[self._latest] = _Due(entity, version, self._value(version, entity, columns))
+        self._due[self._latest] = _Due(entity, version, *self._made(version, entity, columns))
         self._task.parts.remember(DUE + b"%d" % self._latest, self._due[self._latest])
         self._task.parts.remember(LATEST, self._latest)
 
@@ -94,7 +98,7 @@ class Serving:
             content = content_of(Partial(due.entity, due.model, due.value))
             if self._private:
                 then = partial(self._tell, number, content)
-                self._task.ledger.release(0, number, "partial", b"", content, b"", then, PREDICTIONS)
+                self._task.ledger.release(0, number, "partial", b"", content, due.rows, then, PREDICTIONS)
             else:
                 self._tell(number, content, 0, b"")
 
@@ -138,21 +142,21 @@ class Serving:
         self._task.parts.remember(TIMES + entity.encode(), times + 1)
         return True
 
-    def _value(self, version: int, entity: str, columns: NDArray[np.int16]) -> float:
+    def _made(self, version: int, entity: str, columns: NDArray[np.int16]) -> tuple[float, bytes]:
+        """The part of a prediction, and a digest of all that it is of."""
         if self._plan is None or self._plan[0] != version:
             self.take_model(version, self._task.model.weights)
         assert self._plan is not None
         plan, settings = self._plan[1], self._task.settings
         exact = plan.exact(columns)
-        if plan.noise is None:
-            return plan.told(exact, b"")
         # The same row under the same model has the same noise, so that nothing is gained by showing it again.
-        digest = hashlib.sha256(b"streamfl partial/1" + columns.astype("<i2").tobytes() + plan.weights.astype("<i8").tobytes())
+        content = columns.astype("<i2").tobytes() + plan.weights.astype("<i8").tobytes()
+        rows = hashlib.sha256(b"streamfl partial/1" + content).digest()
+        if plan.noise is None:
+            return plan.told(exact, b""), rows
         place, given = settings.place(version), (plan.noise.variance, plan.noise.unit, plan.bits, entity)
-        release = Release(
-            place.ledger, place.federation, place.party, version, 0, "prediction", given, digest.digest()
-        )
-        return plan.told(exact, release_bits(place.secret, release, 1))
+        release = Release(place.ledger, place.federation, place.party, version, 0, "prediction", given, rows)
+        return plan.told(exact, release_bits(place.secret, release, 1)), rows
 
     def _tell(self, number: int, content: bytes, link: int, head: bytes) -> None:
         del self._due[number]
