@@ -70,6 +70,9 @@ def check_rolled_back(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
         settings = chosen.of(party)
         changelogs = find_kind(settings.role.kind).channels(settings).changelogs
         moments = sorted({record.timestamp for topic in changelogs.values() for record in bus.read(topic)})
+        if not moments:
+            # It never came to anything.
+            continue
         cuts = {channel: float(draws.choice(moments)) for channel in changelogs}
         if draws.random() < 0.7:
             # All of them, as a backup of a cluster has them; otherwise one goes further than another.
