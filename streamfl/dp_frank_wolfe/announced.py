@@ -100,6 +100,6 @@ class Announced:
         return False
 
     def measure(self) -> Iterator[Measurement]:
-        text = "Entities that wait for a window, that not all parties have announced yet among them"
+        text = "Entities that wait for a window; of a server, that not all parties have announced among them"
         yield Measurement("waiting_entities", "gauge", text, len(self._names))
         yield Measurement("complete_entities", "gauge", "Entities that wait and that all parties have announced", self.complete)

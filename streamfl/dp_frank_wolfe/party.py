@@ -153,9 +153,7 @@ class PartyTask:
     def measure(self) -> Iterator[Measurement]:
         progress = self.progress
         yield from measured_place("party", progress.window, progress.phase, progress.iteration)
-        for state, count in self.table.measure():
-            text = "Entities that wait for a window: that lack columns or label, are complete, or were announced"
-            yield Measurement("waiting_entities", "gauge", text, count, (("state", state),))
+        yield from self.table.measure()
         yield from self.ledger.measure()
         yield from self.serving.measure()
 

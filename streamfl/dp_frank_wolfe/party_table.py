@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from streamfl.changelog import ChangedParts
 from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Window, assemble
 from streamfl.restored import check_name
-from streamfl.role import PeerError
+from streamfl.role import Measurement, PeerError
 
 __all__ = ["PartyTable"]
 
@@ -143,8 +143,9 @@ class PartyTable:
         if not (all(sizes) and within.all() and label and (row.complete or not row.announced)):
             raise PeerError("malformed", "a row in state that no record can have led to")
 
-    def measure(self) -> Iterator[tuple[str, int]]:
-        """How many entities lack something, are complete, and were announced."""
-        yield "lacking", len(self._lacking)
-        yield "complete", len(self._complete)
-        yield "announced", len(self._announced)
+    def measure(self) -> Iterator[Measurement]:
+        """How many entities wait for a record, and how many for a window."""
+        lacking = len(self._lacking)
+        yield Measurement("lacking_entities", "gauge", "Entities of which columns or label have not come yet", lacking)
+        text = "Entities that wait for a window; of a server, that not all parties have announced among them"
+        yield Measurement("waiting_entities", "gauge", text, len(self._complete) + len(self._announced))

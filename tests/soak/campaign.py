@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import tempfile
 import time
@@ -66,6 +67,12 @@ def run(
             written = federation.load.written
             verdict = judge(federation)
         faults = [asdict(fault) for fault in killer.faults]
+        wrong = [
+            *([failure] if failure else []),
+            *verdict.wrong,
+            *(f"a transaction began under an epoch whose EndTxn might still come: {one}" for one in proxy.doubtful[:3]),
+            *_bad_exits(federation, codes),
+        ]
         return {
             "system": name,
             "plan": asdict(plan),
@@ -79,12 +86,8 @@ def run(
             "by_kind": _by_kind(faults),
             "outages": [asdict(outage) for outage in killer.outages],
             "exits": {_exit(code): count for code, count in sorted(federation.exits.items())},
-            "wrong": [
-                *([failure] if failure else []),
-                *verdict.wrong,
-                *(f"a transaction began under an epoch whose EndTxn might still come: {one}" for one in proxy.doubtful[:3]),
-                *_bad_exits(federation, codes),
-            ],
+            "wrong": wrong,
+            "log": _kept(federation.log) if wrong else None,
         }
 
 
@@ -100,6 +103,13 @@ def print_report(report: dict[str, Any], console: Console) -> None:
         console.print(f"memory in MB over an outage of {outage['seconds']:g} s: {outage}")
     for text in report["wrong"][:20]:
         console.print(f"WRONG: {text}")
+    if report["log"] is not None:
+        console.print(f"What the processes said: {report['log']}")
+
+
+def _kept(log: Path) -> str:
+    """A copy that outlives the soak's own folder."""
+    return str(shutil.copy(log, tempfile.mkdtemp(prefix="streamfl-soak-wrong-")))
 
 
 def _by_kind(faults: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
