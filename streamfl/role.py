@@ -198,7 +198,7 @@ class Input:
     keyed_by: the name in a message that says in which partition it has to lie, by the bus's own choice for a key; None: in any.
     sender: the peers that write it; None: the user does.
     client: in whose name the role speaks because of such a message.
-    strict: what `streamfl check` decodes with, where the role takes what it cannot read and tells nobody.
+    strict: what finds unreadable values, where the role takes these and tells nobody: `streamfl check` says if all are so.
     """
 
     topic: str

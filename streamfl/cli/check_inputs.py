@@ -13,7 +13,7 @@ from streamfl.cli.preflight import Configured, counted
 from streamfl.cli.unreadable import remedy as remedy_of
 from streamfl.records.formats import format_named
 from streamfl.records.samples import Sample, SamplesSection
-from streamfl.role import Channels, ConfigurationError, PeerError, Received, Record, Rejection, Role, Send, receive_at_once
+from streamfl.role import Channels, ConfigurationError, Input, PeerError, Received, Record, Rejection, Role, Send, receive_at_once
 from streamfl.runtime.bus import Bus, Unreadable
 
 __all__ = ["CannotBegin", "look_at_inputs"]
@@ -41,6 +41,7 @@ def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Chann
         if state is None or state.error is not None:
             continue
         wrong: list[str] = []
+        remedy = f"such records go to {configured.settings.dead_letters}: correct them or the settings"
         try:
             records = bus.peek(source.topic, _spread(state.partitions), SAMPLE_RECORDS)
         except Unreadable as failure:
@@ -48,16 +49,14 @@ def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Chann
             continue
         for record in records:
             try:
-                if source.strict is not None:
-                    source.strict(record)
                 batch.append(Received(channel, source.decode(record), record))
             except PeerError as error:
-                wrong.append(f"{record.topic}-{record.partition}-{record.offset} {error}")
+                wrong.append(_shown(record, error))
+        if not wrong and (errors := _never_readable(source, records)):
+            wrong = errors
+            remedy = "a worker takes such values for missing ones, and tells nobody: correct them or the settings"
         readable = f"{len(records) - len(wrong)} of {counted(len(records), 'record')} readable" if records else "no records yet"
         examples = wrong[:EXAMPLES] + ([f"and {len(wrong) - EXAMPLES} more"] if len(wrong) > EXAMPLES else [])
-        remedy = f"such records go to {configured.settings.dead_letters}: correct them or the settings"
-        if source.strict is not None:
-            remedy = "a worker counts such values as missing, and tells nobody: correct them or the settings"
         yield Finding(f"records of {source.topic}", not wrong, "; ".join([readable, *examples]), remedy if wrong else "")
     yield from _labels(configured, batch)
     try:
@@ -70,6 +69,25 @@ def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Chann
         # What it lacks here may be in its state.
         if remembered.nothing:
             raise CannotBegin(str(error)) from None
+
+
+def _never_readable(source: Input, records: Sequence[Record]) -> list[str]:
+    """Where a role tells nobody of unreadable values: why none of these can be read. Of a few of them it is nobody's business."""
+    if source.strict is None:
+        return []
+    errors = []
+    for record in records:
+        try:
+            source.strict(record)
+        except PeerError as error:
+            errors.append(_shown(record, error))
+        else:
+            return []
+    return errors
+
+
+def _shown(record: Record, error: PeerError) -> str:
+    return f"{record.topic}-{record.partition}-{record.offset} {error}"
 
 
 def _spread(partitions: int) -> list[int]:

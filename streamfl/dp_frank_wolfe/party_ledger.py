@@ -37,7 +37,7 @@ __all__ = ["FITS", "PREDICTIONS", "PartyLedger", "digest"]
 
 FITS, PREDICTIONS = range(2)
 """The chains, which are lanes of the anchor."""
-CHAIN, LATEST = b"chain/", b"latest/"
+CHAIN, LATEST, TERMS = b"chain/", b"latest/", b"terms"
 Then = Callable[[int, bytes], None]
 
 
@@ -57,8 +57,21 @@ class _Latest(msgspec.Struct, array_like=True, frozen=True):
     link: Count = 0
 
 
+class _Terms(msgspec.Struct, array_like=True, frozen=True):
+    """What is promised of an entity over all parties. shares: by party.
+
+    A party knows its own spend alone. Under other shares, or with other parties, all of them together could spend more than one
+    budget, and none of them would see it.
+    """
+
+    epsilon: float
+    delta: float
+    shares: dict[str, float]
+
+
 class PartyLedger:
-    """Remembered in a changelog of its own: ``spent/ENTITY``, ``chain/LANE``, and ``latest/FEDERATION``, how far that has come.
+    """Remembered in a changelog of its own: ``spent/ENTITY``, ``chain/LANE``, ``latest/FEDERATION``, how far that has come, and
+    ``terms`` of all that was promised.
     """
 
     def __init__(self, settings: PartySettings, desk: Desk) -> None:
@@ -76,6 +89,10 @@ class PartyLedger:
         self._waiting: deque[Callable[[], None]] = deque()
         self._noting = False
         self._latest: dict[str, _Latest] = {}
+        given = public.settings.privacy
+        shares = {party: public.share(party) for party in public.parties}
+        self._own_terms = _Terms(given.epsilon, given.delta, shares) if private else None
+        self._terms: _Terms | None = None
         self.trouble: str | None = None
         """Why nothing may be released."""
         self._epsilon = (0.0, 0.0)
@@ -112,6 +129,9 @@ class PartyLedger:
 
     def charge_fit(self, entities: Sequence[str]) -> None:
         """These take part in a fit. To be called with the window's link, before anything of it is released."""
+        if self._terms is None and self._own_terms is not None:
+            self._terms = self._own_terms
+            self._parts.remember(TERMS, self._terms)
         for entity in entities:
             self.spend.spend(entity, self.fit_cost)
         self._desk.counts["charged_entities"] += len(entities)
@@ -190,6 +210,14 @@ class PartyLedger:
             self.spend.restore(key.removeprefix(SPENT + b"/"), value)
         elif key.startswith(LATEST):
             self._latest[check_name(key.removeprefix(LATEST))] = msgspec.msgpack.decode(value, type=_Latest)
+        elif key == TERMS:
+            self._terms = msgspec.msgpack.decode(value, type=_Terms)
+            if self._own_terms not in (None, self._terms):
+                self._complain(
+                    f"the ledger's entities were promised epsilon = {self._terms.epsilon:g} at delta = {self._terms.delta:g} with "
+                    f"shares {self._terms.shares}, and under other terms that would not hold",
+                    "set the same again, in privacy and federation.parties, or use another ledger for other people",
+                )
         elif key in (CHAIN + b"0", CHAIN + b"1"):
             found = self._chains[int(key[-1:])] = msgspec.msgpack.decode(value, type=_Chain)
             if found.identity != self._settings.identity:
@@ -228,9 +256,9 @@ class PartyLedger:
     def _held_back(self) -> PeerError:
         return PeerError("ledger", f"{self.trouble}; then replay this message from the dead letters")
 
-    def _complain(self, why: str) -> None:
+    def _complain(self, why: str, remedy: str = "put back the newest state, of the ledger's topic and of this member") -> None:
         if self.trouble is None:
-            self.trouble = f"{why}. Nothing more is released: put back the newest state, of the ledger's topic and of this member"
+            self.trouble = f"{why}. Nothing more is released: {remedy}"
         self._desk.notices.say("ledger", self.trouble)
 
 

@@ -32,6 +32,7 @@ from streamfl.dp_frank_wolfe.messages import (
     read_content,
     records_of,
 )
+from streamfl.dp_frank_wolfe.party_chains import PartyChains
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.server_selection import Selection
 from streamfl.dp_frank_wolfe.serving_server import Partials
@@ -95,6 +96,7 @@ class ServerTask:
         make = Fit if public.settings.learning.estimator == "frank-wolfe" else Selection
         self.estimator: Estimator = make(public, self.parts, desk.counts)
         self.partials = Partials(public, self.parts, desk)
+        self._chains = PartyChains(self.parts, public.parties, desk.notices)
         # Of a window that parties are to freeze.
         self._manifest = Chunks(self.parts, "manifest", public.settings.message_bytes)
         if public.settings.serving.mode == "exact":
@@ -152,7 +154,7 @@ class ServerTask:
         if key == RUN:
             self._run = msgspec.msgpack.decode(value, type=_Run)
             return
-        owners = (self.announced, self.attendance, self.estimator, self.partials, self._manifest)
+        owners = (self.announced, self.attendance, self.estimator, self.partials, self._chains, self._manifest)
         if not any(one.restore(key, value) for one in owners):
             raise PeerError("malformed", f"state {key[:60]!r} is not of a server")
 
@@ -223,6 +225,7 @@ class ServerTask:
         else:
             self.estimator.take(party, kind, iteration, message.content)
             self.desk.counts["uplink_bytes"] += len(message.content)
+        self._chains.hear(party, message)
         self.attendance.answered(party, kind, iteration, message.content)
         self._go_on()
 

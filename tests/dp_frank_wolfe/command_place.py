@@ -84,7 +84,7 @@ class Place:
                     if kind == "frozen":
                         ledger.charge_fit([f"{window}-{row}" for row in range(20)])
 
-                ledger.release(window, 0, kind, b"", b"", then)
+                ledger.release(window, 0, kind, b"", b"", b"rows", then)
                 for work, noted in desk.take()[1]:
                     noted(work.function(work.content))
         return [with_checksum(TOPIC, 0, key, value) for key, value in ledger.changed_state()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -14,6 +15,7 @@ import typer
 from streamfl.console import CHECK_FAILED, ConfigArgument, FormatOption, OutputFormat, print_json, print_table, say
 from streamfl.dp_frank_wolfe.budget import SPARE
 from streamfl.dp_frank_wolfe.config import PARTY, DPFrankWolfeSettings
+from streamfl.dp_frank_wolfe.party import PartyTask
 from streamfl.dp_frank_wolfe.party_ledger import FITS, PREDICTIONS, PartyLedger
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.roles import ROLES
@@ -74,13 +76,16 @@ def show(config: ConfigArgument, format: FormatOption = OutputFormat.TABLE) -> N
     settings, path, name, party = _settings(config)
     anchor = Anchor.open(path, name, party)
     topic, failure = None, None
+    role: Any = ROLES[PARTY].build(settings)
+    role.open(0)
+    party_task: PartyTask = role.task(0)
     try:
         # Before the file: a party that runs notes a release there first.
-        topic = _topic(settings, anchor)
+        topic = _topic(settings, anchor, party_task.ledger)
     except (BusUnavailable, Unreadable, ConfigurationError) as error:
         failure = error
     links = {lane: anchor.links(number) for lane, number in LANES.items()}
-    heads = {lane: found[-1].hex() if found else None for lane, found in links.items()}
+    heads = {lane: _shown(found[-1], party_task.settings.secret) if found else None for lane, found in links.items()}
     counts = {lane: len(found) for lane, found in links.items()}
     if format is OutputFormat.JSON:
         shown = None if topic is None else {**asdict(topic), "agrees": topic.disagreement is None}
@@ -113,12 +118,14 @@ def _settings(config: Path) -> tuple[DPFrankWolfeSettings, Path, str, str]:
     return settings, Path(str(path)), str(name), settings.required_party()
 
 
-def _topic(settings: DPFrankWolfeSettings, anchor: Anchor) -> _Topic:
+def _shown(link: bytes, secret: bytes) -> str:
+    """A link for people to compare. It is made of rows too, which nobody may try out by it."""
+    return hashlib.blake2b(link, key=hashlib.sha256(secret).digest(), digest_size=16).hexdigest()
+
+
+def _topic(settings: DPFrankWolfeSettings, anchor: Anchor, own: PartyLedger) -> _Topic:
     """What is in the ledger's topic, and whether the file has come as far."""
     topic, url = f"{anchor.ledger}.ledger", settings.bus.url
-    role: Any = ROLES[PARTY].build(settings)
-    role.open(0)
-    own: PartyLedger = role.task(0).ledger
     # Before the topic: what a party that runs has noted by now is committed when the topic is read, but for its latest release.
     noted = len(anchor.links(FITS))
     with closing(connect(url, {"connect_timeout_seconds": settings.bus.connect_timeout_seconds, **settings.bus.options})) as bus:

@@ -10,7 +10,7 @@ from dp_frank_wolfe.command_place import TOPIC, Place
 
 from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.public import Public
-from streamfl.privacy.anchor import Anchor
+from streamfl.privacy.anchor import LINK_BYTES, Anchor
 from streamfl.runtime.bus import Outgoing
 from streamfl.settings import load_settings
 
@@ -61,11 +61,15 @@ def test_what_was_spent_is_shown(place: Place) -> None:
     assert (topic["agrees"], topic["entities"]) == (True, 40)
     assert topic["largest_rho"] == Public(settings).fit_rho("ward") == topic["budget_rho"]
     assert topic["epsilon"] == pytest.approx(2.0, rel=1e-6)
-    assert shown["heads"]["fits"] == Anchor.open(place.file, "patients", "ward").links()[-1].hex()
+    assert (shown["heads"], shown["heads"]["predictions"]) == (place.shown()["heads"], None)
     code, out, _ = place("show")
     assert code == 0
     assert "epsilon 2," in out
     assert "agree" in out
+    # A link is a digest of rows too: who knows all of them but one could try out the last.
+    assert Anchor.open(place.file, "patients", "ward").links()[-1].hex()[:16] not in out
+    assert Anchor.open(place.file, "patients", "ward").note(5, bytes(range(LINK_BYTES))) is None
+    assert place.shown()["heads"] != shown["heads"]
 
 
 def test_a_file_that_is_one_step_ahead_agrees(place: Place) -> None:
@@ -76,7 +80,7 @@ def test_a_file_that_is_one_step_ahead_agrees(place: Place) -> None:
     ledger, desk = place.ledger()
     for record in remembered:
         ledger.restore(record.key or b"", record.value or b"")
-    ledger.release(1, 1, "answers", b"", b"", lambda link, head: None)
+    ledger.release(1, 1, "answers", b"", b"", b"rows", lambda link, head: None)
     [(work, _)] = desk.take()[1]
     assert work.function(work.content) == b""
     assert (place.shown()["topic"]["agrees"], place.shown()["releases"]["fits"]) == (True, 3)

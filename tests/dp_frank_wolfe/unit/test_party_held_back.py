@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,6 +54,28 @@ def test_a_state_that_was_deleted_to_begin_anew_says_what_to_do(tmp_path: Path) 
     assert anew.feed([anew.manifest(1, names)]) == []
     assert [one.error.reason for one in anew.rejections] == ["ledger"]
     assert "another federation.name" in (anew.role.trouble or "")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"privacy": {"epsilon": 3.0}},
+        {"privacy": {"shares": {"a": 0.9, "b": 0.1}}},
+        {"federation": {"parties": ["a", "c"], "columns": {"a": 4, "c": 3}}},
+    ],
+)
+def test_a_federation_with_other_terms_releases_nothing(tmp_path: Path, other: dict[str, Any]) -> None:
+    """Protects the promise over all parties: each knows its own spend alone, and under other shares the sum would be beyond it."""
+    ledger = {key: value for key, value in Driver(settings(tmp_path)).begun().state.items() if key[0] == "ledger"}
+    others = {**other, "federation": {"name": "g", **other.get("federation", {})}}
+    second = Driver(settings(tmp_path, **others), ledger)
+    assert "were promised epsilon = 2 at delta = 0.001 with shares {'a': 0.5, 'b': 0.5}" in (second.role.trouble or "")
+    names = [f"another {row:02}" for row in range(20)]
+    second.feed(second.rows(1, names))
+    assert second.feed([]) == []
+    assert second.feed([second.manifest(1, names)]) == []
+    same = Driver(settings(tmp_path, federation={"name": "g"}, window={"fits": 3}), ledger)
+    assert same.role.trouble is None
 
 
 def another_file(path: Path) -> None:

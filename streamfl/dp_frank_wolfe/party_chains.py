@@ -1,0 +1,63 @@
+"""How far the parties' chains of releases have come, as their messages say.
+
+A party sees that its state was rolled back by the file beside it. If an old copy of both was put back at once, it cannot see that,
+and neither would a new release look wrong. But its earlier releases were read: its chain would be behind what the server has heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+
+from streamfl.changelog import ChangedParts
+from streamfl.dp_frank_wolfe.messages import Message
+from streamfl.notices import Notices
+from streamfl.restored import check_name
+from streamfl.role import PeerError
+from streamfl.wire import Count
+
+__all__ = ["PartyChains"]
+
+KEY = b"chain/"
+
+
+class _Heard(msgspec.Struct, array_like=True, frozen=True):
+    """link, head: of the message that was furthest."""
+
+    link: Count
+    head: Annotated[bytes, msgspec.Meta(max_length=32)]
+
+
+class PartyChains:
+    """Remembered as ``chain/PARTY``."""
+
+    def __init__(self, parts: ChangedParts, parties: Sequence[str], notices: Notices) -> None:
+        self._parts = parts
+        self._heard = {party: _Heard(0, b"") for party in parties}
+        self._notices = notices
+
+    def hear(self, party: str, message: Message) -> None:
+        """A new release for a fit came. Its operator has to hear of one that is behind: it is taken, for it was read already."""
+        known = self._heard[party]
+        if message.link > known.link:
+            self._heard[party] = _Heard(message.link, message.head)
+            self._parts.remember(KEY + party.encode(), self._heard[party])
+        elif message.link:
+            self._notices.say(
+                "ledger_went_back",
+                f"{party!r} releases as number {message.link} of its ledger, and was at number {known.link} before: an old copy of "
+                "its ledger was put back, with the file beside it, or both were made anew. What it spent since is forgotten, and "
+                "what epsilon promises does not hold: tell its operator",
+            )
+
+    def restore(self, key: bytes, value: bytes) -> bool:
+        """Take a part back; False if the key is another's."""
+        if not key.startswith(KEY):
+            return False
+        party = check_name(key.removeprefix(KEY))
+        if party not in self._heard:
+            raise PeerError("malformed", f"a chain of {party[:60]!r}, who is no party")
+        self._heard[party] = msgspec.msgpack.decode(value, type=_Heard)
+        return True

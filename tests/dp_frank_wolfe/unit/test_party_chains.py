@@ -1,0 +1,63 @@
+"""A party whose ledger went back, with the file beside it, is told of by whoever has read its releases."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from dp_frank_wolfe.hand_made import Server, hands, names_of, settings_of
+from dp_frank_wolfe.party_driver import Driver, settings
+
+from streamfl.changelog import ChangedParts
+from streamfl.dp_frank_wolfe.messages import Message
+from streamfl.dp_frank_wolfe.party_chains import PartyChains
+from streamfl.notices import Notices
+from streamfl.role import PeerError
+
+
+def told(chains: PartyChains, notices: Notices, message: Message) -> list[str]:
+    chains.hear("a", message)
+    return [notice.reason for notice in notices.collect()]
+
+
+def test_an_old_copy_of_all_that_a_party_has_is_told_of(tmp_path: Path) -> None:
+    """Protects the promise where a party's machine and topics were put back together: the party itself cannot know of it."""
+    party = Driver(settings(tmp_path)).begun()
+    old, file = dict(party.state), shutil.copy(tmp_path / "ledger", tmp_path / "copy")
+    parts, notices = ChangedParts(), Notices()
+    chains = PartyChains(parts, ["a", "b"], notices)
+    for message in [*party.sent[1:], *party.feed([party.ask(0)]), *party.feed([party.ask(1)])]:
+        assert told(chains, notices, message) == []
+    shutil.copy(file, tmp_path / "ledger")
+    back = Driver(party.settings, old)
+    (message,) = back.feed([back.ask(3)])
+    assert back.role.trouble is None
+    ((key, value),) = parts.changed_state()
+    assert value is not None
+    again = PartyChains(ChangedParts(), ["a", "b"], notices)
+    assert again.restore(key, value)
+    assert told(chains, notices, message) == told(again, notices, message) == ["ledger_went_back"]
+    with pytest.raises(PeerError):
+        again.restore(b"chain/z", value)
+
+
+@pytest.mark.parametrize(("second", "wanted"), [(6, []), (5, ["ledger_went_back"]), (2, ["ledger_went_back"])])
+def test_the_server_compares_what_it_hears(second: int, wanted: list[str]) -> None:
+    """Protects against a warning that nobody gives: through a restart, and without stopping the fit, for what came was read."""
+    server = Server(settings_of())
+    parties = hands(server)
+    server.announce(names_of())
+    asked: list[tuple[str, Message]] = []
+    for party, manifest in server.said:
+        answer = parties[party].hear(manifest)
+        assert answer is not None
+        assert server.hear(party, *answer[:2], 1, answer[2], link=5, head=bytes(24)) == []
+        asked = server.said
+    server.restart()
+    for party, ask in asked:
+        answer = parties[party].hear(ask)
+        assert answer is not None
+        assert server.hear(party, *answer[:2], 1, answer[2], link=second, head=bytes(24)) == []
+    assert [notice.reason for notice in server.role.notices()] == wanted
+    assert [message.iteration for _, message in server.said] == [1, 1]
