@@ -31,11 +31,13 @@ def test_malformed_messages_are_refused_and_change_nothing(system: str, monkeypa
     report = run(MESSAGES, seed=6)
     assert report.defects == []
     assert report.messages >= MESSAGES
-    # Wrong enough to be refused, right enough to get past the first byte: of every target some messages are taken.
+    # Wrong enough to be refused, right enough to get past the first byte: of every target some messages are taken. Where a row that
+    # cannot be read counts as zeros, more are.
     refused = Counter({name: sum(n for (target, _), n in report.refused.items() if target == name) for name in report.taken})
-    assert all(0.5 < refused[name] / count < 1 for name, count in report.taken.items()), refused
+    assert all(0.3 < refused[name] / count < 1 for name, count in report.taken.items()), refused
     reasons = {reason for _, reason in report.refused}
-    assert reasons >= {"malformed", "oversized", "version", "forged", "shape", "not_finite", "implausible"}
+    assert reasons >= {"malformed", "oversized", "version", "forged", "not_finite", "implausible"}
+    assert reasons & {"shape", "out_of_bounds"}
     assert report.growth() < 50
 
 
