@@ -15,7 +15,7 @@ import msgspec
 from soak.subject import FEDERATION, Left, Member, Plan, SoakedSystem, Verdict
 
 from streamfl.dp_frank_wolfe.lab.said import messages_of
-from streamfl.dp_frank_wolfe.messages import Entities, Manifest, Message, read_content
+from streamfl.dp_frank_wolfe.messages import Entities, Manifest, Message, Partial, read_content
 from streamfl.privacy.anchor import Anchor
 from streamfl.runtime.bus import Outgoing
 from streamfl.seeding import rng_for
@@ -25,12 +25,13 @@ __all__ = ["SOAK"]
 PARTIES = ("clinic", "insurer")
 SERVER = "server"
 LABELS = "outcomes"
-ROWS, ITERATIONS = 100, 4
+ROWS, ITERATIONS = 40, 4
 # So many samples after the last one a window's entities begin to be labelled.
 EVERY = 3_000
 # An entity's columns come once more after so many samples, each: before the first model nobody is predicted, and while parties
-# change to another one, at different moments, some are not.
-AGAIN = (200, 600, 2_000)
+# change to another one, at different moments, some are not. They are other numbers each time, so that no two predictions are the
+# same.
+AGAIN = (120, 600, 2_000)
 SECTIONS = """
 [federation]
 name = "{name}"
@@ -85,12 +86,13 @@ def folder(plan: Plan) -> Path:
 def records(plan: Plan, number: int) -> list[Outgoing]:
     """What the parties see of an entity, of some the label, and once more what they see of earlier ones."""
     found = []
-    for place in (number, *(number - later for later in AGAIN if number >= later)):
-        inputs = rng_for(plan.seed, "soak", place).normal(size=(len(PARTIES), 3))
+    for later in (0, *(later for later in AGAIN if number >= later)):
+        place = number - later
+        inputs = rng_for(plan.seed, "soak", place, later).normal(size=(len(PARTIES), 3))
         for party, own in zip(PARTIES, inputs.tolist(), strict=True):
             content = json.dumps(dict(zip("abc", own, strict=True))).encode()
             found.append(Outgoing(f"samples-{party}", b"e%d" % place, content))
-        if place == number and number % EVERY < ROWS:
+        if not later and number % EVERY < ROWS:
             found.append(Outgoing(LABELS, b"e%d" % place, json.dumps({"y": float(inputs[:, 0].sum())}).encode()))
     return found
 
@@ -120,9 +122,8 @@ def check(verdict: Verdict, left: Left) -> None:
     said = [json.loads(record.value or b"") for record in left.of("predictions")]
     lost = entities - {predicted(one) for one in said}
     verdict.samples, verdict.lost = len(entities), len(lost)
-    # The columns come several times, and are predicted each time.
-    found = Counter(predicted(one) for one in said)
-    verdict.doubled = sum(max(0, count - 1 - len(AGAIN)) for count in found.values())
+    found = Counter((predicted(one), one["model"], one["prediction"]) for one in said)
+    verdict.doubled = sum(count - 1 for count in found.values())
     verdict.require(not lost, f"{len(lost)} entities without a prediction: {sorted(lost)[:3]}")
     verdict.require(not verdict.doubled, f"{verdict.doubled} predictions too many: {found.most_common(3)}")
     windows: list[list[str]] = []
@@ -139,6 +140,7 @@ def check(verdict: Verdict, left: Left) -> None:
         verdict.require(models == {one.window for one in manifests}, f"{party}: models of windows {sorted(models)}")
         announced = {name for one in releases if one.kind == "entities" for name in read_content(one.content, Entities).names}
         _check_ledger(verdict, left, party, names, releases)
+        _check_partials(verdict, party, said, releases)
         verdict.require(len(announced) - ROWS * len(names) < ROWS, f"{party}: {len(announced)} announced, {len(names)} windows")
     in_windows = Counter(name for names in windows for name in names)
     verdict.require(all(count == 1 for count in in_windows.values()), f"in two windows: {in_windows.most_common(3)}")
@@ -147,10 +149,19 @@ def check(verdict: Verdict, left: Left) -> None:
 
 
 def _check_once(verdict: Verdict, party: str, messages: list[Message]) -> None:
-    """In one place there is one content; what is asked again is the same."""
-    places = Counter((one.kind, one.window, one.iteration) for one in dict.fromkeys(messages))
+    """In one place one message is said once. Nobody is silent for so long that all would be asked again."""
+    places = Counter((one.kind, one.window, one.iteration) for one in messages)
     twice = [place for place, count in places.items() if count > 1]
-    verdict.require(not twice, f"{party}: said in two ways: {twice[:3]}")
+    verdict.require(not twice, f"{party}: said twice: {twice[:3]}")
+
+
+def _check_partials(verdict: Verdict, party: str, said: list[dict[str, Any]], releases: list[Message]) -> None:
+    """Each prediction has a part of the party, and parts are counted without a gap."""
+    numbers = [one.iteration for one in releases if one.kind == "partial"]
+    verdict.require(numbers == list(range(1, len(numbers) + 1)), f"{party}: parts out of order")
+    parts = [read_content(one.content, Partial) for one in releases if one.kind == "partial"]
+    alone = Counter((predicted(one), one["model"]) for one in said) - Counter((one.entity, one.model) for one in parts)
+    verdict.require(not alone, f"{party}: predictions without a part of it: {alone.most_common(3)}")
 
 
 def _check_ledger(verdict: Verdict, left: Left, party: str, windows: list[list[str]], releases: list[Message]) -> None:
