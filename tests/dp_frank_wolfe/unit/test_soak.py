@@ -45,7 +45,7 @@ def another_release(value: bytes) -> bytes:
 
 DAMAGE: dict[str, tuple[str, Callable[[Record], bool], Callable[[bytes], bytes], bool]] = {
     "charged twice": ("ledger-clinic.ledger", lambda one: (one.key or b"").startswith(b"spent/"), charged_again, True),
-    "said in two ways": ("soak.insurer.releases", lambda one: b"products" in (one.value or b""), another_release, False),
+    "said twice": ("soak.insurer.releases", lambda one: b"products" in (one.value or b""), another_release, False),
     "predictions too many": ("soak.predictions", lambda one: True, lambda value: value, False),
 }
 
