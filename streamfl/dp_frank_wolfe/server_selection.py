@@ -101,7 +101,7 @@ class Selection:
         if self._progress.step == CHOOSING and not self._chosen[party]:
             yield Question("choose", "chosen", 0, b"")
         elif self._progress.step == MULTIPLYING and self._chosen[party]:
-            told = [self._told(other).reshape(self._rows, -1) for other in self._choosers if other != party]
+            told = [self._told(other) for other in self._choosers if other != party]
             rows = np.hstack([np.zeros((self._rows, 0)), *told])
             yield Question("rows", "products", 0, content_of(OtherRows(encode_array(rows))))
 
@@ -201,7 +201,8 @@ class Selection:
         return read_columns(self._chosen_of(party).columns, self._public.settings.federation.columns[party])
 
     def _told(self, party: str) -> Floats:
-        return _floats(self._chosen_of(party).rows)
+        """The party's rows: (rows, columns)."""
+        return _matrix(self._chosen_of(party).rows, self._rows, len(self._columns(party)))
 
     def _gram(self, takers: list[str]) -> Floats:
         """Of those that told their products; a column of another has no place in it."""
@@ -209,11 +210,11 @@ class Selection:
         for party in takers:
             given: Products = read_content(self._products[party].content, Products)
             count = len(self._columns(party))
-            own[party] = _floats(given.gram).reshape(count, count)
+            own[party] = _matrix(given.gram, count, count)
             others = [other for other in self._choosers if other != party]
             kept = [np.full(len(self._columns(other)), other in takers) for other in others]
             mask = np.concatenate([np.zeros(0, dtype=bool), *kept])
-            products[party] = _floats(given.products).reshape(count, len(mask))[:, mask]
+            products[party] = _matrix(given.products, count, len(mask))[:, mask]
         return gram_of(own, products)
 
 
@@ -224,4 +225,15 @@ def _check_numbers(content: bytes, count: int, what: str) -> None:
 
 
 def _floats(content: bytes) -> Floats:
+    """Of what was checked when it came: PeerError where state is damaged."""
+    if len(content) % 8:
+        raise PeerError("malformed", f"state: {len(content)} bytes are no numbers")
     return np.frombuffer(content, "<f8").astype(np.float64)
+
+
+def _matrix(content: bytes, rows: int, columns: int) -> Floats:
+    """The same as (rows, columns)."""
+    numbers = _floats(content)
+    if len(numbers) != rows * columns:
+        raise PeerError("malformed", f"state: {len(numbers)} numbers, and {rows} x {columns} are a matrix")
+    return numbers.reshape(rows, columns)

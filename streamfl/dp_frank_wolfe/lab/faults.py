@@ -33,7 +33,13 @@ def simulate_liveness(seed: int, bus: str = "memory") -> Verdict:
 
     Without a party the others' fit goes on. Without the server nothing does, and parties say that nobody answers.
     """
-    return _simulate(_with_a_fault_that_stays(seed), bus)
+    chosen = _with_a_fault_that_stays(seed)
+    verdict = _simulate(chosen, bus)
+    if chosen.absent == S and verdict.failure is not None and verdict.failure.startswith("not done"):
+        silent = not any("nothing has come" in text for text in chosen.said.troubles)
+        failure = f"nobody says that the server is away: {verdict.failure}" if silent else None
+        return replace(verdict, failure=failure)
+    return verdict
 
 
 def _simulate(chosen: DPFrankWolfeScenario, bus: str) -> Verdict:
