@@ -19,6 +19,8 @@ from streamfl.testing.fuzz.campaign import run
 from streamfl.testing.fuzz.mutations import Message, Mutator
 
 MESSAGES = 25_000
+# Half of all messages are refused, but where a row that cannot be read counts as zeros; few wrong shapes come through there.
+LEAST = {"dp-frank-wolfe": 0.3}
 SYSTEMS = {name: load(system.fuzz or "") for name, system in systems_with("fuzz").items()}
 
 
@@ -31,13 +33,13 @@ def test_malformed_messages_are_refused_and_change_nothing(system: str, monkeypa
     report = run(MESSAGES, seed=6)
     assert report.defects == []
     assert report.messages >= MESSAGES
-    # Wrong enough to be refused, right enough to get past the first byte: of every target some messages are taken. Where a row that
-    # cannot be read counts as zeros, more are.
+    # Wrong enough to be refused, right enough to get past the first byte: of every target some messages are taken.
     refused = Counter({name: sum(n for (target, _), n in report.refused.items() if target == name) for name in report.taken})
-    assert all(0.3 < refused[name] / count < 1 for name, count in report.taken.items()), refused
+    least = LEAST.get(system, 0.5)
+    assert all(least < refused[name] / count < 1 for name, count in report.taken.items()), refused
     reasons = {reason for _, reason in report.refused}
     assert reasons >= {"malformed", "oversized", "version", "forged", "not_finite", "implausible"}
-    assert reasons & {"shape", "out_of_bounds"}
+    assert reasons & ({"shape", "out_of_bounds"} if system in LEAST else {"shape"})
     assert report.growth() < 50
 
 
