@@ -118,6 +118,8 @@ def test_rows_are_never_longer_than_their_bound() -> None:
     scale = 2.0 ** (52 - 15 - (4096).bit_length() - plan.row_bound.bit_length())
     assert np.linalg.norm(clipped / scale, axis=1).max() <= plan.row_bound
     assert np.mean(np.linalg.norm(rows, axis=1) > plan.row_bound) < 0.01
+    # A bound of twice that would be paid for with twice the noise.
+    assert np.mean(np.linalg.norm(rows, axis=1) > plan.row_bound / 2) > 0.5
     assert np.linalg.norm(clip_rows(1e9 * rows, plan.row_bound) / scale, axis=1).max() <= plan.row_bound
     assert row_bound(None, 4) >= 2
 
