@@ -170,3 +170,8 @@ def test_every_release_of_a_fit_is_another_and_names_all_that_it_is_of(window: W
     assert not choices(make(window), own=0.01) & once
     assert not choices(make(window, candidates=3)) & once
     assert not choices(make(changed)) & once
+    # Four times the budget may be the same noise in units of half the size.
+    noise = plan_fit(1.0, 40, 4, 2.0, SKETCH).noise
+    assert noise is not None
+    shown = [release.parameters[5:] for release in heard if release.kind.startswith("sketch")]
+    assert set(shown) == {(noise.variance, noise.unit, SKETCH.name)}

@@ -211,8 +211,12 @@ def test_every_release_of_a_selection_has_a_noise_key_of_its_own(monkeypatch: py
 
     def keys(window: Window, rho: float = 0.5, told: float = 0.5) -> set[Release]:
         heard.clear()
-        releases(window, plan_selection(rho, 3, 4, ALL), told)
+        plan = plan_selection(rho, 3, 4, ALL)
+        releases(window, plan, told)
         assert len(heard) == len(set(heard)) == 3 + 5
+        # Four times the budget may be the same noise in units of half the size.
+        strength = {kind: (noise.variance, noise.unit) for kind, noise in plan.noises.items()}
+        assert {one.kind: one.parameters[-2:] for one in heard if one.kind in strength} == strength
         return set(heard)
 
     once = keys(windows[0])
