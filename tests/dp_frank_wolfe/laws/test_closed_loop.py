@@ -75,6 +75,8 @@ def test_a_fit_is_the_arithmetic(sections: dict[str, Any], parties: int) -> None
 def test_noise_that_nobody_knows_is_that_of_the_secret(tmp_path: Path) -> None:
     """Protects the private path: with secrets and ledger files the fit is what the arithmetic makes of the same secrets."""
     loop = fitted(2, tmp_path)
+    for party in loop.parties:
+        assert loop.party(party).settings.secret == (tmp_path / f"{party}.secret").read_bytes()
     assert_is(loop, loop.direct().x)
     assert np.any(loop.models()["party-0"])
 

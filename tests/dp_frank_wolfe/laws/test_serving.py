@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,13 @@ from dp_frank_wolfe.hand_made import Server
 from dp_frank_wolfe.hand_made import settings_of as server_settings
 from dp_frank_wolfe.laws.closed_loop import ClosedLoop
 from dp_frank_wolfe.laws.test_closed_loop import federation, names_of
+from dp_frank_wolfe.party_driver import Driver
+from dp_frank_wolfe.party_driver import settings as party_settings
 
 from streamfl.dp_frank_wolfe.messages import Partial
 from streamfl.dp_frank_wolfe.partials import PartialPlan, largest_partial
 from streamfl.dp_frank_wolfe.window import FEATURE_ONE
+from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.privacy.zcdp import rho_of_gaussian
 
 
@@ -136,6 +140,41 @@ def test_the_same_row_has_the_same_noise_and_another_row_another(tmp_path: Path)
     assert not any(key.startswith(b"partial/") for _, key in loop.members[SERVER_MEMBER].state)
 
 
+def test_noise_of_a_part_has_a_key_of_all_that_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects from one draw on two contents, where differences are too small to be seen: the key names row, weights, entity and
+    noise, and what promises nothing costs everything.
+    """
+    heard: list[Release] = []
+
+    def bits(secret: bytes, release: Release, draws: int) -> bytes:
+        heard.append(release)
+        return release_bits(secret, release, draws)
+
+    monkeypatch.setattr("streamfl.dp_frank_wolfe.serving_party.release_bits", bits)
+
+    def key(weights: tuple[float, ...], row: float = 0.5, entity: str = "x", predictions: int = 1) -> Release:
+        party = Driver(party_settings(serving={"mode": "private", "predictions": predictions})).begun()
+        party.feed([party.model(weights)])
+        heard.clear()
+        party.feed([party.sample(entity, [row, 0.0, 0.0, 0.0])])
+        (release,) = heard
+        noise = PartialPlan.of(np.array(weights), party.public.prediction_rho("a"))
+        assert noise.noise is not None
+        assert release.parameters == (noise.noise.variance, noise.noise.unit, noise.bits, entity)
+        assert math.isinf(party.task.ledger.spend.spent(entity))
+        return release
+
+    half, quarter = (0.5, 0.0, 0.0, 0.0), (0.25, 0.0, 0.0, 0.0)
+    once = key(half)
+    assert key(half) == once
+    # As whole numbers they are the same, with another bit after the point.
+    assert key(quarter) == replace(once, parameters=(*once.parameters[:2], once.parameters[2] + 1, "x"))
+    # Parts of the two other weights are the same, for the row is 0 where they differ.
+    others = [key(half, row=0.25), key((0.25, 0.25, 0.0, 0.0)), key((0.25, 0.0, 0.25, 0.0)), key(half, entity="y")]
+    assert len({once, *others, key(half, predictions=2)}) == 6
+    assert len({one.digest for one in [once, *others]}) == 4
+
+
 def test_noise_of_a_part_has_the_sensitivity_that_a_replaced_row_has() -> None:
     """Protects the noise's scale: over extreme rows the part moves by 2 |x|_1, never more, and the noise costs rho for that."""
     random = np.random.default_rng(0)
@@ -206,18 +245,31 @@ def test_rows_that_cannot_be_read_are_told_like_others(tmp_path: Path) -> None:
     assert len(names_of()) == ROWS
 
 
-def test_a_party_may_have_all_of_the_ball() -> None:
-    """Protects predictions of estimators that choose once: a party's weights, and parts, may be beyond its radius."""
-    loop = federation(2, learning={"estimator": "marginal"}, serving={"mode": "exact"}, privacy={"epsilon": math.inf})
+@pytest.mark.parametrize("mode", ["exact", "private"])
+def test_a_party_may_have_all_of_the_ball(tmp_path: Path, mode: str) -> None:
+    """Protects predictions of estimators that choose once: a party's weights, and parts, may be beyond its radius, each entity is
+    predicted all the same, and a party is taken up again with such a part in its state.
+    """
+    exact = mode == "exact"
+    sections = {"serving": {"mode": mode}, "privacy": {"epsilon": math.inf if exact else 1e7}}
+    loop = federation(2, None if exact else tmp_path, learning={"estimator": "marginal"}, **sections)
     for name, row in zip(names_of(), np.random.default_rng(1).uniform(-1, 1, (ROWS, 2 * COLUMNS)), strict=True):
         loop.write_columns(name, row)
         loop.write("labels", name, msgspec.json.encode({"y": 0.95 * float(row[1])}))
     loop.settle()
-    assert np.abs(loop.models()["party-0"]).sum() > 1.2 * loop.public.radius("party-0")
-    loop.write_columns("everything", np.sign(np.concatenate(list(loop.models().values()))))
+    models, radius = loop.models(), loop.public.radius("party-0")
+    assert np.abs(models["party-0"]).sum() > 1.2 * radius
+    rows = np.random.default_rng(2).choice([-1.0, 1.0], (20, 2 * COLUMNS))
+    rows[0] = np.sign(np.concatenate(list(models.values())))
+    wanted = dict(zip(names_of(20, 500), (rows @ np.concatenate(list(models.values()))).tolist(), strict=True))
+    for name, row in zip(wanted, rows, strict=True):
+        loop.write_columns(name, row)
     for party in loop.parties:
         loop.step(party)
+        assert any(key.startswith(b"prediction/") for _, key in loop.members[party].state)
         loop.restart(party)
     loop.settle()
-    assert [one["entity"] for one in loop.published("predictions")] == ["everything"]
+    found = {one["entity"]: one["prediction"] for one in loop.published("predictions")}
+    assert max(map(abs, wanted.values())) > 1.2 * radius
+    assert found == pytest.approx(wanted, abs=4 / FEATURE_ONE if exact else 0.05)
     assert loop.rejections() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from dp_frank_wolfe.party_driver import NAMES, ROWS, Driver, reason, settings
 
-from streamfl.dp_frank_wolfe.messages import Message, OtherRows
+from streamfl.dp_frank_wolfe.messages import Entities, Message, OtherRows, read_content
 from streamfl.dp_frank_wolfe.party_ledger import digest
 from streamfl.privacy.anchor import LINK_BYTES, Anchor
 from streamfl.role import Received, Work
@@ -167,6 +168,19 @@ def test_state_and_ledger_go_together(tmp_path: Path) -> None:
     released_nothing(old, old.ask(0, others=np.ones(8)))
 
 
+def test_a_window_that_the_ledger_knows_is_not_frozen_of_other_rows(tmp_path: Path) -> None:
+    """Protects one fit a window, ever: if the state is lost and the ledger is not, entities that are new have no second fit there,
+    although they have budget.
+    """
+    party = Driver(settings(tmp_path)).begun()
+    ledger = {key: value for key, value in party.state.items() if key[0] == "ledger"}
+    again = Driver(party.settings, ledger)
+    again.feed(again.rows(1, OTHERS))
+    assert len(again.feed([])) == 1
+    assert again.task.trouble is None
+    released_nothing(again, again.manifest(1, OTHERS))
+
+
 def test_a_ledger_that_was_cut_off_releases_nothing(tmp_path: Path) -> None:
     """Protects entities whose spend was forgotten with the ledger's topic: other rows, names or federations get nothing."""
     rolled_back(tmp_path)
@@ -272,6 +286,17 @@ def test_an_entity_takes_part_in_as_many_fits_as_its_budget_has(tmp_path: Path) 
     assert epsilon == pytest.approx(2.0)
 
 
+def test_no_share_of_a_fit_is_given_beyond_the_budget(tmp_path: Path) -> None:
+    """Protects epsilon to the last digits: an entity of which a millionth of a fit more was told takes part in one fit less."""
+    party = Driver(settings(tmp_path, **TWICE))
+    party.task.ledger.spend.spend(NAMES[0], 1e-6 * party.task.ledger.fit_cost)
+    party.begun()
+    party.feed([party.model()])
+    party.feed(party.rows(1))
+    (message,) = party.feed([])
+    assert read_content(message.content, Entities).names == NAMES[1:]
+
+
 def test_another_federation_on_the_same_data_has_the_same_spend(tmp_path: Path) -> None:
     """Protects people from a second federation that would begin with their whole budget."""
     party = Driver(settings(tmp_path)).begun()
@@ -299,15 +324,17 @@ def test_a_manifest_is_refused_where_budget_was_spent_meanwhile(tmp_path: Path) 
     assert again.task.trouble is None
 
 
-def test_what_promises_nothing_is_charged_without_end(tmp_path: Path) -> None:
-    """Protects a promise that is made later: what was told without secret noise counts as told."""
-    test = {"insecure_test_noise": True, "ledger": "people"}
+@pytest.mark.parametrize("nothing", [{"insecure_test_noise": True}, {"epsilon": math.inf, "insecure_test_noise": False}])
+def test_what_promises_nothing_is_charged_without_end(tmp_path: Path, nothing: dict[str, object]) -> None:
+    """Protects a promise that is made later, of however many fits: what was told without secret noise counts as told."""
+    test = {**nothing, "ledger": "people"}
     Anchor.create(tmp_path / "test-ledger", "people", "a")
     party = Driver(settings(privacy={**test, "ledger_file": str(tmp_path / "test-ledger")})).begun()
     ledger = {key: value for key, value in party.state.items() if key[0] == "ledger"}
     (tmp_path / "ledger").touch(0o600)
     (tmp_path / "ledger").write_bytes((tmp_path / "test-ledger").read_bytes())
-    private = Driver(settings(tmp_path, federation={"name": "g"}), ledger)
+    private = Driver(settings(tmp_path, federation={"name": "g"}, window={"fits": 1000}), ledger)
+    assert {private.task.ledger.spend.spent(name) for name in NAMES} == {math.inf}
     private.feed(private.rows())
     assert private.feed([]) == []
     assert private.role.counts["spent_entities"] == 2 * ROWS

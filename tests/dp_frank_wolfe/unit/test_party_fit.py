@@ -153,10 +153,10 @@ def test_every_release_of_a_fit_is_another_and_names_all_that_it_is_of(window: W
     features[3, 0] = -features[3, 0]
     changed = divided(features, labels, 1)["party-0"]
 
-    def choices(party: PartyFit, others: float = 0.0) -> set[Release]:
+    def choices(party: PartyFit, others: float = 0.0, own: float = 0.0) -> set[Release]:
         heard.clear()
         for t in range(6):
-            party.answer(t, [0, 3], NONE, np.full(20, others))
+            party.answer(t, [0, 3], np.full(COLUMNS, own), np.full(20, others))
         assert len(set(heard)) == len(heard) > 12
         return {release for release in heard if release.kind.startswith("choice")}
 
@@ -167,5 +167,11 @@ def test_every_release_of_a_fit_is_another_and_names_all_that_it_is_of(window: W
     assert not choices(make(window, columns=5)) & once
     assert not choices(make(window, choices=41)) & once
     assert not choices(make(window), others=0.5) & once
+    assert not choices(make(window), own=0.01) & once
     assert not choices(make(window, candidates=3)) & once
     assert not choices(make(changed)) & once
+    # Four times the budget may be the same noise in units of half the size.
+    noise = plan_fit(1.0, 40, 4, 2.0, SKETCH).noise
+    assert noise is not None
+    shown = [release.parameters[5:] for release in heard if release.kind.startswith("sketch")]
+    assert set(shown) == {(noise.variance, noise.unit, SKETCH.name)}

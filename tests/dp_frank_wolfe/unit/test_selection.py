@@ -118,6 +118,8 @@ def test_rows_are_never_longer_than_their_bound() -> None:
     scale = 2.0 ** (52 - 15 - (4096).bit_length() - plan.row_bound.bit_length())
     assert np.linalg.norm(clipped / scale, axis=1).max() <= plan.row_bound
     assert np.mean(np.linalg.norm(rows, axis=1) > plan.row_bound) < 0.01
+    # A bound of twice that would be paid for with twice the noise.
+    assert np.mean(np.linalg.norm(rows, axis=1) > plan.row_bound / 2) > 0.5
     assert np.linalg.norm(clip_rows(1e9 * rows, plan.row_bound) / scale, axis=1).max() <= plan.row_bound
     assert row_bound(None, 4) >= 2
 
@@ -209,8 +211,12 @@ def test_every_release_of_a_selection_has_a_noise_key_of_its_own(monkeypatch: py
 
     def keys(window: Window, rho: float = 0.5, told: float = 0.5) -> set[Release]:
         heard.clear()
-        releases(window, plan_selection(rho, 3, 4, ALL), told)
+        plan = plan_selection(rho, 3, 4, ALL)
+        releases(window, plan, told)
         assert len(heard) == len(set(heard)) == 3 + 5
+        # Four times the budget may be the same noise in units of half the size.
+        strength = {kind: (noise.variance, noise.unit) for kind, noise in plan.noises.items()}
+        assert {one.kind: one.parameters[-2:] for one in heard if one.kind in strength} == strength
         return set(heard)
 
     once = keys(windows[0])
