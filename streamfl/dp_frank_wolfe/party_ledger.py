@@ -16,6 +16,7 @@ import hashlib
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Annotated
 
@@ -96,6 +97,10 @@ class PartyLedger:
         self.trouble: str | None = None
         """Why nothing may be released."""
         self._epsilon = (0.0, 0.0)
+        self.waiting_predictions: Callable[[], int] = int
+        """How many parts of predictions are remembered and will be told, perhaps for the second time."""
+        # Releases for fits that the file had when it was looked at; None: it was not.
+        self._noted_fits: int | None = None
 
     def number(self, lane: int = FITS) -> int:
         """Of releases so far."""
@@ -104,6 +109,11 @@ class PartyLedger:
     def head(self, lane: int = FITS) -> bytes:
         """The chain's last link, as the anchor has it."""
         return self._chains[lane].link
+
+    @property
+    def may_predict(self) -> bool:
+        """Whether all fits that the file knows of are charged here: what was noted before a crash is done again first."""
+        return self.trouble is None and self._noted_fits is not None and self.number() >= self._noted_fits
 
     @property
     def window(self) -> int:
@@ -192,13 +202,17 @@ class PartyLedger:
             noted(b"")
         else:
             self._noting = True
-            self._desk.ask(note_link, self._work(number, link, lane), noted)
+            # Parts that were noted before a crash are told again, before or after this. Of fits nothing is ahead: see may_predict.
+            most = {PREDICTIONS: self.number(PREDICTIONS) + self.waiting_predictions()} if lane == FITS else {}
+            self._desk.ask(note_link, self._work(number, link, lane, self.head(lane), most), noted)
 
     def look(self) -> None:
         """The state was taken back: see whether the anchor's file has come as far."""
-        if self._settings.anchor is not None and self.trouble is None:
+        if self._settings.anchor is None:
+            self._noted_fits = 0
+        elif self.trouble is None:
             for lane, known in enumerate(self._chains):
-                self._desk.ask(examine_link, self._work(known.number, known.link, lane), self._looked)
+                self._desk.ask(examine_link, self._work(known.number, known.link, lane), partial(self._looked, lane))
 
     def changed_state(self) -> Iterator[tuple[bytes, bytes | None]]:
         """Keys and values of what changed since the last call."""
@@ -240,14 +254,16 @@ class PartyLedger:
         yield Measurement("ledger_entities", "gauge", "Entities of which something was released", len(self.spend))
         yield Measurement("ledger_links", "gauge", "Links of the ledger's chains", sum(one.number for one in self._chains))
 
-    def _work(self, number: int, link: bytes, lane: int) -> bytes:
+    def _work(self, *given: object) -> bytes:
         anchor = self._settings.anchor
         assert anchor is not None
-        return msgspec.msgpack.encode((anchor.path, anchor.ledger, anchor.party, anchor.identity, number, link, lane))
+        return msgspec.msgpack.encode((anchor.path, anchor.ledger, anchor.party, anchor.identity, *given))
 
-    def _looked(self, refusal: bytes) -> None:
-        if refusal:
-            self._complain(refusal.decode())
+    def _looked(self, lane: int, found: bytes) -> None:
+        if not found.isdigit():
+            self._complain(found.decode())
+        elif lane == FITS:
+            self._noted_fits = self.number() + int(found)
 
     def _refused(self, why: str) -> None:
         self._desk.counts["refused_releases"] += 1
