@@ -176,7 +176,7 @@ class PartyTask:
         """At the ledger, once all is taken back."""
         if not self._looked:
             self._looked = True
-            self.ledger.look()
+            self.ledger.look(self.progress.link)
 
     # ---- rows
 

@@ -145,7 +145,9 @@ def _topic(settings: DPFrankWolfeSettings, anchor: Anchor, own: PartyLedger) -> 
             known = False
         if not known:
             disagreement = f"topic {topic}, key {key!r}: damaged, or not of a ledger; put back a copy of the topic"
-    disagreement = disagreement or own.trouble
+    if disagreement is None:
+        own.check_whole()
+        disagreement = own.trouble
     for lane in LANES.values():
         compared = anchor.examine(own.number(lane), own.head(lane), lane)
         disagreement = disagreement or (compared if isinstance(compared, str) else None)
