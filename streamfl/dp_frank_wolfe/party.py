@@ -134,9 +134,7 @@ class PartyTask:
 
     def pass_time(self, now: float) -> None:
         self._now = now
-        if not self._looked:
-            self._looked = True
-            self.ledger.look()
+        self._look()
         # A window with a party that can release nothing would be lost to everybody.
         if self.trouble is None:
             self._announce()
@@ -159,6 +157,8 @@ class PartyTask:
 
     def take(self, channel: str, message: Any, now: float) -> None:
         self._now = now
+        # A message may come before the first tick.
+        self._look()
         if isinstance(message, Sample):
             self._take_sample(message)
         elif isinstance(message, Label):
@@ -171,6 +171,12 @@ class PartyTask:
         """What the ledger's own changelog has to remember since the last call."""
         yield from self.ledger.changed_state()
         self.serving.remembered()
+
+    def _look(self) -> None:
+        """At the ledger, once all is taken back."""
+        if not self._looked:
+            self._looked = True
+            self.ledger.look(self.progress.link)
 
     # ---- rows
 

@@ -2,6 +2,7 @@
 
 A party sees that its state was rolled back by the file beside it. If an old copy of both was put back at once, it cannot see that,
 and neither would a new release look wrong. But its earlier releases were read: its chain would be behind what the server has heard.
+Such a release is refused: what was sent cannot be taken back, but the party is asked for no more, and the fit goes on without it.
 """
 
 from __future__ import annotations
@@ -38,19 +39,23 @@ class PartyChains:
         self._heard = {party: _Heard(0, b"") for party in parties}
         self._notices = notices
 
-    def hear(self, party: str, message: Message) -> None:
-        """A new release for a fit came. Its operator has to hear of one that is behind: it is taken, for it was read already."""
+    def check(self, party: str, message: Message) -> None:
+        """PeerError, and a notice for whoever runs the server, if a new release for a fit does not follow what was heard."""
         known = self._heard[party]
-        if message.link > known.link:
-            self._heard[party] = _Heard(message.link, message.head)
-            self._parts.remember(KEY + party.encode(), self._heard[party])
-        elif message.link:
-            self._notices.say(
-                "ledger_went_back",
+        if 0 < message.link <= known.link:
+            text = (
                 f"{party!r} releases as number {message.link} of its ledger, and was at number {known.link} before: an old copy of "
                 "its ledger was put back, with the file beside it, or both were made anew. What it spent since is forgotten, and "
-                "what epsilon promises does not hold: tell its operator",
+                "what epsilon promises does not hold: tell its operator"
             )
+            self._notices.say("ledger_went_back", text)
+            raise PeerError("ledger_went_back", text)
+
+    def hear(self, party: str, message: Message) -> None:
+        """A release that was checked is taken."""
+        if message.link > self._heard[party].link:
+            self._heard[party] = _Heard(message.link, message.head)
+            self._parts.remember(KEY + party.encode(), self._heard[party])
 
     def restore(self, key: bytes, value: bytes) -> bool:
         """Take a part back; False if the key is another's."""

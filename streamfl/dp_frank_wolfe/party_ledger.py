@@ -16,6 +16,7 @@ import hashlib
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Annotated
 
@@ -27,7 +28,7 @@ from streamfl.dp_frank_wolfe.party_settings import PartySettings
 from streamfl.member import Desk
 from streamfl.privacy.anchor import IDENTITY_BYTES, LINK_BYTES, examine_link, note_link
 from streamfl.privacy.ledger import KIND as SPENT
-from streamfl.privacy.ledger import Ledger
+from streamfl.privacy.summed_ledger import SUM_BYTES, SummedLedger
 from streamfl.privacy.zcdp import epsilon_of
 from streamfl.restored import check_name
 from streamfl.role import Measurement, PeerError
@@ -37,7 +38,7 @@ __all__ = ["FITS", "PREDICTIONS", "PartyLedger", "digest"]
 
 FITS, PREDICTIONS = range(2)
 """The chains, which are lanes of the anchor."""
-CHAIN, LATEST, TERMS = b"chain/", b"latest/", b"terms"
+CHAIN, LATEST, TERMS, WHOLE = b"chain/", b"latest/", b"terms", b"whole"
 Then = Callable[[int, bytes], None]
 
 
@@ -69,9 +70,16 @@ class _Terms(msgspec.Struct, array_like=True, frozen=True):
     shares: dict[str, float]
 
 
+class _Whole(msgspec.Struct, array_like=True, frozen=True):
+    """entities: of which something was released. content: a digest of all that is remembered, empty of nothing."""
+
+    entities: Count = 0
+    content: Annotated[bytes, msgspec.Meta(max_length=SUM_BYTES)] = b""
+
+
 class PartyLedger:
-    """Remembered in a changelog of its own: ``spent/ENTITY``, ``chain/LANE``, ``latest/FEDERATION``, how far that has come, and
-    ``terms`` of all that was promised.
+    """Remembered in a changelog of its own: ``spent/ENTITY``, ``chain/LANE``, ``latest/FEDERATION``, how far that has come,
+    ``terms`` of all that was promised, and ``whole``, a digest of all of these, with their number of entities.
     """
 
     def __init__(self, settings: PartySettings, desk: Desk) -> None:
@@ -83,7 +91,7 @@ class PartyLedger:
         self.fit_cost = public.fit_rho(settings.own) if private else math.inf
         """rho that each entity of a window is charged when it is frozen."""
         budget = math.sqrt(public.party_rho(settings.own)) if private else None
-        self.spend = Ledger(settings.ledger_limit, budget)
+        self.spend = SummedLedger(settings.ledger_limit, budget)
         self._chains = [_Chain(settings.identity), _Chain(settings.identity)]
         # Releases that wait for the one before them to be noted.
         self._waiting: deque[Callable[[], None]] = deque()
@@ -95,7 +103,13 @@ class PartyLedger:
         self._terms: _Terms | None = None
         self.trouble: str | None = None
         """Why nothing may be released."""
+        self._whole = _Whole()
+        self._has_gap = False
         self._epsilon = (0.0, 0.0)
+        self.waiting_predictions: Callable[[], int] = int
+        """How many parts of predictions are remembered and will be told, perhaps for the second time."""
+        # Releases for fits that the file had when it was looked at; None: it was not.
+        self._noted_fits: int | None = None
 
     def number(self, lane: int = FITS) -> int:
         """Of releases so far."""
@@ -104,6 +118,11 @@ class PartyLedger:
     def head(self, lane: int = FITS) -> bytes:
         """The chain's last link, as the anchor has it."""
         return self._chains[lane].link
+
+    @property
+    def may_predict(self) -> bool:
+        """Whether all fits that the file knows of are charged here: what was noted before a crash is done again first."""
+        return self.trouble is None and self._noted_fits is not None and self.number() >= self._noted_fits
 
     @property
     def window(self) -> int:
@@ -192,16 +211,42 @@ class PartyLedger:
             noted(b"")
         else:
             self._noting = True
-            self._desk.ask(note_link, self._work(number, link, lane), noted)
+            # Parts that were noted before a crash are told again, before or after this. Of fits nothing is ahead: see may_predict.
+            most = {PREDICTIONS: self.number(PREDICTIONS) + self.waiting_predictions()} if lane == FITS else {}
+            self._desk.ask(note_link, self._work(number, link, lane, self.head(lane), most), noted)
 
-    def look(self) -> None:
-        """The state was taken back: see whether the anchor's file has come as far."""
-        if self._settings.anchor is not None and self.trouble is None:
+    def look(self, link: int) -> None:
+        """The state was taken back: see whether it is whole, and whether the anchor's file has come as far.
+
+        link: of this federation's latest release for a fit, as the state beside the ledger has it.
+        """
+        self.check_whole()
+        if link > self._own.link:
+            self._complain(
+                f"the ledger's topic was rolled back or cut off: it has link {self._own.link} of this federation, and the party's "
+                f"state goes on behind link {link}"
+            )
+        if self._settings.anchor is None:
+            self._noted_fits = 0
+        elif self.trouble is None:
             for lane, known in enumerate(self._chains):
-                self._desk.ask(examine_link, self._work(known.number, known.link, lane), self._looked)
+                self._desk.ask(examine_link, self._work(known.number, known.link, lane), partial(self._looked, lane))
+
+    def check_whole(self) -> None:
+        """Be in trouble unless all was taken back that belongs together."""
+        if self._whole != (found := self._all_of_it()):
+            self._has_gap = True
+            self._complain(
+                f"the ledger's topic was cut off, or records of it were lost: it was written with {self._whole.entities} entities, "
+                f"and {found.entities} were found"
+            )
 
     def changed_state(self) -> Iterator[tuple[bytes, bytes | None]]:
         """Keys and values of what changed since the last call."""
+        # What has a gap is never said to be whole, whatever is charged meanwhile.
+        if (self._parts or self.spend.has_changed) and not self._has_gap:
+            self._whole = self._all_of_it()
+            self._parts.remember(WHOLE, self._whole)
         return chain(self._parts.changed_state(), self.spend.changed_state())
 
     def restore(self, key: bytes, value: bytes) -> bool:
@@ -210,6 +255,8 @@ class PartyLedger:
             self.spend.restore(key.removeprefix(SPENT + b"/"), value)
         elif key.startswith(LATEST):
             self._latest[check_name(key.removeprefix(LATEST))] = msgspec.msgpack.decode(value, type=_Latest)
+        elif key == WHOLE:
+            self._whole = msgspec.msgpack.decode(value, type=_Whole)
         elif key == TERMS:
             self._terms = msgspec.msgpack.decode(value, type=_Terms)
             if self._own_terms not in (None, self._terms):
@@ -240,14 +287,22 @@ class PartyLedger:
         yield Measurement("ledger_entities", "gauge", "Entities of which something was released", len(self.spend))
         yield Measurement("ledger_links", "gauge", "Links of the ledger's chains", sum(one.number for one in self._chains))
 
-    def _work(self, number: int, link: bytes, lane: int) -> bytes:
+    def _all_of_it(self) -> _Whole:
+        if not (any(one.number for one in self._chains) or self._latest or self._terms or len(self.spend)):
+            return _Whole()
+        others = msgspec.msgpack.encode((self._chains, sorted(self._latest.items()), self._terms), order="sorted")
+        return _Whole(len(self.spend), digest(self.spend.sum, others))
+
+    def _work(self, *given: object) -> bytes:
         anchor = self._settings.anchor
         assert anchor is not None
-        return msgspec.msgpack.encode((anchor.path, anchor.ledger, anchor.party, anchor.identity, number, link, lane))
+        return msgspec.msgpack.encode((anchor.path, anchor.ledger, anchor.party, anchor.identity, *given))
 
-    def _looked(self, refusal: bytes) -> None:
-        if refusal:
-            self._complain(refusal.decode())
+    def _looked(self, lane: int, found: bytes) -> None:
+        if not found.isdigit():
+            self._complain(found.decode())
+        elif lane == FITS:
+            self._noted_fits = self.number() + int(found)
 
     def _refused(self, why: str) -> None:
         self._desk.counts["refused_releases"] += 1

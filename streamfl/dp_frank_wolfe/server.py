@@ -218,6 +218,7 @@ class ServerTask:
         if self.attendance.judge(party, kind, iteration, message.content) == "repeated":
             self._repeated()
             return
+        self._chains.check(party, message)
         if kind == "frozen":
             frozen: Frozen = read_content(message.content, Frozen)
             if frozen.manifest != run.manifest:

@@ -66,7 +66,9 @@ class Serving:
         self._safe = 0
         self._times: dict[str, int] = {}
         self._plan: tuple[int, PartialPlan] | None = None
-        if not self._private:
+        if self._private:
+            task.ledger.waiting_predictions = lambda: len(self._waiting())
+        else:
             text = 'serving.mode = "exact": parts of predictions are told as they are, which epsilon does not cover'
             task.desk.notices.say("exact", text)
 
@@ -126,8 +128,12 @@ class Serving:
 
     def _tellable(self, most: int) -> list[int]:
         """The first so many that may be told."""
-        if self._task.ledger.trouble is not None and self._private:
+        if self._private and not self._task.ledger.may_predict:
             return []
+        return self._waiting(most)
+
+    def _waiting(self, most: int | None = None) -> list[int]:
+        """The first so many that are remembered."""
         return list(islice((number for number in self._due if number <= self._safe), most))
 
     def _charge(self, entity: str) -> bool:

@@ -15,10 +15,11 @@ import fcntl
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -44,6 +45,14 @@ class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ledger: str
     party: str
     identity: str
+
+
+class _Found(NamedTuple):
+    """A link's number, its hash, and where its record begins in the file."""
+
+    number: int
+    link: bytes
+    at: int
 
 
 @dataclass(frozen=True)
@@ -112,31 +121,48 @@ class Anchor:
     def links(self, lane: int = 0) -> list[bytes]:
         """All links of a lane, oldest first. What was torn by a crash was never acknowledged, and is none."""
         with Path(self.path).open("rb") as file:
-            return [link for _, link in self._backwards(file.fileno(), lane)][::-1]
+            return [found.link for found in self._backwards(file.fileno(), lane)][::-1]
 
-    def note(self, number: int, link: bytes, lane: int = 0) -> str | None:
+    def note(
+        self, number: int, link: bytes, lane: int = 0, before: bytes | None = None, most: Mapping[int, int] | None = None
+    ) -> str | None:
         """Note link ``number`` of a lane, counted from 1; None once it is on the disk, otherwise why it is refused.
 
         The link is taken where the lane ends just before it, or has the same there: the same work, done again after a crash.
+
+        before: the link in front of it, as the state has it; None: it is not compared.
+        most: by lane, how many links another may have, for a link that is new.
         """
         if len(link) != LINK_BYTES or not 1 <= number < 2**56 or not 0 <= lane < LANES:
             raise ValueError(f"link {number} of {len(link)} bytes in lane {lane}")
         with self._locked() as file:
             have, there = self._find(file, lane, number)
-            if number <= have:
-                return None if there == link else _another(number, have)
             if number > have + 1:
                 return _ends_before(number - 1, have)
+            if before is not None and number > 1:
+                previous = self._find(file, lane, number - 1)[1]
+                if previous is None or previous.link != before:
+                    return _another(number - 1, have)
             at = HEADER_BYTES + RECORD_BYTES * self._count(file)
-            os.ftruncate(file, at)
+            if number <= have:
+                if there is None or there.link != link:
+                    return _another(number, have)
+                # Whoever wrote it may have been killed before it was on the disk, and a disk that once refused writes nothing again
+                # unless it is told what.
+                at = there.at
+            else:
+                for other, count in (most or {}).items():
+                    if (found := self._find(file, other, 0)[0]) > count:
+                        return _further(found, count)
+                os.ftruncate(file, at)
             written = os.pwrite(file, bytes([lane + 1]) + number.to_bytes(NUMBER_BYTES, "big") + link, at)
             os.fsync(file)
             if written != RECORD_BYTES:
                 raise OSError(f"{self.path}: {written} of {RECORD_BYTES} bytes were written")
         return None
 
-    def examine(self, number: int, link: bytes, lane: int = 0) -> str | None:
-        """None if the file has come as far as a ledger with ``number`` links, of which ``link`` is the last; otherwise what not.
+    def examine(self, number: int, link: bytes, lane: int = 0) -> int | str:
+        """How many links the file has behind a ledger with ``number`` of them, of which ``link`` is the last; or why they disagree.
 
         It may have come further: what was noted before a crash is done again.
         """
@@ -144,7 +170,7 @@ class Anchor:
             have, there = self._find(file.fileno(), lane, number)
         if number > have:
             return _ends_before(number, have)
-        return None if number == 0 or there == link else _another(number, have)
+        return have - number if number == 0 or (there is not None and there.link == link) else _another(number, have)
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
@@ -157,28 +183,32 @@ class Anchor:
         finally:
             os.close(file)
 
-    def _find(self, file: int, lane: int, number: int) -> tuple[int, bytes | None]:
+    def _find(self, file: int, lane: int, number: int) -> tuple[int, _Found | None]:
         """How many links a lane has, and which is ``number``. It is looked for from the end, where it mostly is."""
         have = 0
-        for found, link in self._backwards(file, lane):
-            have = have or found
-            if found <= number:
-                return have, link if found == number else None
+        for found in self._backwards(file, lane):
+            have = have or found.number
+            if found.number <= number:
+                return have, found if found.number == number else None
+            if number == 0:
+                break
         return have, None
 
-    def _backwards(self, file: int, lane: int) -> Iterator[tuple[int, bytes]]:
-        """Numbers and links of a lane, newest first."""
-        for record in self._records(file):
+    def _backwards(self, file: int, lane: int) -> Iterator[_Found]:
+        """Links of a lane, newest first."""
+        for at, record in self._records(file):
             if record[0] == lane + 1:
-                yield int.from_bytes(record[1 : 1 + NUMBER_BYTES], "big"), record[1 + NUMBER_BYTES :]
+                yield _Found(int.from_bytes(record[1 : 1 + NUMBER_BYTES], "big"), record[1 + NUMBER_BYTES :], at)
 
-    def _records(self, file: int) -> Iterator[bytes]:
+    def _records(self, file: int) -> Iterator[tuple[int, bytes]]:
+        """Where each is, and its content."""
         end = self._count(file)
         while end:
             begin = max(0, end - AT_ONCE)
-            content = os.pread(file, RECORD_BYTES * (end - begin), HEADER_BYTES + RECORD_BYTES * begin)
+            first = HEADER_BYTES + RECORD_BYTES * begin
+            content = os.pread(file, RECORD_BYTES * (end - begin), first)
             for at in range(len(content) - RECORD_BYTES, -1, -RECORD_BYTES):
-                yield content[at : at + RECORD_BYTES]
+                yield first + at, content[at : at + RECORD_BYTES]
             end = begin
 
     def _count(self, file: int) -> int:
@@ -190,21 +220,22 @@ class Anchor:
 
 
 def note_link(content: bytes) -> bytes:
-    """:meth:`Anchor.note` as work, of (path, ledger, party, identity, number, link, lane): empty, or why it is refused."""
+    """:meth:`Anchor.note` as work, of (path, ledger, party, identity) and its arguments: empty, or why it is refused."""
     return _done(Anchor.note, content)
 
 
 def examine_link(content: bytes) -> bytes:
-    """:meth:`Anchor.examine` as work, likewise."""
+    """:meth:`Anchor.examine` as work, likewise: digits, or why they disagree."""
     return _done(Anchor.examine, content)
 
 
-def _done(method: Callable[[Anchor, int, bytes, int], str | None], content: bytes) -> bytes:
+def _done(method: Callable[..., int | str | None], content: bytes) -> bytes:
     """What the method says; what the disk does not allow is a reason to release nothing, and no fault of the program."""
-    *fields, number, link, lane = msgspec.msgpack.decode(content)
-    anchor = Anchor(*fields)
+    path, ledger, party, identity, *given = msgspec.msgpack.decode(content)
+    anchor = Anchor(path, ledger, party, identity)
     try:
-        return (method(anchor, number, link, lane) or "").encode()
+        found = method(anchor, *given)
+        return b"" if found is None else str(found).encode()
     except OSError as error:
         return f"the ledger file {anchor.path} cannot be used: {error.strerror or error}".encode()
     except msgspec.DecodeError:
@@ -222,3 +253,10 @@ def _another(number: int, have: int) -> str:
 
 def _ends_before(number: int, have: int) -> str:
     return f"the ledger file ends after {have} releases, the state has {number}: the file was rolled back or cut off"
+
+
+def _further(have: int, known: int) -> str:
+    return (
+        f"the ledger file has {have} releases of another chain, the state has {known}, and no more wait to be done again: "
+        "the ledger's topic was rolled back or cut off"
+    )

@@ -49,6 +49,11 @@ class Ledger:
         self._changed: dict[str, None] = {}
         self._largest = 0.0
 
+    @property
+    def has_changed(self) -> bool:
+        """Since the last call of ``changed_state``."""
+        return bool(self._changed)
+
     def __len__(self) -> int:
         return len(self._entries)
 
@@ -91,6 +96,11 @@ class Ledger:
         self._largest = max(self._largest, entry.spent)
         self._changed[entity] = None
         return entry.times
+
+    def value_of(self, entity: str) -> bytes | None:
+        """What is remembered of an entity, as it is written; None: nothing was released of it."""
+        entry = self._entries.get(entity)
+        return None if entry is None else msgspec.msgpack.encode(entry)
 
     def changed_state(self) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values of what changed since the last call."""

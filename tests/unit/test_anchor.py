@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -111,19 +112,73 @@ def test_lanes_know_nothing_of_one_another(anchor: Anchor) -> None:
     assert (anchor.links(0), anchor.links(1)) == ([link(1), link(3)], [link(2)])
 
 
+def test_the_link_in_front_is_the_state_s(anchor: Anchor) -> None:
+    """Protects a release that comes before the file was looked at: it goes on behind what the state has, or it is refused."""
+    assert anchor.note(1, link(1), before=b"") is None
+    assert anchor.note(2, link(2), before=link(1)) is None
+    for number in (2, 3):
+        assert "another release as number" in (anchor.note(number, link(number), before=link(9)) or "")
+    assert anchor.note(2, link(2), before=link(1)) is None
+    assert anchor.links() == [link(1), link(2)]
+
+
+def test_a_new_link_waits_for_another_lane_and_an_old_one_does_not(anchor: Anchor) -> None:
+    """Protects a lane that was rolled back from the other, which goes on; what is done again after a crash is there already."""
+    anchor.note(1, link(1))
+    anchor.note(1, link(1), 1)
+    anchor.note(2, link(2), 1)
+    assert "has 2 releases of another chain" in (anchor.note(2, link(2), most={1: 1}) or "")
+    assert anchor.note(1, link(1), most={1: 0}) is None
+    assert anchor.note(2, link(2), most={1: 2}) is None
+
+
+def test_a_link_that_no_disk_has_confirmed_is_written_again(anchor: Anchor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects what is acknowledged from a disk that failed: a link that stands in the file may be in its cache alone, which the
+    disk forgets once it has failed to write it. So it is written anew, in its own place.
+    """
+    done: list[str] = []
+    write, sync = os.pwrite, os.fsync
+
+    def failing(file: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def writing(file: int, content: bytes, at: int) -> int:
+        done.append(f"write {at}")
+        return write(file, content, at)
+
+    def syncing(file: int) -> None:
+        done.append("sync")
+        sync(file)
+
+    anchor.note(1, link(1))
+    anchor.note(1, link(5), 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", failing)
+        with pytest.raises(OSError, match="Input/output"):
+            anchor.note(2, link(2))
+    anchor.note(2, link(6), 1)
+    before = Path(anchor.path).read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", syncing)
+        patch.setattr(os, "pwrite", writing)
+        assert anchor.note(2, link(2)) is None
+    assert done == [f"write {512 + 2 * 32}", "sync"]
+    assert Path(anchor.path).read_bytes() == before
+
+
 def test_a_state_is_compared_with_the_file(anchor: Anchor) -> None:
     """Protects against a file that was taken back: the operator hears of it before anything is released."""
     anchor.note(1, link(1))
-    assert anchor.examine(0, b"") is None
-    assert anchor.examine(1, link(1)) is None
-    assert "another release" in (anchor.examine(1, link(2)) or "")
-    assert "ends after 1" in (anchor.examine(2, link(2)) or "")
+    assert anchor.examine(0, b"") == 1
+    assert anchor.examine(1, link(1)) == 0
+    assert "another release" in str(anchor.examine(1, link(2)))
+    assert "ends after 1" in str(anchor.examine(2, link(2)))
 
 
 def test_it_is_work_that_can_be_done_twice(anchor: Anchor) -> None:
     """Protects a worker whose step is done again: the same work has the same result."""
     work = msgspec.msgpack.encode((anchor.path, "people", "bank", anchor.identity, 1, link(1), 0))
-    assert (note_link(work), note_link(work), examine_link(work)) == (b"", b"", b"")
+    assert (note_link(work), note_link(work), examine_link(work)) == (b"", b"", b"0")
     assert b"another" in note_link(work.replace(link(1), link(2)))
 
 

@@ -145,9 +145,12 @@ def _topic(settings: DPFrankWolfeSettings, anchor: Anchor, own: PartyLedger) -> 
             known = False
         if not known:
             disagreement = f"topic {topic}, key {key!r}: damaged, or not of a ledger; put back a copy of the topic"
-    disagreement = disagreement or own.trouble
+    if disagreement is None:
+        own.check_whole()
+        disagreement = own.trouble
     for lane in LANES.values():
-        disagreement = disagreement or anchor.examine(own.number(lane), own.head(lane), lane)
+        compared = anchor.examine(own.number(lane), own.head(lane), lane)
+        disagreement = disagreement or (compared if isinstance(compared, str) else None)
     if disagreement is None and noted > own.number(FITS) + AHEAD:
         disagreement = (
             f"topic {topic} has {own.number(FITS)} releases for fits, and the file {noted}: the topic was deleted or put back, or "

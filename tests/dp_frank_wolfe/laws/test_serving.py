@@ -111,6 +111,8 @@ def test_a_part_is_remembered_and_charged_in_a_commit_before_the_one_that_tells_
     assert any(channel == "ledger" and key == b"spent/somebody" for channel, key in party.state)
     assert any(key.startswith(b"prediction/") for _, key in party.state)
     loop.restart("party-0")
+    # Once the file was looked at.
+    assert loop.step("party-0")
     assert [who for who, _, _, _ in loop.committed].count("party-0") > 0
     assert not any(key.startswith(b"prediction/") for _, key in party.state)
 

@@ -107,6 +107,15 @@ def test_topic_and_file_that_do_not_agree_are_a_failed_check(place: Place) -> No
     assert "damaged" in place.shown(4)["topic"]["disagreement"]
 
 
+@pytest.mark.parametrize("lost", [b"spent/", b"spent/1-7", b"terms"])
+def test_records_that_were_lost_are_a_failed_check(place: Place, lost: bytes) -> None:
+    """Protects who was charged: chain and file agree on how many releases there were, and say nothing of whom."""
+    place("init")
+    remembered = place.release(1)
+    place.remember([record for record in remembered if not (record.key or b"").startswith(lost)])
+    assert "records of it were lost" in place.shown(4)["topic"]["disagreement"]
+
+
 def test_without_the_bus_the_file_is_shown(place: Place) -> None:
     """Protects whoever looks after an accident: what the file says stands there, and then what is wrong with the bus."""
     place("init")
