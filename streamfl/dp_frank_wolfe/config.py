@@ -43,7 +43,8 @@ class RowWindowSection(Section):
     rows: int = Field(ge=2, le=MOST_ROWS)
     """A fit begins when so many entities are known at every party. A row that is missing or cannot be read counts as zeros."""
     fits: int = Field(default=1, ge=1, le=1_000_000)
-    """An entity may take part in so many fits in its life: the budget is divided by this."""
+    """An entity may take part in so many fits in its life: the budget is divided by this. Of serving.share, what predictions do not
+    use may pay for more."""
     limit: int = Field(default=1_000_000, ge=2, le=10_000_000)
     """So many entities wait at most; beyond them, new ones are refused. The server's has to be as large as any party's: what they
     announce beyond it comes into no window."""
@@ -135,7 +136,7 @@ class ServingSection(Section):
 
     mode: Literal["off", "exact", "private"] = "off"
     """`exact`: each party tells its part of each prediction as it is, which is not covered by epsilon: a few of them show its
-    columns. `private`: with noise, out of the entity's budget."""
+    columns. No federation that keeps to noise can use its ledger afterwards. `private`: with noise, out of the entity's budget."""
     share: float = Field(default=0.2, gt=0, lt=1)
     """Of the budget, for `private`."""
     predictions: int = Field(default=1, ge=1, le=1_000_000)

@@ -176,7 +176,8 @@ class Public:
                 total += plan.variation(sketch, max(own))
             else:
                 total += self.selection_plan(party).variation(rows, columns[party])
-        return self.settings.window.fits * total + self._serving_variation
+        # What predictions did not use of a budget pays for more fits than window.fits.
+        return self.settings.window.fits / (1 - self._serving_share) * total + self._serving_variation
 
     @property
     def _serving_variation(self) -> float:

@@ -120,6 +120,19 @@ def test_where_something_is_promised_the_key_is_the_name(tmp_path: Path, section
         assert settings(tmp_path, privacy=privacy, **{section: given[section]})
 
 
+@pytest.mark.parametrize(("mode", "fits"), [("off", 4), ("private", 5)])
+def test_unused_predictions_pay_for_fits(tmp_path: Path, mode: str, fits: int) -> None:
+    """Protects what is said of fits: an entity's budget decides, whoever asks, and delta has room for all fits that it pays for."""
+    party = Driver(settings(tmp_path, window={"fits": 4}, serving={"mode": mode, "share": 0.2}))
+    for window in range(1, fits + 2):
+        party.feed(party.rows())
+        party.feed([])
+        frozen = party.feed([party.manifest(window)])
+        assert [message.kind for message in frozen] == (["frozen"] if window <= fits else [])
+    public = party.public
+    assert public._variation >= fits / public.settings.window.fits * Public(settings(window={"fits": 4}))._variation
+
+
 def test_large_epsilons_are_numbers() -> None:
     """Protects an operator from a traceback: nothing of an epsilon of any size overflows, and a search for rho comes to an end."""
     assert delta_of_variation(1e-20, 800.0) == delta_of_variation(1e-20, 1e9) == delta_of_variation(0.5, math.inf) == 1
