@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -23,14 +24,17 @@ class Announced:
     What a party announces is of ids and times alone, whatever is in its records. A name leaves with the window that it comes into;
     announced again after that, it is for another window.
 
-    parties: in the public order. limit: names of one party that wait. A party has no more, so together they are bounded.
+    parties: in the public order. limit: names of one party that wait, so together they are bounded. A party whose own limit is
+        larger may announce more: those are left out.
+    counts: of the member, for the operator.
     """
 
-    def __init__(self, parts: ChangedParts, parties: Sequence[str], limit: int) -> None:
+    def __init__(self, parts: ChangedParts, parties: Sequence[str], limit: int, counts: Counter[str]) -> None:
         self._parts = parts
         self._bit = {party: 1 << number for number, party in enumerate(parties)}
         self._all = (1 << len(parties)) - 1
         self._limit = limit
+        self._counts = counts
         self._names: dict[str, int] = {}
         # In the order in which the last party announced them, which is the order of their last writing.
         self._complete: dict[str, None] = {}
@@ -57,8 +61,10 @@ class Announced:
         if len(set(names)) < len(names):
             raise PeerError("malformed", f"{party!r} announces a name twice at once")
         fresh = [name for name in names if not self._names.get(name, 0) & bit]
-        if self._waiting[party] + len(fresh) > self._limit:
-            raise PeerError("too_many", f"{party!r} announces more than window.limit = {self._limit} entities that wait")
+        # The announcement is heard all the same: refused, it would be missing before all later ones.
+        room = self._limit - self._waiting[party]
+        self._counts["left_out_entities"] += max(0, len(fresh) - room)
+        fresh = fresh[: max(0, room)]
         for name in fresh:
             self._names[name] = self._names.get(name, 0) | bit
             if self._names[name] == self._all:

@@ -38,6 +38,11 @@ class FitPlan:
     noise: IntegerNoise | None
 
     @property
+    def largest_residual(self) -> int:
+        """Of a prediction less a label, whatever the row is: R + 1, as a whole number."""
+        return self.prediction_bound + RESIDUAL_ONE
+
+    @property
     def rho(self) -> float:
         """Of all that it may release, infinite without noise."""
         if self.rate is None or self.noise is None:
@@ -86,6 +91,8 @@ def plan_fit(
     if not rho > 0:
         raise ValueError(f"rho = {rho}: nothing can be released for it")
     rate = choice_rate(rho * choice_share / choices, bound)
+    if not rate > 0:
+        raise ValueError(f"rho = {rho:.3g}: too little for {choices} choices")
     noise = IntegerNoise.of_box(2 * FEATURE_ONE, sketch.moved, rho * (1 - choice_share) / columns)
     return FitPlan(choices, columns, bound, rate, noise)
 

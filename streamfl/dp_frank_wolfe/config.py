@@ -43,9 +43,11 @@ class RowWindowSection(Section):
     rows: int = Field(ge=2, le=MOST_ROWS)
     """A fit begins when so many entities are known at every party. A row that is missing or cannot be read counts as zeros."""
     fits: int = Field(default=1, ge=1, le=1_000_000)
-    """An entity may take part in so many fits in its life: the budget is divided by this."""
+    """An entity may take part in so many fits in its life: the budget is divided by this. Of serving.share, what predictions do not
+    use may pay for more."""
     limit: int = Field(default=1_000_000, ge=2, le=10_000_000)
-    """So many entities wait at most; beyond them, new ones are refused."""
+    """So many entities wait at most; beyond them, new ones are refused. The server's has to be as large as any party's: what they
+    announce beyond it comes into no window."""
     patience_seconds: float = Field(default=600.0, gt=0, le=1e6, allow_inf_nan=False)
     """Of the server: it goes on without a party that has not answered for so long."""
 
@@ -61,7 +63,7 @@ class DataBoundsSection(Section):
     """Of the label. The same at every member."""
     label_bound: Amount = 1.0
     """Of the label. The same at every member."""
-    prediction: float = Field(default=1.0, gt=0, le=1000, allow_inf_nan=False)
+    prediction: float = Field(default=1.0, gt=0, le=500, allow_inf_nan=False)
     """R: predictions within a fit are moved to within R label_bounds of label_centre. The same at every member."""
 
 
@@ -134,7 +136,7 @@ class ServingSection(Section):
 
     mode: Literal["off", "exact", "private"] = "off"
     """`exact`: each party tells its part of each prediction as it is, which is not covered by epsilon: a few of them show its
-    columns. `private`: with noise, out of the entity's budget."""
+    columns. No federation that keeps to noise can use its ledger afterwards. `private`: with noise, out of the entity's budget."""
     share: float = Field(default=0.2, gt=0, lt=1)
     """Of the budget, for `private`."""
     predictions: int = Field(default=1, ge=1, le=1_000_000)
@@ -201,6 +203,12 @@ class DPFrankWolfeSettings(VerticalSettings):
             )
         if privacy.shares is not None and (set(privacy.shares) != set(parties) or math.fsum(privacy.shares.values()) > 1):
             raise ValueError(f"privacy.shares: one for each of {parties} is expected, of sum 1 at most")
+        for section, given in (("samples", self.samples), ("labels", self.labels)):
+            if privacy.is_private and given is not None and given.entity is not None:
+                raise ValueError(
+                    f"{section}.entity = {given.entity!r}: leave it out, and write records under the entity's name as their key. A "
+                    "name that stands among the values is lost where they cannot be read, so they would decide who is announced"
+                )
         if self.window.limit < rows:
             raise ValueError(f"window.limit = {self.window.limit}: at least window.rows = {rows} is expected")
         return self

@@ -16,6 +16,7 @@ COUNTS: Mapping[str, str] = {
     "spent_entities": "Records of entities that have no budget left for a fit",
     "displaced_entities": "Entities that lacked something and gave way to newer ones",
     "announced_entities": "Entities that were announced to the server",
+    "left_out_entities": "Entities that a party announced beyond the server's window.limit, and that are in no window",
     "charged_entities": "Entities that were charged the cost of a fit, each as often as it was",
     "windows": "Windows that were frozen at a party, or filled at the server",
     "iterations": "Iterations that a party answered, or the server decided",

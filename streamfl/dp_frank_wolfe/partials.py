@@ -68,4 +68,6 @@ def partial_variation(rho: float) -> float:
 
 def _usual_noise(rho: float) -> IntegerNoise | None:
     """Whatever the weights are, they are whole numbers of about this length."""
+    if not rho > 0:
+        raise ValueError(f"rho = {rho}: nothing can be released for it")
     return None if math.isinf(rho) else IntegerNoise.of_length(2.0**SUM_BITS, 1, rho)

@@ -144,7 +144,8 @@ class PartyFit:
             self._chosen += 1
             # A copy of a whole table costs more than its products.
             every = len(columns) == self._window.columns.shape[1]
-            gradient = correlations(self._window.columns if every else self._window.columns[:, columns], residuals)
+            own_columns = self._window.columns if every else self._window.columns[:, columns]
+            gradient = correlations(own_columns, residuals, self._plan.largest_residual)
             found = self._choose(iteration, number, columns, column_scores(gradient))
             vertex = Vertex(int(columns[found % len(columns)]), 1 if found < len(columns) else -1)
             answers[number] = Answer(vertex, None if vertex.column in self.shown else self._show(vertex.column))
@@ -157,7 +158,7 @@ class PartyFit:
         The sum over all parties is at least the objective's distance from its optimum.
         """
         predicted = predictions(self._window, own, quantise(others), self._sketch, self._plan.prediction_bound)
-        gradient = correlations(self._window.columns, predicted - self._window.labels)
+        gradient = correlations(self._window.columns, predicted - self._window.labels, self._plan.largest_residual)
         real = gradient / (FEATURE_ONE * RESIDUAL_ONE * len(self._window.labels))
         total = 0.0
         for block in self._blocks.values():

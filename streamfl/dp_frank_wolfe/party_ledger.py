@@ -38,7 +38,7 @@ __all__ = ["FITS", "PREDICTIONS", "PartyLedger", "digest"]
 
 FITS, PREDICTIONS = range(2)
 """The chains, which are lanes of the anchor."""
-CHAIN, LATEST, TERMS, WHOLE = b"chain/", b"latest/", b"terms", b"whole"
+CHAIN, LATEST, TERMS, WHOLE, EXACT = b"chain/", b"latest/", b"terms", b"whole", b"exact"
 Then = Callable[[int, bytes], None]
 
 
@@ -79,7 +79,8 @@ class _Whole(msgspec.Struct, array_like=True, frozen=True):
 
 class PartyLedger:
     """Remembered in a changelog of its own: ``spent/ENTITY``, ``chain/LANE``, ``latest/FEDERATION``, how far that has come,
-    ``terms`` of all that was promised, and ``whole``, a digest of all of these, with their number of entities.
+    ``terms`` of all that was promised, ``exact``, the federation that told parts of predictions as they are, if any did, and
+    ``whole``, a digest of all of these, with their number of entities.
     """
 
     def __init__(self, settings: PartySettings, desk: Desk) -> None:
@@ -101,6 +102,8 @@ class PartyLedger:
         shares = {party: public.share(party) for party in public.parties}
         self._own_terms = _Terms(given.epsilon, given.delta, shares) if private else None
         self._terms: _Terms | None = None
+        self._keeps_to_noise = private and public.settings.serving.mode != "exact"
+        self._exact = ""
         self.trouble: str | None = None
         """Why nothing may be released."""
         self._whole = _Whole()
@@ -154,6 +157,20 @@ class PartyLedger:
         for entity in entities:
             self.spend.spend(entity, self.fit_cost)
         self._desk.counts["charged_entities"] += len(entities)
+
+    @property
+    def largest(self) -> float:
+        """rho of the entity of which most was released, infinite where anything was without noise."""
+        return math.inf if self._exact else self.spend.largest
+
+    def tell_exactly(self) -> None:
+        """Parts of predictions are told as they are from now on: the ledger is for no promise afterwards.
+
+        Of whom is not remembered. So no fit of this federation ends by it, and there is no bound on whom it predicts.
+        """
+        if not self._exact:
+            self._exact = self._settings.federation
+            self._parts.remember(EXACT, self._exact)
 
     def check_follows(self, link: int) -> None:
         """PeerError if this federation's latest link of fits is not ``link``: the state beside the ledger was rolled back."""
@@ -265,6 +282,14 @@ class PartyLedger:
                     f"shares {self._terms.shares}, and under other terms that would not hold",
                     "set the same again, in privacy and federation.parties, or use another ledger for other people",
                 )
+        elif key == EXACT:
+            self._exact = check_name(msgspec.msgpack.decode(value, type=str).encode())
+            if self._keeps_to_noise:
+                self._complain(
+                    f"the federation {self._exact!r} told parts of predictions of the ledger's entities as they are, with "
+                    'serving.mode = "exact", and no epsilon holds after that',
+                    "use another ledger for other people",
+                )
         elif key in (CHAIN + b"0", CHAIN + b"1"):
             found = self._chains[int(key[-1:])] = msgspec.msgpack.decode(value, type=_Chain)
             if found.identity != self._settings.identity:
@@ -275,7 +300,7 @@ class PartyLedger:
 
     def measure(self) -> Iterator[Measurement]:
         """What the entity has come to of which most was released, and how long the chain is."""
-        public, own, largest = self._settings.public, self._settings.own, self.spend.largest
+        public, own, largest = self._settings.public, self._settings.own, self.largest
         if self._epsilon[0] != largest:
             delta = public.settings.privacy.delta
             self._epsilon = largest, epsilon_of(largest / public.share(own), delta * (1 - SPARE))
@@ -288,9 +313,10 @@ class PartyLedger:
         yield Measurement("ledger_links", "gauge", "Links of the ledger's chains", sum(one.number for one in self._chains))
 
     def _all_of_it(self) -> _Whole:
-        if not (any(one.number for one in self._chains) or self._latest or self._terms or len(self.spend)):
+        if not (any(one.number for one in self._chains) or self._latest or self._terms or self._exact or len(self.spend)):
             return _Whole()
-        others = msgspec.msgpack.encode((self._chains, sorted(self._latest.items()), self._terms), order="sorted")
+        remembered = (self._chains, sorted(self._latest.items()), self._terms, self._exact)
+        others = msgspec.msgpack.encode(remembered, order="sorted")
         return _Whole(len(self.spend), digest(self.spend.sum, others))
 
     def _work(self, *given: object) -> bytes:

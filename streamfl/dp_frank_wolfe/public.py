@@ -14,6 +14,7 @@ from streamfl.dp_frank_wolfe.config import DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.partials import partial_variation
 from streamfl.dp_frank_wolfe.selection import MARGINAL, TWO_ROUND, SelectionPlan, plan_selection
 from streamfl.dp_frank_wolfe.sketch import IdentitySketch, SignSketch, Sketch
+from streamfl.role import ConfigurationError
 from streamfl.seeding import rng_for
 from streamfl.wire import fingerprint
 
@@ -130,18 +131,53 @@ class Public:
         others = sum(self.quota(other) for other in self.parties if other != party)
         return plan_selection(self.fit_rho(party), self.quota(party), others, shares)
 
-    def epsilon(self, window: int = 1) -> float:
+    def epsilon(self) -> float:
         """What is claimed of an entity that used its whole budget. ValueError where it cannot be sampled well enough."""
         if not math.isfinite(self.rho):
             return math.inf
-        rows, fits = self.settings.window.rows, self.settings.window.fits
-        if self.settings.learning.estimator == "frank-wolfe":
-            sketch, widest = self.sketch(window), max(len(block.columns) for block in self.blocks)
-            variation = sum(self.fit_plan(party, window).variation(sketch, widest) for party in self.parties)
-        else:
-            columns = self.settings.federation.columns
-            variation = sum(self.selection_plan(party).variation(rows, columns[party]) for party in self.parties)
-        return claim(self.rho, fits * variation + self._serving_variation, self.settings.privacy.delta)
+        return claim(self.rho, self._variation, self.settings.privacy.delta)
+
+    def check(self) -> None:
+        """ConfigurationError where noise for what is promised cannot be drawn: no member may begin, for some would be spent."""
+        privacy = self.settings.privacy
+        try:
+            # Where nothing is promised the noise has to be drawn as well.
+            if privacy.is_private:
+                self.epsilon()
+            elif math.isfinite(self.rho):
+                assert self._variation >= 0
+        except ValueError as error:
+            raise ConfigurationError(
+                f"privacy.epsilon = {privacy.epsilon:g}, privacy.delta = {privacy.delta:g}: noise for them cannot be drawn well "
+                f"enough: {error}. A larger delta helps, and where epsilon is small a larger one; otherwise lower {self._costly}, "
+                "or set privacy.epsilon = inf and promise nothing"
+            ) from None
+
+    @property
+    def _costly(self) -> str:
+        """The settings by which an entity's budget is divided."""
+        learning = self.settings.learning
+        keys = ["learning.columns", "window.fits"]
+        if learning.estimator == "frank-wolfe":
+            keys += ["learning.iterations", *(["learning.sketch_rows"] if learning.sketch == "signs" else [])]
+        return ", ".join(keys + (["serving.predictions"] if self.settings.serving.mode == "private" else []))
+
+    @cached_property
+    def _variation(self) -> float:
+        """Total variation of all that may be released of an entity in its life. ValueError for noise that cannot be drawn."""
+        rows, columns, learning = self.settings.window.rows, self.settings.federation.columns, self.settings.learning
+        total = 0.0
+        for party in self.parties:
+            if learning.estimator == "frank-wolfe":
+                sketch, own = self.sketch(1), [len(block.columns) for block in self.blocks if block.party == party]
+                # As many choices as any schedule has: which one is drawn depends on the window.
+                most, prediction = learning.iterations * len(own), self.settings.bounds.prediction
+                plan = plan_fit(self.fit_rho(party), most, self.quota(party), prediction, sketch, learning.choice_share)
+                total += plan.variation(sketch, max(own))
+            else:
+                total += self.selection_plan(party).variation(rows, columns[party])
+        # What predictions did not use of a budget pays for more fits than window.fits.
+        return self.settings.window.fits / (1 - self._serving_share) * total + self._serving_variation
 
     @property
     def _serving_variation(self) -> float:

@@ -73,7 +73,7 @@ def _party_settings(settings: DPFrankWolfeSettings) -> PartySettings:
     ledger = _ledger_name(settings)
     return PartySettings(
         own=own,
-        public=Public(settings),
+        public=_public(settings),
         bounds=_bounds(bounds.centre, bounds.bound, dimension),
         label_bounds=_bounds(bounds.label_centre, bounds.label_bound, 1),
         ledger=ledger,
@@ -83,6 +83,13 @@ def _party_settings(settings: DPFrankWolfeSettings) -> PartySettings:
         secret=_secret(settings),
         codec=codec(settings.message_bytes),
     )
+
+
+def _public(settings: DPFrankWolfeSettings) -> Public:
+    """ConfigurationError where the settings promise what cannot be kept."""
+    public = Public(settings)
+    public.check()
+    return public
 
 
 def _bounds(centre: float | list[float], bound: float | list[float], columns: int) -> Bounds:
@@ -108,7 +115,7 @@ def _ledger_name(settings: DPFrankWolfeSettings) -> str:
 
 
 def _build_server(settings: DPFrankWolfeSettings) -> Member[ServerTask]:
-    server = ServerSettings(Public(settings), codec(settings.message_bytes))
+    server = ServerSettings(_public(settings), codec(settings.message_bytes))
     # Whoever lets the patience pass is left behind. If all do, the server is in trouble.
     return _member(settings, lambda desk: ServerTask(server, desk), 2 * settings.window.patience_seconds)
 

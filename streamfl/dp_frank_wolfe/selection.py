@@ -93,6 +93,8 @@ def plan_selection(rho: float, columns: int, others: int, shares: Mapping[str, f
         raise ValueError("a party chooses one column or more, and the shares of rho are above 0 and of sum 1")
     if math.isinf(rho):
         return SelectionPlan(columns, others, None, {}, row_bound(None, others))
+    if not rho > 0:
+        raise ValueError(f"rho = {rho}: nothing can be released for it")
     noises = {"values": IntegerNoise.of_box(2 * FEATURE_ONE * RESIDUAL_ONE, columns, rho * shares["values"])}
     if "norms" in shares:
         noises["norms"] = IntegerNoise.of_box(FEATURE_ONE**2, columns, rho * shares["norms"])
@@ -104,7 +106,10 @@ def plan_selection(rho: float, columns: int, others: int, shares: Mapping[str, f
         noises["products"] = IntegerNoise.of_length(length, columns * others, rho * shares["products"])
         square = math.sqrt(columns**2 + columns / 2) * FEATURE_ONE**2
         noises["gram"] = IntegerNoise.of_length(square, columns * (columns + 1) // 2, rho * shares["gram"])
-    return SelectionPlan(columns, others, choice_rate(rho * shares["choices"] / columns, 0), noises, bound)
+    rate = choice_rate(rho * shares["choices"] / columns, 0)
+    if not rate > 0:
+        raise ValueError(f"rho = {rho:.3g}: too little for {columns} choices")
+    return SelectionPlan(columns, others, rate, noises, bound)
 
 
 def row_bound(noise: IntegerNoise | None, others: int) -> int:
@@ -157,7 +162,7 @@ class PartySelection:
 
     def choose(self) -> list[int]:
         """N_k columns, best first: the exponential mechanism over +-a_i'y of what is left, again and again."""
-        scores = correlations(self._window.columns, self._window.labels)
+        scores = correlations(self._window.columns, self._window.labels, RESIDUAL_ONE)
         left = np.arange(len(scores))
         for number in range(min(self._plan.columns, len(scores))):
             # At x = 0 the gradient is -A'y.
@@ -173,7 +178,7 @@ class PartySelection:
 
     def values(self) -> Floats:
         """a_i'y / n of the chosen columns."""
-        sums = correlations(self._own, self._window.labels)
+        sums = correlations(self._own, self._window.labels, RESIDUAL_ONE)
         return self._told("values", sums) / (FEATURE_ONE * RESIDUAL_ONE * len(self._own))
 
     def norms(self) -> Floats:

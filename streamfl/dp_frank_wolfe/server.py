@@ -91,7 +91,7 @@ class ServerTask:
         self._now = 0.0
         self._looked = False
         window = public.settings.window
-        self.announced = Announced(self.parts, public.parties, window.limit)
+        self.announced = Announced(self.parts, public.parties, window.limit, desk.counts)
         self.attendance = Attendance(self.parts, public.parties, window.patience_seconds)
         make = Fit if public.settings.learning.estimator == "frank-wolfe" else Selection
         self.estimator: Estimator = make(public, self.parts, desk.counts)

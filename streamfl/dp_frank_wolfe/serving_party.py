@@ -139,6 +139,7 @@ class Serving:
     def _charge(self, entity: str) -> bool:
         """Whether the entity may be predicted; then it has been charged."""
         if not self._private:
+            self._task.ledger.tell_exactly()
             return True
         times, spend = self._times.get(entity, 0), self._task.ledger.spend
         if times >= self._most or spend.refusal(entity, self._cost) is not None:

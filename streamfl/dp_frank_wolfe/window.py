@@ -111,17 +111,17 @@ def whole_label(value: float, bounds: Bounds) -> int:
     return round(max(-1.0, min(1.0, scaled)) * RESIDUAL_ONE) if math.isfinite(scaled) else 0
 
 
-def correlations(columns: NDArray[np.int16], residuals: Integers) -> Integers:
+def correlations(columns: NDArray[np.int16], residuals: Integers, most: int) -> Integers:
     """Sums of feature times residual, exact: (columns,) int64.
 
     If one row is replaced, each sum moves by at most 2 FEATURE_ONE max |residual|, for that row's product lies between plus and
     minus half of that before and after.
 
-    residuals: (rows,). ValueError where a sum over a chunk could be beyond 2^53.
+    residuals: (rows,). most: the public bound of each, whatever the rows are; ValueError where a sum over a chunk could be beyond
+    2^53 with it. The residuals themselves are not looked at: whether something is refused must not tell of rows.
     """
-    most = int(np.max(np.abs(residuals), initial=0))
     if CHUNK * FEATURE_ONE * most >= EXACT:
-        raise ValueError(f"residuals up to {most / RESIDUAL_ONE:g} are too large for exact sums")
+        raise ValueError(f"residuals may be up to {most / RESIDUAL_ONE:g}, which is too large for exact sums")
     total = np.zeros(columns.shape[1], dtype=np.int64)
     values = residuals.astype(np.float64)
     for start in range(0, len(columns), CHUNK):

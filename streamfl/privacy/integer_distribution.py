@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DEVIATIONS", "DRAW_BYTES", "IntegerDistribution", "choice", "discrete_gaussian"]
+__all__ = ["DEVIATIONS", "DRAW_BYTES", "IntegerDistribution", "choice", "discrete_gaussian", "gaussian_variation"]
 
 Integers = NDArray[np.int64]
 # Of one draw, and of the thresholds that it is compared with.
@@ -28,6 +28,8 @@ DIGIT_BITS = 8
 # Beyond so many deviations lies a probability of 2e-23.
 DEVIATIONS = 10
 LARGEST_DEVIATION = 2**15
+# Of a discrete Gaussian: its tails, and an error of one in each ratio, which grows with the square of the number: 2^38 2^-208.
+GAUSSIAN_LOST = 2 * math.exp(-(DEVIATIONS**2) / 2) / DEVIATIONS + 2.0**-150
 DECIMAL = Context(prec=90, Emin=-999999, Emax=999999)
 
 
@@ -89,18 +91,26 @@ def discrete_gaussian(variance: Fraction) -> IntegerDistribution:
 
     variance: sigma^2, the parameter; above 0. ValueError for a table that would be too large.
     """
-    if not 0 < variance <= LARGEST_DEVIATION**2:
-        raise ValueError(f"a variance of {float(variance):.3g} steps: it has to be above 0, and {LARGEST_DEVIATION}^2 at most")
-    most = math.ceil(DEVIATIONS * math.sqrt(variance)) + 1
+    most = _furthest(variance)
     half = np.empty(most + 1, dtype=object)
     # w(x + 1) = w(x) r(x), r(x + 1) = r(x) r(0)^2
     weight, ratio, square = 1 << WEIGHT_BITS, _exp(1 / (2 * variance)), _exp(1 / variance)
     for number in range(most + 1):
         half[number] = weight
         weight, ratio = weight * ratio >> WEIGHT_BITS, ratio * square >> WEIGHT_BITS
-    # An error of one in each ratio grows with the square of the number: 2^38 2^-208.
-    lost = 2 * math.exp(-(DEVIATIONS**2) / 2) / DEVIATIONS + 2.0**-150
-    return IntegerDistribution(np.concatenate([half[:0:-1], half]), lost, first=-most)
+    return IntegerDistribution(np.concatenate([half[:0:-1], half]), GAUSSIAN_LOST, first=-most)
+
+
+def gaussian_variation(variance: Fraction) -> float:
+    """The ``variation`` of :func:`discrete_gaussian`, without its table. ValueError likewise."""
+    return GAUSSIAN_LOST + (2 * _furthest(variance) + 1) * 2.0**-DRAW_BITS
+
+
+def _furthest(variance: Fraction) -> int:
+    """No draw is further from 0."""
+    if not 0 < variance <= LARGEST_DEVIATION**2:
+        raise ValueError(f"a variance of {float(variance):.3g} steps: it has to be above 0, and {LARGEST_DEVIATION}^2 at most")
+    return math.ceil(DEVIATIONS * math.sqrt(variance)) + 1
 
 
 def _decay(gaps: NDArray[Any], rate: Fraction) -> NDArray[Any]:

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.privacy.integer_distribution import DEVIATIONS, discrete_gaussian
+from streamfl.privacy.integer_distribution import DEVIATIONS, discrete_gaussian, gaussian_variation
 
 __all__ = ["IntegerNoise"]
 
@@ -68,8 +68,11 @@ class IntegerNoise:
 
     @property
     def variation(self) -> float:
-        """Of one number: total variation between its noise and the discrete Gaussian."""
-        return discrete_gaussian(self.variance).variation
+        """Of one number: total variation between its noise and the discrete Gaussian.
+
+        ValueError for a variance that cannot be drawn.
+        """
+        return gaussian_variation(self.variance)
 
     def add(self, values: Integers, bits: bytes) -> Integers:
         """Multiples of the unit, with noise: (count,) in units.

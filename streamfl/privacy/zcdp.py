@@ -20,6 +20,10 @@ __all__ = ["delta_of", "delta_of_variation", "epsilon_of", "range_of", "rho_of",
 ORDERS = (-30.0, 40.0)
 # Beyond, sums would overflow, and nothing is promised anyway.
 LARGEST_RHO = 1e200
+# Below, a search for it ends.
+LEAST_RHO = 1e-200
+# e to this is still a number.
+LARGEST_EXPONENT = 700.0
 # Bits after the point of a choice's range, which is rounded down.
 RANGE_BITS = 40
 
@@ -104,7 +108,7 @@ def rho_of(epsilon: float, delta: float) -> float:
     low, high = 0.0, 1.0
     while epsilon_of(high, delta) <= epsilon:
         high *= 2
-    while high - low > 1e-12 * high:
+    while high - low > 1e-12 * high and high > LEAST_RHO:
         middle = (low + high) / 2
         low, high = (middle, high) if epsilon_of(middle, delta) <= epsilon else (low, middle)
     return low
@@ -117,7 +121,8 @@ def delta_of_variation(variation: float, epsilon: float) -> float:
 
     variation: between what is sampled and what was proved, the total variation distance, summed over all releases.
     """
-    return (1 + math.exp(epsilon)) * variation
+    # No probability is above 1, and nobody wants e^800 of anything.
+    return min(1.0, (1 + math.exp(min(epsilon, LARGEST_EXPONENT))) * variation)
 
 
 def _least(bound: Callable[[float], float]) -> float:

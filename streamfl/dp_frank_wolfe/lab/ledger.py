@@ -156,7 +156,7 @@ def _topic(settings: DPFrankWolfeSettings, anchor: Anchor, own: PartyLedger) -> 
             f"topic {topic} has {own.number(FITS)} releases for fits, and the file {noted}: the topic was deleted or put back, or "
             "is another cluster's. Put back the newest one"
         )
-    public, largest = Public(settings), own.spend.largest
+    public, largest = Public(settings), own.largest
     epsilon = epsilon_of(largest / public.share(anchor.party), settings.privacy.delta * (1 - SPARE))
     return _Topic(
         topic,

@@ -260,12 +260,10 @@ def _most_numbers(public: Public) -> int:
 
 
 def _claimed(public: Public) -> float:
-    """Of an entity's whole life; ConfigurationError where no noise does for it."""
-    try:
-        return public.epsilon()
-    except ValueError as error:
-        epsilon = public.settings.privacy.epsilon
-        raise ConfigurationError(f"privacy.epsilon = {epsilon:g}: noise for it cannot be drawn well enough: {error}") from None
+    """Of an entity's whole life; ConfigurationError where no noise does for it, also where it is test noise."""
+    privacy = public.settings.privacy.model_copy(update={"insecure_test_noise": False})
+    Public(public.settings.model_copy(update={"privacy": privacy})).check()
+    return public.epsilon()
 
 
 def _spent(public: Public, charged: float) -> float:

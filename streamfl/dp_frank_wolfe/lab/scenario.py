@@ -97,11 +97,10 @@ class DPFrankWolfeScenario:
             content["samples"] = {
                 "topic": samples_of(member),
                 "format": "msgpack",
-                "entity": "id",
                 "features": "x",
                 "dimension": self.columns[member],
             }
-            content["labels"] = {"topic": LABELS, "format": "msgpack", "entity": "id", "label": "y"}
+            content["labels"] = {"topic": LABELS, "format": "msgpack", "label": "y"}
             content["privacy"] = {
                 **self.sections["privacy"],
                 "ledger": f"{LEDGER}-{member}",

@@ -70,7 +70,7 @@ def scores_of(window: Window, others: np.ndarray) -> np.ndarray:
     """Scores at x = 0 by the party's own functions. others: what the other parties' columns predict, by row."""
     sketch = IdentitySketch(len(others))
     predicted = predictions(window, np.zeros(window.columns.shape[1]), quantise(others * FEATURE_ONE), sketch, BOUND * RESIDUAL_ONE)
-    return column_scores(correlations(window.columns, predicted - window.labels))
+    return column_scores(correlations(window.columns, predicted - window.labels, (BOUND + 1) * RESIDUAL_ONE))
 
 
 def neighbouring_scores(columns: int, gap: float) -> tuple[np.ndarray, np.ndarray]:
@@ -136,7 +136,7 @@ def test_values_keep_their_epsilon_and_half_the_noise_does_not(rho: float) -> No
     for value in (1.0, -1.0):
         features[7], labels[7] = value, 1.0
         window = divided(features, labels, 1)["party-0"]
-        sums.append(correlations(window.columns, window.labels))
+        sums.append(correlations(window.columns, window.labels, RESIDUAL_ONE))
     check_numbers(sums, sums[0] - sums[1], IntegerNoise.of_box(2 * FEATURE_ONE * RESIDUAL_ONE, 2, rho))
 
 

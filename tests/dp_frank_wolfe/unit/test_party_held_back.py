@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -76,6 +77,39 @@ def test_a_federation_with_other_terms_releases_nothing(tmp_path: Path, other: d
     assert second.feed([second.manifest(1, names)]) == []
     same = Driver(settings(tmp_path, federation={"name": "g"}, window={"fits": 3}), ledger)
     assert same.role.trouble is None
+
+
+@pytest.mark.parametrize("privacy", [{}, {"epsilon": math.inf}])
+def test_a_ledger_that_exact_parts_came_of_is_for_no_promise(tmp_path: Path, privacy: dict[str, Any]) -> None:
+    """Protects entities that were told as they are from a later claim of a whole epsilon; what is exact itself goes on, and what
+    began with a model alone and told nothing ends no promise.
+    """
+    exact = {"serving": {"mode": "exact"}, "privacy": privacy}
+    party = Driver(settings(tmp_path, **exact)).begun()
+    party.feed([party.model([0.1, 0, 0, 0])])
+
+    def ledger() -> dict[tuple[str, bytes], bytes]:
+        return {key: value for key, value in party.state.items() if key[0] == "ledger"}
+
+    later = {"federation": {"name": "g"}, "privacy": privacy}
+    assert Driver(settings(tmp_path, federation={"name": "g"}), ledger()).role.trouble is None
+    party.feed([party.sample("zoe", [0.9] * 4)])
+    # Before it is told.
+    assert ("ledger", b"exact") in party.state
+    assert [message.kind for message in party.feed([])] == ["partial"]
+    assert {one.name: one.value for one in party.role.measure()}["epsilon"] == math.inf
+    for mode in ("off", "private"):
+        second = Driver(settings(tmp_path, federation={"name": "g"}, serving={"mode": mode}), ledger())
+        assert "the federation 'f' told parts of predictions" in (second.role.trouble or "")
+        names = [f"another {row:02}" for row in range(20)]
+        second.feed(second.rows(1, names))
+        assert second.feed([]) == []
+    assert Driver(settings(tmp_path, **{**later, **exact}), ledger()).role.trouble is None
+    again = Driver(settings(tmp_path, **exact), dict(party.state))
+    names = [f"another {row:02}" for row in range(20)]
+    again.feed(again.rows(1, names))
+    again.feed([])
+    assert [message.kind for message in again.feed([again.manifest(2, names)])] == ["frozen"]
 
 
 def another_file(path: Path) -> None:

@@ -189,6 +189,8 @@ def test_rows_with_gaps_are_left_out_and_told(line: Line) -> None:
         (["--split", "bank=0:3"], {}, "nothing is said of shop, post"),
         (["--network-delay", -1], {}, "--network-delay -1"),
         ([], {"epsilon": 60.0, "learning": "sketch_rows = 8"}, "privacy.epsilon = 60"),
+        (["--epsilon", 800], {}, "privacy.epsilon = 800"),
+        (["--epsilon", 1e9], {}, "privacy.epsilon = 1e+09"),
         ([], {"learning": "tolerance = 0.1", "epsilon": 1.0}, "learning.tolerance"),
     ],
 )

@@ -60,12 +60,12 @@ def test_sums_are_exact_whole_numbers() -> None:
     columns = random.integers(-FEATURE_ONE, FEATURE_ONE + 1, (5000, 4)).astype(np.int16)
     residuals = random.integers(-3 * RESIDUAL_ONE, 3 * RESIDUAL_ONE, 5000)
     wanted = [sum(a * e for a, e in zip(column, residuals.tolist(), strict=True)) for column in columns.T.tolist()]
-    assert correlations(columns, residuals).tolist() == wanted
+    assert correlations(columns, residuals, 3 * RESIDUAL_ONE).tolist() == wanted
     weights = np.array([2**30, 0, -(2**29) + 1, 12345])
     wanted = [sum(a * w for a, w in zip(row, weights.tolist(), strict=True)) for row in columns.tolist()]
     assert outputs(columns, weights).tolist() == wanted
     with pytest.raises(ValueError, match="exact"):
-        correlations(columns, np.full(5000, 2**27))
+        correlations(columns, residuals, 2**27)
     with pytest.raises(ValueError, match="exact"):
         outputs(columns, np.full(4, 2**38))
 
@@ -80,9 +80,9 @@ def test_a_replaced_row_moves_a_sum_by_twice_a_product_and_no_more() -> None:
     for feature in (-FEATURE_ONE, 0, FEATURE_ONE):
         for residual in (-bound, bound):
             columns[0], residuals[0] = FEATURE_ONE, bound
-            before = correlations(columns, residuals)
+            before = correlations(columns, residuals, bound)
             columns[0], residuals[0] = feature, residual
-            seen = max(seen, int(np.abs(correlations(columns, residuals) - before).max()))
+            seen = max(seen, int(np.abs(correlations(columns, residuals, bound) - before).max()))
     assert seen == 2 * FEATURE_ONE * bound
 
 
