@@ -253,7 +253,7 @@ def test_a_party_may_have_all_of_the_ball(tmp_path: Path, mode: str) -> None:
     predicted all the same, and a party is taken up again with such a part in its state.
     """
     exact = mode == "exact"
-    sections = {"serving": {"mode": mode}, "privacy": {"epsilon": math.inf if exact else 1e7}}
+    sections = {"serving": {"mode": mode}, "privacy": {"epsilon": math.inf if exact else 30}}
     loop = federation(2, None if exact else tmp_path, learning={"estimator": "marginal"}, **sections)
     for name, row in zip(names_of(), np.random.default_rng(1).uniform(-1, 1, (ROWS, 2 * COLUMNS)), strict=True):
         loop.write_columns(name, row)
@@ -273,5 +273,6 @@ def test_a_party_may_have_all_of_the_ball(tmp_path: Path, mode: str) -> None:
     loop.settle()
     found = {one["entity"]: one["prediction"] for one in loop.published("predictions")}
     assert max(map(abs, wanted.values())) > 1.2 * radius
-    assert found == pytest.approx(wanted, abs=4 / FEATURE_ONE if exact else 0.05)
+    # Noise of a part has a deviation of about 1 here, and there are 20 of them.
+    assert found == pytest.approx(wanted, abs=4 / FEATURE_ONE if exact else 8)
     assert loop.rejections() == []
