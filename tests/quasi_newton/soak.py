@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from soak.subject import FEDERATION, Left, Member, Plan, SoakedSystem, Verdict
 
+from streamfl.quasi_newton.alignment import set_digest
 from streamfl.quasi_newton.lab.said import messages_of
-from streamfl.quasi_newton.messages import Step, read_content
+from streamfl.quasi_newton.messages import Message, Step, read_content
 from streamfl.runtime.bus import Outgoing
 from streamfl.seeding import rng_for
 
@@ -65,10 +67,10 @@ SAID = {
     f"{HOST}.outputs": ("answer", "outputs", "dots"),
     f"{HOST}.residuals": ("blinded", "aligned", "residuals"),
     f"{HOST}.questions": ("chosen",),
-    f"{HOST}.answers": ("points",),
+    f"{HOST}.answers": ("found", "points"),
 }
 ONCE = dict.fromkeys(("joined", "begin", "answer", "blinded", "aligned"), 1)
-IN_SESSIONS = ("chosen", "points")
+IN_SESSIONS = ("chosen", "found", "points")
 
 
 def records(plan: Plan, number: int) -> list[Outgoing]:
@@ -113,12 +115,14 @@ def check(verdict: Verdict, left: Left) -> None:
     twice = [(topic, one) for topic, counts in told.items() for one, count in counts.items() if count > 1]
     verdict.require(not twice, f"said twice: {twice[:3]}")
     places = {(topic, kind): {one[1:] for one in told[topic] if one[0] == kind} for topic, kinds in SAID.items() for kind in kinds}
+    # Where none of the entities in question was chosen, the host has nothing to answer.
+    some = {(one.run, one.round) for one in messages[f"{HOST}.questions"] if one.kind == "chosen" and names_any(one)}
     rounds = places[f"{GUEST}.decisions", "step"] | places[f"{HOST}.decisions", "step"]
     for (topic, kind), found_there in places.items():
         if kind in ONCE:
             verdict.require(len(found_there) == ONCE[kind], f"{topic}: {kind} is said {len(found_there)} times")
         elif kind in IN_SESSIONS:
-            asked = places[f"{HOST}.questions", "chosen"]
+            asked = some if kind == "points" else places[f"{HOST}.questions", "chosen"]
             verdict.require(found_there == asked, f"{topic}: {kind} in sessions {sorted(found_there ^ asked)[:3]} alone")
         else:
             verdict.require(found_there == rounds, f"{topic}: {kind} in rounds {sorted(found_there ^ rounds)[:3]} alone")
@@ -129,6 +133,12 @@ def check(verdict: Verdict, left: Left) -> None:
     over = [one.run for one in steps if read_content(one.content, Step).over]
     verdict.require(over == [1], f"trainings that came to their end: {over}")
     verdict.counts |= {"steps": len(steps)}
+
+
+def names_any(chosen: Message) -> bool:
+    """Whether an entity was chosen. The content is sealed: the digest of the set tells."""
+    session = msgspec.msgpack.encode((FEDERATION, "scoring", chosen.run, chosen.round, GUEST, HOST))
+    return chosen.alignment != set_digest((), session)
 
 
 SOAK = SoakedSystem(("quasi-newton", "sgd"), members, records, predicted, check)

@@ -17,7 +17,7 @@ from streamfl.runtime.bus import Step
 from streamfl.runtime.sqlite.membership import Membership
 from streamfl.runtime.sqlite.session import SqliteSession
 from streamfl.simulation.faults import fault_simulations
-from streamfl.simulation.faults.chances import FAULTS
+from streamfl.simulation.faults.chances import DURING_WORK, FAULTS
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quick_starts")]
 
@@ -31,7 +31,8 @@ def test_every_check_holds_and_every_fault_is_met(system: str) -> None:
     verdicts = [SYSTEMS[system].simulate(seed, "sqlite") for seed in range(20)]
     assert [f"SEED={verdict.seed}  # {verdict.failure}" for verdict in verdicts if verdict.failure] == []
     met = sum((verdict.faults for verdict in verdicts), Counter())
-    assert set(met) == set(FAULTS) - KAFKA_ONLY
+    # Only systems that have long work can crash during it.
+    assert set(met) - {DURING_WORK} == set(FAULTS) - KAFKA_ONLY
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

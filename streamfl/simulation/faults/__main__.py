@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from streamfl.runtime.log import configure
 from streamfl.simulation.faults.buses import CLUSTERS
-from streamfl.simulation.faults.chances import FAULTS
+from streamfl.simulation.faults.chances import DURING_WORK, FAULTS
 from streamfl.simulation.faults.systems import fault_simulations
 
 FAILED = 4
@@ -57,7 +57,7 @@ def main() -> int:
             print(f"FAILED  make simulate SYSTEM={system} SEED={seed}{on}  # {verdict.failure}", flush=True)
         elif chosen.seeds == 1:
             print("all checks hold")
-    print(", ".join(f"{kind}: {faults[kind]}" for kind in FAULTS if faults[kind] or chosen.seeds > 1))
+    print(", ".join(f"{kind}: {faults[kind]}" for kind in (*FAULTS, DURING_WORK) if faults[kind] or chosen.seeds > 1))
     if chosen.seeds > 1:
         print(f"{len(runs) - failed} of {len(runs)} federations hold, {time.perf_counter() - began:.0f} s")
     return FAILED if failed else 0

@@ -9,7 +9,7 @@ import numpy as np
 
 from streamfl.seeding import rng_for
 
-__all__ = ["FAULTS", "Chances", "Rates", "drawn_by", "drawn_rates"]
+__all__ = ["DURING_WORK", "FAULTS", "Chances", "Rates", "drawn_by", "drawn_rates"]
 
 FAULTS = (
     "crash before poll",
@@ -33,6 +33,8 @@ FAULTS = (
     "changelog late",
     "late EndTxn",
 )
+# Met only by a system that has long work.
+DURING_WORK = "crash during work"
 
 
 @dataclass(frozen=True)
