@@ -13,7 +13,7 @@ import tomllib
 import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
@@ -48,6 +48,9 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True)
 
+    forgotten: ClassVar[set[str]] = set()
+    """Keys that say how something is reached: no state is made with them, and none of them is remembered beside it."""
+
     @field_validator("*", mode="before")
     @classmethod
     def _is_no_truth_value(cls, value: Any, info: ValidationInfo) -> Any:
@@ -62,7 +65,7 @@ class Section(BaseModel):
     def remembered(self) -> dict[str, Any]:
         """The keys as a role remembers what its state was made with, as plain values. A newer key belongs there where it changes
         what the state means, and is not at its default."""
-        return self.model_dump(mode="json")
+        return self.model_dump(mode="json", exclude=self.forgotten)
 
 
 class Federation(Section):

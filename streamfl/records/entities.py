@@ -12,8 +12,9 @@ from streamfl.records.keys import KeySection
 from streamfl.records.labels import remembered_label
 from streamfl.records.paths import FieldPath
 from streamfl.records.samples import SamplesSection
+from streamfl.records.topic import RecordSettings
 from streamfl.role import ConfigurationError
-from streamfl.settings import Federation, RoleSettings, Section
+from streamfl.settings import Federation, Section
 
 __all__ = ["EntityLabelsSection", "EntitySamplesSection", "PartySection", "VerticalMembers", "VerticalSettings"]
 
@@ -45,8 +46,6 @@ class EntitySamplesSection(KeySection):
 
     topic: TopicName
     """Your own topic; its name does not begin with the federation's."""
-    format: str = "json"
-    """How records are written: `json`, `msgpack`, or any installed format."""
     entity: FieldPath | None = None
     """The field that names the entity; left out: the record's key."""
     features: list[FieldPath] | FieldPath | None = None
@@ -95,8 +94,7 @@ class EntitySamplesSection(KeySection):
     def samples(self) -> SamplesSection:
         """The same for :class:`~streamfl.records.samples.SampleReader`: an entity is a client with one sample."""
         return SamplesSection(
-            topic=self.topic,
-            format=self.format,
+            **self.of_topic,
             key=self.key,
             key_field=self.key_field,
             client=self.entity,
@@ -112,8 +110,6 @@ class EntityLabelsSection(KeySection):
 
     topic: TopicName
     """Your own topic, with as many partitions as the parties' and the same record keys."""
-    format: str = "json"
-    """How records are written: `json`, `msgpack`, or any installed format."""
     entity: FieldPath | None = None
     """The field that names the entity; left out: the record's key."""
     label: FieldPath
@@ -138,7 +134,7 @@ class EntityLabelsSection(KeySection):
         return None
 
 
-class VerticalSettings(RoleSettings):
+class VerticalSettings(RecordSettings):
     """Of a member that knows columns of its own of the federation's entities, or their labels."""
 
     federation: VerticalMembers

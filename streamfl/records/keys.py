@@ -11,8 +11,8 @@ from pydantic import Field
 
 from streamfl.records.fields import name_in, shown
 from streamfl.records.paths import ABSENT, FieldPath, path_of
+from streamfl.records.topic import TopicSection
 from streamfl.role import ConfigurationError, PeerError
-from streamfl.settings import Section
 from streamfl.wire import LONGEST_KEY
 
 __all__ = ["KeySection", "key_reader", "key_writer", "remembered_key"]
@@ -21,8 +21,8 @@ THE_KEY = "the record key"
 _WIDTHS = {"int32": 4, "int64": 8}
 
 
-class KeySection(Section):
-    """How the keys of a topic's records are written."""
+class KeySection(TopicSection):
+    """A topic of the user's own whose records' keys may name whom they are about."""
 
     key: Literal["text", "int32", "int64", "uuid", "json", "hex"] = "text"
     """What is in a record's key: `text`; `int32` or `int64`, as Java's serializers write them; `uuid`, as 16 bytes or as text;

@@ -9,7 +9,7 @@ import msgspec
 from pydantic import Field
 
 from streamfl.records.fields import LABEL_RANGE, TopicName, name_in, named_fields, scaled
-from streamfl.records.formats import format_named
+from streamfl.records.formats import FormatKeys, format_of, is_textual, without_value
 from streamfl.records.keys import KeySection, key_reader, remembered_key
 from streamfl.records.paths import ABSENT, FieldPath, Path, path_of
 from streamfl.records.sample_fields import label_in, name_at
@@ -24,8 +24,6 @@ class LabelsSection(KeySection):
 
     topic: TopicName
     """Your own topic, with as many partitions as samples.topic and the same record keys."""
-    format: str = "json"
-    """How records are written: `json`, `msgpack`, or any installed format."""
     client: FieldPath | None = None
     """The field that names the client; left out: the record's key."""
     sample_id: FieldPath
@@ -51,11 +49,8 @@ class Label(msgspec.Struct, frozen=True, gc=False):
     label: float
 
 
-class LabelFields(Protocol):
+class LabelFields(FormatKeys, Protocol):
     """Where a label's record has what; ``sample_id`` None: there is one label a client."""
-
-    @property
-    def format(self) -> str: ...
 
     @property
     def client(self) -> str | None: ...
@@ -85,8 +80,8 @@ class LabelReader:
         self._section = section
         self._range = label_range
         self._range_key = range_key
-        format = format_named(section.format, "labels.format")
-        columns = getattr(section, "columns", None)
+        format = self._format = format_of(section, "labels")
+        columns = section.columns
         names = {} if section.sample_id is None else {"sample_id": section.sample_id}
         names["label"] = section.label
         if section.client is not None:
@@ -94,7 +89,7 @@ class LabelReader:
         self._paths: dict[str, Path] = {attribute: path_of(name, columns) for attribute, name in names.items()}
         if len(set(self._paths.values())) < len(names):
             raise ConfigurationError(f"labels: {', '.join(names)} are read from the same field: each needs one of its own")
-        self._textual: bool = getattr(format, "textual", False)
+        self._textual = is_textual(format)
         self._key = key_reader(cast(KeySection, section), "labels")
         self._diagnose = format.decoder(cast(type[Any], Any))
         self._decode: Callable[[bytes], Any] | None = None
@@ -110,7 +105,7 @@ class LabelReader:
         """The label in ``record``; PeerError with reason oversized, malformed, missing_field or label."""
         value, section = record.value, self._section
         if value is None:
-            raise PeerError("malformed", "a label without a value")
+            raise without_value(self._format, "a label")
         if (size := len(value) + len(record.key or b"")) > MAXIMUM_BYTES:
             raise PeerError("oversized", f"a label of {size} bytes with its key, at most {MAXIMUM_BYTES} are accepted")
         if len(record.key or b"") > LONGEST_KEY:

@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 
 from streamfl.records.fields import LARGEST_NUMBER, named_fields, number_in, shown
-from streamfl.records.formats import Format
+from streamfl.records.formats import Format, is_textual
 from streamfl.records.inputs import Input, InputSection, Numbers
 from streamfl.records.paths import ABSENT, Path, path_of
 from streamfl.role import ConfigurationError, PeerError
@@ -25,8 +25,8 @@ class SampleFields:
 
     def __init__(self, section: Any, format: Format) -> None:
         self._section = section
-        self.textual: bool = getattr(format, "textual", False)
-        columns = getattr(section, "columns", None)
+        self.textual = is_textual(format)
+        columns = section.columns
         self._client = None if section.client is None else path_of(section.client, columns)
         self._sample_id = None if section.sample_id is None else path_of(section.sample_id, columns)
         self._label = None if section.label is None else path_of(section.label, columns)

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Self
 import msgspec
 from pydantic import Field, field_validator, model_validator
 
-from streamfl.records.fields import LABEL_RANGE, LARGEST_NUMBER, LabelRange, TopicName, name_in, scaled
-from streamfl.records.formats import Format, format_named
+from streamfl.records.fields import LABEL_RANGE, LARGEST_NUMBER, LabelRange, name_in, scaled
+from streamfl.records.formats import Format, format_of, without_value
 from streamfl.records.inputs import MOST_INPUTS, InputSection, Numbers, check_inputs, input_names, remembered_fields
 from streamfl.records.keys import KeySection, key_reader
 from streamfl.records.paths import FieldPath, path_of
@@ -28,10 +28,6 @@ class DataError(Exception):
 class SamplesSection(KeySection):
     """The topic that samples come from and the names of its fields."""
 
-    topic: TopicName
-    """Your own topic, none of the federation's."""
-    format: str = "json"
-    """How records are written: `json`, `msgpack`, or any installed format."""
     client: FieldPath | None = None
     """The field that names the client; left out: the record's key."""
     sample_id: FieldPath | None = None
@@ -103,7 +99,8 @@ class SampleReader:
     """
 
     def __init__(self, section: SamplesSection, format: Format | None = None, *, fills_means: bool = False) -> None:
-        format = format or format_named(section.format)
+        format = format or format_of(section)
+        self._format = format
         if section.features is None and section.inputs is None:
             raise ConfigurationError(
                 'samples.features is missing: name the fields with the inputs, such as features = ["t1", "t2"], or the '
@@ -137,7 +134,7 @@ class SampleReader:
         """
         value = record.value
         if value is None:
-            raise PeerError("malformed", "a sample without a value")
+            raise without_value(self._format, "a sample")
         if (size := len(value) + len(record.key or b"")) > MAXIMUM_BYTES:
             raise PeerError("oversized", f"a sample of {size} bytes with its key, at most {MAXIMUM_BYTES} are accepted")
         if len(record.key or b"") > LONGEST_KEY:
