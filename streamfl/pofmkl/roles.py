@@ -146,7 +146,7 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
     _check_federation(settings)
     made = learner(settings, reader.dimension)
     # The default learner looks at inputs by their running means only; the paper's kernels are shared, so inputs stay what they are.
-    means = RunningMeans(reader.means, relative=learning.preset == "default")
+    means = RunningMeans(reader.means, reader.lasts, relative=learning.preset == "default")
     _check_sizes(settings, made, means)
     lockstep = learning.staleness == "lockstep"
     return PofmklClient(
@@ -209,7 +209,7 @@ def _check_sizes(settings: PofmklSettings, made: Learner, means: RunningMeans) -
     )
     # A number takes nine bytes. It waits with its record's key.
     waiting = made.forecast_bytes if settings.labels is not None else 9 * made.dimension + LONGEST_KEY
-    _check_fits("the means of a client's inputs", means.record_bytes, 'give fewer samples.inputs missing = "mean"')
+    _check_fits("the means of a client's inputs", means.record_bytes, 'give fewer samples.inputs missing = "mean" or "last"')
     _check_fits(f"a sample that waits, of dimension {made.dimension},", waiting, "name fewer samples.features")
 
 
