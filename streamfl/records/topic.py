@@ -67,8 +67,8 @@ class TopicSection(Section):
     topic: TopicName
     """Your own topic, none of the federation's."""
     format: str = "json"
-    """How records are written: `json`, `json-schema`, `msgpack`, `avro`, `protobuf`, `csv`, `debezium`, `debezium-avro`, or any
-    installed format."""
+    """How records are written: `json`, `json-schema`, `msgpack`, `avro`, `protobuf`, `csv`, `debezium`, or any installed
+    format."""
     schema_file: str | None = Field(default=None, min_length=1)
     """The file with the records' schema, where they name none of a registry: Avro's in JSON, Protobuf's as `.proto` or as a
     descriptor set of protoc."""
