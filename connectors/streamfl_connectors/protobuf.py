@@ -27,7 +27,7 @@ __all__ = ["Messages", "Protobuf"]
 Decoded = TypeVar("Decoded")
 
 PROTOC_SECONDS = 30.0
-WELL_KNOWN = set("any api descriptor duration empty field_mask source_context struct timestamp type wrappers".split())
+WELL_KNOWN = {"any", "api", "descriptor", "duration", "empty", "field_mask", "struct", "timestamp", "type", "wrappers"}
 WRAPPERS = {f"google.protobuf.{kind}Value" for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String")}
 STRUCTURES = {"google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue"}
 TIMES = {"google.protobuf.Timestamp", "google.protobuf.Duration"}

@@ -49,7 +49,7 @@ def _send(bus: MemoryBus, key: bytes, partition: int, *values: bytes) -> None:
 
 
 def test_records_wait_for_the_registry_and_each_counts_once() -> None:
-    """Protects records from an outage of the registry: they wait in order, others go on, and the worker says that it is not ready."""
+    """Protects records from an outage of the registry: they wait in order, others go on, and the worker is not ready."""
     bus, registry, now = MemoryBus(), Registry(), [0.0]
     bus.create(TOPICS)
     _send(bus, b"pump", 0, number(1, 5))
