@@ -19,12 +19,19 @@ from streamfl.role import ConfigurationError, PeerError
 from streamfl_connectors.framing import LENGTH, framed, missing_extra, no_schema, number_of
 from streamfl_connectors.registry import MOST_SCHEMAS, Registry, Schema
 
-__all__ = ["Avro", "AvroSchema"]
+__all__ = ["Avro", "AvroSchema", "schema_of"]
 
 Decoded = TypeVar("Decoded")
 Convert = Callable[[Any], Any]
 
 WIDTHS = {"null": 0, "boolean": 1, "int": 1, "long": 1, "bytes": 1, "string": 1, "float": 4, "double": 8}
+PLAIN: dict[type[Any], str] = {
+    msgspec.inspect.NoneType: "null",
+    msgspec.inspect.BoolType: "boolean",
+    msgspec.inspect.IntType: "long",
+    msgspec.inspect.FloatType: "double",
+    msgspec.inspect.StrType: "string",
+}
 # Of a decimal's unscaled value: more than any database has.
 LONGEST_DECIMAL = 64
 BROKEN = (EOFError, IndexError, KeyError, TypeError, ValueError, OverflowError, ArithmeticError, RecursionError)
@@ -95,6 +102,7 @@ class Avro:
         self._subject = subject
         self._known: dict[int, AvroSchema] = {}
         self._writer: tuple[int, AvroSchema] | None = None
+        self._new: str | None = None
 
     @classmethod
     def for_topic(cls, section: FormatKeys, setting: str) -> Avro:
@@ -112,6 +120,15 @@ class Avro:
             raise no_schema(section, setting)
         return cls(None, Registry(section.registry), f"{getattr(section, 'topic', '')}-value")
 
+    @classmethod
+    def for_written(cls, section: FormatKeys, setting: str, topic: str, kind: type[Any]) -> Avro:
+        """The format of what streamfl writes; its schema is registered with the first record. ConfigurationError as above."""
+        if section.registry is None:
+            raise ConfigurationError(f'{setting}.format = "avro" needs [registry] url: readers find the schema there')
+        found = cls.for_topic(section, setting)
+        found._subject, found._new = f"{topic}-value", json.dumps(schema_of(kind))
+        return found
+
     def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
         """A function from bytes to ``type``; it raises ValueError, msgspec.ValidationError, PeerError or NotYetReadable."""
         if type is Any:
@@ -120,12 +137,16 @@ class Avro:
 
     def encode(self, content: Any) -> bytes:
         """The bytes of a mapping or Struct, by the file's schema or the newest of the registry."""
-        content = msgspec.to_builtins(content, builtin_types=(bytes,))
+        content = _with_lists(msgspec.to_builtins(content, builtin_types=(bytes,)))
         if self._schema is not None:
             return self._schema.write(content)
         if self._writer is None:
             assert self._registry is not None
-            number, schema = self._registry.latest(self._subject)
+            if self._new is None:
+                number, schema = self._registry.latest(self._subject)
+            else:
+                schema = Schema("AVRO", self._new)
+                number = self._registry.register(self._subject, schema)
             self._writer = number, AvroSchema(schema.text, schema.references)
         return framed(self._writer[0], self._writer[1].write(content))
 
@@ -148,6 +169,41 @@ class Avro:
             return known.read(value, LENGTH)
         assert self._registry is not None
         return self.read_by(number, self._registry.schema(number), value)
+
+
+def schema_of(kind: type[Any]) -> dict[str, Any]:
+    """The Avro schema of a Struct of plain fields.
+
+    >>> class Pair(msgspec.Struct):
+    ...     name: str
+    ...     value: float | None
+    >>> schema_of(Pair)["fields"]
+    [{'name': 'name', 'type': 'string'}, {'name': 'value', 'type': ['null', 'double'], 'default': None}]
+    """
+    found = msgspec.inspect.type_info(kind)
+    assert isinstance(found, msgspec.inspect.StructType)
+    fields = []
+    for field in found.fields:
+        plain = _schema_of(field.type)
+        # A reader of an older schema finds the field missing, and takes null.
+        fields.append({"name": field.encode_name, "type": plain} | ({"default": None} if "null" in plain else {}))
+    return {"type": "record", "name": kind.__name__, "namespace": "streamfl", "fields": fields}
+
+
+def _schema_of(found: msgspec.inspect.Type) -> Any:
+    if isinstance(found, msgspec.inspect.UnionType):
+        members = [_schema_of(member) for member in found.types]
+        return sorted(members, key=lambda member: member != "null")
+    if isinstance(found, (msgspec.inspect.ListType, msgspec.inspect.VarTupleType)):
+        return {"type": "array", "items": _schema_of(found.item_type)}
+    return PLAIN[type(found)]
+
+
+def _with_lists(content: Any) -> Any:
+    # Fastavro takes a tuple for a union's member with its name.
+    if isinstance(content, dict):
+        return {key: _with_lists(value) for key, value in content.items()}
+    return [_with_lists(value) for value in content] if isinstance(content, (list, tuple)) else content
 
 
 def _least_bytes(schema: Any, named: Mapping[str, Any], within: tuple[str, ...], known: dict[str, int]) -> int:

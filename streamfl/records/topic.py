@@ -105,11 +105,11 @@ class RecordSettings(RoleSettings):
         known = {**content}
         for name, field in cls.model_fields.items():
             section = content.get(name)
-            if isinstance(section, Mapping) and "registry" not in section and _is_a_topic(field.annotation):
+            if isinstance(section, Mapping) and "registry" not in section and _has_a_registry(field.annotation):
                 known[name] = {**section, "registry": content["registry"]}
         return known
 
 
-def _is_a_topic(annotation: Any) -> bool:
+def _has_a_registry(annotation: Any) -> bool:
     members = getattr(annotation, "__args__", (annotation,))
-    return any(isinstance(member, type) and issubclass(member, TopicSection) for member in members)
+    return any(isinstance(member, type) and issubclass(member, Section) and "registry" in member.model_fields for member in members)

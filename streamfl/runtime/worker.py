@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from streamfl.made_with import MadeWith
-from streamfl.role import Channels, Headers, Measurement, Received, Rejection, Role, Send, Work
+from streamfl.role import Channels, Headers, Measurement, NotYetReadable, Received, Rejection, Role, Send, Work
 from streamfl.runtime.bus import (
     Bus,
     BusUnavailable,
@@ -151,7 +151,7 @@ class Worker:
             self._count_tables(draft)
             self._after_refusal(refusal)
             return True
-        except BusUnavailable as failure:
+        except (BusUnavailable, NotYetReadable) as failure:
             self._after_failure(failure, timeout)
             return False
         finally:
@@ -384,7 +384,7 @@ class Worker:
         self._meanwhile = Polled(tables=self._meanwhile.tables)
         self.health.completed()
 
-    def _after_failure(self, failure: BusUnavailable, timeout: float) -> None:
+    def _after_failure(self, failure: Exception, timeout: float) -> None:
         """Forget everything, leave, and try again with a new session after a pause."""
         log.warning("the bus is unavailable", cause=str(failure))
         self.metrics.bus_failures.inc()
