@@ -14,6 +14,7 @@ from streamfl.learning.challengers import challenger, challenger_names, is_own
 from streamfl.made_with import shown
 from streamfl.pofmkl.views import VIEWS
 from streamfl.records.labels import LabelsSection
+from streamfl.records.predictions import PredictionsSection
 from streamfl.records.samples import SamplesSection
 from streamfl.records.topic import RecordSettings
 from streamfl.role import ConfigurationError
@@ -235,6 +236,7 @@ class PofmklSettings(RecordSettings):
     federation: PofmklFederation
     samples: SamplesSection | None = None
     labels: LabelsSection | None = None
+    predictions: PredictionsSection = Field(default_factory=PredictionsSection)
     learning: LearningSection = Field(default_factory=LearningSection)
     kernels: KernelsSection = Field(default_factory=KernelsSection)
     experts: ExpertsSection = Field(default_factory=ExpertsSection)
