@@ -33,6 +33,8 @@ COMMANDS = {
     "run": "streamfl.cli.run:run",
     "check": "streamfl.cli.check:check",
     "topics": "streamfl.cli.topics:topics",
+    "write": "streamfl.cli.write:write",
+    "read": "streamfl.cli.read:read",
     "replay": "streamfl.cli.replay:replay",
     "dead-letters": "streamfl.cli.dead_letters:dead_letters",
     "skip": "streamfl.cli.skip:skip",
