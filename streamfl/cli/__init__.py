@@ -38,6 +38,7 @@ COMMANDS = {
     "replay": "streamfl.cli.replay:replay",
     "dead-letters": "streamfl.cli.dead_letters:dead_letters",
     "skip": "streamfl.cli.skip:skip",
+    "reset": "streamfl.cli.reset:reset",
     "forget": "streamfl.cli.forget:forget",
     "simulate": "streamfl.cli.simulate:simulate",
     "demo": "streamfl.cli.demo:demo",
