@@ -24,7 +24,9 @@ __all__ = [
     "ConfigArgument",
     "FormatOption",
     "OutputFormat",
+    "is_terminal",
     "print_json",
+    "print_list",
     "print_table",
     "say",
 ]
@@ -66,6 +68,23 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     if not console.is_terminal:
         console.width = 10_000
     console.print(table)
+
+
+def print_list(title: str, rows: Iterable[tuple[str, str]], console: Console | None = None) -> None:
+    """Texts with a word before each on stdout, as wide as the terminal."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for word, text in rows:
+        grid.add_row(Text(word), Text(text))
+    console = console or Console(file=sys.stdout)
+    console.print(Text(title))
+    console.print(grid)
+
+
+def is_terminal() -> bool:
+    """Whether stdout is a terminal, which is only so wide."""
+    return Console(file=sys.stdout).is_terminal
 
 
 def say(text: str) -> None:

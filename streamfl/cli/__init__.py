@@ -82,7 +82,7 @@ def command_places() -> dict[str, str]:
     return places
 
 
-app = typer.Typer(name="streamfl", cls=_Commands, no_args_is_help=True, **_STYLE)
+app = typer.Typer(name="streamfl", cls=_Commands, no_args_is_help=True, **_STYLE | {"add_completion": True})
 
 
 def _print_version(asked: bool) -> None:
