@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,6 +31,7 @@ __all__ = [
     "print_list",
     "print_table",
     "say",
+    "until_nobody_reads",
 ]
 
 CONFIGURATION = 2
@@ -85,6 +88,17 @@ def print_list(title: str, rows: Iterable[tuple[str, str]], console: Console | N
 def is_terminal() -> bool:
     """Whether stdout is a terminal, which is only so wide."""
     return Console(file=sys.stdout).is_terminal
+
+
+@contextmanager
+def until_nobody_reads() -> Iterator[None]:
+    """Ends what is printed within it, in silence, when the reader of stdout is gone: `… | head` has seen enough."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes stdout once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say(text: str) -> None:

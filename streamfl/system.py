@@ -46,10 +46,8 @@ class System:
     fuzz: a :class:`streamfl.testing.fuzz.federations.Fuzzed`: recorded messages, and who takes wrong ones.
     commands: by name, functions that become commands of ``streamfl``.
     dashboard: a :class:`streamfl.dashboard.Dashboard`.
-    readers: by the last part of a topic's name, such as "updates", a function of a record that returns what it says in plain
-        values, for ``streamfl read``; PeerError where it says nothing.
-    inspect: by role kind, a function of the role, with its state, and its settings that returns a
-        :class:`streamfl.simulation.laboratory.Inspection`.
+    readers: by the last part of a topic's name, such as "updates", a :class:`streamfl.simulation.laboratory.Readers`.
+    inspect: by role kind, a :class:`streamfl.simulation.laboratory.Inspection`: what is shown of the role's state.
     exports: by name, what ``streamfl.NAME`` is.
     extras: by name, extras that parts of it need, and what for.
     """

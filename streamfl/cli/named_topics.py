@@ -54,7 +54,7 @@ def find_topic(configured: Configured, bus: Bus, name: str) -> NamedTopic:
     if name in users_channels(configured):
         return NamedTopic(name, topic, _decoding(format_of_channel(configured, name)))
     place = find_system(settings.role.kind).readers.get(topic.rpartition(".")[2])
-    return NamedTopic(name, topic, _plain if place is None else _told_by(load(place)))
+    return NamedTopic(name, topic, _plain if place is None else _told_by(load(place)(settings)))
 
 
 def _decoding(format: Format) -> Callable[[Record], Any]:

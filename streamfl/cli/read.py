@@ -18,11 +18,11 @@ from streamfl.cli.dead_letters.show import LATEST_TIME, SHOWN, show
 from streamfl.cli.named_topics import NamedTopic, find_topic
 from streamfl.cli.preflight import read_configuration
 from streamfl.connection import Connection, Message
-from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_table
+from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_table, until_nobody_reads
 from streamfl.role import Record
 from streamfl.runtime.bus import Bus
 
-__all__ = ["as_cells", "read", "records_of"]
+__all__ = ["as_cells", "read", "records_of", "time_of", "updates"]
 
 DEAD_LETTERS = "dead-letters"
 LONGEST_CELL = 60
@@ -52,7 +52,7 @@ def read(
     Nothing that a worker does depends on who reads: no offset is committed.
     """
     configured = read_configuration(config)
-    with closing(configured.connect()) as bus:
+    with until_nobody_reads(), closing(configured.connect()) as bus:
         if what == DEAD_LETTERS and client is None and not envelope:
             show(configured, bus, frozenset(), SHOWN if limit is None else limit, follow, format)
             return
@@ -62,6 +62,17 @@ def read(
                 print_line(topic.says(record), record if envelope else None)
         else:
             print_records(topic, bus, client, SHOWN if limit is None else limit, follow)
+
+
+def updates(
+    config: ConfigArgument,
+    follow: FollowOption = False,
+    client: ClientOption = None,
+    limit: LimitOption = None,
+    format: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Print what clients sent to the server, readable: a line an update, with what it was made of and how large it is."""
+    read(config, "updates", follow, client, limit, envelope=False, format=format)
 
 
 def print_records(topic: NamedTopic, bus: Bus, client: str | None, limit: int, follow: bool) -> None:
@@ -74,9 +85,11 @@ def print_records(topic: NamedTopic, bus: Bus, client: str | None, limit: int, f
                 cells = as_cells(record, topic.says(record), columns)
                 print(*[cell for cell in cells if cell], sep="  ", flush=True)
         return
-    # Where values have no fields they stand in a column of their own.
+    # Where values have no fields they stand in a column of their own; a key that stands in the value too is shown once.
     names = [*columns, *([] if all(isinstance(said, Mapping) for _, said in rows) else ["value"])]
-    print_table(topic.topic, ("time", "key", *names), (as_cells(record, said, names) for record, said in rows))
+    keyed = not {"client", "entity"} & set(names)
+    table = [as_cells(record, said, names) for record, said in rows]
+    print_table(topic.topic, ("time", *["key"] * keyed, *names), (row if keyed else (row[0], *row[2:]) for row in table))
 
 
 def records_of(bus: Bus, topic: NamedTopic, client: str | None, limit: int | None, follow: bool) -> Iterator[Record]:
