@@ -90,7 +90,9 @@ class MadeWith:
 
 def by_key(settings: BaseModel, sections: Iterable[str]) -> dict[str, Any]:
     """The keys of these sections, dotted, as plain values; a section that is not there has none."""
-    content = settings.model_dump(mode="json", include=set(sections))
+    # How something is reached, a settings section says itself.
+    ways = {name: set(getattr(getattr(settings, name), "forgotten", ())) for name in sections}
+    content = settings.model_dump(mode="json", include=set(sections), exclude=ways)
     return {f"{section}.{key}": value for section, keys in content.items() if keys is not None for key, value in keys.items()}
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from streamfl.records.fields import name_in, named_fields
-from streamfl.records.formats import format_named
+from streamfl.records.formats import Format
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.role import Decode, PeerError, Record
@@ -20,7 +20,7 @@ from streamfl.wire import MAXIMUM_BYTES
 __all__ = ["readable_label", "readable_sample"]
 
 
-def readable_sample(decode: Decode, dimension: int, format: str, entity: str | None) -> Callable[[Record], Sample]:
+def readable_sample(decode: Decode, dimension: int, format: Format, entity: str | None) -> Callable[[Record], Sample]:
     """A sample with NaN in place of values that ``decode`` refuses.
 
     dimension: of a sample. format: of records. entity: the field with the name; None: the key.
@@ -37,7 +37,7 @@ def readable_sample(decode: Decode, dimension: int, format: str, entity: str | N
     return decode_one
 
 
-def readable_label(decode: Decode, format: str, entity: str | None) -> Callable[[Record], Label]:
+def readable_label(decode: Decode, format: Format, entity: str | None) -> Callable[[Record], Label]:
     """A label that is NaN where ``decode`` refuses it, likewise."""
     name_of = _name_reader(format, entity)
 
@@ -51,8 +51,8 @@ def readable_label(decode: Decode, format: str, entity: str | None) -> Callable[
     return decode_one
 
 
-def _name_reader(format: str, entity: str | None) -> Callable[[Record, PeerError], str]:
-    fields = format_named(format).decoder(cast(type[Any], Any))
+def _name_reader(format: Format, entity: str | None) -> Callable[[Record, PeerError], str]:
+    fields = format.decoder(cast(type[Any], Any))
 
     def name_of(record: Record, error: PeerError) -> str:
         """The entity's name; the error that was found before where there is none."""

@@ -23,6 +23,7 @@ from streamfl.made_with import MadeWith, by_key
 from streamfl.member import Desk, Member
 from streamfl.parts import Limits, decoded_in_parts
 from streamfl.privacy.anchor import Anchor
+from streamfl.records.formats import format_of
 from streamfl.records.labels import LabelReader
 from streamfl.records.samples import SampleReader
 from streamfl.role import Channels, ConfigurationError, Input, Receiver, Record, Sender, TopicSpec
@@ -175,8 +176,8 @@ def _party_channels(settings: DPFrankWolfeSettings) -> Channels:
         settings.required_labels("a party"),
     )
     reader = SampleReader(samples.samples)
-    row = readable_sample(reader.decode, reader.dimension, samples.format, samples.entity)
-    label = readable_label(LabelReader(labels, None).decode, labels.format, labels.entity)
+    row = readable_sample(reader.decode, reader.dimension, format_of(samples), samples.entity)
+    label = readable_label(LabelReader(labels, None).decode, format_of(labels, "labels"), labels.entity)
     return Channels(
         inputs={
             "samples": Input(samples.topic, row, strict=reader.decode),

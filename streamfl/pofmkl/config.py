@@ -14,8 +14,9 @@ from streamfl.learning.challengers import challenger, challenger_names, is_own
 from streamfl.pofmkl.views import VIEWS
 from streamfl.records.labels import LabelsSection
 from streamfl.records.samples import SamplesSection
+from streamfl.records.topic import RecordSettings
 from streamfl.role import ConfigurationError
-from streamfl.settings import Federation, RoleSettings, Section
+from streamfl.settings import Federation, Section
 
 __all__ = [
     "ChallengersSection",
@@ -227,7 +228,7 @@ class UplinkSection(Section):
         return self
 
 
-class PofmklSettings(RoleSettings):
+class PofmklSettings(RecordSettings):
     """Settings of pofmkl-client and pofmkl-server; only the client needs samples."""
 
     federation: PofmklFederation

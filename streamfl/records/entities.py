@@ -8,8 +8,9 @@ from pydantic import AfterValidator, Field, model_validator
 
 from streamfl.records.fields import LabelRange, TopicName
 from streamfl.records.samples import SamplesSection
+from streamfl.records.topic import RecordSettings, TopicSection
 from streamfl.role import ConfigurationError
-from streamfl.settings import Federation, RoleSettings, Section
+from streamfl.settings import Federation, Section
 
 __all__ = ["EntityLabelsSection", "EntitySamplesSection", "PartySection", "VerticalMembers", "VerticalSettings"]
 
@@ -36,13 +37,11 @@ class PartySection(Section):
     """Which of federation.parties this member is."""
 
 
-class EntitySamplesSection(Section):
+class EntitySamplesSection(TopicSection):
     """The party's own topic, with one record for each entity that it sees."""
 
     topic: TopicName
     """Your own topic; its name does not begin with the federation's."""
-    format: str = "json"
-    """How records are written: `json`, `msgpack`, or any installed format."""
     entity: str | None = None
     """The field that names the entity; left out: the record's key."""
     features: list[str] | str
@@ -60,8 +59,7 @@ class EntitySamplesSection(Section):
     def samples(self) -> SamplesSection:
         """The same for :class:`~streamfl.records.samples.SampleReader`: an entity is a client with one sample."""
         return SamplesSection(
-            topic=self.topic,
-            format=self.format,
+            **self.of_topic,
             client=self.entity,
             features=self.features,
             dimension=self.dimension,
@@ -69,13 +67,11 @@ class EntitySamplesSection(Section):
         )
 
 
-class EntityLabelsSection(Section):
+class EntityLabelsSection(TopicSection):
     """The labels, on a topic with as many partitions as the parties' and the same keys."""
 
     topic: TopicName
     """Your own topic, with as many partitions as the parties' and the same record keys."""
-    format: str = "json"
-    """How records are written: `json`, `msgpack`, or any installed format."""
     entity: str | None = None
     """The field that names the entity; left out: the record's key."""
     label: str
@@ -95,7 +91,7 @@ class EntityLabelsSection(Section):
         return None
 
 
-class VerticalSettings(RoleSettings):
+class VerticalSettings(RecordSettings):
     """Of a member that knows columns of its own of the federation's entities, or their labels."""
 
     federation: VerticalMembers

@@ -8,21 +8,19 @@ import msgspec
 from pydantic import Field
 
 from streamfl.records.fields import LABEL_RANGE, LARGEST_NUMBER, TopicName, name_in, named_fields, scaled, shown
-from streamfl.records.formats import format_named
+from streamfl.records.formats import FormatKeys, format_of, without_value
+from streamfl.records.topic import TopicSection
 from streamfl.role import ConfigurationError, PeerError, Record
-from streamfl.settings import Section
 from streamfl.wire import MAXIMUM_BYTES
 
 __all__ = ["Label", "LabelFields", "LabelReader", "LabelsSection"]
 
 
-class LabelsSection(Section):
+class LabelsSection(TopicSection):
     """Labels that come later, on a topic of their own with as many partitions as the samples' and the same keys."""
 
     topic: TopicName
     """Your own topic, with as many partitions as samples.topic and the same record keys."""
-    format: str = "json"
-    """How records are written: `json`, `msgpack`, or any installed format."""
     client: str | None = None
     """The field that names the client; left out: the record's key."""
     sample_id: str
@@ -43,11 +41,8 @@ class Label(msgspec.Struct, frozen=True, gc=False):
     label: float
 
 
-class LabelFields(Protocol):
+class LabelFields(FormatKeys, Protocol):
     """Where a label's record has what; ``sample_id`` None: there is one label a client."""
-
-    @property
-    def format(self) -> str: ...
 
     @property
     def client(self) -> str | None: ...
@@ -82,7 +77,7 @@ class LabelReader:
             raise ConfigurationError(f"labels: {', '.join(names)} are read from the same field: each needs one of its own")
         kinds = {"sample_id": str | int, "label": float | bool, "client": str | int}
         fields = [(attribute, kinds[attribute]) for attribute in names]
-        format = format_named(section.format, "labels.format")
+        format = self._format = format_of(section, "labels")
         self._names = [*names.values()]
         self._diagnose = format.decoder(cast(type[Any], Any))
         self._decode = format.decoder(cast(type[Any], msgspec.defstruct("LabelRecord", fields, rename=names, gc=False)))
@@ -91,7 +86,7 @@ class LabelReader:
         """The label in ``record``; PeerError with reason oversized, malformed, missing_field or label."""
         value, section = record.value, self._section
         if value is None:
-            raise PeerError("malformed", "a label without a value")
+            raise without_value(self._format, "a label")
         if (size := len(value) + len(record.key or b"")) > MAXIMUM_BYTES:
             raise PeerError("oversized", f"a label of {size} bytes with its key, at most {MAXIMUM_BYTES} are accepted")
         try:

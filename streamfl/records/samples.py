@@ -9,10 +9,10 @@ from typing import Any, cast
 import msgspec
 from pydantic import Field, field_validator
 
-from streamfl.records.fields import LABEL_RANGE, LARGEST_NUMBER, LabelRange, TopicName, name_in, named_fields, scaled, shown
-from streamfl.records.formats import Format, format_named
+from streamfl.records.fields import LABEL_RANGE, LARGEST_NUMBER, LabelRange, name_in, named_fields, scaled, shown
+from streamfl.records.formats import Format, format_of, without_value
+from streamfl.records.topic import TopicSection
 from streamfl.role import ConfigurationError, PeerError, Record
-from streamfl.settings import Section
 from streamfl.wire import LONGEST_KEY, MAXIMUM_BYTES
 
 __all__ = ["DataError", "Sample", "SampleReader", "SamplesSection"]
@@ -22,13 +22,9 @@ class DataError(Exception):
     """A data set that cannot be used as it is; the text says which one and why."""
 
 
-class SamplesSection(Section):
+class SamplesSection(TopicSection):
     """The topic that samples come from and the names of its fields."""
 
-    topic: TopicName
-    """Your own topic, none of the federation's."""
-    format: str = "json"
-    """How records are written: `json`, `msgpack`, or any installed format."""
     client: str | None = None
     """The field that names the client; left out: the record's key."""
     sample_id: str | None = None
@@ -73,7 +69,8 @@ class SampleReader:
     """
 
     def __init__(self, section: SamplesSection, format: Format | None = None) -> None:
-        format = format or format_named(section.format)
+        format = format or format_of(section)
+        self._format = format
         if section.features is None:
             raise ConfigurationError(
                 'samples.features is missing: name the fields with the inputs, such as features = ["t1", "t2"], or the '
@@ -101,7 +98,7 @@ class SampleReader:
         """
         value = record.value
         if value is None:
-            raise PeerError("malformed", "a sample without a value")
+            raise without_value(self._format, "a sample")
         if (size := len(value) + len(record.key or b"")) > MAXIMUM_BYTES:
             raise PeerError("oversized", f"a sample of {size} bytes with its key, at most {MAXIMUM_BYTES} are accepted")
         if len(record.key or b"") > LONGEST_KEY:

@@ -12,7 +12,7 @@ import typer
 from numpy.typing import NDArray
 
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, VerticalSettings
-from streamfl.records.formats import format_named
+from streamfl.records.formats import format_of
 from streamfl.records.labels import LabelsSection
 from streamfl.records.samples import DataError, SamplesSection
 from streamfl.role import ConfigurationError
@@ -126,7 +126,7 @@ class EntityRows:
         self._section = section
         self._fields = fields
         self._values = values
-        self._encode = format_named(section.format).encode
+        self._encode = format_of(section).encode
         self.topics = [section.topic]
         if entity_column is None and section.entity in table.columns:
             entity_column = section.entity
@@ -222,8 +222,8 @@ class SampleRows:
         Where labels have a topic of their own, a label comes after the client's sample ``label_delay`` later, or at the end.
         """
         section, labels = self._section, self._labels_section
-        encode = format_named(section.format).encode
-        encode_label = None if labels is None else format_named(labels.format, "labels.format").encode
+        encode = format_of(section).encode
+        encode_label = None if labels is None else format_of(labels, "labels").encode
         late: dict[str, deque[Outgoing]] = {}
         for number, row in enumerate(self.usable[:total].tolist()):
             owner = f"client-{number % self._clients}" if self._owners is None else str(self._owners[row])
