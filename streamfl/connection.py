@@ -20,7 +20,7 @@ from typing import Any, Literal
 import msgspec
 
 from streamfl.records.formats import Format, format_named
-from streamfl.role import ConfigurationError, Record
+from streamfl.role import ConfigurationError, PassedOver, PeerError, Record
 from streamfl.runtime import bus as buses
 from streamfl.runtime.bus import Bus, Outgoing, Subscription
 
@@ -152,7 +152,7 @@ def message_of(record: Record, decode: Callable[[bytes], Any]) -> Message:
     if record.value is not None:
         try:
             value = decode(record.value)
-        except (ValueError, msgspec.DecodeError, RecursionError):
+        except (ValueError, msgspec.DecodeError, RecursionError, PeerError, PassedOver):
             value = record.value
     return Message(record.topic, record.partition, record.offset, record.timestamp, key, value, record.headers)
 

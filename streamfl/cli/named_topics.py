@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from streamfl.cli.preflight import Configured
-from streamfl.records.formats import Format, format_named
-from streamfl.role import ConfigurationError, PeerError, Record
-from streamfl.runtime.bus import Bus
+from streamfl.records.formats import Format, format_of
+from streamfl.role import ConfigurationError, NotYetReadable, PassedOver, PeerError, Record
+from streamfl.runtime.bus import Bus, BusUnavailable
 from streamfl.system import find_system, load
 
 __all__ = ["NamedTopic", "find_topic", "format_of_channel", "users_channels"]
@@ -33,10 +33,10 @@ def users_channels(configured: Configured) -> dict[str, str]:
     return {channel: source.topic for channel, source in inputs.items() if source.topic in users}
 
 
-def format_of_channel(configured: Configured, channel: str) -> Format:
-    """How the records of one of the user's channels are written, as the section of the same name says."""
-    section = getattr(configured.settings, channel, None)
-    return format_named(getattr(section, "format", "json"), f"{channel}.format")
+def format_of_channel(configured: Configured, channel: str) -> Format | None:
+    """How the records of a channel are written, as the section of the same name says; None if there is no such section."""
+    section: Any = getattr(configured.settings, channel, None)
+    return format_of(section, channel) if hasattr(section, "format") else None
 
 
 def find_topic(configured: Configured, bus: Bus, name: str) -> NamedTopic:
@@ -51,8 +51,8 @@ def find_topic(configured: Configured, bus: Bus, name: str) -> NamedTopic:
         exist = bus.describe([*topics.values(), settings.dead_letters])
         known = [channel for channel, one in topics.items() if one in exist]
         raise ConfigurationError(f"{name!r}: there is no topic {topic}; there are {', '.join([*sorted(known), 'dead-letters'])}")
-    if name in users_channels(configured):
-        return NamedTopic(name, topic, _decoding(format_of_channel(configured, name)))
+    if (written := format_of_channel(configured, name)) is not None:
+        return NamedTopic(name, topic, _decoding(written))
     place = find_system(settings.role.kind).readers.get(topic.rpartition(".")[2])
     return NamedTopic(name, topic, _plain if place is None else _told_by(load(place)(settings)))
 
@@ -63,8 +63,10 @@ def _decoding(format: Format) -> Callable[[Record], Any]:
     def says(record: Record) -> Any:
         try:
             return None if record.value is None else decode(record.value)
-        except (ValueError, msgspec.DecodeError, RecursionError):
+        except (ValueError, msgspec.DecodeError, RecursionError, PeerError, PassedOver):
             return record.value
+        except NotYetReadable as error:
+            raise BusUnavailable(str(error)) from None
 
     return says
 

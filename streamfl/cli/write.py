@@ -13,10 +13,10 @@ import typer
 from streamfl.cli.named_topics import format_of_channel, users_channels
 from streamfl.cli.preflight import Configured, counted, read_configuration
 from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
-from streamfl.records.formats import Format
+from streamfl.records.formats import Format, format_named
 from streamfl.records.samples import DataError
-from streamfl.role import ConfigurationError, Input, PeerError, Record
-from streamfl.runtime.bus import Outgoing
+from streamfl.role import ConfigurationError, Input, NotYetReadable, PassedOver, PeerError, Record
+from streamfl.runtime.bus import BusUnavailable, Outgoing
 from streamfl.wire import MAXIMUM_BYTES
 
 __all__ = ["write"]
@@ -71,7 +71,7 @@ class _Lines:
 
     def __init__(self, configured: Configured, what: str, key: str | None, as_they_are: bool) -> None:
         self._source: Input = configured.kind.channels(configured.settings).inputs[what]
-        self._format: Format = format_of_channel(configured, what)
+        self._format: Format = format_of_channel(configured, what) or format_named("json")
         self._key = key
         self._as_they_are = as_they_are
         self._number = 0
@@ -85,7 +85,10 @@ class _Lines:
             content = msgspec.json.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise DataError(f"line {self._number}: is not JSON: {error}") from None
-        value = self._format.encode(content)
+        try:
+            value = self._format.encode(content)
+        except (ValueError, TypeError) as error:
+            raise DataError(f"line {self._number}: cannot be written as {type(self._format).__name__}: {error}") from None
         key = self._named_key(content)
         try:
             # Where a role tells nobody of what it cannot read, the user at the terminal is told all the same.
@@ -94,6 +97,10 @@ class _Lines:
             if self._as_they_are:
                 return Outgoing(self._source.topic, key, value)
             raise DataError(f"line {self._number}: {error}. --as-they-are writes such lines, too") from None
+        except PassedOver:
+            return Outgoing(self._source.topic, key, value)
+        except NotYetReadable as error:
+            raise BusUnavailable(str(error)) from None
         if key is None:
             key = str(getattr(message, "client", "")).encode() or None
         return Outgoing(self._source.topic, key, value)

@@ -6,8 +6,8 @@ import heapq
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from streamfl.role import ConfigurationError, PeerError, Received
-from streamfl.runtime.bus import CommitRefused, Session, Step
+from streamfl.role import ConfigurationError, NotYetReadable, PassedOver, PeerError, Received
+from streamfl.runtime.bus import BusUnavailable, CommitRefused, Session, Step
 from streamfl.runtime.draft import Draft
 from streamfl.runtime.repair import Repair
 
@@ -127,6 +127,8 @@ class Reset(Repair):
                 return
             try:
                 yield Received(channel, source.decode(record), record)
-            except PeerError:
-                # It became a dead letter when it was read first.
+            except (PeerError, PassedOver):
+                # It became a dead letter, or was counted, when it was read first.
                 continue
+            except NotYetReadable as error:
+                raise BusUnavailable(str(error)) from None
