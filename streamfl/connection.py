@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from itertools import islice
 from types import TracebackType
@@ -71,6 +72,8 @@ class Connection:
 
     def __init__(self, bus: Bus) -> None:
         self.bus = bus
+        # Whoever follows holds a membership, and with some client libraries a thread that would keep the process alive.
+        self._open: weakref.WeakSet[Generator[Message, None, None]] = weakref.WeakSet()
 
     def create(self, topic: str, partitions: int = 1) -> None:
         """Make a topic if there is none of this name."""
@@ -99,15 +102,23 @@ class Connection:
 
     def follow(
         self, topic: str, begin: Begin = "latest", patience: float = math.inf, format: str | Format = "json"
-    ) -> Iterator[Message]:
+    ) -> Generator[Message, None, None]:
         """What comes to a topic from now on, for ever.
 
-        begin: as :meth:`read` has it. patience: after so many seconds without a record it ends.
+        begin: as :meth:`read` has it. patience: after so many seconds without a record it ends. It ends with the connection, too.
         """
         # Looked up before the first record is asked for: what is written from now on is followed.
-        return map(_maker(format), self.records(topic, self._offsets(topic, begin), patience))
+        going = self._following(topic, self._offsets(topic, begin), patience, _maker(format))
+        self._open.add(going)
+        return going
 
-    def records(self, topic: str, offsets: Mapping[int, int], patience: float = math.inf) -> Iterator[Record]:
+    def _following(
+        self, topic: str, offsets: Mapping[int, int], patience: float, made: Callable[[Record], Message]
+    ) -> Generator[Message, None, None]:
+        with closing(self.records(topic, offsets, patience)) as records:
+            yield from map(made, records)
+
+    def records(self, topic: str, offsets: Mapping[int, int], patience: float = math.inf) -> Generator[Record, None, None]:
         """The records from these offsets on, as they are, until none came for ``patience`` seconds."""
         # A group of its own that never commits: it has every partition and leaves nothing behind.
         subscription = Subscription(f"streamfl-follow-{uuid.uuid4()}", (topic,), guarantee="at_least_once")
@@ -130,7 +141,9 @@ class Connection:
         return dict(self.bus.offsets(topic, -math.inf if at is None else at))
 
     def close(self) -> None:
-        """Give back what the connection holds."""
+        """End what is followed, and give back what the connection holds."""
+        for going in list(self._open):
+            going.close()
         self.bus.close()
 
     def __enter__(self) -> Connection:

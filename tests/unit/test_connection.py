@@ -76,3 +76,12 @@ def test_a_key_that_is_not_there_is_told(connection: Connection) -> None:
         connection.write("readings", [{"device": "a"}], key="machine")
     assert connection.write("readings", [{"device": "a"}], key=lambda content: content["device"].upper()) == 1
     assert [one.key for one in connection.read("readings")] == ["A"]
+
+
+def test_closing_ends_what_is_followed(connection: Connection) -> None:
+    """Protects a script's end: a membership that stays open keeps threads alive with some client libraries."""
+    following = connection.follow("readings", begin="earliest")
+    connection.write("readings", [{"n": 1}])
+    assert next(following).value == {"n": 1}
+    connection.close()
+    assert list(following) == []
