@@ -12,8 +12,11 @@ import typer
 from streamfl.cli.access import Right, rights
 from streamfl.cli.preflight import Configured, TopicFinding, inspect_topics, policy, read_configuration
 from streamfl.console import CHECK_FAILED, ConfigArgument, FormatOption, OutputFormat, print_json, print_table, say
+from streamfl.urls import scheme_of
 
 __all__ = ["topics"]
+
+KAFKA = "kafka"
 
 
 def topics(
@@ -32,11 +35,12 @@ def topics(
 ) -> None:
     """Show the role's topics as they are and as they have to be; exit code 4 if one cannot be used as it is.
 
-    Below are the rights that the role needs on a cluster with ACLs, each line to be put after kafka-acls.sh --add, and what readers
-    of a topic learn that its name does not say.
+    On Kafka, below are the rights that the role needs on a cluster with ACLs, each line to be put after kafka-acls.sh --add. Last
+    comes what readers of a topic learn that its name does not say.
     """
     configured = read_configuration(config)
-    needed = rights(configured, principal)
+    # A bus in a file or in memory has no rights within it.
+    needed = rights(configured, principal) if scheme_of(configured.settings.bus.url).startswith(KAFKA) else []
     with closing(configured.connect()) as bus:
         findings = inspect_topics(configured, bus, partitions)
         missing = [found for found in findings if found.missing]
@@ -54,7 +58,8 @@ def topics(
         print_json({"ok": not wrong, "created": created, "topics": shown, **_acls(needed), "cautions": cautions})
     else:
         print_table("Topics", ("topic", "partitions", "cleanup", "state", "what to do"), map(_as_row, findings))
-        print("\nACLs, each after kafka-acls.sh --bootstrap-server … --add", *(right.arguments for right in needed), sep="\n")
+        if needed:
+            print("\nACLs, each after kafka-acls.sh --bootstrap-server … --add", *(right.arguments for right in needed), sep="\n")
         for name, caution in cautions.items():
             print(f"\nWho reads {name}: {caution}")
     if wrong:

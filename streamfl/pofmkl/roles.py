@@ -334,7 +334,18 @@ def _client_partitions(settings: PofmklSettings) -> dict[str, str]:
 ROLES: dict[str, RoleKind[Any]] = {
     kind.name: kind
     for kind in (
-        RoleKind(CLIENT, PofmklSettings, _build_client, _client_channels, _client_topics, client_made_with, _client_partitions),
-        RoleKind(SERVER, PofmklSettings, _build_server, _server_channels, _server_topics, server_made_with),
+        RoleKind(
+            CLIENT,
+            PofmklSettings,
+            _build_client,
+            _client_channels,
+            _client_topics,
+            client_made_with,
+            _client_partitions,
+            begins_anew=True,
+        ),
+        RoleKind(
+            SERVER, PofmklSettings, _build_server, _server_channels, _server_topics, server_made_with, begins_anew=True
+        ),
     )
 }

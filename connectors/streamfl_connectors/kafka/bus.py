@@ -140,6 +140,10 @@ class KafkaBus:
         """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's bytes."""
         return self.logs.read_from(topic, partition, offset)
 
+    def offsets(self, topic: str, at: float) -> dict[int, int]:
+        """By partition, the offset of the first record of that time or later, or of the end."""
+        return self.logs.offsets(topic, at)
+
     def codecs(self) -> Sequence[str]:
         """The compressions that were tried when the bus was made."""
         return self._codecs
