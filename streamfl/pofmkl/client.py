@@ -51,9 +51,13 @@ from streamfl.records.fields import LABEL_RANGE
 from streamfl.records.input_watch import InputWatch
 from streamfl.records.join import LabelJoin
 from streamfl.restored import check_name
-from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.role import Headers, Measurement, Notice, PeerError, Received, Record, Rejection, Send, StateChange
 
 __all__ = ["ClientSnapshot", "Pace", "PofmklClient", "StepTrace", "Uplink"]
+
+
+def _nothing(_record: Record) -> Headers:
+    return ()
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,7 @@ class PofmklClient:
     seal_bytes: where members have keys, what a seal adds to an update.
     agreement: whether the server's settings are this client's.
     watch: looks at every sample and label.
+    carry: of a sample's record, the headers that its prediction gets.
     """
 
     def __init__(
@@ -123,7 +128,9 @@ class PofmklClient:
         seal_bytes: int = 0,
         agreement: Agreement | None = None,
         watch: InputWatch | None = None,
+        carry: Callable[[Record], Headers] = _nothing,
     ) -> None:
+        self._carry = carry
         self.learner = learner
         self.pace = pace
         self.fingerprint = fingerprint
@@ -230,6 +237,7 @@ class PofmklClient:
     def _hear(self, batch: Sequence[Received], now: float, replies: list[Send | Rejection]) -> None:
         """Take what came, each message by itself; what is refused is added to ``replies``."""
         logistic, watch, labels, seats = self.learner.loss is LOGISTIC, self.watch, self._labels, self._seats
+        carry = self._carry
         for received in batch:
             channel, message = received.channel, received.message
             try:
@@ -250,7 +258,7 @@ class PofmklClient:
                     client = seats.see(key, written_at) or self._seat(key, written_at, now)
                 else:
                     client = seats.find(key)
-                labels.arrive(key, client, message, received.record.key)
+                labels.arrive(key, client, message, received.record.key, carry(received.record))
             except PeerError as error:
                 replies.append(Rejection(received, error))
         seats.batch_is_over()

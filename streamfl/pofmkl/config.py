@@ -13,6 +13,7 @@ from streamfl.kernels.dictionary import LARGEST_SMOOTHNESS, Kernel, grid, paper_
 from streamfl.learning.challengers import challenger, challenger_names, is_own
 from streamfl.pofmkl.views import VIEWS
 from streamfl.records.labels import LabelsSection
+from streamfl.records.predictions import PredictionsSection
 from streamfl.records.samples import SamplesSection
 from streamfl.role import ConfigurationError
 from streamfl.settings import Federation, RoleSettings, Section
@@ -233,6 +234,7 @@ class PofmklSettings(RoleSettings):
     federation: PofmklFederation
     samples: SamplesSection | None = None
     labels: LabelsSection | None = None
+    predictions: PredictionsSection = Field(default_factory=PredictionsSection)
     learning: LearningSection = Field(default_factory=LearningSection)
     kernels: KernelsSection = Field(default_factory=KernelsSection)
     experts: ExpertsSection = Field(default_factory=ExpertsSection)

@@ -29,6 +29,7 @@ from streamfl.records.fields import LABEL_RANGE
 from streamfl.records.input_watch import InputWatch
 from streamfl.records.join import LabelJoin
 from streamfl.records.labels import Label, LabelReader
+from streamfl.records.predictions import carried
 from streamfl.records.samples import Sample, SampleReader, SamplesSection
 from streamfl.role import Channels, ConfigurationError, Input, Receiver, Record, Sender, TopicSpec
 from streamfl.role_kind import RoleKind
@@ -164,6 +165,7 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
         patience=max(SHORTEST_PATIENCE, ROUNDS_OF_PATIENCE * learning.round_timeout_seconds),
         agreement=Agreement(federation_settings(settings), pace_settings(settings)),
         watch=_watch(settings),
+        carry=carried(settings.predictions),
     )
 
 
