@@ -11,7 +11,8 @@ from streamfl.cli.check_state import Remembered
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import Configured, counted
 from streamfl.cli.unreadable import remedy as remedy_of
-from streamfl.records.formats import format_named
+from streamfl.records.formats import format_of
+from streamfl.records.paths import leaf_paths
 from streamfl.records.samples import Sample, SamplesSection
 from streamfl.role import Channels, ConfigurationError, Input, PeerError, Received, Record, Rejection, Role, Send, receive_at_once
 from streamfl.runtime.bus import Bus, Unreadable
@@ -118,9 +119,9 @@ def _labels(configured: Configured, batch: Sequence[Received]) -> Iterator[Findi
 
 
 def _fields(section: SamplesSection, records: Sequence[Record]) -> list[str]:
-    decode = format_named(section.format).decoder(Any)
+    decode = format_of(section).decoder(Any)
     contents = [decode(record.value or b"") for record in records[:SAMPLE_RECORDS]]
-    return sorted({str(name) for content in contents if isinstance(content, dict) for name in content})
+    return sorted({name for content in contents if isinstance(content, dict) for name in leaf_paths(content)})
 
 
 def _would_produce(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -27,7 +28,8 @@ class Draft:
     """A step and what is to be counted.
 
     step: what will be committed. records: of the inputs, for the first time. repeated: that came before and are passed over.
-    dead_letters, table_rejections: what was refused, of inputs and of tables.
+    dead_letters, table_rejections: what was refused, of inputs and of tables. passed_over: how many records were no messages, by
+    reason.
     """
 
     step: Step = field(default_factory=Step)
@@ -35,6 +37,7 @@ class Draft:
     repeated: int = 0
     dead_letters: list[Refused] = field(default_factory=list)
     table_rejections: list[Refused] = field(default_factory=list)
+    passed_over: Counter[str] = field(default_factory=Counter)
 
     def refuse(self, record: Record, error: PeerError, dead_letter_topic: str) -> None:
         """A record of an input that is wrong: it becomes a dead letter."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from streamfl.parts import Part
-from streamfl.role import Channels, ConfigurationError, Input, PeerError, Received, Record
+from streamfl.role import Channels, ConfigurationError, Input, PassedOver, PeerError, Received, Record
 from streamfl.runtime.bus import Bus, Session, TopicPartition
 from streamfl.runtime.draft import Draft
 from streamfl.runtime.tasks import Tasks
@@ -75,6 +75,8 @@ class Inputs:
                         raise PeerError("malformed", "messages of this input are not sent in parts")
                     self._check_place(record, source.keyed_by(message))
                 batch.append(Received(channel, message, record))
+            except PassedOver as passed:
+                draft.passed_over[passed.reason] += 1
             except PeerError as error:
                 self.reject(record, error, draft)
         if repeated:

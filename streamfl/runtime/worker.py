@@ -339,8 +339,7 @@ class Worker:
         return () if seal is None else seal(key, value, partition)
 
     def _count(self, draft: Draft) -> None:
-        self.metrics.records.inc(draft.records)
-        self.metrics.repeated.inc(draft.repeated)
+        self.metrics.taken(draft.records, draft.repeated, draft.passed_over)
         for record, error in draft.dead_letters:
             self.metrics.dead_letters.labels(error.reason).inc()
             self._journal.refused(record, error, dead_letter=True)
