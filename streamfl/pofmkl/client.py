@@ -289,6 +289,7 @@ class PofmklClient:
         longest = self._seats.longest_idle(at, lambda client: self._uploads.is_open(client) or waiting(client) > 0)
         if longest is None:
             elsewhere = self._seats.elsewhere(newcomer[1])
+            reason = "not_keyed_by_client" if elsewhere or self.watch.disorder else "too_many_clients"
             if elsewhere:
                 remedy = f"its samples come in the partitions {elsewhere} too: write the topic with the client as the key"
             else:
@@ -296,7 +297,7 @@ class PofmklClient:
                     "raise federation.clients, or wait until one has been without a sample for federation.client_expiry_seconds = "
                     f"{self._seats.expiry:g}"
                 )
-            raise PeerError("too_many_clients", f"{newcomer[1]!r} would be client {self._seats.limit + 1}: {remedy}")
+            raise PeerError(reason, f"{newcomer[1]!r} would be client {self._seats.limit + 1}: {remedy}")
         self._seats.expired += 1
         self._forget(longest)
 

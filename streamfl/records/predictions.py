@@ -18,7 +18,8 @@ LONGEST_HEADERS = 1_500
 """Bytes of all that is carried of one sample, names included: it is remembered while the sample waits."""
 FRAMING = 8
 
-FOLLOWED = ["traceparent", "tracestate", "baggage", "correlation-id", "correlation_id", "x-correlation-id", "x-request-id", EVENT_TIME]
+TRACES = ["traceparent", "tracestate", "baggage"]
+FOLLOWED = [*TRACES, "correlation-id", "correlation_id", "x-correlation-id", "x-request-id", EVENT_TIME]
 
 HeaderName = Annotated[str, Field(min_length=1, max_length=100)]
 

@@ -63,7 +63,8 @@ def test_a_sample_that_waits_without_headers_is_remembered_as_ever() -> None:
     role = client()
     role.receive([sample(0), sample(1)], 10.0)
     [slot] = [change.value for change in role.changed_state() if change.key.startswith(b"waiting/")]
-    assert slot is not None and slot[0] == 0x94, "an array of four"
+    assert slot is not None
+    assert slot[0] == 0x94, "an array of four"
 
 
 def test_late_labels_hold_no_header_back() -> None:
