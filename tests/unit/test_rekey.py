@@ -255,7 +255,7 @@ def test_topics_are_made_and_rights_told_for_both(
     plant = Plant(tmp_path, ASSEMBLE)
     plant.path.write_text(plant.path.read_text().replace("rekey-", "fresh-").replace('"by-site"', '"clients"'))
     MemoryBus.at(plant.url.replace("rekey-", "fresh-")).create([TopicSpec("readings", 3, compacted=False, users=True)])
-    code, told, _ = run_command(monkeypatch, capsys, "topics", plant.path, "--create", "--format", "json")
+    _, told, _ = run_command(monkeypatch, capsys, "topics", plant.path, "--create", "--format", "json")
     found = json.loads(told)
     partitions = {topic["name"]: topic["partitions"] for topic in found["topics"]}
     assert partitions["plant.pofmkl-client.rekey-samples.pieces"] == partitions["plant.pofmkl-client.rekey-samples.state"] == 3
