@@ -43,7 +43,10 @@ class InputSection(Section):
     inputs, sine and cosine. `elapsed-seconds`: a time, told from `since` or `since_field`."""
     missing: Literal["reject", "mean", "zero"] | Annotated[float, Field(allow_inf_nan=False)] = "reject"
     """What stands for a value that is absent, null or NaN. `reject`: the record goes to the dead letters. `mean`: the running mean
-    of the client's own values, and a further input that is 1 where the value is missing. `zero`, or a number: that."""
+    of the client's own values. `zero`, or a number: that."""
+    indicator: bool = False
+    """A further input, 1 where the value is missing and 0 else. It helps where a value is missing for a reason that the label has
+    to do with, and costs accuracy where there is none."""
     values: Annotated[list[str], Field(min_length=1, max_length=MOST_VALUES)] | None = None
     """Of a category: its values, each of which becomes an input that is 1 where the field has it. Another value is none of them."""
     buckets: int | None = Field(default=None, ge=2, le=MOST_VALUES)
@@ -88,6 +91,8 @@ class InputSection(Section):
                 raise ValueError(f'{key} has no meaning with as = "{kind}"; it belongs to {", ".join(kinds)}')
         if kind == "category" and (self.values is None) == (self.buckets is None):
             raise ValueError('values is expected, the list of them, or buckets, into how many they are put: one of the two')
+        if self.indicator and self.missing == "reject":
+            raise ValueError('indicator has no meaning with missing = "reject": nothing is missing there')
         if self.values is not None and len(set(self.values)) < len(self.values):
             raise ValueError(f"values = {shown(self.values)}: none may come twice")
         if kind == "elapsed-seconds" and (self.since is None) == (self.since_field is None):
@@ -104,6 +109,10 @@ class InputSection(Section):
     @property
     def names(self) -> list[str]:
         """Of the inputs that the field becomes: what each means, and nothing of how it is read or what stands for a missing one."""
+        return [*self._own_names, *([f"{self.field} is missing"] if self.indicator else [])]
+
+    @property
+    def _own_names(self) -> list[str]:
         field, kind = self.field, self.kind
         zone = "" if self.zone == "UTC" else f" in {self.zone}"
         if kind == "category":
@@ -113,7 +122,8 @@ class InputSection(Section):
         if kind in ("hour-of-day", "day-of-week"):
             return [f"{function} of {field}'s {kind}{zone}" for function in ("sine", "cosine")]
         own = f"seconds from {self.since_field or self.since} to {field}" if kind == "elapsed-seconds" else field
-        return [own, f"{own} is missing"] if self.fills_means else [own]
+        # Such an input may be told from the client's first value: its state is of another unit.
+        return [f"{own}, or its mean"] if self.fills_means else [own]
 
     @property
     def scaled(self) -> bool:
@@ -168,14 +178,11 @@ class Input:
         self.names = section.names
         self._norm = norm if section.scaled else 1.0
         self._textual = textual
-        self._indicated = section.fills_means
+        self._indicated = section.indicator
         self._make = self._maker(section, columns)
-        if section.fills_means:
-            self._missing: Numbers = (math.nan, 1.0)
-        elif isinstance(section.missing, float):
-            self._missing = (section.missing / self._norm,)
-        else:
-            self._missing = (0.0,) * len(self.names)
+        number = section.missing / self._norm if isinstance(section.missing, float) else math.nan if section.fills_means else 0.0
+        count = len(self.names) - self._indicated
+        self._missing: Numbers = (number,) * count + (1.0,) * self._indicated
 
     def numbers(self, content: dict[str, Any]) -> Numbers:
         """The input's numbers of one record, NaN for a mean that is to be filled in.

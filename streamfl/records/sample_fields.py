@@ -34,6 +34,7 @@ class SampleFields:
         named = section.inputs or [InputSection(field=name) for name in section.features if self._listed is None]
         self.inputs = [Input(one, section.input_norm, columns, self.textual) for one in named]
         self._names = [name for one in self.inputs for name in one.names]
+        self._places = [str(one.path) for one in self.inputs for _ in one.names]
         self.means = tuple(place for place, name in enumerate(_filled(named)) if name)
         self.dimension = self._dimension()
         # A mean that is filled in is of such numbers, and so is the difference of two.
@@ -165,7 +166,7 @@ class SampleFields:
         )
 
     def _place(self, index: int) -> str:
-        return f"{self._listed}[{index}]" if self._listed is not None else self._names[index]
+        return f"{self._listed}[{index}]" if self._listed is not None else self._places[index]
 
 
 def name_at(path: Path, content: dict[str, Any]) -> str | int:

@@ -64,7 +64,10 @@ NOON = "2026-11-23T12:00:00Z"  # a Monday
         ({"missing": 4.5}, math.nan, (4.5,)),
         ({"as": "number", "missing": 4.5}, "NaN", (4.5,)),
         ({"as": "number", "missing": 4.5}, "", (4.5,)),
-        ({"missing": "mean"}, 3, (3.0, 0.0)),
+        ({"missing": "mean"}, 3, (3.0,)),
+        ({"missing": "mean", "indicator": True}, 3, (3.0, 0.0)),
+        ({"missing": 4.5, "indicator": True}, None, (4.5, 1.0)),
+        ({"as": "category", "values": ["a"], "missing": "zero", "indicator": True}, None, (0.0, 1.0)),
         ({"as": "category", "values": ["a", "b"], "missing": "zero"}, None, (0.0, 0.0)),
         ({"as": "day-of-week", "missing": "zero"}, None, (0.0, 0.0)),
     ],
@@ -123,7 +126,7 @@ def test_a_bucket_is_the_same_for_good() -> None:
 def test_numbers_are_divided_and_the_rest_is_not() -> None:
     """Protects sines, flags and categories from a norm that is made for numbers."""
     inputs: Inputs = [
-        {"field": "a", "missing": "mean"},
+        {"field": "a", "missing": "mean", "indicator": True},
         {"field": "b", "as": "boolean"},
         {"field": "c", "missing": 6},
         {"field": "t", "as": "hour-of-day"},
@@ -195,6 +198,7 @@ def test_where_every_value_is_text_numbers_need_no_word() -> None:
     ("inputs", "text"),
     [
         ([{"field": "a"}, {"field": "a"}], "twice"),
+        ([{"field": "a", "indicator": True}], "indicator has no meaning"),
         ([{"field": "a", "as": "category"}], "values is expected"),
         ([{"field": "a", "as": "category", "values": ["x"], "buckets": 3}], "one of the two"),
         ([{"field": "a", "as": "category", "values": ["x", "x"]}], "none may come twice"),
@@ -265,7 +269,7 @@ def test_state_goes_on_where_the_numbers_mean_the_same() -> None:
     same = {"inputs": [{"field": "a", "as": "number", "missing": "zero"}, {"field": "b"}], "label_as": "number"}
     assert client_made_with(settings(same)).compare(remembered) == ([], [])
     other = client_made_with(settings({"inputs": [{"field": "a", "missing": "mean"}, {"field": "b"}], "key": "int64"}))
-    assert {one.key for one in other.compare(remembered)[0]} == {"samples.features", "samples.client", "samples.dimension"}
+    assert {one.key for one in other.compare(remembered)[0]} == {"samples.features", "samples.client"}
 
 
 def test_inputs_are_counted_as_the_federation_counts_them() -> None:

@@ -31,7 +31,7 @@ UUID = "12345678-1234-5678-1234-567812345678"
 )
 def test_a_key_gives_its_name(settings: dict[str, Any], key: bytes, name: str) -> None:
     """Protects clients from names that are eight bytes nobody can read, or that a client has under one writer only."""
-    section = KeySection(**settings)
+    section = KeySection(topic="t", **settings)
     assert key_reader(section, "samples")(key) == name
     assert key_reader(section, "samples")(key_writer(section)(name)) == name
 
@@ -59,14 +59,14 @@ def test_a_key_gives_its_name(settings: dict[str, Any], key: bytes, name: str) -
 def test_another_key_is_refused_with_its_reason(settings: dict[str, Any], key: bytes | None, reason: str) -> None:
     """Protects the dead letters: each says what its key should have been, and nothing raises anything else."""
     with pytest.raises(PeerError) as caught:
-        key_reader(KeySection(**settings), "samples")(key)
+        key_reader(KeySection(topic="t", **settings), "samples")(key)
     assert caught.value.reason == reason
 
 
 def test_a_field_of_a_key_that_has_none_is_refused() -> None:
     """Protects from a setting without effect."""
     with pytest.raises(ConfigurationError, match=r"labels\.key_field"):
-        key_reader(KeySection(key_field="id"), "labels")
+        key_reader(KeySection(topic="t", key_field="id"), "labels")
 
 
 def test_samples_and_labels_have_keys_of_their_own() -> None:

@@ -171,7 +171,7 @@ def anybody(shards: int, kernels: int, loss: Loss) -> Callable[[Extreme], list[t
 # Records as anybody writes them; the second number, and whether it is there.
 MAY_LACK = SampleReader(
     SamplesSection(
-        topic="t", inputs=[InputSection(field="x[1]", missing="mean")], client="client", sample_id="id", label="y"
+        topic="t", inputs=[InputSection(field="x[1]", missing="mean", indicator=True)], client="client", sample_id="id", label="y"
     ),
     fills_means=True,
 )
