@@ -94,7 +94,8 @@ class PassedOver(Exception):
 class NotYetReadable(Exception):
     """A record that cannot be read at present, and not because of its sender: what it takes to read it does not answer.
 
-    The text says what is awaited and what the operator can do. Nothing may be lost for it: the record is read again later.
+    The text says what is awaited and what the operator can do. Nothing may be lost for it: the record is read again later. Raised
+    by what writes records, it ends the step, as if the cluster were away.
     """
 
 

@@ -14,7 +14,20 @@ from streamfl.cli.unreadable import remedy as remedy_of
 from streamfl.records.formats import format_of
 from streamfl.records.paths import leaf_paths
 from streamfl.records.samples import Sample, SamplesSection
-from streamfl.role import Channels, ConfigurationError, Input, PeerError, Received, Record, Rejection, Role, Send, receive_at_once
+from streamfl.role import (
+    Channels,
+    ConfigurationError,
+    Input,
+    NotYetReadable,
+    PassedOver,
+    PeerError,
+    Received,
+    Record,
+    Rejection,
+    Role,
+    Send,
+    receive_at_once,
+)
 from streamfl.runtime.bus import Bus, Unreadable
 
 __all__ = ["CannotBegin", "look_at_inputs"]
@@ -48,11 +61,20 @@ def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Chann
         except Unreadable as failure:
             yield Finding(f"records of {source.topic}", False, str(failure), remedy_of(configured, failure))
             continue
+        awaited = ""
         for record in records:
             try:
                 batch.append(Received(channel, source.decode(record), record))
+            except PassedOver:
+                continue
+            except NotYetReadable as error:
+                awaited = str(error)
+                break
             except PeerError as error:
                 wrong.append(_shown(record, error))
+        if awaited:
+            yield Finding(f"records of {source.topic}", False, awaited, "see the section [registry], and the registry's own log")
+            continue
         if not wrong and (errors := _never_readable(source, records)):
             wrong = errors
             remedy = "a worker takes such values for missing ones, and tells nobody: correct them or the settings"
@@ -80,6 +102,8 @@ def _never_readable(source: Input, records: Sequence[Record]) -> list[str]:
     for record in records:
         try:
             source.strict(record)
+        except PassedOver:
+            return []
         except PeerError as error:
             errors.append(_shown(record, error))
         else:

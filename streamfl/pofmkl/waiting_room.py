@@ -13,7 +13,7 @@ import numpy as np
 from streamfl.pofmkl.restored import check_inputs, check_label
 from streamfl.pofmkl.seats import Client, ClientKey
 from streamfl.pofmkl.uploads import Uploads
-from streamfl.records.predictions import LONGEST_HEADERS
+from streamfl.records.carried import LONGEST_HEADERS
 from streamfl.records.samples import Sample
 from streamfl.role import Headers, PeerError, StateChange
 from streamfl.wire import Name

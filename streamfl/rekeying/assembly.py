@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from streamfl.changelog import ChangedParts
-from streamfl.records.predictions import LONGEST_HEADERS
+from streamfl.records.carried import LONGEST_HEADERS
 from streamfl.rekeying.pieces import Piece, Scalar, Values, check_size
 from streamfl.restored import Time, check_name, decode_restored
 from streamfl.role import Headers, Measurement, PeerError

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamfl.made_with import MadeWith
+from streamfl.records.carried import FollowedPredictions, carried
 from streamfl.records.formats import Format, format_of
 from streamfl.records.keys import KeySection, key_reader, key_writer
 from streamfl.records.paths import path_of
-from streamfl.records.predictions import PredictionsSection, carried
 from streamfl.records.rekey import AssembleSection, RekeySection
 from streamfl.rekeying.assembly import Assembled, Assembly, Together
 from streamfl.rekeying.pieces import decode_piece
@@ -145,7 +145,8 @@ def _build(settings: RoleSettings, name: str) -> Rekeying:
         assemble.expiry_seconds,
         assemble.limit,
     )
-    headers = getattr(settings, "predictions", None) or PredictionsSection()
+    predictions = getattr(settings, "predictions", None)
+    headers = predictions if isinstance(predictions, FollowedPredictions) else FollowedPredictions()
     return Rekeying(Assembly(together), _writer(stream), carried(headers), key_writer(stream.target))
 
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import msgspec
 
+from streamfl.records.carried import event_time, time_header
 from streamfl.records.fields import name_in, named_fields
 from streamfl.records.formats import Format, is_textual, without_value
 from streamfl.records.paths import ABSENT, Path, path_of
-from streamfl.records.predictions import event_time, time_header
 from streamfl.records.rekey import AssembleSection
 from streamfl.records.times import Timestamps
 from streamfl.rekeying.pieces import Named, Piece, Scalar, check_size, scalar

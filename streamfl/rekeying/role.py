@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from streamfl.moments import Moments
-from streamfl.records.predictions import time_header
+from streamfl.records.carried import time_header
 from streamfl.rekeying.assembly import Assembled, Assembly
 from streamfl.rekeying.pieces import PIECE, Piece
 from streamfl.rekeying.reader import Rekeyed

@@ -31,6 +31,7 @@ REASONS = {
     "restoring": "a partition's state is being taken back",
     "commits": "what was read is not committed",
     "role": "the role cannot do its work",
+    "records": "what it takes to read records does not answer",
     "loop": "the loop does not go round",
 }
 # So many refused commits in a row are trouble. A rebalance refuses only one or two.

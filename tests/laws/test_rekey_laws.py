@@ -7,8 +7,8 @@ import json
 import pytest
 from hypothesis import strategies as st
 
+from streamfl.records.carried import FollowedPredictions, carried
 from streamfl.records.formats import format_named
-from streamfl.records.predictions import PredictionsSection, carried
 from streamfl.records.rekey import AssembledTopic, AssembleSection, RekeySection
 from streamfl.rekeying.assembly import Assembled, Assembly, Together
 from streamfl.rekeying.pieces import PIECE, Named, Piece, decode_piece
@@ -26,7 +26,7 @@ def encode(sample: Assembled) -> bytes:
 
 
 def rekeying(together: Together) -> Rekeying:
-    return Rekeying(Assembly(together), encode, carried(PredictionsSection()))
+    return Rekeying(Assembly(together), encode, carried(FollowedPredictions()))
 
 
 def piece(client: str, place: int, name: str, value: float, time: float, offset: int = 0) -> Received:

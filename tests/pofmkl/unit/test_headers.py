@@ -8,9 +8,9 @@ from streamfl.kernels import SQUARE, FeatureMap
 from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
 from streamfl.pofmkl.messages import MARKER_KEY, ShardVersion
 from streamfl.pofmkl.paper_learner import PaperLearner
+from streamfl.records.carried import EVENT_TIME, LONGEST_HEADERS, FollowedPredictions, carried
 from streamfl.records.join import LabelJoin
 from streamfl.records.labels import Label
-from streamfl.records.predictions import EVENT_TIME, LONGEST_HEADERS, PredictionsSection, carried
 from streamfl.records.samples import Sample
 from streamfl.role import Headers, Received, Record, Rejection, Send
 from streamfl.wire import VERSION
@@ -18,7 +18,7 @@ from streamfl.wire import VERSION
 TRACE: Headers = (("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), ("X-Request-ID", b"42"))
 
 
-def client(join: LabelJoin | None = None, section: PredictionsSection | None = None) -> PofmklClient:
+def client(join: LabelJoin | None = None, section: FollowedPredictions | None = None) -> PofmklClient:
     """In lockstep, so that a second sample waits for a new model."""
     role = PofmklClient(
         learner=PaperLearner(features=FeatureMap(np.ones((2, 3, 1))), learning_rate=0.1, regularisation=1e-3, loss=SQUARE),
@@ -27,7 +27,7 @@ def client(join: LabelJoin | None = None, section: PredictionsSection | None = N
         seed=1,
         clients=3,
         join=join,
-        carry=carried(section or PredictionsSection()),
+        carry=carried(section or FollowedPredictions()),
     )
     role.open(0)
     return role
@@ -77,16 +77,16 @@ def test_late_labels_hold_no_header_back() -> None:
 
 def test_the_time_is_the_samples_own_or_that_of_its_record() -> None:
     """Protects whoever orders predictions by when the thing happened, not by when it was predicted."""
-    role = client(section=PredictionsSection(headers=[EVENT_TIME], event_time=True))
+    role = client(section=FollowedPredictions(headers=[EVENT_TIME], event_time=True))
     assert predictions([*role.receive([sample(0, TRACE)], 10.0)]) == [((EVENT_TIME, b"7250"),)]
-    role = client(section=PredictionsSection(event_time=True))
+    role = client(section=FollowedPredictions(event_time=True))
     assert predictions([*role.receive([sample(0, ((EVENT_TIME, b"5000"),))], 10.0)]) == [((EVENT_TIME, b"5000"),)]
 
 
 def test_what_is_carried_is_bounded() -> None:
     """Protects the changelog from a stranger's headers: a sample that waits has to fit into a record, with all that it carries."""
     many = tuple(("baggage", b"x" * 100) for _ in range(1000))
-    found = carried(PredictionsSection())(Record("readings", 0, 0, None, b"", (("tracestate", b"y" * 2000), *many, *TRACE)))
+    found = carried(FollowedPredictions())(Record("readings", 0, 0, None, b"", (("tracestate", b"y" * 2000), *many, *TRACE)))
     assert 0 < sum(len(name) + len(content) for name, content in found) <= LONGEST_HEADERS
     assert {name for name, _ in found} == {"baggage"}
-    assert carried(PredictionsSection(headers=[]))(Record("readings", 0, 0, None, b"", TRACE)) == ()
+    assert carried(FollowedPredictions(headers=[]))(Record("readings", 0, 0, None, b"", TRACE)) == ()
