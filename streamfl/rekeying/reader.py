@@ -44,14 +44,14 @@ class _Content:
 
     def __init__(self, format: Format, by: str | None, columns: Sequence[str] | None, of_key: ReadKey) -> None:
         self._of_key = of_key
-        self._format = format
+        self.format = format
         self._decode = format.decoder(cast(type[Any], Any))
         self._by = None if by is None else path_of(by, columns)
 
     def fields(self, record: Record) -> dict[str, Any]:
         """The fields of a record; PeerError with reason oversized or malformed."""
         if record.value is None:
-            raise without_value(self._format, "a record")
+            raise without_value(self.format, "a record")
         if (size := len(record.value) + len(record.key or b"")) > MAXIMUM_BYTES:
             raise PeerError("oversized", f"a record of {size} bytes with its key, at most {MAXIMUM_BYTES} are accepted")
         content = named_fields(self._decode, record.value)
@@ -92,7 +92,7 @@ class RekeyReader:
         content: Mapping[str, Any] = {} if self._as_it_is else self._content.fields(record)
         name = self._content.key(record, content)
         if record.value is None:
-            raise PeerError("malformed", "a record without a value")
+            raise without_value(self._content.format, "a record")
         try:
             key = self._write_key(name)
             value = record.value if self._encode is None else self._encode(content)
