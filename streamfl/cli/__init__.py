@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 COMMANDS = {
     "run": "streamfl.cli.run:run",
+    "rekey": "streamfl.cli.rekey:rekey",
     "check": "streamfl.cli.check:check",
     "topics": "streamfl.cli.topics:topics",
     "write": "streamfl.cli.write:write",

@@ -19,6 +19,7 @@ from streamfl.cli.preflight import (
     namesakes,
     read_configuration,
 )
+from streamfl.cli.rekey import rekeyings
 from streamfl.cli.unreadable import remedy as remedy_of
 from streamfl.console import (
     BUS_UNAVAILABLE,
@@ -82,6 +83,8 @@ def _look(config: ConfigArgument, findings: list[Finding]) -> int:
             if codecs := bus.codecs():
                 findings.append(Finding("compressions", True, f"{', '.join(codecs)} were tried"))
             findings += topics
+            for own in rekeyings(configured):
+                findings += _rekeyed(own, bus)
             if found := namesakes(configured, bus):
                 findings.append(Finding("federation.name", False, namesake_problem(configured, found), "give one another name"))
             remembered = Remembered()
@@ -111,6 +114,13 @@ def _topics(configured: Configured, bus: Bus) -> list[Finding]:
         detail = found.problem or (counted(state.partitions, "partition") if state else "")
         findings.append(Finding(f"topic {found.spec.name}", found.problem is None, detail, found.remedy))
     return findings
+
+
+def _rekeyed(own: Configured, bus: Bus) -> list[Finding]:
+    """What `streamfl rekey` would find, of the topics that the role itself does not read."""
+    role = own.kind.build(own.settings)
+    channels = own.kind.channels(own.settings)
+    return [*_topics(own, bus), *look_at_inputs(own, bus, role, channels, Remembered())]
 
 
 def _who(member: Member) -> str:

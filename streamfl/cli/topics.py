@@ -11,7 +11,9 @@ import typer
 
 from streamfl.cli.access import Right, rights
 from streamfl.cli.preflight import Configured, TopicFinding, inspect_topics, policy, read_configuration
+from streamfl.cli.rekey import rekeyings
 from streamfl.console import CHECK_FAILED, ConfigArgument, FormatOption, OutputFormat, print_json, print_table, say
+from streamfl.runtime.bus import Bus
 from streamfl.urls import scheme_of
 
 __all__ = ["topics"]
@@ -39,17 +41,20 @@ def topics(
     comes what readers of a topic learn that its name does not say.
     """
     configured = read_configuration(config)
+    # First: a topic that is written anew from another is ours to create.
+    all_of_it = [*rekeyings(configured), configured]
     # A bus in a file or in memory has no rights within it.
-    needed = rights(configured, principal) if scheme_of(configured.settings.bus.url).startswith(KAFKA) else []
+    on_kafka = scheme_of(configured.settings.bus.url).startswith(KAFKA)
+    needed = [right for one in all_of_it for right in rights(one, principal)] if on_kafka else []
     with closing(configured.connect()) as bus:
-        findings = inspect_topics(configured, bus, partitions)
+        findings = _inspect(all_of_it, bus, partitions)
         missing = [found for found in findings if found.missing]
         made = missing if create_inputs else _without_inputs(configured, missing) if create else []
         if made:
             bus.create([replace(found.spec, partitions=found.partitions) for found in made])
             for found in made:
                 say(f"created {found.spec.name}")
-            findings = inspect_topics(configured, bus, partitions)
+            findings = _inspect(all_of_it, bus, partitions)
     wrong = [found for found in findings if found.problem]
     cautions = {found.spec.name: found.spec.caution for found in findings if found.spec.caution}
     if format is OutputFormat.JSON:
@@ -64,6 +69,15 @@ def topics(
             print(f"\nWho reads {name}: {caution}")
     if wrong:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _inspect(all_of_it: Sequence[Configured], bus: Bus, partitions: int) -> list[TopicFinding]:
+    """The topics of a role, and of what writes its topics anew, each once."""
+    found: dict[str, TopicFinding] = {}
+    for configured in all_of_it:
+        for finding in inspect_topics(configured, bus, partitions):
+            found.setdefault(finding.spec.name, finding)
+    return [*found.values()]
 
 
 def _without_inputs(configured: Configured, missing: Sequence[TopicFinding]) -> list[TopicFinding]:

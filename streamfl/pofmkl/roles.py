@@ -24,6 +24,7 @@ from streamfl.pofmkl.server import PofmklServer
 from streamfl.pofmkl.server_steps import AdaGrad, AveragedStep, RecursiveLeastSquares, ServerStep, StochasticGradient
 from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.pofmkl.views import ViewedFeatures
+from streamfl.records.carried import carried
 from streamfl.records.fields import LABEL_RANGE
 from streamfl.records.imputation import RunningMeans
 from streamfl.records.input_watch import InputWatch
@@ -167,6 +168,7 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
         patience=max(SHORTEST_PATIENCE, ROUNDS_OF_PATIENCE * learning.round_timeout_seconds),
         agreement=Agreement(federation_settings(settings), pace_settings(settings)),
         watch=_watch(settings),
+        carry=carried(settings.predictions),
         means=means,
     )
 
