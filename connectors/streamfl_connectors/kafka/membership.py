@@ -161,7 +161,11 @@ class KafkaMembership:
 
     def committed(self, place: TopicPartition, timeout: float) -> int | None:
         """The group's committed offset, once every transaction that touches it is decided."""
-        found = self.consumer.committed(KafkaPartition(*place), timeout_ms=int(timeout * 1000))
+        partition = KafkaPartition(*place)
+        # When its own time is over the library leaves a question behind, and gives the answer to whoever asks next. It may be of a
+        # time when somebody else had the partition; or never come.
+        self.consumer._coordinator._offset_fetch_futures.pop(frozenset([partition]), None)
+        found = self.consumer.committed(partition, timeout_ms=int(timeout * 1000))
         return None if found is None else int(found)
 
     def seek(self, place: TopicPartition, offset: int) -> None:
