@@ -90,6 +90,12 @@ class Federation:
 
         return int(self.admin._manager.run(send).topics[0].partitions[0].error_code)
 
+    def poll_for(self, seconds: float) -> None:
+        """Poll for so long."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self.session.poll(0.2, 1)
+
     def committed(self) -> int | None:
         """What a worker asks for before it takes its state back."""
         found = self.session.committed(self.samples, 0)
@@ -148,6 +154,21 @@ def test_a_transaction_that_is_under_way_is_left_alone(address: str) -> None:
         federation.producer.commit_transaction()
         federation.session._decision_seconds = SECONDS
         assert federation.committed() == 2
+
+
+@pytest.mark.parametrize("scheme", ["kafka", "kafka+librdkafka"])
+def test_a_partition_that_cannot_begin_is_no_silence(scheme: str, address: str) -> None:
+    """Protects readiness: where the offset is held after the worker has asked for it and before it reads, the session says so and
+    does not stand still; who asks for it then has it dropped.
+    """
+    with ExitStack() as stack:
+        federation = Federation(scheme, address, "{group}:predecessor", stack)
+        assert federation.committed() == 1
+        assert federation.late_offset(0) == 0
+        federation.session.member.beginnings.seconds = 0.5
+        with pytest.raises(BusUnavailable, match="did not begin"):
+            federation.poll_for(SECONDS)
+        assert federation.committed() == 1
 
 
 def test_an_answer_to_an_earlier_question_is_not_taken(address: str) -> None:
