@@ -124,12 +124,13 @@ class Received(msgspec.Struct, frozen=True, gc=False):
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):
-    """A message to publish on an output. ``partition`` None leaves the choice to the key."""
+    """A message to publish on an output. ``partition`` None leaves the choice to the key. ``headers``: for the user's consumers."""
 
     channel: str
     key: bytes | None
     value: bytes
     partition: int | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
 
 
 class Rejection(msgspec.Struct, frozen=True):

@@ -23,7 +23,6 @@ from streamfl.made_with import MadeWith, by_key
 from streamfl.member import Desk, Member
 from streamfl.parts import Limits, decoded_in_parts
 from streamfl.privacy.anchor import Anchor
-from streamfl.records.formats import format_of
 from streamfl.records.labels import LabelReader
 from streamfl.records.samples import SampleReader
 from streamfl.role import Channels, ConfigurationError, Input, Receiver, Record, Sender, TopicSpec
@@ -176,12 +175,11 @@ def _party_channels(settings: DPFrankWolfeSettings) -> Channels:
         settings.required_labels("a party"),
     )
     reader = SampleReader(samples.samples)
-    row = readable_sample(reader.decode, reader.dimension, format_of(samples), samples.entity)
-    label = readable_label(LabelReader(labels, None).decode, format_of(labels, "labels"), labels.entity)
+    label_reader = LabelReader(labels, None)
     return Channels(
         inputs={
-            "samples": Input(samples.topic, row, strict=reader.decode),
-            "labels": Input(labels.topic, label, strict=LabelReader(labels, None).decode),
+            "samples": Input(samples.topic, readable_sample(reader), strict=reader.decode),
+            "labels": Input(labels.topic, readable_label(label_reader), strict=label_reader.decode),
             "asks": Input(_asks(settings, own), decode, makes_room=True, sender=Sender(SERVER, _for_nobody)),
         },
         outputs={"releases": _releases(settings, own)},

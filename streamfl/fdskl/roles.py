@@ -78,8 +78,8 @@ def trees_of(settings: FdsklSettings) -> dict[int, Aggregation]:
 
 def _column_names(samples: EntitySamplesSection, dimension: int, party: str) -> tuple[str, ...]:
     """A draw belongs to a column's name. Columns without one have their party's and a number."""
-    if isinstance(samples.features, list):
-        return tuple(samples.features)
+    if samples.input_names is not None:
+        return tuple(samples.input_names)
     return tuple(f"{party}/{samples.features}/{number}" for number in range(dimension))
 
 

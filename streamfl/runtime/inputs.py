@@ -131,7 +131,8 @@ class Inputs:
             raise PeerError(
                 "partition",
                 f"{name!r} came in partition {record.partition}, its own is {expected}: let the records' key be this name, and "
-                "the producer choose the partition by Kafka's default (murmur2; librdkafka: partitioner=murmur2_random)",
+                "the producer choose the partition by Kafka's default (murmur2; librdkafka: partitioner=murmur2_random); or let "
+                "`streamfl rekey CONFIG` write the topic anew ([samples.rekey])",
             )
 
     def reject(self, record: Record, error: PeerError, draft: Draft) -> None:

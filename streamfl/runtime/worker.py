@@ -333,7 +333,7 @@ class Worker:
             raise _GivenUp
 
     def _outgoing(self, send: Send) -> Outgoing:
-        headers = self._headers(send.channel, send.key, send.value, send.partition)
+        headers = send.headers + self._headers(send.channel, send.key, send.value, send.partition)
         return Outgoing(self._channels.outputs[send.channel], send.key, send.value, send.partition, headers)
 
     def _headers(self, channel: str, key: bytes | None, value: bytes | None, partition: int | None) -> Headers:

@@ -202,6 +202,11 @@ def _party_channels(settings: VaflSettings) -> Channels:
     own, samples = settings.member, settings.required_samples("a vafl-party")
     # An entity's ledger is kept in its partition. In another partition its whole budget could be spent again.
     checked = settings.privacy.embedding_norm is not None and samples.keyed_by_entity
+    if checked and samples.entity is None and samples.key != "text":
+        raise ConfigurationError(
+            f'samples.keyed_by_entity: which partition is an entity\'s own is known where its name is the key as text, not with '
+            f'samples.key = "{samples.key}"; set it to false if your producer puts an entity into one partition always'
+        )
     return Channels(
         inputs={
             "samples": Input(samples.topic, SampleReader(samples.samples).decode, keyed_by=_entity if checked else None),
