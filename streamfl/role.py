@@ -94,7 +94,8 @@ class PassedOver(Exception):
 class NotYetReadable(Exception):
     """A record that cannot be read at present, and not because of its sender: what it takes to read it does not answer.
 
-    The text says what is awaited and what the operator can do. Nothing may be lost for it: the record is read again later.
+    The text says what is awaited and what the operator can do. Nothing may be lost for it: the record is read again later. Raised
+    by what writes records, it ends the step, as if the cluster were away.
     """
 
 
@@ -123,12 +124,13 @@ class Received(msgspec.Struct, frozen=True, gc=False):
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):
-    """A message to publish on an output. ``partition`` None leaves the choice to the key."""
+    """A message to publish on an output. ``partition`` None leaves the choice to the key. ``headers``: for the user's consumers."""
 
     channel: str
     key: bytes | None
     value: bytes
     partition: int | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
 
 
 class Rejection(msgspec.Struct, frozen=True):

@@ -52,23 +52,31 @@ from streamfl.records.imputation import RunningMeans
 from streamfl.records.input_watch import InputWatch
 from streamfl.records.join import LabelJoin
 from streamfl.restored import check_name
-from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.role import Headers, Measurement, Notice, PeerError, Received, Record, Rejection, Send, StateChange
 
 __all__ = ["ClientSnapshot", "Pace", "PofmklClient", "StepTrace", "Uplink"]
 
 MEANS = b"means/"
 
 
+def _nothing(_record: Record) -> Headers:
+    return ()
+
+
 @dataclass(frozen=True)
 class ClientSnapshot:
     """A client as the role knows it.
 
+    row: by which the learner knows it.
+    seen_at: the time of its latest sample, in coarse steps.
     waiting: how many of its samples, or labels of [labels], wait for the model.
     samples, labels: how many it has predicted and learnt.
     uploads_begun, uploads_sent: its uploads; those sent are counted from the beginning of its epoch.
     budget: the tokens in its bucket when bytes left it last, and how many fit; None without a budget.
     """
 
+    row: int
+    seen_at: float
     waiting: int
     samples: int
     labels: int
@@ -102,6 +110,7 @@ class PofmklClient:
     seal_bytes: where members have keys, what a seal adds to an update.
     agreement: whether the server's settings are this client's.
     watch: looks at every sample and label.
+    carry: of a sample's record, the headers that its prediction gets.
     means: fills in what samples lack; None: they lack nothing.
     """
 
@@ -127,8 +136,10 @@ class PofmklClient:
         seal_bytes: int = 0,
         agreement: Agreement | None = None,
         watch: InputWatch | None = None,
+        carry: Callable[[Record], Headers] = _nothing,
         means: RunningMeans | None = None,
     ) -> None:
+        self._carry = carry
         self.learner = learner
         self.pace = pace
         self.fingerprint = fingerprint
@@ -238,6 +249,7 @@ class PofmklClient:
     def _hear(self, batch: Sequence[Received], now: float, replies: list[Send | Rejection]) -> None:
         """Take what came, each message by itself; what is refused is added to ``replies``."""
         logistic, watch, labels, seats = self.learner.loss is LOGISTIC, self.watch, self._labels, self._seats
+        carry = self._carry
         means = self._means
         for received in batch:
             channel, message = received.channel, received.message
@@ -262,7 +274,7 @@ class PofmklClient:
                         message = msgspec.structs.replace(message, features=means.fill(key, message.features))
                 else:
                     client = seats.find(key)
-                labels.arrive(key, client, message, received.record.key)
+                labels.arrive(key, client, message, received.record.key, carry(received.record))
             except PeerError as error:
                 replies.append(Rejection(received, error))
         seats.batch_is_over()
@@ -281,6 +293,7 @@ class PofmklClient:
         longest = self._seats.longest_idle(at, lambda client: self._uploads.is_open(client) or waiting(client) > 0)
         if longest is None:
             elsewhere = self._seats.elsewhere(newcomer[1])
+            reason = "not_keyed_by_client" if elsewhere or self.watch.disorder else "too_many_clients"
             if elsewhere:
                 remedy = f"its samples come in the partitions {elsewhere} too: write the topic with the client as the key"
             else:
@@ -288,7 +301,7 @@ class PofmklClient:
                     "raise federation.clients, or wait until one has been without a sample for federation.client_expiry_seconds = "
                     f"{self._seats.expiry:g}"
                 )
-            raise PeerError("too_many_clients", f"{newcomer[1]!r} would be client {self._seats.limit + 1}: {remedy}")
+            raise PeerError(reason, f"{newcomer[1]!r} would be client {self._seats.limit + 1}: {remedy}")
         self._seats.expired += 1
         self._forget(longest)
 
@@ -356,6 +369,8 @@ class PofmklClient:
             record, bucket = client.record, client.bucket
             samples, labels, _, _ = self.learner.sums([client.row])[0].tolist()
             found[client.key] = ClientSnapshot(
+                row=client.row,
+                seen_at=record.seen_at,
                 waiting=self._labels.room.waiting(client),
                 samples=int(samples),
                 labels=int(labels),

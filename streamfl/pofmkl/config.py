@@ -13,6 +13,7 @@ from streamfl.kernels.dictionary import LARGEST_SMOOTHNESS, Kernel, grid, paper_
 from streamfl.learning.challengers import challenger, challenger_names, is_own
 from streamfl.made_with import shown
 from streamfl.pofmkl.views import VIEWS
+from streamfl.records.carried import FollowedPredictions
 from streamfl.records.labels import LabelsSection
 from streamfl.records.samples import SamplesSection
 from streamfl.records.topic import RecordSettings
@@ -235,6 +236,7 @@ class PofmklSettings(RecordSettings):
     federation: PofmklFederation
     samples: SamplesSection | None = None
     labels: LabelsSection | None = None
+    predictions: FollowedPredictions = Field(default_factory=FollowedPredictions)
     learning: LearningSection = Field(default_factory=LearningSection)
     kernels: KernelsSection = Field(default_factory=KernelsSection)
     experts: ExpertsSection = Field(default_factory=ExpertsSection)

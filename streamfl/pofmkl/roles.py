@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from streamfl.identity import SEAL_BYTES, load_identity
@@ -18,18 +17,20 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.default_learner import DefaultLearner
 from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.live_challengers import LiveChallengers
-from streamfl.pofmkl.messages import UPDATE, Update, decode_model_record
+from streamfl.pofmkl.messages import UPDATE, Prediction, Update, decode_model_record
 from streamfl.pofmkl.paper_learner import PaperLearner
 from streamfl.pofmkl.remembered import client_made_with, federation_settings, pace_settings, server_made_with
 from streamfl.pofmkl.server import PofmklServer
 from streamfl.pofmkl.server_steps import AdaGrad, AveragedStep, RecursiveLeastSquares, ServerStep, StochasticGradient
 from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.pofmkl.views import ViewedFeatures
+from streamfl.records.carried import carried
 from streamfl.records.fields import LABEL_RANGE
 from streamfl.records.imputation import RunningMeans
 from streamfl.records.input_watch import InputWatch
 from streamfl.records.join import LabelJoin
 from streamfl.records.labels import Label, LabelReader
+from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import Sample, SampleReader, SamplesSection
 from streamfl.role import Channels, ConfigurationError, Input, Receiver, Record, Sender, TopicSpec
 from streamfl.role_kind import RoleKind
@@ -158,7 +159,7 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
         client_expiry=settings.federation.client_expiry_seconds,
         shards=settings.federation.shards,
         fingerprint=_fingerprint(settings),
-        encode_prediction=msgspec.json.Encoder().encode,
+        encode_prediction=prediction_encoder(settings.predictions, f"{settings.federation.name}.predictions", Prediction),
         original=reader.original,
         challengers=LiveChallengers(settings.challengers.models, learning.loss) if settings.challengers.models else None,
         join=_join(settings),
@@ -167,6 +168,7 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
         patience=max(SHORTEST_PATIENCE, ROUNDS_OF_PATIENCE * learning.round_timeout_seconds),
         agreement=Agreement(federation_settings(settings), pace_settings(settings)),
         watch=_watch(settings),
+        carry=carried(settings.predictions),
         means=means,
     )
 
@@ -334,7 +336,18 @@ def _client_partitions(settings: PofmklSettings) -> dict[str, str]:
 ROLES: dict[str, RoleKind[Any]] = {
     kind.name: kind
     for kind in (
-        RoleKind(CLIENT, PofmklSettings, _build_client, _client_channels, _client_topics, client_made_with, _client_partitions),
-        RoleKind(SERVER, PofmklSettings, _build_server, _server_channels, _server_topics, server_made_with),
+        RoleKind(
+            CLIENT,
+            PofmklSettings,
+            _build_client,
+            _client_channels,
+            _client_topics,
+            client_made_with,
+            _client_partitions,
+            begins_anew=True,
+        ),
+        RoleKind(
+            SERVER, PofmklSettings, _build_server, _server_channels, _server_topics, server_made_with, begins_anew=True
+        ),
     )
 }

@@ -8,9 +8,9 @@ from pydantic import AfterValidator, Field, model_validator
 
 from streamfl.records.fields import LabelRange, TopicName
 from streamfl.records.inputs import MOST_INPUTS, InputSection, check_inputs, input_names, remembered_fields
-from streamfl.records.keys import KeySection
 from streamfl.records.labels import remembered_label
 from streamfl.records.paths import FieldPath
+from streamfl.records.rekey import AssembledTopic, RekeyedTopic
 from streamfl.records.samples import SamplesSection
 from streamfl.records.topic import RecordSettings
 from streamfl.role import ConfigurationError
@@ -41,7 +41,7 @@ class PartySection(Section):
     """Which of federation.parties this member is."""
 
 
-class EntitySamplesSection(KeySection):
+class EntitySamplesSection(AssembledTopic):
     """The party's own topic, with one record for each entity that it sees."""
 
     topic: TopicName
@@ -105,7 +105,7 @@ class EntitySamplesSection(KeySection):
         )
 
 
-class EntityLabelsSection(KeySection):
+class EntityLabelsSection(RekeyedTopic):
     """The labels, on a topic with as many partitions as the parties' and the same keys."""
 
     topic: TopicName

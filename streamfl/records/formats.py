@@ -12,7 +12,7 @@ from streamfl.role import ConfigurationError, PassedOver, PeerError
 if TYPE_CHECKING:
     from streamfl.records.topic import RegistrySection
 
-__all__ = ["Format", "FormatKeys", "format_named", "format_of", "is_textual", "without_value"]
+__all__ = ["Format", "FormatKeys", "format_named", "format_of", "is_textual", "without_value", "written_as"]
 
 Decoded = TypeVar("Decoded")
 
@@ -47,6 +47,7 @@ class Format(Protocol):
     ``tombstones``: a record without a value is no mistake.
     ``takes``: for which of ``SPECIAL_KEYS`` it has a use.
     ``for_topic``: a class method that makes the format of a topic's section and its name in the settings, or ConfigurationError.
+    ``for_written``: the same of a section, its name, a topic and the type of all that streamfl itself writes there.
     """
 
     def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
@@ -77,6 +78,12 @@ def format_of(section: FormatKeys, setting: str = "samples") -> Format:
         if getattr(section, key) is not None and key not in takes:
             raise ConfigurationError(f'{setting}.{key} has no meaning with {setting}.format = "{section.format}"; leave it out')
     return cast(Format, found.for_topic(section, setting) if hasattr(found, "for_topic") else found())
+
+
+def written_as(section: FormatKeys, setting: str, topic: str, kind: type[Any]) -> Format:
+    """The format of what streamfl itself writes to ``topic``, all of it of the type ``kind``; ConfigurationError as above."""
+    found = _class_of(section.format, f"{setting}.format")
+    return cast(Format, found.for_written(section, setting, topic, kind) if hasattr(found, "for_written") else found())
 
 
 def is_textual(format: Format) -> bool:

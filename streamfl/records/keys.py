@@ -18,6 +18,10 @@ from streamfl.wire import LONGEST_KEY
 __all__ = ["KeySection", "key_reader", "key_writer", "remembered_key"]
 
 THE_KEY = "the record key"
+WITHOUT_KEY = (
+    "records without a key lie in any partition. Say which field has the name, and let `streamfl rekey CONFIG` write the topic "
+    "keyed by it"
+)
 _WIDTHS = {"int32": 4, "int64": 8}
 
 
@@ -42,9 +46,9 @@ def key_reader(section: KeySection, setting: str) -> Callable[[bytes | None], st
             f'{setting}.key_field has no meaning with {setting}.key = "{kind}": leave it out or set key = "json"'
         )
     if kind == "text":
-        return lambda key: name_in(key, THE_KEY)
+        return _text
     if kind == "hex":
-        return lambda key: name_in(None if key is None else key.hex(), THE_KEY)
+        return _hex
     if kind == "uuid":
         return _uuid
     if kind == "json":
@@ -53,7 +57,7 @@ def key_reader(section: KeySection, setting: str) -> Callable[[bytes | None], st
 
     def number(key: bytes | None) -> str:
         if key is None:
-            raise PeerError("missing_field", f"{THE_KEY} is missing")
+            raise PeerError("missing_field", f"{THE_KEY} is missing: {WITHOUT_KEY}")
         if len(key) != width:
             raise PeerError("malformed", f'{THE_KEY} has {len(key)} bytes, key = "{kind}" has {width}')
         return str(int.from_bytes(key, "big", signed=True))
@@ -96,9 +100,21 @@ def remembered_key(section: KeySection, field: str | None) -> str | None:
     return f"the key as {section.key}" + ("" if section.key_field is None else f" at {section.key_field}")
 
 
+def _text(key: bytes | None) -> str:
+    if key is None:
+        raise PeerError("missing_field", f"{THE_KEY} is missing: {WITHOUT_KEY}")
+    return name_in(key, THE_KEY)
+
+
+def _hex(key: bytes | None) -> str:
+    if key is None:
+        raise PeerError("missing_field", f"{THE_KEY} is missing: {WITHOUT_KEY}")
+    return name_in(key.hex(), THE_KEY)
+
+
 def _uuid(key: bytes | None) -> str:
     if key is None:
-        raise PeerError("missing_field", f"{THE_KEY} is missing")
+        raise PeerError("missing_field", f"{THE_KEY} is missing: {WITHOUT_KEY}")
     try:
         return str(uuid.UUID(bytes=key) if len(key) == 16 else uuid.UUID(key.decode()))
     except (UnicodeDecodeError, ValueError):
@@ -110,7 +126,7 @@ def _json_reader(field: str | None) -> Callable[[bytes | None], str]:
 
     def read(key: bytes | None) -> str:
         if key is None:
-            raise PeerError("missing_field", f"{THE_KEY} is missing")
+            raise PeerError("missing_field", f"{THE_KEY} is missing: {WITHOUT_KEY}")
         if len(key) > LONGEST_KEY:
             raise PeerError("oversized", f"a key of {len(key)} bytes, at most {LONGEST_KEY} are accepted")
         try:

@@ -12,6 +12,7 @@ from streamfl.records.fields import LABEL_RANGE, TopicName, name_in, named_field
 from streamfl.records.formats import FormatKeys, format_of, is_textual, without_value
 from streamfl.records.keys import KeySection, key_reader, remembered_key
 from streamfl.records.paths import ABSENT, FieldPath, Path, path_of
+from streamfl.records.rekey import RekeyedTopic
 from streamfl.records.sample_fields import label_in, name_at
 from streamfl.role import ConfigurationError, PeerError, Record
 from streamfl.wire import LONGEST_KEY, MAXIMUM_BYTES
@@ -19,7 +20,7 @@ from streamfl.wire import LONGEST_KEY, MAXIMUM_BYTES
 __all__ = ["Label", "LabelFields", "LabelReader", "LabelsSection"]
 
 
-class LabelsSection(KeySection):
+class LabelsSection(RekeyedTopic):
     """Labels that come later, on a topic of their own with as many partitions as the samples' and the same keys."""
 
     topic: TopicName

@@ -12,8 +12,9 @@ from pydantic import Field, field_validator, model_validator
 from streamfl.records.fields import LABEL_RANGE, LARGEST_NUMBER, LabelRange, name_in, scaled
 from streamfl.records.formats import Format, format_of, without_value
 from streamfl.records.inputs import MOST_INPUTS, InputSection, Numbers, check_inputs, input_names, remembered_fields
-from streamfl.records.keys import KeySection, key_reader
+from streamfl.records.keys import key_reader
 from streamfl.records.paths import FieldPath, path_of
+from streamfl.records.rekey import AssembledTopic
 from streamfl.records.sample_fields import SampleFields
 from streamfl.role import ConfigurationError, PeerError, Record
 from streamfl.wire import LONGEST_KEY, MAXIMUM_BYTES
@@ -25,7 +26,7 @@ class DataError(Exception):
     """A data set that cannot be used as it is; the text says which one and why."""
 
 
-class SamplesSection(KeySection):
+class SamplesSection(AssembledTopic):
     """The topic that samples come from and the names of its fields."""
 
     client: FieldPath | None = None

@@ -67,8 +67,8 @@ class TopicSection(Section):
     topic: TopicName
     """Your own topic, none of the federation's."""
     format: str = "json"
-    """How records are written: `json`, `json-schema`, `msgpack`, `avro`, `protobuf`, `csv`, `debezium`, `debezium-avro`, or any
-    installed format."""
+    """How records are written: `json`, `json-schema`, `msgpack`, `avro`, `protobuf`, `csv`, `debezium`, or any installed
+    format."""
     schema_file: str | None = Field(default=None, min_length=1)
     """The file with the records' schema, where they name none of a registry: Avro's in JSON, Protobuf's as `.proto` or as a
     descriptor set of protoc."""
@@ -105,11 +105,11 @@ class RecordSettings(RoleSettings):
         known = {**content}
         for name, field in cls.model_fields.items():
             section = content.get(name)
-            if isinstance(section, Mapping) and "registry" not in section and _is_a_topic(field.annotation):
+            if isinstance(section, Mapping) and "registry" not in section and _has_a_registry(field.annotation):
                 known[name] = {**section, "registry": content["registry"]}
         return known
 
 
-def _is_a_topic(annotation: Any) -> bool:
+def _has_a_registry(annotation: Any) -> bool:
     members = getattr(annotation, "__args__", (annotation,))
-    return any(isinstance(member, type) and issubclass(member, TopicSection) for member in members)
+    return any(isinstance(member, type) and issubclass(member, Section) and "registry" in member.model_fields for member in members)

@@ -38,11 +38,13 @@ def settings_page(system: System) -> str:
         for name, section in sections(settings).items():
             parts.append(section_page(name, section))
             parts += [section_page(f"{name}.{key}", table, listed=True) for key, table in _tables(section)]
+            within = sections(section).items()
+            parts += [section_page(f"{name}.{key}", table) for key, table in within if key not in settings.model_fields]
     return "\n\n".join(parts) + "\n"
 
 
-def sections(settings: type[RoleSettings]) -> dict[str, type[BaseModel]]:
-    """Every section of a configuration file, by name."""
+def sections(settings: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """Every section of a configuration file, or within one of its sections, by name."""
     found: dict[str, type[BaseModel]] = {}
     for name, field in settings.model_fields.items():
         for member in get_args(field.annotation) or (field.annotation,):
@@ -101,6 +103,8 @@ def _type(annotation: Any) -> str:
         return " or ".join(_type(member) for member in members if member is not type(None))
     if origin is list and isinstance(members[0], type) and issubclass(members[0], BaseModel):
         return "list of tables"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "table"
     if origin is list:
         return f"list of {_type(members[0])}"
     if origin is tuple:

@@ -87,6 +87,16 @@ def test_an_undecodable_record_is_a_dead_letter(bus: MemoryBus) -> None:
     assert (letter.key, letter.value) == (b"pump", b"five")
     assert letter.headers == (
         ("trace", b"t1"),
+        ("__connect.errors.topic", b"numbers"),
+        ("__connect.errors.partition", b"0"),
+        ("__connect.errors.offset", b"1"),
+        ("__connect.errors.exception.class.name", b"streamfl.role.PeerError"),
+        ("__connect.errors.exception.message", b"malformed: not two whole numbers: b'five'"),
+        ("__streams.errors.topic", b"numbers"),
+        ("__streams.errors.partition", b"0"),
+        ("__streams.errors.offset", b"1"),
+        ("__streams.errors.exception", b"streamfl.role.PeerError"),
+        ("__streams.errors.message", b"malformed: not two whole numbers: b'five'"),
         ("topic", b"numbers"),
         ("partition", b"0"),
         ("offset", b"1"),
@@ -136,6 +146,16 @@ def test_a_record_that_the_role_refuses_is_a_dead_letter(bus: MemoryBus) -> None
     drain(second)
     assert totals(bus) == [number(1, 5), number(3, 6)]
     assert [dict(letter.headers)["error"] for letter in bus.read("dead-letters")] == [b"negative"]
+
+
+def test_nothing_is_cut_to_say_the_cause_under_other_names(bus: MemoryBus) -> None:
+    """Protects a replay: a record that is whole with our own headers must not be cut short for those of other systems."""
+    value = b"x" * (LARGEST_LETTER - 2_000)
+    bus.write([Outgoing("numbers", b"pump", value, 0)])
+    drain(worker(bus, CountingRole()))
+    [letter] = bus.read("dead-letters")
+    assert letter.value == value
+    assert [name for name, _ in letter.headers] == ["topic", "partition", "offset", "error", "text"]
 
 
 @pytest.mark.parametrize("where", ["value", "key", "headers"])

@@ -18,8 +18,9 @@ from streamfl.pofmkl.config import KernelsSection, PofmklSettings, UplinkSection
 from streamfl.pofmkl.messages import UPDATE, KernelParameters, decode_model
 from streamfl.pofmkl.publication import BOOK
 from streamfl.pofmkl.server import PofmklServer
+from streamfl.records.formats import format_of
 from streamfl.records.samples import SamplesSection
-from streamfl.role import Send, StateChange
+from streamfl.role import ConfigurationError, Send, StateChange
 from streamfl.runtime.bus import Outgoing
 from streamfl.testing.fuzz.federations import Corpus, Fuzzed, some_of_each, users_message
 from streamfl.testing.fuzz.member import NOW, PARTITIONS, Member
@@ -245,6 +246,11 @@ def targets(random: Random) -> Mapping[str, Callable[[str], Target]]:
     for format in sorted(point.name for point in entry_points(group="streamfl.formats")):
         for fields, section in SECTIONS.items():
             chosen = SamplesSection(topic="t", format=format, label="y", **section)
+            try:
+                format_of(chosen)
+            except ConfigurationError:
+                # It has to be given a schema.
+                continue
             make[f"samples {format} {fields}"] = partial(Samples, messages=by_channel["samples"], random=random, section=chosen)
     for federation in FEDERATIONS:
         of_client, of_server = settings(federation, "pofmkl-client"), settings(federation, "pofmkl-server")
