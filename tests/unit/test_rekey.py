@@ -336,3 +336,25 @@ def test_lines_of_csv_become_json_by_client(tmp_path: Path) -> None:
     plant.write(b"north,21.5", b"south,3")
     drain(plant.worker())
     assert plant.samples() == {"north": [{"site": "north", "temp": "21.5"}], "south": [{"site": "south", "temp": "3"}]}
+
+
+def test_what_was_refused_goes_back_and_what_stops_it_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects the operator: the commands that help with a role's own topics help with this one too, by the same configuration."""
+    plant = Plant(tmp_path)
+    plant.write({"meta": {"site": "a"}, "n": 0}, {"site": "b", "n": 1})
+    worker = plant.worker()
+    drain(worker)
+    worker.close()
+    plant.path.write_text(plant.path.read_text().replace('topic = "readings"', 'topic = "readings"\nby = "site"'))
+    _, told, _ = run_command(monkeypatch, capsys, "dead-letters", plant.path, "--replay", "--format", "json")
+    assert json.loads(told)["replayed"] == 1
+    code, _, _ = run_command(
+        monkeypatch, capsys, "skip", plant.path, "--topic", "readings", "--partition", 0, "--offset", 2, "--format", "json"
+    )
+    assert code == 0
+    drain(plant.worker())
+    assert list(plant.samples()) == ["a"], "the one that came back was passed over"
+    reasons = [dict(letter.headers).get("error") for letter in plant.bus.read("plant.dead-letters")]
+    assert sorted(filter(None, reasons)) == [b"missing_field", b"skipped"]
