@@ -46,15 +46,15 @@ def filled(values: Floats, fill: Callable[[int], Callable[[Floats], Floats]]) ->
     return np.array([[own(sample) for own, sample in zip(clients, row, strict=True)] for row in values])
 
 
-def running_means(indicators: bool) -> Callable[[int], Callable[[Floats], Floats]]:
-    """As `missing = "mean"` does it. indicators: with an input more for each, that says whether it is missing."""
+def running_means(indicators: bool, last: bool = False) -> Callable[[int], Callable[[Floats], Floats]]:
+    """As `missing = "mean"` does it, or "last". indicators: with an input more for each, that says whether it is missing."""
 
     def of_client(number: int) -> Callable[[Floats], Floats]:
         means: list[RunningMeans] = []
 
         def fill(sample: Floats) -> Floats:
             if not means:
-                means.append(RunningMeans(range(len(sample)), relative=True))
+                means.append(RunningMeans(range(len(sample)), range(len(sample)) if last else (), relative=True))
             found = np.array(means[0].fill((0, str(number)), tuple(sample.tolist())))
             return np.concatenate([found, np.isnan(sample)]) if indicators else found
 
@@ -89,6 +89,7 @@ def methods(values: Floats, columns: int) -> dict[str, Floats]:
         '"zero"': np.nan_to_num(values),
         "a number: the set's mean": np.where(np.isnan(values), known, values),
         '"mean"': filled(values, running_means(indicators=False)),
+        '"last"': filled(values, running_means(indicators=False, last=True)),
         '"mean", `indicator = true`': filled(values, running_means(indicators=True)),
         "River, StatImputer(Mean)": filled(values, of_river(lambda: stat(*((place, stats.Mean()) for place in range(columns))))),
         "River, PreviousImputer": filled(values, of_river(preprocessing.PreviousImputer)),

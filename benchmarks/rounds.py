@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 
 def in_rounds(inputs: Floats, labels: Floats, present: NDArray[np.bool_], seed: int = 0) -> Floats:
-    """Predictions (T, K) of the default federation; where a client is not ``present``, the mean of its labels that were learnt.
+    """Predictions (T, K) of the default federation; where a client is not ``present``, the mean of its labels so far.
 
     inputs (T, K, d), labels and present (T, K). A label is learnt when its sample was predicted, the server steps after each round.
     """
@@ -33,20 +33,19 @@ def in_rounds(inputs: Floats, labels: Floats, present: NDArray[np.bool_], seed: 
     parameters = np.zeros((learner.kernels, learner.row_length), learner.dtype)
     rows = np.array([learner.borrow() for _ in range(clients)])
     draws = [UniformSequence(seed, "bin", f"client-{number}") for number in range(clients)]
-    counts, sums = np.zeros((2, clients))
+    counts = np.zeros(clients, np.int64)
     sent = settings.kernels_per_upload or learner.kernels
     predictions = np.empty((rounds, clients))
     for number in range(rounds):
-        predictions[number] = sums / np.maximum(counts, 1)
+        predictions[number] = labels[:number].mean(axis=0) if number else 0.0
         here = np.flatnonzero(present[number])
         if not len(here):
             continue
         forecast = learner.predict(rows[here], inputs[number, here], parameters)
         predictions[number, here] = forecast.predictions
         taken = learner.learn(rows[here], forecast.encoded(), labels[number, here], parameters, np.zeros(learner.kernels))
-        uniforms = np.array([draws[client][int(counts[client])] for client in here])
+        uniforms = np.array([draws[client][counts[client]] for client in here])
         counts[here] += 1
-        sums[here] += labels[number, here]
         orders = heaviest_first(taken.log_weights)
         weights = np.take_along_axis(normalised(taken.log_weights), orders, axis=1)
         cumulated = np.cumsum(bin_probabilities(weights, sent, settings.learning.effective_exploration), axis=1)

@@ -7,9 +7,14 @@ from streamfl.system import installed_systems, load
 
 __all__ = ["ConfigurationError", "PeerError"]
 
+# Beside what systems export: loaded when it is asked for, for a worker on a bus has no use for it.
+OWN = {"connect": "streamfl.connection:connect"}
+
 
 def __getattr__(name: str) -> Any:
-    """What a system exports, such as an estimator: loaded when it is asked for, for a worker on a bus has no use for it."""
+    """What is exported here, or by a system, such as an estimator."""
+    if name in OWN:
+        return load(OWN[name])
     for system in installed_systems():
         if name in system.exports:
             return load(system.exports[name])
@@ -17,4 +22,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, *(name for system in installed_systems() for name in system.exports)]
+    return [*__all__, *OWN, *(name for system in installed_systems() for name in system.exports)]

@@ -125,7 +125,8 @@ class Metrics(Section):
     """The HTTP server for /metrics, /healthz and /readyz."""
 
     port: int | None = Field(default=None, ge=0, le=65535)
-    """The port of /metrics, /healthz and /readyz. Left out: no server. 0: any free port."""
+    """The port of /metrics, /healthz and /readyz. Left out: no server. 0: any free port. Where another process has it, as a second
+    worker on the same machine finds it, the next free one of the 15 after it; the log says which."""
     host: str = "127.0.0.1"
     """The address to listen on; 0.0.0.0 for everybody, as in a container."""
 

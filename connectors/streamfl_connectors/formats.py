@@ -126,10 +126,15 @@ class Csv:
         return line.getvalue().encode()
 
     def _read(self, value: bytes) -> dict[str, str | None]:
-        try:
-            lines = list(csv.reader(io.StringIO(value.decode("utf-8-sig"), newline=""), strict=True))
-        except csv.Error as error:
-            raise ValueError(f"no line of CSV: {error}") from None
+        text = value.decode("utf-8-sig").rstrip("\r\n")
+        if '"' not in text and "\n" not in text and "\r" not in text:
+            # What the reader of CSV would make of it, in a fraction of its time.
+            lines = [text.split(",")]
+        else:
+            try:
+                lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+            except csv.Error as error:
+                raise ValueError(f"no line of CSV: {error}") from None
         if len(lines) != 1:
             raise ValueError(f"{len(lines)} lines, one is expected")
         if lines[0] == self._columns:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import subprocess
 import sys
 import tempfile
@@ -284,9 +285,24 @@ def _well_known(name: str) -> Any:
     return found
 
 
+@functools.lru_cache(maxsize=MOST_SCHEMAS)
+def _plan(descriptor: Any) -> tuple[list[str], list[Any]]:
+    """The fields that are there as they are, by name, and the others."""
+    names: list[str] = []
+    others: list[Any] = []
+    for field in descriptor.fields:
+        plain = not (field.is_repeated or field.has_presence or field.enum_type is not None or field.message_type is not None)
+        if plain:
+            names.append(field.name)
+        else:
+            others.append(field)
+    return names, others
+
+
 def _fields(message: Any) -> dict[str, Any]:
-    content: dict[str, Any] = {}
-    for field in message.DESCRIPTOR.fields:
+    names, others = _plan(message.DESCRIPTOR)
+    content: dict[str, Any] = {name: getattr(message, name) for name in names}
+    for field in others:
         name = field.name
         if field.is_repeated:
             values = getattr(message, name)

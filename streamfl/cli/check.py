@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict
 
@@ -27,7 +28,9 @@ from streamfl.console import (
     ConfigArgument,
     FormatOption,
     OutputFormat,
+    is_terminal,
     print_json,
+    print_list,
     print_table,
 )
 from streamfl.identity import Member, load_identity
@@ -44,11 +47,20 @@ def check(config: ConfigArgument, format: FormatOption = OutputFormat.TABLE) -> 
     code = _look(config, findings)
     if format is OutputFormat.JSON:
         print_json({"ok": code == 0, "checks": [asdict(found) for found in findings]})
+    elif is_terminal():
+        print_list(f"Check of {config}", as_list(findings))
     else:
         rows = [(found.check, "pass" if found.passed else "FAIL", found.detail, found.remedy) for found in findings]
         print_table(f"Check of {config}", ("check", "result", "found", "what to do"), rows)
     if code:
         raise typer.Exit(code)
+
+
+def as_list(findings: Iterable[Finding]) -> Iterator[tuple[str, str]]:
+    """The findings for a terminal, which four columns would not fit."""
+    for found in findings:
+        text = f"{found.check}: {found.detail}" if found.detail else found.check
+        yield "pass" if found.passed else "FAIL", f"{text}\nTo do: {found.remedy}" if found.remedy else text
 
 
 def _look(config: ConfigArgument, findings: list[Finding]) -> int:

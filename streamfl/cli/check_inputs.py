@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from streamfl.cli.check_state import Remembered
@@ -54,7 +54,7 @@ def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Chann
         state = existing.get(source.topic)
         if state is None or state.error is not None:
             continue
-        wrong: list[str] = []
+        wrong: list[tuple[Record, PeerError]] = []
         remedy = f"such records go to {configured.settings.dead_letters}: correct them or the settings"
         try:
             records = bus.peek(source.topic, _spread(state.partitions), SAMPLE_RECORDS)
@@ -71,7 +71,7 @@ def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Chann
                 awaited = str(error)
                 break
             except PeerError as error:
-                wrong.append(_shown(record, error))
+                wrong.append((record, error))
         if awaited:
             yield Finding(f"records of {source.topic}", False, awaited, "see the section [registry], and the registry's own log")
             continue
@@ -79,8 +79,7 @@ def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Chann
             wrong = errors
             remedy = "a worker takes such values for missing ones, and tells nobody: correct them or the settings"
         readable = f"{len(records) - len(wrong)} of {counted(len(records), 'record')} readable" if records else "no records yet"
-        examples = wrong[:EXAMPLES] + ([f"and {len(wrong) - EXAMPLES} more"] if len(wrong) > EXAMPLES else [])
-        yield Finding(f"records of {source.topic}", not wrong, "; ".join([readable, *examples]), remedy if wrong else "")
+        yield Finding(f"records of {source.topic}", not wrong, "; ".join([readable, *_grouped(wrong)]), remedy if wrong else "")
     yield from _labels(configured, batch)
     try:
         if batch:
@@ -94,7 +93,7 @@ def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Chann
             raise CannotBegin(str(error)) from None
 
 
-def _never_readable(source: Input, records: Sequence[Record]) -> list[str]:
+def _never_readable(source: Input, records: Sequence[Record]) -> list[tuple[Record, PeerError]]:
     """Where a role tells nobody of unreadable values: why none of these can be read. Of a few of them it is nobody's business."""
     if source.strict is None:
         return []
@@ -105,14 +104,24 @@ def _never_readable(source: Input, records: Sequence[Record]) -> list[str]:
         except PassedOver:
             return []
         except PeerError as error:
-            errors.append(_shown(record, error))
+            errors.append((record, error))
         else:
             return []
     return errors
 
 
-def _shown(record: Record, error: PeerError) -> str:
-    return f"{record.topic}-{record.partition}-{record.offset} {error}"
+def _grouped(wrong: Iterable[tuple[Record, PeerError]]) -> list[str]:
+    """What is wrong with these records, the most frequent first: equal reasons once, with their number and an example each."""
+    groups: dict[tuple[str, str], list[tuple[Record, PeerError]]] = {}
+    for record, error in wrong:
+        # A reason's text begins with the field, and goes on with the value that this record has.
+        groups.setdefault((error.reason, error.text.partition(" ")[0]), []).append((record, error))
+    found = []
+    for alike in sorted(groups.values(), key=len, reverse=True):
+        record, error = alike[0]
+        place = f"{record.topic}-{record.partition}-{record.offset}"
+        found.append(f"{place}: {error}" if len(alike) == 1 else f"{len(alike)} times, the first {place}: {error}")
+    return found[:EXAMPLES] + ([f"and {counted(len(found) - EXAMPLES, 'other reason')}"] if len(found) > EXAMPLES else [])
 
 
 def _spread(partitions: int) -> list[int]:

@@ -25,6 +25,8 @@ log = logger(__name__)
 
 # An orchestrator kills after 10 s or more; what was not committed by then is taken up by another worker.
 LEAVE_SECONDS = 9.0
+# Of one file any number of workers may run on a machine, and Prometheus can be told of a range of ports.
+OTHER_PORTS = 15
 
 
 def run(config: ConfigArgument) -> None:
@@ -55,9 +57,12 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
         watchdog = Watchdog(worker.health, _end_stalled)
         held.callback(watchdog.close)
         if settings.metrics.port is not None:
-            server = HealthServer(settings.metrics.host, settings.metrics.port, worker.health, worker.metrics.render)
+            host, port = settings.metrics.host, settings.metrics.port
+            server = HealthServer(host, port, worker.health, worker.metrics.render, others=OTHER_PORTS)
             held.callback(server.close)
-            log.info("serving metrics and health", host=settings.metrics.host, port=server.port)
+            if port not in (0, server.port):
+                log.warning("metrics.port is taken: another worker on this machine?", port=port, serving_on=server.port)
+            log.info("serving metrics and health", host=host, port=server.port)
         topics = topics_of(configured.kind.channels(settings), settings.dead_letters)
         watch = ClusterWatch(
             bus,

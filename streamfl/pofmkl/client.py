@@ -67,12 +67,16 @@ def _nothing(_record: Record) -> Headers:
 class ClientSnapshot:
     """A client as the role knows it.
 
+    row: by which the learner knows it.
+    seen_at: the time of its latest sample, in coarse steps.
     waiting: how many of its samples, or labels of [labels], wait for the model.
     samples, labels: how many it has predicted and learnt.
     uploads_begun, uploads_sent: its uploads; those sent are counted from the beginning of its epoch.
     budget: the tokens in its bucket when bytes left it last, and how many fit; None without a budget.
     """
 
+    row: int
+    seen_at: float
     waiting: int
     samples: int
     labels: int
@@ -365,6 +369,8 @@ class PofmklClient:
             record, bucket = client.record, client.bucket
             samples, labels, _, _ = self.learner.sums([client.row])[0].tolist()
             found[client.key] = ClientSnapshot(
+                row=client.row,
+                seen_at=record.seen_at,
                 waiting=self._labels.room.waiting(client),
                 samples=int(samples),
                 labels=int(labels),

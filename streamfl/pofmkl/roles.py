@@ -147,7 +147,7 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
     _check_federation(settings)
     made = learner(settings, reader.dimension)
     # The default learner looks at inputs by their running means only; the paper's kernels are shared, so inputs stay what they are.
-    means = RunningMeans(reader.means, relative=learning.preset == "default")
+    means = RunningMeans(reader.means, reader.lasts, relative=learning.preset == "default")
     _check_sizes(settings, made, means)
     lockstep = learning.staleness == "lockstep"
     return PofmklClient(
@@ -211,7 +211,7 @@ def _check_sizes(settings: PofmklSettings, made: Learner, means: RunningMeans) -
     )
     # A number takes nine bytes. It waits with its record's key.
     waiting = made.forecast_bytes if settings.labels is not None else 9 * made.dimension + LONGEST_KEY
-    _check_fits("the means of a client's inputs", means.record_bytes, 'give fewer samples.inputs missing = "mean"')
+    _check_fits("the means of a client's inputs", means.record_bytes, 'give fewer samples.inputs missing = "mean" or "last"')
     _check_fits(f"a sample that waits, of dimension {made.dimension},", waiting, "name fewer samples.features")
 
 
@@ -336,7 +336,18 @@ def _client_partitions(settings: PofmklSettings) -> dict[str, str]:
 ROLES: dict[str, RoleKind[Any]] = {
     kind.name: kind
     for kind in (
-        RoleKind(CLIENT, PofmklSettings, _build_client, _client_channels, _client_topics, client_made_with, _client_partitions),
-        RoleKind(SERVER, PofmklSettings, _build_server, _server_channels, _server_topics, server_made_with),
+        RoleKind(
+            CLIENT,
+            PofmklSettings,
+            _build_client,
+            _client_channels,
+            _client_topics,
+            client_made_with,
+            _client_partitions,
+            begins_anew=True,
+        ),
+        RoleKind(
+            SERVER, PofmklSettings, _build_server, _server_channels, _server_topics, server_made_with, begins_anew=True
+        ),
     )
 }

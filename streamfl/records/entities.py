@@ -52,8 +52,8 @@ class EntitySamplesSection(AssembledTopic):
     """The fields with the inputs, or the one field that holds them as a list."""
     inputs: Annotated[list[InputSection], Field(min_length=1, max_length=MOST_INPUTS)] | None = None
     """In place of features: a table `[[samples.inputs]]` for each field, where values are text, times or categories, or may be
-    missing. `missing = "mean"` is refused: an entity comes once and has no mean of its own, and one over all entities would let
-    each of them change what is said of the others."""
+    missing. `missing = "mean"` and `"last"` are refused: an entity comes once and has no earlier values, and those of all entities
+    would let each of them change what is said of the others."""
     dimension: int | None = Field(default=None, ge=1, le=100_000)
     """The length of that list. Not needed where fields are named one by one."""
     input_norm: float = Field(default=1.0, gt=0, allow_inf_nan=False)
@@ -71,8 +71,8 @@ class EntitySamplesSection(AssembledTopic):
         for number, one in enumerate(self.inputs or ()):
             if one.fills_means:
                 raise ValueError(
-                    f'inputs.{number}.missing = "mean": an entity comes once and has no mean of its own, and one over all entities '
-                    'would let each change what is said of the others; "reject", "zero" and a number are possible'
+                    f'inputs.{number}.missing = "{one.missing}": an entity comes once and has no earlier values, and those of all '
+                    'entities would let each change what is said of the others; "reject", "zero" and a number are possible'
                 )
         return self
 

@@ -1,4 +1,4 @@
-"""What stands for a number that a sample lacks: the mean of what its client's samples had before."""
+"""What stands for a number that a sample lacks: the mean of what its client's samples had before, or the last of it."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ _Key = tuple[int, str]
 
 
 class RunningMeans:
-    """Fills in NaN by the client's running mean, (x_1 + … + x_n) / n of its n values so far; 0 before the first.
+    """Fills in NaN by the client's running mean, (x_1 + … + x_n) / n of its n values so far, or by x_n; 0 before the first.
 
-    Only values that came count: a mean that was filled in is none. Remembered are three numbers a column and client.
+    Only values that came count: what was filled in is none. Remembered are three numbers a column and client.
 
-    columns: the places of the numbers that may be missing.
+    columns: the places of the numbers that may be missing. lasts: those of them that become the last value.
     relative: give these columns as their difference from the client's first value. For a learner that looks at differences from its
     own running means only, this changes nothing but what 0 means: a value like the first, and so nothing out of scale where a
     client's first samples lack it.
     """
 
-    def __init__(self, columns: Sequence[int] = (), *, relative: bool = False) -> None:
+    def __init__(self, columns: Sequence[int] = (), lasts: Sequence[int] = (), *, relative: bool = False) -> None:
         self._columns = tuple(columns)
+        self._lasts = {place for place, column in enumerate(self._columns) if column in lasts}
         self._relative = relative
         self._layout = struct.Struct(f"<{3 * len(self._columns)}d")
-        # Of each client: counts, means and first values, column by column.
+        # Of each client: counts, means or last values, and first values, column by column.
         self._known: dict[_Key, list[float]] = {}
         self._touched: dict[_Key, None] = {}
         self._filled = 0
@@ -66,7 +67,9 @@ class RunningMeans:
                 if not seen:
                     known[2 * count + place] = number
                 known[place] = seen = min(seen + 1.0, MOST)
-                known[count + place] += (number - known[count + place]) / seen
+                known[count + place] = (
+                    number if place in self._lasts else known[count + place] + (number - known[count + place]) / seen
+                )
             given[column] = number - known[2 * count + place] if self._relative else number
         self._touched[key] = None
         return tuple(given)
@@ -103,5 +106,5 @@ class RunningMeans:
 
     def measure(self) -> Iterable[Measurement]:
         """How much was filled in."""
-        text = "Inputs that a sample lacked and that were filled in by the mean of its client's own"
+        text = "Inputs that a sample lacked and that were filled in by its client's own mean or last value"
         yield Measurement("filled_inputs", "counter", text, self._filled)

@@ -41,9 +41,9 @@ class InputSection(Section):
     """What it is. Left out: a number. `number`: a number, or text that is one. `boolean`: true or false, as such, as text, or as
     1 and 0. `category`: text or a whole number, with `values` or `buckets`. `hour-of-day`, `day-of-week`: a time, which becomes two
     inputs, sine and cosine. `elapsed-seconds`: a time, told from `since` or `since_field`."""
-    missing: Literal["reject", "mean", "zero"] | Annotated[float, Field(allow_inf_nan=False)] = "reject"
+    missing: Literal["reject", "mean", "last", "zero"] | Annotated[float, Field(allow_inf_nan=False)] = "reject"
     """What stands for a value that is absent, null or NaN. `reject`: the record goes to the dead letters. `mean`: the running mean
-    of the client's own values. `zero`, or a number: that."""
+    of the client's own values. `last`: its last value. `zero`, or a number: that."""
     indicator: bool = False
     """A further input, 1 where the value is missing and 0 else. It helps where a value is missing for a reason that the label has
     to do with, and costs accuracy where there is none."""
@@ -103,8 +103,8 @@ class InputSection(Section):
 
     @property
     def fills_means(self) -> bool:
-        """Whether a role has to fill in a mean."""
-        return self.missing == "mean"
+        """Whether a role has to fill in a mean of the client's own values, or the last of them."""
+        return self.missing in ("mean", "last")
 
     @property
     def names(self) -> list[str]:
@@ -123,7 +123,7 @@ class InputSection(Section):
             return [f"{function} of {field}'s {kind}{zone}" for function in ("sine", "cosine")]
         own = f"seconds from {self.since_field or self.since} to {field}" if kind == "elapsed-seconds" else field
         # Such an input may be told from the client's first value: its state is of another unit.
-        return [f"{own}, or its mean"] if self.fills_means else [own]
+        return [f"{own}, or its {self.missing}"] if self.fills_means else [own]
 
     @property
     def scaled(self) -> bool:
@@ -185,7 +185,7 @@ class Input:
         self._missing: Numbers = (number,) * count + (1.0,) * self._indicated
 
     def numbers(self, content: dict[str, Any]) -> Numbers:
-        """The input's numbers of one record, NaN for a mean that is to be filled in.
+        """The input's numbers of one record, NaN for what is to be filled in.
 
         PeerError with reason missing_field, not_numeric, not_finite, not_a_category or not_a_time.
         """

@@ -35,9 +35,11 @@ class SampleFields:
         self.inputs = [Input(one, section.input_norm, columns, self.textual) for one in named]
         self._names = [name for one in self.inputs for name in one.names]
         self._places = [str(one.path) for one in self.inputs for _ in one.names]
-        self.means = tuple(place for place, name in enumerate(_filled(named)) if name)
+        fills = _fills(named)
+        self.means = tuple(place for place, fill in enumerate(fills) if fill is not None)
+        self.lasts = tuple(place for place in self.means if fills[place] == "last")
         self.dimension = self._dimension()
-        # A mean that is filled in is of such numbers, and so is the difference of two.
+        # What is filled in is one of such numbers or their mean, and may be told from the first of them.
         self._largest = LARGEST_NUMBER / self.dimension / (2 if self.means else 1)
         self._limit = LARGEST_NUMBER * section.input_norm
         self._decode = format.decoder(cast(type[Any], Any))
@@ -100,7 +102,7 @@ class SampleFields:
         if not self.means and sum(map(abs, features)) < LARGEST_NUMBER:
             return
         for index, number in enumerate(features):
-            # A NaN is a mean that is to be filled in, or else none of the limits is above it.
+            # A NaN is to be filled in, or else none of the limits is above it.
             if not abs(number) < self._largest and not (number != number and index in self.means):
                 raise self._not_finite(index, number * self._section.input_norm)
 
@@ -193,6 +195,6 @@ def label_in(value: Any, field: object, as_text: bool, also: str = "") -> float:
     return label
 
 
-def _filled(inputs: list[InputSection]) -> list[bool]:
-    """Of each number of a sample, whether it may be a mean."""
-    return [one.fills_means and not place for one in inputs for place in range(len(one.names))]
+def _fills(inputs: list[InputSection]) -> list[Any]:
+    """Of each number of a sample, what a role fills in where it is missing; None: nothing."""
+    return [one.missing if one.fills_means and not place else None for one in inputs for place in range(len(one.names))]

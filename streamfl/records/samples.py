@@ -93,7 +93,8 @@ class SampleReader:
     Where every field stands in the record itself, and every input is a number, a record is decoded straight into a struct with
     exactly the fields asked for; only one that fails is looked at again, to say why. Everything else is decoded whole.
 
-    fills_means: whether the role fills in what is missing, for inputs with missing = "mean", which are NaN in a sample.
+    fills_means: whether the role fills in what is missing, for inputs with missing = "mean" or "last", which are NaN in a sample:
+    ``means`` are the places of both, ``lasts`` of the latter.
 
     Raises ConfigurationError if the section does not say what the inputs are, gives a field two meanings, or asks for means that
     the role does not have.
@@ -111,11 +112,11 @@ class SampleReader:
         self._section = section
         self._fields = SampleFields(section, format)
         self.dimension = self._fields.dimension
-        self.means = self._fields.means
+        self.means, self.lasts = self._fields.means, self._fields.lasts
         if self.means and not fills_means:
             raise ConfigurationError(
-                'samples.inputs missing = "mean": this role knows no mean of a client\'s own values; "reject", "zero" and a number '
-                "are possible"
+                'samples.inputs: missing = "mean" or "last": this role knows no client\'s own values; "reject", "zero" and a '
+                "number are possible"
             )
         low, high = section.label_range
         self._low, self._span = low, high - low

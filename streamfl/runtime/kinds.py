@@ -13,11 +13,12 @@ from streamfl.role_kind import RoleKind
 from streamfl.runtime.bus import Bus, Subscription, new_transactional_id
 from streamfl.runtime.pool import Pool
 from streamfl.runtime.repair import Repair
+from streamfl.runtime.reset import Reset
 from streamfl.runtime.worker import Worker
 from streamfl.settings import RoleSettings
 from streamfl.system import find_system, installed_systems, load
 
-__all__ = ["build_channels", "build_repair", "build_worker", "find_kind", "known_kinds"]
+__all__ = ["build_channels", "build_repair", "build_reset", "build_worker", "find_kind", "known_kinds"]
 
 AnyWorker = TypeVar("AnyWorker", bound=Worker)
 
@@ -65,6 +66,11 @@ def build_worker(
 def build_repair(settings: RoleSettings, bus: Bus, kind: RoleKind[Any] | None = None) -> Repair:
     """The same for one change of what the role remembers. kind, errors: as for :func:`build_worker`."""
     return _build(Repair, settings, bus, kind)
+
+
+def build_reset(settings: RoleSettings, bus: Bus) -> Reset:
+    """A worker of the role that ``settings`` describe, which begins anew; errors as :func:`build_worker`."""
+    return _build(Reset, settings, bus, None)
 
 
 def _build(worker: type[AnyWorker], settings: RoleSettings, bus: Bus, own: RoleKind[Any] | None, **given: Any) -> AnyWorker:

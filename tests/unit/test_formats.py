@@ -194,7 +194,7 @@ def test_csv_is_a_line_by_named_columns() -> None:
     assert decode('\ufeff"north, old",21.5,\r\n'.encode()) == {"site": "north, old", "temp": "21.5", "note": None}
     with pytest.raises(PassedOver):
         decode(b"site,temp,note\n")
-    for broken in (b"north,1", b"a,b,c\nd,e,f", b'"open,1,2', b"\xff,1,2", b"", b"x" * 200_000 + b",1,2"):
+    for broken in (b"north,1", b"a,b,c\nd,e,f", b'"open,1,2', b"\xff,1,2", b"", b"a,b", b"a,b,c,d"):
         with pytest.raises(ValueError):
             decode(broken)
     reader = SampleReader(SamplesSection(topic="t", features=["temp"], client="site"), format)

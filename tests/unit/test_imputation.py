@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.lab.direct import federated
 from streamfl.records.imputation import RunningMeans
 from streamfl.role import PeerError
 
@@ -36,6 +38,14 @@ def test_told_from_the_first_value_nothing_is_out_of_scale() -> None:
     assert [means.fill((0, "a"), (number,))[0] for number in (math.nan, 1013.0, 1015.0, math.nan)] == [0.0, 0.0, 2.0, 1.0]
 
 
+def test_the_last_value_stands_where_it_is_asked_for() -> None:
+    """Protects slow sensors: of these the last value is nearer than the mean; and each column is filled in its own way."""
+    means = RunningMeans((0, 1), (1,))
+    for number in (1.0, 5.0):
+        means.fill((0, "a"), (number, number))
+    assert means.fill((0, "a"), (math.nan, math.nan)) == (3.0, 5.0)
+
+
 def test_clients_and_partitions_are_apart() -> None:
     """Protects a client from another's mean, and a partition from what it remembers of one that moved away."""
     means = RunningMeans((0,))
@@ -58,3 +68,17 @@ def test_what_it_cannot_have_written_is_refused(numbers: list[float]) -> None:
         RunningMeans((0,)).restore((0, "a"), np.array(numbers, "<f8").tobytes())
     with pytest.raises(PeerError):
         RunningMeans().restore((0, "a"), b"")
+
+
+def test_the_default_learner_looks_at_differences_only() -> None:
+    """Protects the reason for which means are told from a client's first value: a shift of a client's inputs changes no prediction."""
+    generator = np.random.default_rng(1)
+    inputs, labels = generator.standard_normal((40, 2, 3)), generator.random((40, 2))
+    settings = PofmklSettings(
+        federation={"name": "f", "clients": 2},
+        role={"kind": "pofmkl-client"},
+        learning={"features_per_kernel": 8, "precision": "float64"},
+    )
+    shifts = (0.0, np.array([[-7.0], [512.0]]))
+    plain, shifted = (federated(settings, inputs + shift, labels, ["a", "b"]) for shift in shifts)
+    assert shifted == pytest.approx(plain, abs=1e-5)

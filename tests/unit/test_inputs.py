@@ -242,12 +242,13 @@ def test_what_is_to_be_predicted_is_no_input() -> None:
         reader([{"field": "a"}], features=["b"])
 
 
-def test_a_party_and_a_role_without_means_refuse_them() -> None:
+@pytest.mark.parametrize("missing", ["mean", "last"])
+def test_a_party_and_a_role_without_means_refuse_them(missing: str) -> None:
     """Protects a party's ledger: a mean over entities would let each of them change what is told of the others."""
-    inputs: Inputs = [{"field": "a", "missing": "mean"}]
-    with pytest.raises(ValidationError, match="no mean of its own"):
+    inputs: Inputs = [{"field": "a", "missing": missing}]
+    with pytest.raises(ValidationError, match="no earlier values"):
         EntitySamplesSection(topic="t", inputs=inputs)
-    with pytest.raises(ConfigurationError, match="knows no mean"):
+    with pytest.raises(ConfigurationError, match="knows no client"):
         SampleReader(SamplesSection(topic="t", inputs=inputs))
     party = EntitySamplesSection(topic="t", inputs=[{"field": "a.b", "missing": "zero"}], entity="who", key="int64")
     assert (party.width, party.input_names) == (1, ["a.b"])

@@ -53,7 +53,7 @@ def client(mode: str, shards: int, loss: Loss, views: int, missing: bool = False
         clients=CLIENTS,
         shards=shards,
         fingerprint=FINGERPRINT,
-        means=RunningMeans((0,), relative=True) if missing else None,
+        means=RunningMeans((0,), (0,) if mode == "async" else (), relative=True) if missing else None,
     )
 
 
