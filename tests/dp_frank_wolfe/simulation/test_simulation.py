@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mutations import Mutation, check_caught, instead
+from mutations import Mutation, check_caught, instead, without
 
 from streamfl.dp_frank_wolfe import fit, party_fit, party_table
 from streamfl.dp_frank_wolfe.announced import Announced
@@ -26,7 +26,6 @@ from streamfl.dp_frank_wolfe.party_table import PartyTable
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.member import Member
 from streamfl.privacy.anchor import Anchor
-from streamfl.role import StateChange
 from streamfl.simulation.faults.chances import FAULTS
 
 pytestmark = pytest.mark.long
@@ -247,21 +246,6 @@ def a_transcript_is_not_taken_back(patch: pytest.MonkeyPatch) -> None:
     """A restored party goes on as if its fit had just begun, but for the columns that it has shown."""
     real = PartyAnswers.restore
     patch.setattr(PartyAnswers, "restore", lambda self, key, value: key == b"fit" or real(self, key, value))
-
-
-def without(*prefixes: bytes) -> Mutation:
-    """The role takes back everything but what these keys begin."""
-
-    def mutate(patch: pytest.MonkeyPatch) -> None:
-        real = Member.restore
-
-        def restore(self: Member[Any], change: StateChange) -> None:
-            if not change.key.startswith(prefixes):
-                real(self, change)
-
-        patch.setattr(Member, "restore", restore)
-
-    return mutate
 
 
 def what_came_during_work_is_lost(patch: pytest.MonkeyPatch) -> None:
