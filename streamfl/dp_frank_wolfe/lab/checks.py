@@ -21,7 +21,7 @@ from streamfl.dp_frank_wolfe.lab.oracle import (
     weights_of,
 )
 from streamfl.dp_frank_wolfe.lab.said import messages_of, timed_messages
-from streamfl.dp_frank_wolfe.lab.scenario import NAME, STRANGER, DPFrankWolfeScenario, S
+from streamfl.dp_frank_wolfe.lab.scenario import NAME, STRANGER, DPFrankWolfeScenario, S, samples_of
 from streamfl.dp_frank_wolfe.lab.serving_checks import check_parts_of_entities, check_serving, prediction_cost
 from streamfl.dp_frank_wolfe.messages import Entities, Frozen, Manifest, Message, Model, Partial, read_content
 from streamfl.dp_frank_wolfe.public import Public
@@ -207,15 +207,15 @@ def _charges(bus: FaultyBus, topic: str) -> dict[str, list[tuple[float, float]]]
 
 
 def check_left_out(bus: FaultyBus, chosen: DPFrankWolfeScenario, asks: By, releases: By) -> None:
-    """Nobody is left out while it may still answer: a window in which anybody is has taken long, or one before it."""
-    began = math.inf
-    for party in chosen.parties[:1]:
-        for at, one in timed_messages(bus, f"{NAME}.{party}.asks"):
-            began = min(began, at)
-            if one.kind != "model":
-                continue
-            if at - began >= chosen.of(S).window.patience_seconds * LEAST_PATIENCE:
-                return
+    """Nobody is left out while it may still answer: a window in which anybody is has taken long, or one before it.
+
+    Whoever was away is back after the final restart, for it has announced new names.
+    """
+    party, began = chosen.parties[0], math.inf
+    restarted = max(record.timestamp for record in bus.read(samples_of(party)))
+    for at, one in timed_messages(bus, f"{NAME}.{party}.asks"):
+        began = at if one.kind == "manifest" and at >= restarted > began else min(began, at)
+        if one.kind == "model" and at - began < chosen.of(S).window.patience_seconds * LEAST_PATIENCE:
             missing = _left_out(chosen, one.window, of_window(asks, one.window), of_window(releases, one.window))
             require(not missing, f"window {one.window}, over {at - began:.3g} s after all began, was without {missing[:3]}")
 

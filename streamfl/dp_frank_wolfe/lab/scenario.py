@@ -193,7 +193,7 @@ def scenario(seed: int) -> DPFrankWolfeScenario:
     sampling = str(draws.choice(["full", "full", "uniform", "nice", "distributed", "importance"]))
     blocks = between(1, 2)
     faulty_seconds = float(between(10, 40))
-    patient = chance(0.7) if estimator == "frank-wolfe" else bool(more.random() < 0.6)
+    patient = chance(0.7) if estimator == "frank-wolfe" else bool(more.random() < 0.4)
     epsilon = math.inf if chance(0.3) else float(draws.choice([1.0, 4.0, 16.0]))
     probabilities = draws.dirichlet(np.full(blocks * len(parties), 4.0)).tolist()
     sections: dict[str, dict[str, Any]] = {
@@ -209,7 +209,7 @@ def scenario(seed: int) -> DPFrankWolfeScenario:
             "limit": 400,
             "patience_seconds": FOR_EVER
             if patient
-            else float((draws if estimator == "frank-wolfe" else more).uniform(1.0, 8.0)),
+            else (float(draws.uniform(1.0, 8.0)) if estimator == "frank-wolfe" else float(more.uniform(0.2, 2.0))),
         },
         "bounds": {"bound": 2.0, "label_bound": 3.0, "prediction": 1.0},
         "privacy": {"epsilon": epsilon, "delta": 1e-4, "insecure_test_noise": chance(0.3)},
@@ -334,7 +334,9 @@ def _data(draws: np.random.Generator, columns: Mapping[str, int], common: int, r
 def _show(draws: np.random.Generator, data: _Data, columns: Mapping[str, int], seconds: float) -> None:
     """Records that are there to be predicted: of entities that parties know, as they know them, and of some without a label."""
     common = [name for name in data.labels if all((party, name) in data.known for party in columns)]
-    shown = [f"shown-{one}" for one in range(int(draws.integers(2, 8)))]
+    # With many, some of them come while there is a model at one party and another at the next.
+    few = draws.random() < 0.7
+    shown = [f"shown-{one}" for one in range(int(draws.integers(4, 12) if few else draws.integers(20, 40)))]
     for party, count in columns.items():
         topic = samples_of(party)
         for name in shown:
@@ -342,11 +344,11 @@ def _show(draws: np.random.Generator, data: _Data, columns: Mapping[str, int], s
             data.known[party, name] = contents
             data.last.append(Reading(topic, name, {"id": name, "x": contents[-1]}, 0.0, False))
             for content in contents:
-                at = float(draws.uniform(0.2, 1.0) * seconds)
+                at = float(draws.uniform(0.1, 0.9) ** 1.5 * seconds)
                 data.readings[topic].append(Reading(topic, name, {"id": name, "x": content}, at, False))
         for name in draws.choice(common, size=int(draws.integers(0, 10))):
             if not name.startswith("late-"):
-                at = float(draws.uniform(0.2, 1.0) * seconds)
+                at = float(draws.uniform(0.1, 0.9) ** 1.5 * seconds)
                 content = data.known[party, str(name)][0]
                 data.readings[topic].append(Reading(topic, str(name), {"id": str(name), "x": content}, at, False))
 

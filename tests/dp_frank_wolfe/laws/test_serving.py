@@ -280,8 +280,8 @@ def test_a_party_may_have_all_of_the_ball(tmp_path: Path, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["exact", "private"])
 def test_no_part_is_told_behind_a_state_that_was_rolled_back(tmp_path: Path, mode: str) -> None:
-    """Protects predictions from numbers that the server has heard before, and takes for the same again: the party says what is wrong
-    instead.
+    """Protects predictions from numbers that the server has heard before: it takes them for the same again. The party says why it
+    tells nothing.
     """
     loop = with_model(tmp_path, serving={"mode": mode})
     party = loop.members["party-0"]
