@@ -131,7 +131,11 @@ def _apart(
     most = serving.predictions if serving.mode == "private" else math.inf
     times: Counter[str] = Counter()
     left = list(parts)[::-1]
+    unread = chosen.staying is not None and (samples_of(party), 0) in chosen.staying.places
     for row in rows:
+        if not left and unread:
+            # What comes after the fault is read by nobody.
+            return ""
         if times[row.entity] >= most:
             continue
         if left and left[-1].entity == row.entity and not (wrong := _wrong(chosen, party, row, left[-1], known, models)):

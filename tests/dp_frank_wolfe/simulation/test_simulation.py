@@ -137,7 +137,7 @@ def the_anchor_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 
 def state_and_ledger_are_not_compared(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PartyLedger, "check_follows", lambda self, link: None)
+    patch.setattr(PartyLedger, "follows", lambda self, link: True)
 
 
 def another_ask_is_answered(patch: pytest.MonkeyPatch) -> None:
