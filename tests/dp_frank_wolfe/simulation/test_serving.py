@@ -206,6 +206,8 @@ TRIED_FIRST = {
     "dropouts: a choice that came late counts": 167,
     "dropouts: who told no products has a weight": 53,
     "dropouts: nobody is waited for": 6,
+    "dropouts: whoever left is away for good": 6,
+    "gap: a part of it ends a fit": 132,
     "gap: it ends no fit": 8,
     "restored: without parts that are due": 5,
     "restored: without how often": 5,
