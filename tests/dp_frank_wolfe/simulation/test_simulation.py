@@ -302,6 +302,7 @@ TRIED_FIRST = {
     "server: an entity is in two windows": 1,
     "server: what came late counts": 54,
     "work: what came meanwhile is lost": 1,
+    "restored: without weights": 5,
 }
 
 
