@@ -37,15 +37,15 @@ def topics(
 ) -> None:
     """Show the role's topics as they are and as they have to be; exit code 4 if one cannot be used as it is.
 
-    On Kafka, below are the rights that the role needs on a cluster with ACLs, each line to be put after kafka-acls.sh --add. Last
-    comes what readers of a topic learn that its name does not say.
+    On Kafka, or with --principal, below are the rights that the role needs on a cluster with ACLs, each line to be put after
+    kafka-acls.sh --add. Last comes what readers of a topic learn that its name does not say.
     """
     configured = read_configuration(config)
     # First: a topic that is written anew from another is ours to create.
     all_of_it = [*rekeyings(configured), configured]
-    # A bus in a file or in memory has no rights within it.
-    on_kafka = scheme_of(configured.settings.bus.url).startswith(KAFKA)
-    needed = [right for one in all_of_it for right in rights(one, principal)] if on_kafka else []
+    needed = [right for one in all_of_it for right in rights(one, principal)]
+    # A bus in a file or in memory has no rights within it; who names a principal asks for another cluster.
+    print_rights = principal is not None or scheme_of(configured.settings.bus.url).startswith(KAFKA)
     with closing(configured.connect()) as bus:
         findings = _inspect(all_of_it, bus, partitions)
         missing = [found for found in findings if found.missing]
@@ -63,7 +63,7 @@ def topics(
         print_json({"ok": not wrong, "created": created, "topics": shown, **_acls(needed), "cautions": cautions})
     else:
         print_table("Topics", ("topic", "partitions", "cleanup", "state", "what to do"), map(_as_row, findings))
-        if needed:
+        if print_rights:
             print("\nACLs, each after kafka-acls.sh --bootstrap-server … --add", *(right.arguments for right in needed), sep="\n")
         for name, caution in cautions.items():
             print(f"\nWho reads {name}: {caution}")

@@ -237,7 +237,7 @@ def test_top_shows_what_is_behind_and_how_well_is_predicted(plant: Plant, monkey
 def test_rights_are_printed_for_kafka_alone(plant: Plant) -> None:
     """Protects users of the bus in a file from lines that mean nothing there."""
     assert "ACLs" not in plant.said("topics", plant.client)
-    assert json.loads(plant.said("topics", plant.client, "--format", "json"))["acls"] == []
+    assert "ACLs" in plant.said("topics", plant.client, "--principal", "User:plant")
 
 
 def test_equal_reasons_are_told_once(plant: Plant) -> None:
