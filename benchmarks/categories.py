@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from benchmarks.rounds import in_rounds
 from streamfl.records.inputs import Input, InputSection
 
-CLIENTS, SAMPLES, VALUES = 12, 500, 30
+CLIENTS, SAMPLES, VALUES = 12, 300, 30
 Floats = NDArray[np.float64]
 
 
@@ -108,13 +109,14 @@ def main() -> None:
         "generated, personal effects": lambda seed: generated(True, seed),
     }
     rows: dict[str, list[str]] = {}
-    for make in sets.values():
+    for name, make in sets.items():
         errors: dict[str, list[float]] = {}
         for seed in range(arguments.seeds):
             numbers, categories, labels = make(seed)
             for method, added in methods(categories, labels).items():
                 predictions = in_rounds(np.concatenate([numbers, added], axis=2), labels, np.ones(labels.shape, np.bool_), seed)
                 errors.setdefault(method, []).append(1000 * float(np.square(predictions - labels).mean()))
+                print(f"{name} {seed} {method}: {errors[method][-1]:.2f}", file=sys.stderr, flush=True)
         for method, found in errors.items():
             rows.setdefault(method, []).append(f"{np.mean(found):.2f}")
     print("| the category is | " + " | ".join(sets) + " |\n| --- |" + " --- |" * len(sets))

@@ -249,8 +249,7 @@ class PofmklClient:
     def _hear(self, batch: Sequence[Received], now: float, replies: list[Send | Rejection]) -> None:
         """Take what came, each message by itself; what is refused is added to ``replies``."""
         logistic, watch, labels, seats = self.learner.loss is LOGISTIC, self.watch, self._labels, self._seats
-        carry = self._carry
-        means = self._means
+        carry, means = self._carry, self._means
         for received in batch:
             channel, message = received.channel, received.message
             try:

@@ -45,8 +45,7 @@ class InputSection(Section):
     """What stands for a value that is absent, null or NaN. `reject`: the record goes to the dead letters. `mean`: the running mean
     of the client's own values. `last`: its last value. `zero`, or a number: that."""
     indicator: bool = False
-    """A further input, 1 where the value is missing and 0 else. It helps where a value is missing for a reason that the label has
-    to do with, and costs accuracy where there is none."""
+    """A further input, 1 where the value is missing and 0 else. It cost accuracy wherever it was measured."""
     values: Annotated[list[str], Field(min_length=1, max_length=MOST_VALUES)] | None = None
     """Of a category: its values, each of which becomes an input that is 1 where the field has it. Another value is none of them."""
     buckets: int | None = Field(default=None, ge=2, le=MOST_VALUES)

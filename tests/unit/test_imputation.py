@@ -71,7 +71,7 @@ def test_what_it_cannot_have_written_is_refused(numbers: list[float]) -> None:
 
 
 def test_the_default_learner_looks_at_differences_only() -> None:
-    """Protects the reason for which means are told from a client's first value: a shift of a client's inputs changes no prediction."""
+    """Protects the reason for which means are told from a client's first value: a shift changes nothing."""
     generator = np.random.default_rng(1)
     inputs, labels = generator.standard_normal((40, 2, 3)), generator.random((40, 2))
     settings = PofmklSettings(
