@@ -156,6 +156,6 @@ class PartyTable:
         """How many entities wait for a record, and how many for a window."""
         text = "Entities of which columns or label have not come yet: they wait without a time limit"
         for what, count in (("columns", len(self._lacking) - self._with_columns), ("label", self._with_columns)):
-            yield Measurement("lacking_entities", "gauge", text, count, (("lacks", what),))
+            yield Measurement("lacking_entities", "gauge", text, count, (("reason", what),))
         text = "Entities that wait for a window; of a server, that not all parties have announced among them"
         yield Measurement("waiting_entities", "gauge", text, len(self._complete) + len(self._announced))
