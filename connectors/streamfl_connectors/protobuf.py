@@ -288,10 +288,14 @@ def _well_known(name: str) -> Any:
 @functools.lru_cache(maxsize=MOST_SCHEMAS)
 def _plan(descriptor: Any) -> tuple[list[str], list[Any]]:
     """The fields that are there as they are, by name, and the others."""
-    names, others = [], []
+    names: list[str] = []
+    others: list[Any] = []
     for field in descriptor.fields:
         plain = not (field.is_repeated or field.has_presence or field.enum_type is not None or field.message_type is not None)
-        (names if plain else others).append(field.name if plain else field)
+        if plain:
+            names.append(field.name)
+        else:
+            others.append(field)
     return names, others
 
 

@@ -14,7 +14,7 @@ from streamfl.console import ConfigArgument
 from streamfl.rekeying.kind import rekey_kind, streams_of
 from streamfl.role import ConfigurationError
 
-__all__ = ["rekey", "rekeying", "rekeyings"]
+__all__ = ["inputs_of", "rekey", "rekeying", "rekeyings"]
 
 
 class StreamName(StrEnum):
@@ -50,3 +50,8 @@ def rekeying(configured: Configured, stream: str) -> Configured:
 def rekeyings(configured: Configured) -> list[Configured]:
     """The same for each topic of the role that is written anew."""
     return [rekeying(configured, stream) for stream in streams_of(configured.settings)]
+
+
+def inputs_of(configured: Configured) -> list[str]:
+    """The topics that its workers read as streams."""
+    return [source.topic for source in configured.kind.channels(configured.settings).inputs.values()]

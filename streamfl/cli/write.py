@@ -14,6 +14,7 @@ from streamfl.cli.named_topics import format_of_channel, users_channels
 from streamfl.cli.preflight import Configured, counted, read_configuration
 from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
 from streamfl.records.formats import Format, format_named
+from streamfl.records.keys import KeySection, key_writer
 from streamfl.records.samples import DataError
 from streamfl.role import ConfigurationError, Input, NotYetReadable, PassedOver, PeerError, Record
 from streamfl.runtime.bus import BusUnavailable, Outgoing
@@ -73,6 +74,8 @@ class _Lines:
         self._source: Input = configured.kind.channels(configured.settings).inputs[what]
         self._format: Format = format_of_channel(configured, what) or format_named("json")
         self._key = key
+        section: Any = getattr(configured.settings, what, None)
+        self._key_of = key_writer(section) if isinstance(section, KeySection) else str.encode
         self._as_they_are = as_they_are
         self._number = 0
 
@@ -102,7 +105,8 @@ class _Lines:
         except NotYetReadable as error:
             raise BusUnavailable(str(error)) from None
         if key is None:
-            key = str(getattr(message, "client", "")).encode() or None
+            name = str(getattr(message, "client", ""))
+            key = self._written_key(name) if name else None
         return Outgoing(self._source.topic, key, value)
 
     def _named_key(self, content: Any) -> bytes | None:
@@ -110,7 +114,13 @@ class _Lines:
             return None
         if not isinstance(content, dict) or content.get(self._key) is None:
             raise DataError(f"line {self._number}: has no field {self._key!r}, which --key names")
-        return str(content[self._key]).encode()
+        return self._written_key(str(content[self._key]))
+
+    def _written_key(self, name: str) -> bytes:
+        try:
+            return self._key_of(name)
+        except ValueError as error:
+            raise DataError(f"line {self._number}: {error}") from None
 
 
 def _batches(source: IO[bytes]) -> Iterator[list[bytes]]:

@@ -95,6 +95,9 @@ class Serving:
         self._plan = version, PartialPlan.of(weights, self._rho)
 
     def pass_time(self, now: float) -> None:
+        # The server has heard these numbers already from a state that was rolled back.
+        if not self._tellable(1) or not self._task.ledger.follows(self._task.progress.link):
+            return
         for number in self._tellable(TOLD_AT_ONCE):
             due = self._due[number]
             content = content_of(Partial(due.entity, due.model, due.value))
@@ -128,7 +131,7 @@ class Serving:
 
     def _tellable(self, most: int) -> list[int]:
         """The first so many that may be told."""
-        if self._private and not self._task.ledger.may_predict:
+        if self._task.trouble is not None or (self._private and not self._task.ledger.may_predict):
             return []
         return self._waiting(most)
 

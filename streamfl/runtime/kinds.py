@@ -63,9 +63,9 @@ def build_worker(
     return _build(Worker, settings, bus, kind, clock=clock, monotonic=monotonic, sleep=sleep, pool=pool)
 
 
-def build_repair(settings: RoleSettings, bus: Bus) -> Repair:
-    """A worker of the role that ``settings`` describe, for one change of what it remembers; errors as :func:`build_worker`."""
-    return _build(Repair, settings, bus, None)
+def build_repair(settings: RoleSettings, bus: Bus, kind: RoleKind[Any] | None = None) -> Repair:
+    """The same for one change of what the role remembers. kind, errors: as for :func:`build_worker`."""
+    return _build(Repair, settings, bus, kind)
 
 
 def build_reset(settings: RoleSettings, bus: Bus) -> Reset:

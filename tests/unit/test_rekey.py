@@ -14,7 +14,7 @@ from command_line import run_command
 
 from streamfl.cli.preflight import Configured, inspect_topics, read_configuration
 from streamfl.cli.rekey import rekeying, rekeyings
-from streamfl.role import TopicSpec
+from streamfl.role import ConfigurationError, TopicSpec
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.memory_bus import MemoryBus
@@ -261,3 +261,100 @@ def test_topics_are_made_and_rights_told_for_both(
     assert partitions["plant.pofmkl-client.rekey-samples.pieces"] == partitions["plant.pofmkl-client.rekey-samples.state"] == 3
     assert partitions["clients"] == 4
     assert {right["name"] for right in found["acls"]} >= {"readings", "clients", "plant.pofmkl-client.rekey-samples"}
+
+
+VERTICAL = """
+[federation]
+name = "loans"
+parties = ["bank", "shop"]
+embedding_size = 2
+[role]
+kind = "vafl-party"
+[party]
+name = "shop"
+[samples]
+topic = "baskets-by-customer"
+entity = "customer"
+features = ["food", "toys"]
+[samples.rekey]
+topic = "baskets"
+[samples.assemble]
+id = "customer"
+"""
+
+
+def test_a_party_of_a_vertical_federation_has_it_too(tmp_path: Path) -> None:
+    """Protects the other systems: their topics are keyed by entity, and none of them has to know how they came to be so."""
+    path = tmp_path / "party.toml"
+    path.write_text(VERTICAL)
+    [own] = rekeyings(read_configuration(path))
+    channels = own.kind.channels(own.settings)
+    assert {source.topic for source in channels.inputs.values()} == {"baskets", "loans.shop.rekey-samples.pieces"}
+    assert channels.outputs["keyed"] == "baskets-by-customer"
+    assert own.settings.dead_letters == "loans.shop.dead-letters"
+    own.kind.build(own.settings)
+
+
+def test_nothing_of_it_is_in_what_a_state_is_made_with(tmp_path: Path) -> None:
+    """Protects federations that run: whoever adds [samples.rekey] goes on with the state that is there."""
+    plain, with_it = Plant(tmp_path), None
+    before = plain.configured.kind.made_with(plain.configured.settings).values
+    with_it = Plant(tmp_path, ASSEMBLE)
+    assert with_it.configured.kind.made_with(with_it.configured.settings).values == before
+    text = plain.path.read_text()
+    plain.path.write_text(text[: text.index("[samples.rekey]")] + text[text.index("[learning]") :])
+    assert plain.configured.kind.made_with(plain.configured.settings).values == before
+    assert not any("rekey" in key or "assemble" in key for key in before)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ('format = "csv"\ncolumns = ["site", "temp"]\n', ""),
+        ('[samples.assemble]\nseconds = 5\nid = "x"\n', "seconds or id is expected"),
+        ('[samples.assemble]\nseconds = 5\nname = "x"\n', "value is missing"),
+        ('topic2 = "x"\n', "is not known"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_told(tmp_path: Path, more: str, said: str) -> None:
+    """Protects the operator: a mistake is told by its key before anything is written."""
+    plant = Plant.__new__(Plant)
+    plant.path = tmp_path / "client.toml"
+    plant.path.write_text(CONFIG.format(url="memory://none", more=more))
+    if said:
+        with pytest.raises(ConfigurationError, match=said):
+            plant.configured.kind.build(plant.configured.settings)
+        return
+    own = rekeying(plant.configured, "samples")
+    own.kind.build(own.settings)
+    assert own.kind.channels(own.settings).inputs["source"].topic == "readings"
+
+
+def test_lines_of_csv_become_json_by_client(tmp_path: Path) -> None:
+    """Protects a topic whose records are written in another way than the new one's: the fields go over by name."""
+    plant = Plant(tmp_path, 'format = "csv"\ncolumns = ["site", "temp"]\nby = "site"\n')
+    plant.write(b"north,21.5", b"south,3")
+    drain(plant.worker())
+    assert plant.samples() == {"north": [{"site": "north", "temp": "21.5"}], "south": [{"site": "south", "temp": "3"}]}
+
+
+def test_what_was_refused_goes_back_and_what_stops_it_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects the operator: the commands that help with a role's own topics help with this one too, by the same configuration."""
+    plant = Plant(tmp_path)
+    plant.write({"meta": {"site": "a"}, "n": 0}, {"site": "b", "n": 1})
+    worker = plant.worker()
+    drain(worker)
+    worker.close()
+    plant.path.write_text(plant.path.read_text().replace('topic = "readings"', 'topic = "readings"\nby = "site"'))
+    _, told, _ = run_command(monkeypatch, capsys, "dead-letters", plant.path, "--replay", "--format", "json")
+    assert json.loads(told)["replayed"] == 1
+    code, _, _ = run_command(
+        monkeypatch, capsys, "skip", plant.path, "--topic", "readings", "--partition", 0, "--offset", 2, "--format", "json"
+    )
+    assert code == 0
+    drain(plant.worker())
+    assert list(plant.samples()) == ["a"], "the one that came back was passed over"
+    reasons = [dict(letter.headers).get("error") for letter in plant.bus.read("plant.dead-letters")]
+    assert sorted(filter(None, reasons)) == [b"missing_field", b"skipped"]

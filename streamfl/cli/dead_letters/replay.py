@@ -23,7 +23,7 @@ import msgspec
 
 from streamfl.cli.dead_letters.letters import REPLAYED, Letter, place_of, read_letter, read_note
 from streamfl.cli.preflight import Configured, counted
-from streamfl.cli.rekey import rekeyings
+from streamfl.cli.rekey import inputs_of, rekeyings
 from streamfl.console import OutputFormat, print_json, say
 from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import (
@@ -79,8 +79,7 @@ class Replay:
         self._reasons = reasons
         self._limit = limit
         self._patience = settings.bus.connect_timeout_seconds
-        roles = [configured, *rekeyings(configured)]
-        inputs = [source.topic for one in roles for source in one.kind.channels(one.settings).inputs.values()]
+        inputs = [topic for one in (configured, *rekeyings(configured)) for topic in inputs_of(one)]
         described = bus.describe([self._topic, *inputs])
         if self._topic not in described:
             raise ConfigurationError(f"topic {self._topic} does not exist: streamfl topics {configured.path} --create")

@@ -276,3 +276,25 @@ def test_a_party_may_have_all_of_the_ball(tmp_path: Path, mode: str) -> None:
     # Noise of a part has a deviation of about 1 here, and there are 20 of them.
     assert found == pytest.approx(wanted, abs=4 / FEATURE_ONE if exact else 8)
     assert loop.rejections() == []
+
+
+@pytest.mark.parametrize("mode", ["exact", "private"])
+def test_no_part_is_told_behind_a_state_that_was_rolled_back(tmp_path: Path, mode: str) -> None:
+    """Protects predictions from numbers that the server has heard before: it takes them for the same again. The party says why it
+    tells nothing.
+    """
+    loop = with_model(tmp_path, serving={"mode": mode})
+    party = loop.members["party-0"]
+    loop.settle()
+    old = {place: value for place, value in party.state.items() if place[0] != "ledger"}
+    shown(loop, names_of(4, 500))
+    loop.write_rows(names_of(ROWS, 100), 1)
+    loop.settle()
+    assert loop.server.model == 2
+    party.state = {**old, **{place: value for place, value in party.state.items() if place[0] == "ledger"}}
+    loop.restart("party-0")
+    before = len(loop.writes)
+    shown(loop, names_of(4, 600))
+    assert not any(who == "party-0" for who, _, _, _ in loop.writes[before:])
+    assert "the state was rolled back" in str(party.role.trouble)
+    assert any("the state was rolled back" in one.text for one in party.role.notices())

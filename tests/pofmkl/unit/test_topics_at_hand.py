@@ -120,6 +120,16 @@ def test_records_are_keyed_by_client(plant: Plant) -> None:
     assert b"3" in {record.key for record in plant.bus.read("readings")}
 
 
+def test_a_key_is_written_as_the_settings_read_it(plant: Plant) -> None:
+    """Protects topics with binary keys: what is written can be read by the same settings, and a name that is no number is told."""
+    plant.client.write_text(plant.client.read_text().replace('client = "device"', 'key = "int64"'))
+    plant.said("write", plant.client, "--key", "device", stdin='{"device": 7, "x": 1, "y": 2}')
+    assert [record.key for record in plant.bus.read("readings")] == [(7).to_bytes(8, "big")]
+    plant.work()
+    assert [one["client"] for one in plant.lines("read", plant.client)] == ["7"]
+    assert plant("write", plant.client, "--key", "device", stdin='{"device": "a", "x": 1}')[0] == 5
+
+
 def test_a_line_that_would_be_refused_is_told(plant: Plant) -> None:
     """Protects a first try: the mistake is told at the terminal with its line, those before it are written, others can be too."""
     code, _, error = plant("write", plant.client, stdin='{"device": "a", "x": 1}\n\n{"device": "a"}\n{"device": "b", "x": 2}')
@@ -239,7 +249,7 @@ def test_a_second_worker_finds_a_port_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"), [("streamfl re", {"read", "replay", "reset"}), ("streamfl read --fo", {"--follow", "--format"})]
+    ("words", "expected"), [("streamfl res", {"reset"}), ("streamfl read --fo", {"--follow", "--format"})]
 )
 def test_a_shell_completes_commands_and_options(words: str, expected: set[str]) -> None:
     """Protects completion, which a shell asks for by the environment: commands are loaded late and have to be found."""
