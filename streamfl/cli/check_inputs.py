@@ -120,7 +120,7 @@ def _grouped(wrong: Iterable[tuple[Record, PeerError]]) -> list[str]:
     for alike in sorted(groups.values(), key=len, reverse=True):
         record, error = alike[0]
         place = f"{record.topic}-{record.partition}-{record.offset}"
-        found.append(f"{place}: {error}" if len(alike) == 1 else f"{len(alike)} times, the first {place}: {error}")
+        found.append(f"{place} {error}" if len(alike) == 1 else f"{len(alike)} times, the first {place} {error}")
     return found[:EXAMPLES] + ([f"and {counted(len(found) - EXAMPLES, 'other reason')}"] if len(found) > EXAMPLES else [])
 
 

@@ -26,6 +26,8 @@ __all__ = ["as_cells", "read", "records_of", "time_of", "updates"]
 
 DEAD_LETTERS = "dead-letters"
 LONGEST_CELL = 60
+# Fields that say what the record's key mostly is.
+NAMES = {"client", "entity"}
 
 FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes from now on, until Ctrl-C.")]
 ClientOption = Annotated[str | None, typer.Option(help="Only what names this client or entity, or has it as the key.")]
@@ -77,17 +79,20 @@ def updates(
 
 def print_records(topic: NamedTopic, bus: Bus, client: str | None, limit: int, follow: bool) -> None:
     """The newest records as a table, and then each that comes as a line."""
-    rows = [(record, topic.says(record)) for record in records_of(bus, topic, client, limit, follow=False)]
-    columns = list(dict.fromkeys(name for _, said in rows if isinstance(said, Mapping) for name in said))
     if follow:
         with suppress(KeyboardInterrupt):
             for record in records_of(bus, topic, client, limit, follow=True):
-                cells = as_cells(record, topic.says(record), columns)
-                print(*[cell for cell in cells if cell], sep="  ", flush=True)
+                said = topic.says(record)
+                time_, key, *cells = as_cells(record, said, ())
+                if not isinstance(said, Mapping) or not said.keys() & NAMES:
+                    cells.insert(0, key)
+                print(*[cell for cell in (time_, *cells) if cell], sep="  ", flush=True)
         return
+    rows = [(record, topic.says(record)) for record in records_of(bus, topic, client, limit, follow=False)]
+    columns = list(dict.fromkeys(name for _, said in rows if isinstance(said, Mapping) for name in said))
     # Where values have no fields they stand in a column of their own; a key that stands in the value too is shown once.
     names = [*columns, *([] if all(isinstance(said, Mapping) for _, said in rows) else ["value"])]
-    keyed = not {"client", "entity"} & set(names)
+    keyed = not NAMES & set(names)
     table = [as_cells(record, said, names) for record, said in rows]
     print_table(topic.topic, ("time", *["key"] * keyed, *names), (row if keyed else (row[0], *row[2:]) for row in table))
 

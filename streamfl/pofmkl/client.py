@@ -64,8 +64,7 @@ MEANS = b"means/"
 class ClientSnapshot:
     """A client as the role knows it.
 
-    row: by which the learner knows it.
-    seen_at: the time of its latest sample, in coarse steps.
+    row, seen_at: by which the learner knows it; the time of its latest sample, in coarse steps.
     waiting: how many of its samples, or labels of [labels], wait for the model.
     samples, labels: how many it has predicted and learnt.
     uploads_begun, uploads_sent: its uploads; those sent are counted from the beginning of its epoch.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import sys
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -223,3 +226,30 @@ def test_a_setting_that_may_change_is_taken_over(plant: Plant) -> None:
     assert "uplink.budget_bytes_per_second" in plant.command("check", plant.client)
     plant.write(2)
     assert len(plant.work()) == 6
+
+
+def test_late_labels_are_learnt_again_with_their_samples(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects a client whose labels come on a topic of their own: both are read again, each label meets its sample once."""
+    labels = '[labels]\ntopic = "results"\nclient = "device"\nsample_id = "id"\nlabel = "y"\n'
+    text = plant.client.read_text().replace('label = "y"', 'sample_id = "id"')
+    plant.client.write_text(text.replace('name = "plant"', 'name = "late"') + labels)
+    plant.server.write_text(plant.server.read_text().replace('name = "plant"', 'name = "late"'))
+    plant.command("topics", plant.client, "--create-inputs", "--partitions", 2)
+    plant.command("topics", plant.server, "--create")
+    for what, field in (("samples", "x"), ("labels", "y")):
+        rows = [json.dumps({"device": device, "id": f"{device}{n}", field: n / 10}) for n in range(10) for device in "ab"]
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO("\n".join(rows).encode())))
+        plant.command("write", plant.client, what)
+
+    def inspected() -> dict[str, tuple[int, int]]:
+        found = json.loads(plant.command("inspect", plant.client, "--format", "json"))["clients"]
+        return {one["client"]: (one["samples"], one["labels"]) for one in found}
+
+    plant.work()
+    assert inspected() == {"a": (10, 10), "b": (10, 10)}
+    said = json.loads(plant.command("reset", plant.client, "--client", "a", "--to", "earliest", "--format", "json"))
+    assert said["learnt_again"] == 20
+    assert inspected() == {"a": (10, 10), "b": (10, 10)}
+    plant.work()
+    assert inspected() == {"a": (10, 10), "b": (10, 10)}
+    assert sum(1 for _ in plant.bus.read("late.dead-letters")) == 0

@@ -23,9 +23,10 @@ from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import read_configuration
 from streamfl.console import print_list
 from streamfl.role import ConfigurationError
+from streamfl.runtime.bus import Outgoing, Polled
 from streamfl.runtime.health import Health, HealthServer
 from streamfl.runtime.kinds import build_worker
-from streamfl.runtime.memory_bus import MemoryBus
+from streamfl.runtime.memory_bus import MemoryBus, MemorySession
 
 FEDERATION = """
 [federation]
@@ -110,6 +111,34 @@ def test_lines_become_samples_and_predictions_become_lines(plant: Plant) -> None
     assert sorted(samples.splitlines()) == sorted(ROWS.splitlines())
     [first, *_] = plant.lines("read", plant.client, "samples", "--envelope", "--client", "press-0")
     assert (first["key"], first["offset"], first["value"]["y"]) == ("press-0", 0, 0)
+
+
+@pytest.mark.parametrize("format", ["table", "json"])
+def test_following_shows_what_is_there_and_what_comes(plant: Plant, monkeypatch: pytest.MonkeyPatch, format: str) -> None:
+    """Protects whoever watches predictions come: the newest first, then each that is written from then on, until Ctrl-C."""
+    plant.said("write", plant.client, stdin=ROWS)
+    plant.work()
+    poll, late = MemorySession.poll, iter([None, plant.work, None, None])
+    row = '{"device": "press-7", "x": 1, "y": 3}'
+
+    def polled(session: MemorySession, timeout: float, most: int) -> Polled:
+        if not session._subscription.group.startswith("streamfl-follow-"):
+            return poll(session, timeout, most)
+        try:
+            step = next(late)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+        if step is not None:
+            plant.bus.write([Outgoing("readings", b"press-7", row.encode())])
+            step()
+        return poll(session, 0.0, most)
+
+    monkeypatch.setattr(MemorySession, "poll", polled)
+    code, out, error = plant("read", plant.client, "predictions", "--follow", "-n", 2, "--format", format)
+    assert code == 0, error
+    lines = out.splitlines()
+    assert len(lines) == 3
+    assert ["press-7" in line for line in lines] == [False, False, True]
 
 
 def test_records_are_keyed_by_client(plant: Plant) -> None:
