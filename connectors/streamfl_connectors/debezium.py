@@ -74,8 +74,9 @@ class Debezium:
             raise PassedOver("tombstone")
         if not isinstance(content, dict):
             raise ValueError(f"a change event is expected, not {type(content).__name__}")
-        if "op" in content and ("after" in content or content["op"] in NO_ROW | {"d"}):
-            return _row(content)
+        op = content.get("op")
+        if isinstance(op, str) and ("after" in content or op in NO_ROW or op == "d"):
+            return _row(op, content)
         if content.get("__deleted") in ("true", True) or content.get("__op") == "d":
             raise PassedOver("deletion")
         if "__deleted" in content or "__op" in content:
@@ -100,8 +101,8 @@ class Debezium:
         return self._avro.read_by(number, schema, value)
 
 
-def _row(event: Mapping[str, Any]) -> dict[str, Any]:
-    op, after = event["op"], event.get("after")
+def _row(op: str, event: Mapping[str, Any]) -> dict[str, Any]:
+    after = event.get("after")
     if op == "d":
         raise PassedOver("deletion")
     if op in NO_ROW:

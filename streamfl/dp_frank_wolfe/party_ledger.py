@@ -128,6 +128,11 @@ class PartyLedger:
         return self.trouble is None and self._noted_fits is not None and self.number() >= self._noted_fits
 
     @property
+    def fits_ahead(self) -> int:
+        """How many releases for fits the file has behind those that are charged here."""
+        return max(0, (self._noted_fits or 0) - self.number())
+
+    @property
     def window(self) -> int:
         """The latest that was frozen for this federation."""
         return self._own.window

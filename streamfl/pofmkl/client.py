@@ -47,6 +47,7 @@ from streamfl.pofmkl.predictions import PredictionWriter
 from streamfl.pofmkl.seats import Client, ClientKey, Seats
 from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.pofmkl.uploads import Uploads
+from streamfl.records.carried import carried_nothing
 from streamfl.records.fields import LABEL_RANGE
 from streamfl.records.imputation import RunningMeans
 from streamfl.records.input_watch import InputWatch
@@ -57,10 +58,6 @@ from streamfl.role import Headers, Measurement, Notice, PeerError, Received, Rec
 __all__ = ["ClientSnapshot", "Pace", "PofmklClient", "StepTrace", "Uplink"]
 
 MEANS = b"means/"
-
-
-def _nothing(_record: Record) -> Headers:
-    return ()
 
 
 @dataclass(frozen=True)
@@ -135,7 +132,7 @@ class PofmklClient:
         seal_bytes: int = 0,
         agreement: Agreement | None = None,
         watch: InputWatch | None = None,
-        carry: Callable[[Record], Headers] = _nothing,
+        carry: Callable[[Record], Headers] = carried_nothing,
         means: RunningMeans | None = None,
     ) -> None:
         self._carry = carry

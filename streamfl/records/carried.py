@@ -10,7 +10,7 @@ from pydantic import Field
 from streamfl.records.predictions import PredictionsSection
 from streamfl.role import Headers, Record
 
-__all__ = ["EVENT_TIME", "LONGEST_HEADERS", "FollowedPredictions", "carried", "event_time", "time_header"]
+__all__ = ["EVENT_TIME", "LONGEST_HEADERS", "FollowedPredictions", "carried", "carried_nothing", "event_time", "time_header"]
 
 EVENT_TIME = "streamfl.time"
 """The header with the time of what a record tells of, in milliseconds since 1970; without it, that is the record's own time."""
@@ -52,6 +52,11 @@ def carried(section: FollowedPredictions) -> Callable[[Record], Headers]:
         return tuple(found)
 
     return carry
+
+
+def carried_nothing(_record: Record) -> Headers:
+    """No headers, whatever the record has."""
+    return ()
 
 
 def event_time(record: Record) -> float:

@@ -29,7 +29,7 @@ clients = 5
 [bus]
 url = "{url}"
 commit_interval_ms = 20
-max_poll_records = 25
+max_poll_records = 5
 [role]
 kind = "pofmkl-client"
 [samples]
@@ -92,7 +92,7 @@ def test_one_sensor_a_record_keyed_by_sensor_becomes_samples_and_predictions(bro
             process, lives = command("rekey", config), lives + 1
             before = len(written(bus, f"{name}-by-site"))
             while process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.1)
+                time.sleep(0.05)
                 now = len(written(bus, f"{name}-by-site"))
                 if now == wanted or now > before + wanted // 3:
                     break

@@ -223,6 +223,8 @@ ROW = {"id": 1, "temp": 2.5, "__op": "c", "__ts_ms": 5, "__source_ts_ms": 4}
         ([1], None),
         ({"op": "c", "after": 5}, None),
         ({"op": "x", "after": {}}, None),
+        ({"op": {}, "after": {}}, None),
+        ({"op": ["d"], "after": {}}, None),
     ],
 )
 def test_debezium_gives_the_row_after_the_change(event: Any, expected: Any) -> None:

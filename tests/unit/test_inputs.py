@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from streamfl.pofmkl.config import PofmklSettings
@@ -286,3 +288,42 @@ def test_other_formats_may_lack_values_too() -> None:
     read_one = reader([{"field": "a", "missing": "zero"}], format="msgpack").decode
     for content in ({"a": math.nan}, {"a": None}, {}):
         assert read_one(Record("t", 0, 0, b"c", msgspec.msgpack.encode(content))).features == (0.0,)
+
+
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.sampled_from(["NaN", "1e999", NOON, "9999-12-31", "0001-01-01", "21.5"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "c"]), inner, max_size=3),
+    max_leaves=6,
+)
+EVERY_KIND: Inputs = [
+    {"field": "a.b", "as": "number", "missing": "mean"},
+    {"field": "b[0]", "missing": 3, "indicator": True},
+    {"field": "b", "as": "boolean", "missing": "zero"},
+    {"field": "c", "as": "category", "buckets": 3, "missing": "zero"},
+    {"field": "a", "as": "hour-of-day", "unit": "ms", "zone": "Europe/Oslo", "missing": "zero"},
+    {"field": "c", "as": "day-of-week", "missing": "zero"},
+    {"field": "a.c", "as": "elapsed-seconds", "since_field": "b", "unit": "us", "missing": "last"},
+]
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "c", "y", "id"]), ANYTHING))
+def test_whatever_is_in_a_record_it_is_read_or_refused(content: dict[str, Any]) -> None:
+    """Protects a worker from a record that ends it: a value of any kind becomes numbers within bounds, or a reason."""
+    read_one = reader(EVERY_KIND, sample_id="id", label="y", label_as="number", format="msgpack")
+    try:
+        value = msgspec.msgpack.encode(content)
+    except OverflowError:
+        return
+    try:
+        found = read_one.decode(Record("t", 0, 0, b"c", value))
+    except PeerError:
+        return
+    assert len(found.features) == read_one.dimension
+    lacking = {place for place, number in enumerate(found.features) if math.isnan(number)}
+    assert lacking <= set(read_one.means)
+    assert sum(abs(number) for number in found.features if number == number) < 1e18

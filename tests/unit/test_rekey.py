@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from command_line import run_command
 
+from streamfl.cli.access import rights
 from streamfl.cli.preflight import Configured, inspect_topics, read_configuration
 from streamfl.cli.rekey import rekeying, rekeyings
 from streamfl.role import ConfigurationError, TopicSpec
@@ -260,7 +261,8 @@ def test_topics_are_made_and_rights_told_for_both(
     partitions = {topic["name"]: topic["partitions"] for topic in found["topics"]}
     assert partitions["plant.pofmkl-client.rekey-samples.pieces"] == partitions["plant.pofmkl-client.rekey-samples.state"] == 3
     assert partitions["clients"] == 4
-    assert {right["name"] for right in found["acls"]} >= {"readings", "clients", "plant.pofmkl-client.rekey-samples"}
+    needed = {right.name for one in rekeyings(plant.configured) for right in rights(one)}
+    assert needed >= {"readings", "clients", "plant.pofmkl-client.rekey-samples", "plant.pofmkl-client.rekey-samples:"}
 
 
 VERTICAL = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -233,6 +234,11 @@ class ServerTarget(PofmklTarget):
                 decode_array(record.parameters, dtype, (4,), "parameters")
 
 
+def _changed(message: Message) -> Message:
+    """A sample in JSON as the change event of its row."""
+    return replace(message, value=b'{"op": "c", "after": ' + (message.value or b"null") + b"}")
+
+
 def targets(random: Random) -> Mapping[str, Callable[[str], Target]]:
     """What makes each of them."""
     everything = [message for name in FEDERATIONS for message in corpus(name, "updates", "model", "samples")]
@@ -251,7 +257,8 @@ def targets(random: Random) -> Mapping[str, Callable[[str], Target]]:
             except ConfigurationError:
                 # It has to be given a schema.
                 continue
-            make[f"samples {format} {fields}"] = partial(Samples, messages=by_channel["samples"], random=random, section=chosen)
+            messages = [_changed(one) for one in by_channel["samples"]] if format == "debezium" else by_channel["samples"]
+            make[f"samples {format} {fields}"] = partial(Samples, messages=messages, random=random, section=chosen)
     for federation in FEDERATIONS:
         of_client, of_server = settings(federation, "pofmkl-client"), settings(federation, "pofmkl-server")
         common: dict[str, Any] = {"random": random, "federation": federation}

@@ -22,6 +22,7 @@ from dp_frank_wolfe.party_driver import settings as party_settings
 from streamfl.dp_frank_wolfe.messages import Partial
 from streamfl.dp_frank_wolfe.partials import PartialPlan, largest_partial
 from streamfl.dp_frank_wolfe.window import FEATURE_ONE
+from streamfl.privacy import anchor
 from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.privacy.zcdp import rho_of_gaussian
 
@@ -248,11 +249,13 @@ def test_rows_that_cannot_be_read_are_told_like_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["exact", "private"])
-def test_a_party_may_have_all_of_the_ball(tmp_path: Path, mode: str) -> None:
+def test_a_party_may_have_all_of_the_ball(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects predictions of estimators that choose once: a party's weights, and parts, may be beyond its radius, each entity is
     predicted all the same, and a party is taken up again with such a part in its state.
     """
     exact = mode == "exact"
+    # Noise follows from the ledger's identity: with one by chance the weights may be smaller than is asserted here.
+    monkeypatch.setattr(anchor.secrets, "token_bytes", bytes)
     sections = {"serving": {"mode": mode}, "privacy": {"epsilon": math.inf if exact else 30}}
     loop = federation(2, None if exact else tmp_path, learning={"estimator": "marginal"}, **sections)
     for name, row in zip(names_of(), np.random.default_rng(1).uniform(-1, 1, (ROWS, 2 * COLUMNS)), strict=True):
