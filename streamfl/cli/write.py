@@ -53,14 +53,19 @@ def write(
             raise ConfigurationError(f"topic {topic} does not exist: streamfl topics {config} --create-inputs")
         for batch in _batches(sys.stdin.buffer):
             records: list[Outgoing] = []
+            wrong: DataError | None = None
             try:
                 for line in batch:
                     if (record := lines.record(line)) is not None:
                         records.append(record)
-            finally:
-                # What is before a wrong line is written.
-                bus.write(records)
-                written += len(records)
+            except DataError as error:
+                wrong = error
+            bus.write(records)
+            written += len(records)
+            if wrong is not None:
+                # Whoever corrects the line and writes all again would have those before it twice.
+                before = f"Of the lines before it {counted(written, 'record')} came into {topic}"
+                raise DataError(f"{wrong}. {before}: go on from this line")
     if format is OutputFormat.JSON:
         print_json({"topic": topic, "records": written})
     else:

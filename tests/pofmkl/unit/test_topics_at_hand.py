@@ -163,6 +163,7 @@ def test_a_line_that_would_be_refused_is_told(plant: Plant) -> None:
     """Protects a first try: the mistake is told at the terminal with its line, those before it are written, others can be too."""
     code, _, error = plant("write", plant.client, stdin='{"device": "a", "x": 1}\n\n{"device": "a"}\n{"device": "b", "x": 2}')
     assert (code, "line 3: missing_field: x is missing" in error) == (5, True)
+    assert "Of the lines before it 1 record came into" in error
     assert len(list(plant.bus.read("readings"))) == 1
     for text in ("{", "[1, 2]", '{"x": 1}'):
         code, _, error = plant("write", plant.client, stdin=text)
