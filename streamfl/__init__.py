@@ -7,13 +7,14 @@ from streamfl.system import installed_systems, load
 
 __all__ = ["ConfigurationError", "PeerError"]
 
-_LOADED_WHEN_ASKED = {"simulate": "streamfl.simulation.notebook:simulate"}
+# Beside what systems export: loaded when it is asked for, for a worker on a bus has no use for it.
+OWN = {"connect": "streamfl.connection:connect", "simulate": "streamfl.simulation.notebook:simulate"}
 
 
 def __getattr__(name: str) -> Any:
-    """What a system exports, such as an estimator: loaded when it is asked for, for a worker on a bus has no use for it."""
-    if name in _LOADED_WHEN_ASKED:
-        return load(_LOADED_WHEN_ASKED[name])
+    """What is exported here, or by a system, such as an estimator."""
+    if name in OWN:
+        return load(OWN[name])
     for system in installed_systems():
         if name in system.exports:
             return load(system.exports[name])
@@ -21,4 +22,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, *_LOADED_WHEN_ASKED, *(name for system in installed_systems() for name in system.exports)]
+    return [*__all__, *OWN, *(name for system in installed_systems() for name in system.exports)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,9 +26,12 @@ __all__ = [
     "ConfigArgument",
     "FormatOption",
     "OutputFormat",
+    "is_terminal",
     "print_json",
+    "print_list",
     "print_table",
     "say",
+    "until_nobody_reads",
 ]
 
 CONFIGURATION = 2
@@ -66,6 +71,34 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     if not console.is_terminal:
         console.width = 10_000
     console.print(table)
+
+
+def print_list(title: str, rows: Iterable[tuple[str, str]], console: Console | None = None) -> None:
+    """Texts with a word before each on stdout, as wide as the terminal."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for word, text in rows:
+        grid.add_row(Text(word), Text(text))
+    console = console or Console(file=sys.stdout)
+    console.print(Text(title))
+    console.print(grid)
+
+
+def is_terminal() -> bool:
+    """Whether stdout is a terminal, which is only so wide."""
+    return Console(file=sys.stdout).is_terminal
+
+
+@contextmanager
+def until_nobody_reads() -> Iterator[None]:
+    """Ends what is printed within it, in silence, when the reader of stdout is gone: `… | head` has seen enough."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes stdout once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say(text: str) -> None:

@@ -90,8 +90,10 @@ class MadeWith:
 
 def by_key(settings: BaseModel, sections: Iterable[str]) -> dict[str, Any]:
     """The keys of these sections, dotted, as plain values; a section that is not there has none."""
-    content = settings.model_dump(mode="json", include=set(sections))
-    return {f"{section}.{key}": value for section, keys in content.items() if keys is not None for key, value in keys.items()}
+    named = set(sections)
+    content = {name: getattr(settings, name) for name in type(settings).model_fields if name in named}
+    found = {name: section.remembered() for name, section in content.items() if section is not None}
+    return {f"{name}.{key}": value for name, keys in found.items() for key, value in keys.items()}
 
 
 def decode_settings(content: bytes | None) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
@@ -39,7 +39,9 @@ __all__ = [
     "Headers",
     "Input",
     "Measurement",
+    "NotYetReadable",
     "Notice",
+    "PassedOver",
     "PeerError",
     "Received",
     "Receiver",
@@ -69,6 +71,34 @@ class PeerError(Exception):
         self.text = text
 
 
+class PassedOver(Exception):
+    """A record that is no message and nobody's mistake. It is counted, and it is no dead letter.
+
+    reason: one of ``REASONS``; it labels a metric.
+    """
+
+    REASONS: ClassVar[Mapping[str, str]] = {
+        "deletion": "a row was deleted",
+        "tombstone": "a record without a value, which lets compaction forget a key",
+        "no_row": "an event of a change log that is about no row: a truncation, a heartbeat, a message",
+        "header": "the line that names a CSV file's columns",
+    }
+
+    def __init__(self, reason: str) -> None:
+        if reason not in self.REASONS:
+            raise ValueError(f"{reason!r}: one of {', '.join(self.REASONS)} is expected")
+        super().__init__(reason)
+        self.reason = reason
+
+
+class NotYetReadable(Exception):
+    """A record that cannot be read at present, and not because of its sender: what it takes to read it does not answer.
+
+    The text says what is awaited and what the operator can do. Nothing may be lost for it: the record is read again later. Raised
+    by what writes records, it ends the step, as if the cluster were away.
+    """
+
+
 class Record(msgspec.Struct, frozen=True, gc=False):
     """A record as it lies in a topic. ``timestamp`` is in seconds."""
 
@@ -94,12 +124,13 @@ class Received(msgspec.Struct, frozen=True, gc=False):
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):
-    """A message to publish on an output. ``partition`` None leaves the choice to the key."""
+    """A message to publish on an output. ``partition`` None leaves the choice to the key. ``headers``: for the user's consumers."""
 
     channel: str
     key: bytes | None
     value: bytes
     partition: int | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
 
 
 class Rejection(msgspec.Struct, frozen=True):
@@ -192,7 +223,9 @@ class Receiver:
 
 @dataclass(frozen=True)
 class Input:
-    """A topic that a role reads and how its records become messages. ``decode`` raises PeerError.
+    """A topic that a role reads and how its records become messages.
+
+    ``decode`` raises PeerError, PassedOver or NotYetReadable.
 
     makes_room: what waits in the role waits for these messages, so they are read while a partition is full.
     keyed_by: the name in a message that says in which partition it has to lie, by the bus's own choice for a key; None: in any.

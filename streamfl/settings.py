@@ -14,7 +14,7 @@ import tomllib
 import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
@@ -51,15 +51,24 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True)
 
+    forgotten: ClassVar[set[str]] = set()
+    """Keys that say how something is reached: no state is made with them, and none of them is remembered beside it."""
+
     @field_validator("*", mode="before")
     @classmethod
     def _is_no_truth_value(cls, value: Any, info: ValidationInfo) -> Any:
         # pydantic would take true for 1.
         if isinstance(value, bool) and info.field_name is not None:
             annotation = cls.model_fields[info.field_name].annotation
-            if {int, float} & {annotation, *get_args(annotation)}:
+            members = (annotation, *get_args(annotation))
+            if {int, float} & {get_args(one)[0] if get_origin(one) is Annotated else one for one in members}:
                 raise ValueError("a number is expected, not true or false")
         return value
+
+    def remembered(self) -> dict[str, Any]:
+        """The keys as a role remembers what its state was made with, as plain values. A newer key belongs there where it changes
+        what the state means, and is not at its default."""
+        return self.model_dump(mode="json", exclude=self.forgotten)
 
 
 class Federation(Section):
@@ -119,7 +128,8 @@ class Metrics(Section):
     """The HTTP server for /metrics, /healthz and /readyz."""
 
     port: int | None = Field(default=None, ge=0, le=65535)
-    """The port of /metrics, /healthz and /readyz. Left out: no server. 0: any free port."""
+    """The port of /metrics, /healthz and /readyz. Left out: no server. 0: any free port. Where another process has it, as a second
+    worker on the same machine finds it, the next free one of the 15 after it; the log says which."""
     host: str = "127.0.0.1"
     """The address to listen on; 0.0.0.0 for everybody, as in a container."""
 
@@ -302,7 +312,8 @@ def _explain(error: ValidationError, cls: type[BaseModel], content: dict[str, An
             text = "is missing" if isinstance(value, dict) else f"{shown}: more items are expected"
         elif problem["type"] == "extra_forbidden":
             section = _model_at(cls, path[:-1])
-            text = _unknown(path[-1], section.model_fields if section else {})
+            known = section.model_fields if section else {}
+            text = _unknown(path[-1], {field.alias or name: field for name, field in known.items()})
         elif isinstance(value, dict) and problem["type"] == "value_error":
             key, _, text = message.partition(" ")
             path.append(key)
@@ -337,16 +348,23 @@ def _locate(location: tuple[int | str, ...], content: Any, missing: bool) -> tup
 
 def _model_at(cls: type[BaseModel], path: list[str]) -> type[BaseModel] | None:
     for name in path:
+        if name.isdecimal():
+            # A place in a list of sections.
+            continue
         field = cls.model_fields.get(name)
-        if field is None:
-            return None
-        annotation = field.annotation
-        members = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
-        models = [member for member in members if isinstance(member, type) and issubclass(member, BaseModel)]
+        models = [] if field is None else _models_in(field.annotation)
         if not models:
             return None
         cls = models[0]
     return cls
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and get_origin(annotation) is None:
+        return [annotation] if issubclass(annotation, BaseModel) else []
+    if get_origin(annotation) in (Union, types.UnionType, Annotated, list):
+        return [model for member in get_args(annotation) for model in _models_in(member)]
+    return []
 
 
 def _unknown(name: str, known: Mapping[str, Any]) -> str:

@@ -46,6 +46,8 @@ class System:
     fuzz: a :class:`streamfl.testing.fuzz.federations.Fuzzed`: recorded messages, and who takes wrong ones.
     commands: by name, functions that become commands of ``streamfl``.
     dashboard: a :class:`streamfl.dashboard.Dashboard`.
+    readers: by the last part of a topic's name, such as "updates", a :class:`streamfl.simulation.laboratory.Readers`.
+    inspect: by role kind, a :class:`streamfl.simulation.laboratory.Inspection`: what is shown of the role's state.
     exports: by name, what ``streamfl.NAME`` is.
     extras: by name, extras that parts of it need, and what for.
     """
@@ -62,6 +64,8 @@ class System:
     fuzz: str | None = None
     commands: Mapping[str, str] = field(default_factory=dict)
     dashboard: str | None = None
+    readers: Mapping[str, str] = field(default_factory=dict)
+    inspect: Mapping[str, str] = field(default_factory=dict)
     exports: Mapping[str, str] = field(default_factory=dict)
     extras: Mapping[str, str] = field(default_factory=dict)
 
@@ -72,9 +76,11 @@ class System:
         if not isinstance(self.rank, int):
             raise TypeError(f"{self.name}: rank = {self.rank!r} is no whole number")
         parts = [part for part in (self.simulate, self.demo, self.faults, self.fuzz, self.dashboard) if part is not None]
-        for group in (self.sources, self.commands, self.exports, self.extras):
+        for group in (self.sources, self.commands, self.readers, self.inspect, self.exports, self.extras):
             if not isinstance(group, Mapping):
-                raise TypeError(f"{self.name}: sources, commands, exports and extras are dictionaries, not {group!r}")
+                raise TypeError(
+                    f"{self.name}: sources, commands, readers, inspect, exports and extras are dictionaries, not {group!r}"
+                )
             parts += [] if group is self.extras else group.values()
         for place in (self.roles, *parts):
             if not isinstance(place, str) or ":" not in place:

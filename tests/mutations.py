@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from streamfl.member import Member
+from streamfl.role import StateChange
 from streamfl.simulation.faults import Verdict
 
 MOST_SEEDS = 200
@@ -24,6 +26,21 @@ def instead(patch: pytest.MonkeyPatch, owner: type, name: str, change: Callable[
     """``change`` takes the real method, the object and the arguments."""
     real = getattr(owner, name)
     patch.setattr(owner, name, lambda self, *given, **named: change(real, self, *given, **named))
+
+
+def without(*prefixes: bytes) -> Mutation:
+    """A member's role takes back everything but what these keys begin."""
+
+    def mutate(patch: pytest.MonkeyPatch) -> None:
+        real = Member.restore
+
+        def restore(self: Member[Any], change: StateChange) -> None:
+            if not change.key.startswith(prefixes):
+                real(self, change)
+
+        patch.setattr(Member, "restore", restore)
+
+    return mutate
 
 
 def check_caught(name: str, simulate: Callable[[int], Verdict], first: int = 0) -> None:

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from streamfl.dp_frank_wolfe.window import FEATURE_ONE, RESIDUAL_ONE, Bounds, Window, freeze
 
-__all__ = ["REAL", "Problem", "synthetic"]
+__all__ = ["REAL", "Problem", "sparse", "synthetic"]
 
 Floats = NDArray[np.float64]
+TEST_ROWS = 5000
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,37 @@ def synthetic(rows: int, seed: int, columns: int = 1000, deviations: float = 1.5
         return features, np.asarray(features @ weights + np.sqrt(0.05) * random.normal(size=count), dtype=np.float64)
 
     features, labels = draw(rows)
-    test, test_labels = draw(5000)
+    test, test_labels = draw(TEST_ROWS)
     bounds = Bounds(np.zeros(columns), np.full(columns, deviations))
     label = Bounds(np.zeros(1), np.array([deviations + 0.5]))
     # T = O(n^(2/3)), as the paper has it.
     iterations = max(2, round(0.012 * rows ** (2 / 3)))
     return Problem(f"synthetic, n = {rows:,}", features, labels, test, test_labels, bounds, label, 5, 1.5, 20, iterations, 3.0)
+
+
+def sparse(rows: int, seed: int, nonzeros: int, columns: int = 1000) -> Problem:
+    """Columns of as many values of -1 and 1, and zeros; ten of them make the label, with 5% noise, as in :func:`synthetic`.
+
+    nonzeros: of each column of training; test rows have the same share of them. The label has a deviation of 1, and its bound is 2.
+    """
+    random = np.random.default_rng([seed, rows, nonzeros])
+    active = random.choice(columns, 10, replace=False)
+    weights = np.zeros(columns)
+    weights[active] = random.choice([-1, 1], 10) * random.uniform(0.5, 1.5, 10)
+    weights *= np.sqrt(0.95 / (nonzeros / rows)) / np.linalg.norm(weights)
+    features = np.zeros((rows, columns), dtype=np.float32)
+    for column in range(columns):
+        features[random.choice(rows, nonzeros, replace=False), column] = random.choice([-1.0, 1.0], nonzeros)
+    held_out = random.choice([-1.0, 1.0], (TEST_ROWS, columns)) * (random.random((TEST_ROWS, columns)) < nonzeros / rows)
+    test = held_out.astype(np.float32)
+
+    def labels(of: NDArray[np.float32]) -> Floats:
+        told = of[:, active] @ weights[active] + np.sqrt(0.05) * random.normal(size=len(of))
+        return np.asarray(told, dtype=np.float64)
+
+    bounds, label = Bounds(np.zeros(columns), np.ones(columns)), Bounds(np.zeros(1), np.array([2.0]))
+    radius = float(np.abs(weights).sum()) / 2.0
+    return Problem("sparse", features, labels(features), test, labels(test), bounds, label, 5, radius, 20, 2, radius)
 
 
 def air(folder: Path, seed: int) -> Problem:

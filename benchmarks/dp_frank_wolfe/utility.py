@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.accuracy_document import fill
 from benchmarks.dp_frank_wolfe.methods import DELTA, ESTIMATORS, lasso, one_shot, private
-from benchmarks.dp_frank_wolfe.problems import REAL, Problem, synthetic
+from benchmarks.dp_frank_wolfe.problems import REAL, Problem, sparse, synthetic
 from streamfl.dp_frank_wolfe.sketch import SignSketch
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -26,6 +26,11 @@ ROWS = (1_000, 10_000, 100_000)
 UPLINK_ROWS = (1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)
 # Numbers of a sketch for the comparison with one-shot sketching.
 SKETCHED = 400
+# Sparse columns: of how many rows they have a value, as a share; the paper's rate is for O(1), whatever n is.
+SPARSE = {"sparse-share": 0.02, "sparse-few": None}
+FEW = 50
+# Of the line of slope 2/3 that the picture has for comparison.
+THIRDS = 20.0
 # A set is sketched at once only up to so many numbers of work: rows times columns times numbers.
 MOST_WORK = 5e9
 Utility = dict[tuple[str, str, float], float]
@@ -79,6 +84,32 @@ def utility(folder: Path, seeds: int) -> tuple[str, Utility]:
     return "\n".join(lines), means
 
 
+def sparse_uplink(share: float | None, seed: int = 0) -> tuple[str, list[float]]:
+    """Numbers sent up by n, of sparse columns, with the paper's T and m and more columns than can be chosen.
+
+    share: of rows in which a column is not zero; None: ``FEW`` rows, whatever n is.
+    """
+    lines = [row("n", "not zero in a column", "T", "m", "columns shown", "signs", "R^2", "identity, R^2"), row(*["---"] * 8)]
+    drawn: list[float] = []
+    for rows in UPLINK_ROWS:
+        nonzeros = FEW if share is None else round(share * rows)
+        iterations, numbers = max(2, round(0.05 * rows ** (2 / 3))), round(8 * np.log(rows))
+        made = sparse(rows, seed, nonzeros)
+        problem = replace(made, iterations=iterations, columns=iterations * made.parties)
+        windows = problem.windows()
+        sketched = private(problem, windows, "frank-wolfe", 1.0, seed, SignSketch(rows, numbers, seed))
+        whole = private(problem, windows, "frank-wolfe", 1.0, seed)
+        drawn.append(sketched.numbers)
+        told = (sketched.numbers - iterations * made.parties) // numbers
+        cells = (told, f"{sketched.numbers:,}", shown([sketched.r2]), shown([whole.r2]))
+        lines.append(row(f"{rows:,}", f"{nonzeros:,}", iterations, numbers, *cells))
+        print(lines[-1], flush=True)
+    slope = float(np.polyfit(np.log(UPLINK_ROWS), np.log(drawn), 1)[0])
+    lines.append(row("slope", "", "", "", "", f"{slope:.2f}", "", ""))
+    print(lines[-1], flush=True)
+    return "\n".join(lines), drawn
+
+
 def uplink(seed: int = 0) -> tuple[str, dict[str, list[float]]]:
     """Numbers sent up by n: Frank-Wolfe with the paper's T and m, with the identity, and one-shot sketching."""
     lines = [row("n", "T", "m", "signs", "R^2", "identity", "R^2", "one-shot, r = 10"), row(*["---"] * 8)]
@@ -103,6 +134,18 @@ def uplink(seed: int = 0) -> tuple[str, dict[str, list[float]]]:
     return "\n".join(lines), drawn
 
 
+def read_utility(document: str) -> Utility:
+    """The means that the document has."""
+    means: Utility = {}
+    for line in document.partition("<!-- begin utility -->")[2].partition("<!-- end -->")[0].splitlines():
+        name, estimator, *cells = (cell.strip() for cell in line.strip("| ").split("|")) if line.count("|") > 7 else ("", "", "")
+        kept = "lasso" if estimator.endswith("Lasso") else estimator
+        if kept in (*ESTIMATORS, "lasso"):
+            told = zip(EPSILONS, cells, strict=False)
+            means |= {(name, kept, epsilon): -1.0 if cell == "below -1" else float(cell) for epsilon, cell in told if cell}
+    return means
+
+
 def picture(means: Utility, drawn: dict[str, list[float]], path: Path) -> None:
     """R^2 against epsilon for every set, and numbers sent against n."""
     import matplotlib
@@ -123,7 +166,8 @@ def picture(means: Utility, drawn: dict[str, list[float]], path: Path) -> None:
     panel = axes.flat[len(names)]
     for name, values in drawn.items():
         panel.loglog(UPLINK_ROWS, values, marker="o", label=name)
-    panel.set(title="uplink, epsilon 1, d = 200", xlabel="n", ylabel="numbers sent")
+    panel.loglog(UPLINK_ROWS, [THIRDS * rows ** (2 / 3) for rows in UPLINK_ROWS], color="grey", linestyle="--", label="slope 2/3")
+    panel.set(title="uplink, epsilon 1, d = 200; sparse: d = 1,000", xlabel="n", ylabel="numbers sent")
     panel.legend()
     for rest in axes.flat[len(names) + 1 :]:
         rest.set_visible(False)
@@ -134,14 +178,22 @@ def picture(means: Utility, drawn: dict[str, list[float]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dp_frank_wolfe.utility")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only-uplink", action="store_true", help="R^2 of the sets stays as the document has it")
     arguments = parser.parse_args()
     folder = os.environ.get("STREAMFL_DATA")
     if not folder:
         sys.exit("STREAMFL_DATA has to name the folder of the sets")
-    table, means = utility(Path(folder), arguments.seeds)
-    sent, drawn = uplink()
     document = DOCS / "dp-frank-wolfe-accuracy.md"
-    document.write_text(fill(document.read_text(encoding="utf-8"), {"utility": table, "uplink": sent}), encoding="utf-8")
+    text = document.read_text(encoding="utf-8")
+    sections = {}
+    if arguments.only_uplink:
+        means = read_utility(text)
+    else:
+        sections["utility"], means = utility(Path(folder), arguments.seeds)
+    sections["uplink"], drawn = uplink()
+    for name, share in SPARSE.items():
+        sections[name], drawn[name] = sparse_uplink(share)
+    document.write_text(fill(text, sections), encoding="utf-8")
     picture(means, drawn, DOCS / "dp-frank-wolfe-accuracy.png")
     print(f"delta = {DELTA:g}; written to {document}")
 

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, Step, TopicPartition
 
-__all__ = ["Positions", "no_offset"]
+__all__ = ["Beginnings", "Positions", "no_offset"]
+
+
+class Beginnings:
+    """Tells when partitions wait for the group's offset, and so bring nothing, for longer than a transaction stays undecided.
+
+    seconds: how long that is.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._waiting: set[object] = set()
+        self._since = 0.0
+
+    def check(self, waiting: Collection[object]) -> None:
+        """BusUnavailable if the same partitions have been waiting for too long. waiting: those that could not begin just now."""
+        if self._waiting != set(waiting):
+            self._waiting, self._since = set(waiting), time.monotonic()
+        elif waiting and time.monotonic() - self._since > self.seconds:
+            raise BusUnavailable(f"partitions did not begin for {self.seconds:g} s: the group's offsets are not stable")
 
 
 class Positions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -172,6 +173,21 @@ class Logs(ABC):
     def count(self, topic: str) -> int:
         """The partitions of a topic; ConfigurationError if it is missing or not allowed."""
         return self._counts([topic])[topic]
+
+    @abstractmethod
+    def first_since(self, places: Iterable[TopicPartition], at: float) -> dict[TopicPartition, int]:
+        """By partition, the offset of the first record of that time or later; below 0 where there is none.
+
+        at: in seconds; minus infinity: the first record that is left.
+        """
+
+    def offsets(self, topic: str, at: float) -> dict[int, int]:
+        """By partition, the offset of the first record of that time or later, or of the end."""
+        places = [(topic, partition) for partition in range(self.count(topic))]
+        # The ends first: what is written meanwhile lies behind them, and a later offset would pass over it.
+        ends = self.ends(places)
+        found = self.first_since(places, at) if at < math.inf else ends
+        return {place[1]: end if found[place] < 0 else found[place] for place, end in ends.items()}
 
     def read(self, topic: str, limit: int | None = None) -> Iterator[Record]:
         """Committed records from the beginning of every partition to its present end, at most ``limit``."""

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Generic, Protocol, TypeVar
 
 from streamfl.role import ConfigurationError, Record
-from streamfl.runtime.bus import CommitRefused, Polled, Step, Subscription, TopicPartition, new_transactional_id
+from streamfl.runtime.bus import BusUnavailable, CommitRefused, Polled, Step, Subscription, TopicPartition, new_transactional_id
 from streamfl_connectors.positions import Positions
 from streamfl_connectors.reading import Logs, Readers
 from streamfl_connectors.tables import Tables
@@ -20,6 +20,9 @@ TURN_SECONDS = 0.01
 
 # A change of assignment without any record is reported after at most this long.
 LONGEST_TURN_SECONDS = 0.1
+
+# For offsets that were just released.
+RELEASED_SECONDS = 5.0
 
 
 class Membership(Protocol):
@@ -86,6 +89,7 @@ class KafkaSession(Generic[Member]):
     commits: the producer.
     decision_seconds: how long a transaction of a producer that is gone may stay undecided.
     told: gives the library's errors within it the bus's meaning, by what was being done.
+    release: has the cluster drop what transactions that are over hold of the group's offsets; what is held still, in words, or "".
     """
 
     def __init__(
@@ -97,6 +101,7 @@ class KafkaSession(Generic[Member]):
         commits: Commits[Member],
         decision_seconds: float,
         told: Callable[[str], AbstractContextManager[None]],
+        release: Callable[[], str],
     ) -> None:
         self.member = member
         self.commits = commits
@@ -105,6 +110,7 @@ class KafkaSession(Generic[Member]):
         self._table_share = table_share
         self._decision_seconds = decision_seconds
         self._told = told
+        self._release = release
         self._readers = Readers(logs.reader)
         self._refused = False
         self._held_tables: list[Record] = []
@@ -139,11 +145,16 @@ class KafkaSession(Generic[Member]):
             yield from reader.read_whole([(topic, partition)])
 
     def committed(self, topic: str, partition: int) -> int | None:
-        """The group's committed offset; waits until the cluster has decided every transaction that touches it."""
-        if self.member is None:
-            raise ValueError("a session without inputs has no offsets")
-        with self._told("reading the committed offset"):
-            return self.member.committed((topic, partition), self._decision_seconds)
+        """The group's committed offset; waits until the cluster has decided every transaction that touches it.
+
+        By then each has been decided, but for one that is over and holds the offset all the same. Nobody else would ever end it.
+        """
+        try:
+            return self._committed((topic, partition), self._decision_seconds)
+        except BusUnavailable as failure:
+            if held := self._release():
+                raise BusUnavailable(f"{failure}. {held}") from failure
+            return self._committed((topic, partition), RELEASED_SECONDS)
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Go on reading an assigned input partition at ``offset``."""
@@ -188,6 +199,12 @@ class KafkaSession(Generic[Member]):
         for part in (self.member, self.tables, self._readers, self.commits):
             if part is not None:
                 part.close()
+
+    def _committed(self, place: TopicPartition, timeout: float) -> int | None:
+        if self.member is None:
+            raise ValueError("a session without inputs has no offsets")
+        with self._told("reading the committed offset"):
+            return self.member.committed(place, timeout)
 
     def _poll(self, polled: Polled, deadline: float, max_records: int) -> None:
         member, tables = self.member, self.tables

@@ -100,6 +100,9 @@ class DeflatingBus:
     def peek(self, topic: str, partitions: Sequence[int], count: int) -> list[Record]:
         return [inflated(record) for record in self._inner.peek(topic, partitions, count)]
 
+    def offsets(self, topic: str, at: float) -> Mapping[int, int]:
+        return self._inner.offsets(topic, at)
+
     def describe(self, topics: Iterable[str]) -> dict[str, TopicState]:
         return self._inner.describe(topics)
 

@@ -31,11 +31,18 @@ log = logging.getLogger(__name__)
 
 COMMANDS = {
     "run": "streamfl.cli.run:run",
+    "rekey": "streamfl.cli.rekey:rekey",
     "check": "streamfl.cli.check:check",
     "topics": "streamfl.cli.topics:topics",
+    "write": "streamfl.cli.write:write",
+    "read": "streamfl.cli.read:read",
+    "updates": "streamfl.cli.read:updates",
+    "inspect": "streamfl.cli.inspect:inspect",
+    "top": "streamfl.cli.top:top",
     "replay": "streamfl.cli.replay:replay",
     "dead-letters": "streamfl.cli.dead_letters:dead_letters",
     "skip": "streamfl.cli.skip:skip",
+    "reset": "streamfl.cli.reset:reset",
     "forget": "streamfl.cli.forget:forget",
     "simulate": "streamfl.cli.simulate:simulate",
     "demo": "streamfl.cli.demo:demo",
@@ -79,7 +86,7 @@ def command_places() -> dict[str, str]:
     return places
 
 
-app = typer.Typer(name="streamfl", cls=_Commands, no_args_is_help=True, **_STYLE)
+app = typer.Typer(name="streamfl", cls=_Commands, no_args_is_help=True, **_STYLE | {"add_completion": True})
 
 
 def _print_version(asked: bool) -> None:

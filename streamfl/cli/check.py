@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict
 
@@ -18,6 +19,7 @@ from streamfl.cli.preflight import (
     namesakes,
     read_configuration,
 )
+from streamfl.cli.rekey import rekeyings
 from streamfl.cli.unreadable import remedy as remedy_of
 from streamfl.console import (
     BUS_UNAVAILABLE,
@@ -26,7 +28,9 @@ from streamfl.console import (
     ConfigArgument,
     FormatOption,
     OutputFormat,
+    is_terminal,
     print_json,
+    print_list,
     print_table,
 )
 from streamfl.identity import Member, load_identity
@@ -43,11 +47,20 @@ def check(config: ConfigArgument, format: FormatOption = OutputFormat.TABLE) -> 
     code = _look(config, findings)
     if format is OutputFormat.JSON:
         print_json({"ok": code == 0, "checks": [asdict(found) for found in findings]})
+    elif is_terminal():
+        print_list(f"Check of {config}", as_list(findings))
     else:
         rows = [(found.check, "pass" if found.passed else "FAIL", found.detail, found.remedy) for found in findings]
         print_table(f"Check of {config}", ("check", "result", "found", "what to do"), rows)
     if code:
         raise typer.Exit(code)
+
+
+def as_list(findings: Iterable[Finding]) -> Iterator[tuple[str, str]]:
+    """The findings for a terminal, which four columns would not fit."""
+    for found in findings:
+        text = f"{found.check}: {found.detail}" if found.detail else found.check
+        yield "pass" if found.passed else "FAIL", f"{text}\nTo do: {found.remedy}" if found.remedy else text
 
 
 def _look(config: ConfigArgument, findings: list[Finding]) -> int:
@@ -70,6 +83,8 @@ def _look(config: ConfigArgument, findings: list[Finding]) -> int:
             if codecs := bus.codecs():
                 findings.append(Finding("compressions", True, f"{', '.join(codecs)} were tried"))
             findings += topics
+            for own in rekeyings(configured):
+                findings += _rekeyed(own, bus)
             if found := namesakes(configured, bus):
                 findings.append(Finding("federation.name", False, namesake_problem(configured, found), "give one another name"))
             remembered = Remembered()
@@ -99,6 +114,13 @@ def _topics(configured: Configured, bus: Bus) -> list[Finding]:
         detail = found.problem or (counted(state.partitions, "partition") if state else "")
         findings.append(Finding(f"topic {found.spec.name}", found.problem is None, detail, found.remedy))
     return findings
+
+
+def _rekeyed(own: Configured, bus: Bus) -> list[Finding]:
+    """What `streamfl rekey` would find, of the topics that the role itself does not read."""
+    role = own.kind.build(own.settings)
+    channels = own.kind.channels(own.settings)
+    return [*_topics(own, bus), *look_at_inputs(own, bus, role, channels, Remembered())]
 
 
 def _who(member: Member) -> str:

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from streamfl.cli.check_state import Remembered
 from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import Configured, counted
 from streamfl.cli.unreadable import remedy as remedy_of
-from streamfl.records.formats import format_named
+from streamfl.records.formats import format_of
+from streamfl.records.paths import leaf_paths
 from streamfl.records.samples import Sample, SamplesSection
-from streamfl.role import Channels, ConfigurationError, Input, PeerError, Received, Record, Rejection, Role, Send, receive_at_once
+from streamfl.role import (
+    Channels,
+    ConfigurationError,
+    Input,
+    NotYetReadable,
+    PassedOver,
+    PeerError,
+    Received,
+    Record,
+    Rejection,
+    Role,
+    Send,
+    receive_at_once,
+)
 from streamfl.runtime.bus import Bus, Unreadable
 
 __all__ = ["CannotBegin", "look_at_inputs"]
@@ -40,24 +54,32 @@ def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Chann
         state = existing.get(source.topic)
         if state is None or state.error is not None:
             continue
-        wrong: list[str] = []
+        wrong: list[tuple[Record, PeerError]] = []
         remedy = f"such records go to {configured.settings.dead_letters}: correct them or the settings"
         try:
             records = bus.peek(source.topic, _spread(state.partitions), SAMPLE_RECORDS)
         except Unreadable as failure:
             yield Finding(f"records of {source.topic}", False, str(failure), remedy_of(configured, failure))
             continue
+        awaited = ""
         for record in records:
             try:
                 batch.append(Received(channel, source.decode(record), record))
+            except PassedOver:
+                continue
+            except NotYetReadable as error:
+                awaited = str(error)
+                break
             except PeerError as error:
-                wrong.append(_shown(record, error))
+                wrong.append((record, error))
+        if awaited:
+            yield Finding(f"records of {source.topic}", False, awaited, "see the section [registry], and the registry's own log")
+            continue
         if not wrong and (errors := _never_readable(source, records)):
             wrong = errors
             remedy = "a worker takes such values for missing ones, and tells nobody: correct them or the settings"
         readable = f"{len(records) - len(wrong)} of {counted(len(records), 'record')} readable" if records else "no records yet"
-        examples = wrong[:EXAMPLES] + ([f"and {len(wrong) - EXAMPLES} more"] if len(wrong) > EXAMPLES else [])
-        yield Finding(f"records of {source.topic}", not wrong, "; ".join([readable, *examples]), remedy if wrong else "")
+        yield Finding(f"records of {source.topic}", not wrong, "; ".join([readable, *_grouped(wrong)]), remedy if wrong else "")
     yield from _labels(configured, batch)
     try:
         if batch:
@@ -71,7 +93,7 @@ def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Chann
             raise CannotBegin(str(error)) from None
 
 
-def _never_readable(source: Input, records: Sequence[Record]) -> list[str]:
+def _never_readable(source: Input, records: Sequence[Record]) -> list[tuple[Record, PeerError]]:
     """Where a role tells nobody of unreadable values: why none of these can be read. Of a few of them it is nobody's business."""
     if source.strict is None:
         return []
@@ -79,15 +101,27 @@ def _never_readable(source: Input, records: Sequence[Record]) -> list[str]:
     for record in records:
         try:
             source.strict(record)
+        except PassedOver:
+            return []
         except PeerError as error:
-            errors.append(_shown(record, error))
+            errors.append((record, error))
         else:
             return []
     return errors
 
 
-def _shown(record: Record, error: PeerError) -> str:
-    return f"{record.topic}-{record.partition}-{record.offset} {error}"
+def _grouped(wrong: Iterable[tuple[Record, PeerError]]) -> list[str]:
+    """What is wrong with these records, the most frequent first: equal reasons once, with their number and an example each."""
+    groups: dict[tuple[str, str], list[tuple[Record, PeerError]]] = {}
+    for record, error in wrong:
+        # A reason's text begins with the field, and goes on with the value that this record has.
+        groups.setdefault((error.reason, error.text.partition(" ")[0]), []).append((record, error))
+    found = []
+    for alike in sorted(groups.values(), key=len, reverse=True):
+        record, error = alike[0]
+        place = f"{record.topic}-{record.partition}-{record.offset}"
+        found.append(f"{place} {error}" if len(alike) == 1 else f"{len(alike)} times, the first {place} {error}")
+    return found[:EXAMPLES] + ([f"and {counted(len(found) - EXAMPLES, 'other reason')}"] if len(found) > EXAMPLES else [])
 
 
 def _spread(partitions: int) -> list[int]:
@@ -118,9 +152,9 @@ def _labels(configured: Configured, batch: Sequence[Received]) -> Iterator[Findi
 
 
 def _fields(section: SamplesSection, records: Sequence[Record]) -> list[str]:
-    decode = format_named(section.format).decoder(Any)
+    decode = format_of(section).decoder(Any)
     contents = [decode(record.value or b"") for record in records[:SAMPLE_RECORDS]]
-    return sorted({str(name) for content in contents if isinstance(content, dict) for name in content})
+    return sorted({name for content in contents if isinstance(content, dict) for name in leaf_paths(content)})
 
 
 def _would_produce(

@@ -6,28 +6,36 @@ import os
 import signal
 import threading
 from contextlib import ExitStack, closing
+from typing import Any
 
-from streamfl.cli.preflight import inspect_topics, namesake_problem, namesakes, read_configuration
+from streamfl.cli.preflight import Configured, inspect_topics, namesake_problem, namesakes, read_configuration
 from streamfl.cli.unreadable import telling_remedy
 from streamfl.console import CONFIGURATION, STALLED, ConfigArgument
 from streamfl.role import ConfigurationError
+from streamfl.role_kind import RoleKind
 from streamfl.runtime.cluster_watch import ClusterWatch, topics_of
 from streamfl.runtime.health import HealthServer, Watchdog
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.log import configure, logger
 from streamfl.runtime.pool import Processes
 
-__all__ = ["run"]
+__all__ = ["run", "serve"]
 
 log = logger(__name__)
 
 # An orchestrator kills after 10 s or more; what was not committed by then is taken up by another worker.
 LEAVE_SECONDS = 9.0
+# Of one file any number of workers may run on a machine, and Prometheus can be told of a range of ports.
+OTHER_PORTS = 15
 
 
 def run(config: ConfigArgument) -> None:
     """Run a role until told to stop (SIGTERM or Ctrl-C: the batch is finished, committed, and the group left)."""
-    configured = read_configuration(config)
+    serve(read_configuration(config))
+
+
+def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
+    """Run a worker until told to stop. kind: its own; None: the role's that the settings name."""
     settings = configured.settings
     configure(settings.log.level, settings.log.format)
     stop, begun = threading.Event(), threading.Event()
@@ -41,17 +49,20 @@ def run(config: ConfigArgument) -> None:
             for found in inspect_topics(configured, bus)
             if found.problem
         ]
-        if found := namesakes(configured, bus):
+        if kind is None and (found := namesakes(configured, bus)):
             wrong.append(namesake_problem(configured, found))
         if wrong:
             raise ConfigurationError("\n".join(wrong))
-        worker = build_worker(settings, bus, pool=Processes())
+        worker = build_worker(settings, bus, pool=Processes(), kind=kind)
         watchdog = Watchdog(worker.health, _end_stalled)
         held.callback(watchdog.close)
         if settings.metrics.port is not None:
-            server = HealthServer(settings.metrics.host, settings.metrics.port, worker.health, worker.metrics.render)
+            host, port = settings.metrics.host, settings.metrics.port
+            server = HealthServer(host, port, worker.health, worker.metrics.render, others=OTHER_PORTS)
             held.callback(server.close)
-            log.info("serving metrics and health", host=settings.metrics.host, port=server.port)
+            if port not in (0, server.port):
+                log.warning("metrics.port is taken: another worker on this machine?", port=port, serving_on=server.port)
+            log.info("serving metrics and health", host=host, port=server.port)
         topics = topics_of(configured.kind.channels(settings), settings.dead_letters)
         watch = ClusterWatch(
             bus,
@@ -63,7 +74,7 @@ def run(config: ConfigArgument) -> None:
         )
         watch.start()
         held.callback(watch.close)
-        log.info("running", role=settings.role.kind, federation=settings.federation.name, group=settings.group)
+        log.info("running", role=configured.kind.name, federation=settings.federation.name, group=settings.group)
         begun.set()
         try:
             with telling_remedy(configured):

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from streamfl.cli.preflight import read_configuration
+from streamfl.cli.rekey import inputs_of, rekeyings
 from streamfl.cli.unreadable import telling_remedy
 from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
 from streamfl.runtime.kinds import build_repair
@@ -32,7 +33,10 @@ def skip(
     """
     configured = read_configuration(config)
     with closing(configured.connect()) as bus, telling_remedy(configured):
-        skipped = build_repair(configured.settings, bus).skip(topic, partition, offset, to)
+        # A topic that streamfl rekey reads has a group of its own.
+        own = next((one for one in rekeyings(configured) if topic in inputs_of(one)), None)
+        settings, kind = (configured.settings, None) if own is None else (own.settings, own.kind)
+        skipped = build_repair(settings, bus, kind).skip(topic, partition, offset, to)
     if format is OutputFormat.JSON:
         print_json({**asdict(skipped), "dead_letters": configured.settings.dead_letters})
     else:

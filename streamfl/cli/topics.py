@@ -11,9 +11,14 @@ import typer
 
 from streamfl.cli.access import Right, rights
 from streamfl.cli.preflight import Configured, TopicFinding, inspect_topics, policy, read_configuration
+from streamfl.cli.rekey import rekeyings
 from streamfl.console import CHECK_FAILED, ConfigArgument, FormatOption, OutputFormat, print_json, print_table, say
+from streamfl.runtime.bus import Bus
+from streamfl.urls import scheme_of
 
 __all__ = ["topics"]
+
+KAFKA = "kafka"
 
 
 def topics(
@@ -32,20 +37,24 @@ def topics(
 ) -> None:
     """Show the role's topics as they are and as they have to be; exit code 4 if one cannot be used as it is.
 
-    Below are the rights that the role needs on a cluster with ACLs, each line to be put after kafka-acls.sh --add, and what readers
-    of a topic learn that its name does not say.
+    On Kafka, or with --principal, below are the rights that the role needs on a cluster with ACLs, each line to be put after
+    kafka-acls.sh --add. Last comes what readers of a topic learn that its name does not say.
     """
     configured = read_configuration(config)
-    needed = rights(configured, principal)
+    # First: a topic that is written anew from another is ours to create.
+    all_of_it = [*rekeyings(configured), configured]
+    needed = [right for one in all_of_it for right in rights(one, principal)]
+    # A bus in a file or in memory has no rights within it; who names a principal asks for another cluster.
+    print_rights = principal is not None or scheme_of(configured.settings.bus.url).startswith(KAFKA)
     with closing(configured.connect()) as bus:
-        findings = inspect_topics(configured, bus, partitions)
+        findings = _inspect(all_of_it, bus, partitions)
         missing = [found for found in findings if found.missing]
         made = missing if create_inputs else _without_inputs(configured, missing) if create else []
         if made:
             bus.create([replace(found.spec, partitions=found.partitions) for found in made])
             for found in made:
                 say(f"created {found.spec.name}")
-            findings = inspect_topics(configured, bus, partitions)
+            findings = _inspect(all_of_it, bus, partitions)
     wrong = [found for found in findings if found.problem]
     cautions = {found.spec.name: found.spec.caution for found in findings if found.spec.caution}
     if format is OutputFormat.JSON:
@@ -54,11 +63,21 @@ def topics(
         print_json({"ok": not wrong, "created": created, "topics": shown, **_acls(needed), "cautions": cautions})
     else:
         print_table("Topics", ("topic", "partitions", "cleanup", "state", "what to do"), map(_as_row, findings))
-        print("\nACLs, each after kafka-acls.sh --bootstrap-server … --add", *(right.arguments for right in needed), sep="\n")
+        if print_rights:
+            print("\nACLs, each after kafka-acls.sh --bootstrap-server … --add", *(right.arguments for right in needed), sep="\n")
         for name, caution in cautions.items():
             print(f"\nWho reads {name}: {caution}")
     if wrong:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _inspect(all_of_it: Sequence[Configured], bus: Bus, partitions: int) -> list[TopicFinding]:
+    """The topics of a role, and of what writes its topics anew, each once."""
+    found: dict[str, TopicFinding] = {}
+    for configured in all_of_it:
+        for finding in inspect_topics(configured, bus, partitions):
+            found.setdefault(finding.spec.name, finding)
+    return [*found.values()]
 
 
 def _without_inputs(configured: Configured, missing: Sequence[TopicFinding]) -> list[TopicFinding]:

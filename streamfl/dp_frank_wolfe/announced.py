@@ -40,6 +40,13 @@ class Announced:
         self._complete: dict[str, None] = {}
         self._waiting = dict.fromkeys(parties, 0)
         self._heard = dict.fromkeys(parties, 0)
+        self.completed = 0
+        """How many names became complete in this process."""
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """By party, how many of the names that wait it has not announced."""
+        return {party: len(self._names) - waiting for party, waiting in self._waiting.items()}
 
     @property
     def complete(self) -> int:
@@ -69,6 +76,7 @@ class Announced:
             self._names[name] = self._names.get(name, 0) | bit
             if self._names[name] == self._all:
                 self._complete[name] = None
+                self.completed += 1
             self._parts.remember(NAME + name.encode(), self._names[name])
         self._waiting[party] += len(fresh)
         self._heard[party] = number
@@ -109,3 +117,5 @@ class Announced:
         text = "Entities that wait for a window; of a server, that not all parties have announced among them"
         yield Measurement("waiting_entities", "gauge", text, len(self._names))
         yield Measurement("complete_entities", "gauge", "Entities that wait and that all parties have announced", self.complete)
+        text = "Entities that wait and that some party has not announced, without a time limit; the log says which party"
+        yield Measurement("missing_entities", "gauge", text, len(self._names) - self.complete)

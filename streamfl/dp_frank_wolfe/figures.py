@@ -32,6 +32,7 @@ COUNTS: Mapping[str, str] = {
     "late_answers": "Answers of parties that came after the server had gone on without them",
     "repeated_messages": "Messages that came again, or too late",
     "partials": "Parts of predictions that a party told",
+    "early_records": "Records that came before the party's first model: predictions are asked for, and none is made of these",
     "unpredicted_entities": "Records of entities without budget for another prediction, or beyond window.limit that wait for one",
     "predictions": "Predictions that were published",
     "expired_predictions": "Predictions that lacked a party's part for too long, or gave way to newer ones",

@@ -152,11 +152,16 @@ class Model(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=
 
 
 class Partial(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """A party's part of a prediction. model: its version, the window it was fitted on. value: in label bounds."""
+    """A party's part of a prediction. model: its version, the window it was fitted on. value: in label bounds.
+
+    before: the same with the version before, where parts have no noise and the party had that version. Parties change to another
+    model at different moments, and a prediction is of one.
+    """
 
     entity: Name
     model: Count
     value: float
+    before: float | None = None
 
 
 class Prediction(msgspec.Struct, frozen=True):

@@ -60,7 +60,7 @@ class PartyServing(Protocol):
         """A record of an entity came, as whole numbers; zeros where it cannot be read."""
 
     def take_model(self, version: int, weights: NDArray[np.float64]) -> None:
-        """The party's own weights, (columns,), of the window ``version``."""
+        """The party's own weights, (columns,), of the window ``version``. The party has still those of the version before."""
 
     def pass_time(self, now: float) -> None: ...
 
@@ -306,6 +306,7 @@ class PartyTask:
             raise PeerError("implausible", f"a model of window {message.window}: window {progress.window} is the latest")
         model = read_content(message.content, Model)
         weights = self.answers.weights(model.columns, model.weights, self.settings.public.model_radius(self.settings.own))
+        self.serving.take_model(message.window, weights)
         self.model.keep(message.window, weights)
         self.frozen.clear()
         self.answers.end()
@@ -314,7 +315,6 @@ class PartyTask:
         )
         self._remember()
         self.desk.counts["models"] += 1
-        self.serving.take_model(message.window, weights)
 
     def _repeated(self, differs: bool, kind: str) -> None:
         """A message came again, or too late."""
@@ -333,11 +333,14 @@ class PartyTask:
 
 
 class PartyModel:
-    """The party's own weights of the latest fit; remembered as ``model/NUMBER``, as its version and 64-bit floats."""
+    """The party's own weights of a fit; remembered as ``NAME/NUMBER``, as its version and 64-bit floats.
 
-    def __init__(self, parts: ChangedParts, columns: int) -> None:
+    name: of the latest fit, ``model``.
+    """
+
+    def __init__(self, parts: ChangedParts, columns: int, name: str = "model") -> None:
         self._columns = columns
-        self._chunks = Chunks(parts, "model", 8 * (columns + 1))
+        self._chunks = Chunks(parts, name, 8 * (columns + 1))
 
     @property
     def version(self) -> int:

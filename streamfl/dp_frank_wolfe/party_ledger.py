@@ -128,6 +128,11 @@ class PartyLedger:
         return self.trouble is None and self._noted_fits is not None and self.number() >= self._noted_fits
 
     @property
+    def fits_ahead(self) -> int:
+        """How many releases for fits the file has behind those that are charged here."""
+        return max(0, (self._noted_fits or 0) - self.number())
+
+    @property
     def window(self) -> int:
         """The latest that was frozen for this federation."""
         return self._own.window
@@ -174,12 +179,18 @@ class PartyLedger:
 
     def check_follows(self, link: int) -> None:
         """PeerError if this federation's latest link of fits is not ``link``: the state beside the ledger was rolled back."""
-        if self._own.link != link:
-            self._refused(
-                f"the state was rolled back: it goes on behind link {link}, the ledger's topic has link {self._own.link} of this "
-                "federation; if it was deleted to begin anew, use another federation.name at every member"
-            )
+        if not self.follows(link):
             raise self._held_back()
+
+    def follows(self, link: int) -> bool:
+        """Whether this federation's latest link of fits is ``link``; if not, it is in trouble."""
+        if self._own.link == link:
+            return True
+        self._refused(
+            f"the state was rolled back: it goes on behind link {link}, the ledger's topic has link {self._own.link} of this "
+            "federation; if it was deleted to begin anew, use another federation.name at every member"
+        )
+        return False
 
     def release(
         self, window: int, iteration: int, kind: str, heard: bytes, content: bytes, rows: bytes, then: Then, lane: int = FITS

@@ -52,6 +52,8 @@ class PartyTable:
         self._lacking: dict[str, _Row] = {}
         self._complete: dict[str, _Row] = {}
         self._announced: dict[str, _Row] = {}
+        # Of those that lack something, how many have columns: the others have a label.
+        self._with_columns = 0
 
     def __len__(self) -> int:
         return len(self._lacking) + len(self._complete) + len(self._announced)
@@ -97,8 +99,10 @@ class PartyTable:
     def forget(self, names: Sequence[str]) -> None:
         """A window has these, or they have no budget any more."""
         for name in names:
-            for rows in (self._lacking, self._complete, self._announced):
-                rows.pop(name, None)
+            if (row := self._lacking.pop(name, None)) is not None and row.columns:
+                self._with_columns -= 1
+            self._complete.pop(name, None)
+            self._announced.pop(name, None)
             self._parts.forget(KEY + name.encode())
 
     def restore(self, key: bytes, value: bytes) -> bool:
@@ -108,6 +112,7 @@ class PartyTable:
         name, row = check_name(key.removeprefix(KEY)), msgspec.msgpack.decode(value, type=_Row)
         self._check(row)
         self._rows_of(row)[name] = row
+        self._with_columns += bool(row.columns and not row.complete)
         return True
 
     def _put(self, entity: str, field: str, content: bytes) -> None:
@@ -124,6 +129,10 @@ class PartyTable:
         setattr(row, field, content)
         self._lacking.pop(entity, None)
         self._rows_of(row)[entity] = row
+        if not row.complete:
+            self._with_columns += field == "columns"
+        elif field == "label":
+            self._with_columns -= 1
         self._parts.remember(KEY + entity.encode(), row)
 
     def _make_room(self) -> None:
@@ -145,7 +154,8 @@ class PartyTable:
 
     def measure(self) -> Iterator[Measurement]:
         """How many entities wait for a record, and how many for a window."""
-        lacking = len(self._lacking)
-        yield Measurement("lacking_entities", "gauge", "Entities of which columns or label have not come yet", lacking)
+        text = "Entities of which columns or label have not come yet: they wait without a time limit"
+        for what, count in (("columns", len(self._lacking) - self._with_columns), ("label", self._with_columns)):
+            yield Measurement("lacking_entities", "gauge", text, count, (("reason", what),))
         text = "Entities that wait for a window; of a server, that not all parties have announced among them"
         yield Measurement("waiting_entities", "gauge", text, len(self._complete) + len(self._announced))

@@ -175,12 +175,11 @@ def _party_channels(settings: DPFrankWolfeSettings) -> Channels:
         settings.required_labels("a party"),
     )
     reader = SampleReader(samples.samples)
-    row = readable_sample(reader.decode, reader.dimension, samples.format, samples.entity)
-    label = readable_label(LabelReader(labels, None).decode, labels.format, labels.entity)
+    label_reader = LabelReader(labels, None)
     return Channels(
         inputs={
-            "samples": Input(samples.topic, row, strict=reader.decode),
-            "labels": Input(labels.topic, label, strict=LabelReader(labels, None).decode),
+            "samples": Input(samples.topic, readable_sample(reader), strict=reader.decode),
+            "labels": Input(labels.topic, readable_label(label_reader), strict=label_reader.decode),
             "asks": Input(_asks(settings, own), decode, makes_room=True, sender=Sender(SERVER, _for_nobody)),
         },
         outputs={"releases": _releases(settings, own)},

@@ -39,7 +39,17 @@ from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.privacy.zcdp import rho_of_choice
 from streamfl.wire import Count
 
-__all__ = ["MARGINAL", "TWO_ROUND", "PartySelection", "SelectionPlan", "SelectionState", "clip_rows", "plan_selection", "row_bound"]
+__all__ = [
+    "MARGINAL",
+    "TWO_ROUND",
+    "PartySelection",
+    "SelectionPlan",
+    "SelectionState",
+    "clip_rows",
+    "plan_selection",
+    "row_bits",
+    "row_bound",
+]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -73,7 +83,7 @@ class SelectionPlan:
 
     def product_deviation(self, rows: int) -> float:
         """Of the noise on one number of A_k'Z / n. rows: n."""
-        return math.ldexp(self.noises["products"].deviation, -_row_bits(self.row_bound)) / (FEATURE_ONE * rows)
+        return math.ldexp(self.noises["products"].deviation, -row_bits(self.row_bound)) / (FEATURE_ONE * rows)
 
     def variation(self, rows: int, candidates: int) -> float:
         """Total variation of all that it may release. candidates: columns of the party."""
@@ -102,7 +112,7 @@ def plan_selection(rho: float, columns: int, others: int, shares: Mapping[str, f
     if "rows" in shares:
         noises["rows"] = IntegerNoise.of_box(2 * FEATURE_ONE, columns, rho * shares["rows"])
         bound = row_bound(noises["rows"], others)
-        length = 2 * FEATURE_ONE * math.sqrt(columns) * (bound << _row_bits(bound))
+        length = 2 * FEATURE_ONE * math.sqrt(columns) * (bound << row_bits(bound))
         noises["products"] = IntegerNoise.of_length(length, columns * others, rho * shares["products"])
         square = math.sqrt(columns**2 + columns / 2) * FEATURE_ONE**2
         noises["gram"] = IntegerNoise.of_length(square, columns * (columns + 1) // 2, rho * shares["gram"])
@@ -126,10 +136,10 @@ def clip_rows(rows: Floats, bound: int) -> Integers:
     lengths = np.sqrt(np.sum(rows**2, axis=1, keepdims=True))
     fitting = rows * np.minimum(1.0, bound * (1 - 1e-9) / np.maximum(lengths, 1e-300))
     # Towards 0: rounding must not lengthen a row.
-    return np.asarray(np.trunc(np.ldexp(fitting, _row_bits(bound))), dtype=np.int64)
+    return np.asarray(np.trunc(np.ldexp(fitting, row_bits(bound))), dtype=np.int64)
 
 
-def _row_bits(bound: int) -> int:
+def row_bits(bound: int) -> int:
     """Bits after the point of clipped rows: sums of their products over a chunk are exact."""
     return EXACT_BITS - FEATURE_ONE.bit_length() - CHUNK.bit_length() - bound.bit_length()
 
@@ -190,6 +200,14 @@ class PartySelection:
         """The chosen columns' rows: (rows, N_k), in features of 1."""
         return self._told("rows", self._own.astype(np.int64).ravel()).reshape(self._own.shape) / FEATURE_ONE
 
+    def gram(self) -> Floats:
+        """A_k'A_k / n, the upper triangle released, and made symmetric."""
+        own = self._own.astype(np.float64)
+        above = np.triu_indices(own.shape[1])
+        found = np.zeros((own.shape[1], own.shape[1]))
+        found[above] = self._told("gram", (own.T @ own).astype(np.int64)[above]) / (FEATURE_ONE**2 * len(own))
+        return found + np.triu(found, 1).T
+
     def products(self, others: Integers) -> Floats:
         """A_k'Z / n: (N_k, others). others: the other parties' rows, clipped."""
         self._hear(others.astype("<i8").tobytes())
@@ -198,15 +216,7 @@ class PartySelection:
             part = self._own[start : start + CHUNK].astype(np.float64).T @ others[start : start + CHUNK].astype(np.float64)
             sums += part.astype(np.int64)
         told = self._told("products", sums.ravel()).reshape(sums.shape)
-        return np.ldexp(told, -_row_bits(self._plan.row_bound)) / (FEATURE_ONE * len(others))
-
-    def gram(self) -> Floats:
-        """A_k'A_k / n, the upper triangle released, and made symmetric."""
-        own = self._own.astype(np.float64)
-        above = np.triu_indices(own.shape[1])
-        found = np.zeros((own.shape[1], own.shape[1]))
-        found[above] = self._told("gram", (own.T @ own).astype(np.int64)[above]) / (FEATURE_ONE**2 * len(own))
-        return found + np.triu(found, 1).T
+        return np.ldexp(told, -row_bits(self._plan.row_bound)) / (FEATURE_ONE * len(others))
 
     @property
     def _own(self) -> NDArray[np.int16]:

@@ -36,6 +36,7 @@ from streamfl.dp_frank_wolfe.party_chains import PartyChains
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.server_selection import Selection
 from streamfl.dp_frank_wolfe.serving_server import Partials
+from streamfl.dp_frank_wolfe.stall import Stall
 from streamfl.dp_frank_wolfe.weights import weights_of
 from streamfl.member import Desk
 from streamfl.role import Measurement, PeerError
@@ -92,6 +93,7 @@ class ServerTask:
         self._looked = False
         window = public.settings.window
         self.announced = Announced(self.parts, public.parties, window.limit, desk.counts)
+        self._stall = Stall(window.patience_seconds)
         self.attendance = Attendance(self.parts, public.parties, window.patience_seconds)
         make = Fit if public.settings.learning.estimator == "frank-wolfe" else Selection
         self.estimator: Estimator = make(public, self.parts, desk.counts)
@@ -114,7 +116,7 @@ class ServerTask:
 
     @property
     def wake_at(self) -> float | None:
-        times = (self.attendance.wake_at, self.partials.wake_at)
+        times = (self.attendance.wake_at, self.partials.wake_at, self._stall.wake_at)
         return min((at for at in times if at is not None), default=None)
 
     @property
@@ -129,6 +131,7 @@ class ServerTask:
     def set_back(self, now: float) -> None:
         self.attendance.set_back(now)
         self.partials.set_back(now)
+        self._stall.set_back(now)
 
     def pass_time(self, now: float) -> None:
         self._now = now
@@ -148,6 +151,7 @@ class ServerTask:
                 self._ask(party)
         self._go_on()
         self.partials.pass_time(now)
+        self._look_at_names()
 
     def restore(self, key: bytes, value: bytes) -> None:
         self._looked = False
@@ -182,6 +186,7 @@ class ServerTask:
             if self.announced.take(party, message.iteration, entities.names):
                 self.attendance.spoke(party)
                 self._begin_window_if_full()
+                self._look_at_names()
             else:
                 self._repeated()
         elif message.kind == "partial":
@@ -193,6 +198,20 @@ class ServerTask:
             raise PeerError("malformed", f"{message.kind!r} is nothing that a party says")
 
     # ---- a window
+
+    def _look_at_names(self) -> None:
+        """Tell whoever runs the server if names wait for a party, for such a window waits for ever."""
+        missing = {party: count for party, count in self.announced.missing.items() if count}
+        self._stall.see(self._run.phase == GATHERING and bool(missing), self.announced.completed, self._now)
+        if self._stall.is_due(self._now):
+            window = self._public.settings.window
+            lacking = ", ".join(f"{party!r} {count}" for party, count in missing.items())
+            text = (
+                f"no entity has become known to all parties for {window.patience_seconds:g} s: window {self.window + 1} has "
+                f"{self.announced.complete} of {window.rows}, and of those that others announced there lack at {lacking}. They "
+                "wait without a time limit: see whether their records and labels come there, under the same names"
+            )
+            self.desk.notices.say("names", text)
 
     def _begin_window_if_full(self) -> None:
         run, rows = self._run, self._public.settings.window.rows
@@ -283,6 +302,7 @@ class ServerTask:
         self.partials.model_is(self.window)
         self.desk.counts["models"] += 1
         self._begin_window_if_full()
+        self._look_at_names()
 
     # ---- what is said
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -15,14 +15,12 @@ from numpy.typing import NDArray
 
 from streamfl.dp_frank_wolfe.messages import Message, Partial, content_of, records_of
 from streamfl.dp_frank_wolfe.partials import PartialPlan, largest_partial
+from streamfl.dp_frank_wolfe.party import PartyModel, PartyTask
 from streamfl.dp_frank_wolfe.party_ledger import PREDICTIONS
 from streamfl.privacy.release_bits import Release, release_bits
 from streamfl.restored import check_name, check_within
 from streamfl.role import Measurement, PeerError
 from streamfl.wire import VERSION, Count, Name
-
-if TYPE_CHECKING:
-    from streamfl.dp_frank_wolfe.party import PartyTask
 
 __all__ = ["Serving"]
 
@@ -35,12 +33,14 @@ class _Due(msgspec.Struct, array_like=True, frozen=True):
     """A part that is to be told; remembered as ``prediction/NUMBER``.
 
     model: its version. value: with its noise. rows: digest of what it is of, which the ledger's link binds.
+    before: the part with the version before, where it is told.
     """
 
     entity: Name
     model: Count
     value: float
     rows: Annotated[bytes, msgspec.Meta(max_length=32)]
+    before: float | None = None
 
 
 class Serving:
@@ -48,6 +48,10 @@ class Serving:
 
     A part is made, and charged, when the record comes, and told at the first tick after that is remembered. So the parts come in
     the same order with the same content if the work is done again, whatever was read of the server's topic meanwhile.
+
+    Parties change to another model at different moments of their own records. Without noise each part is told with the version
+    before as well, so that parties which are a version apart have one in common. With noise that would be a second release, and
+    the entity would pay for it with another of its predictions.
 
     task: of the party.
     """
@@ -65,7 +69,9 @@ class Serving:
         # Parts with a number up to this are remembered.
         self._safe = 0
         self._times: dict[str, int] = {}
-        self._plan: tuple[int, PartialPlan] | None = None
+        self._plan: tuple[int, PartialPlan, PartialPlan | None] | None = None
+        # Remembered as ``before/NUMBER``; nothing with noise.
+        self._before = PartyModel(task.parts, task.settings.columns, "before")
         if self._private:
             task.ledger.waiting_predictions = lambda: len(self._waiting())
         else:
@@ -81,6 +87,7 @@ class Serving:
         """Whatever is in the record: whether a part is told follows from names, times and releases."""
         version, counts = self._task.model.version, self._task.desk.counts
         if not version:
+            counts["early_records"] += 1
             return
         if len(self._due) >= self._task.settings.limit or not self._charge(entity):
             counts["unpredicted_entities"] += 1
@@ -92,12 +99,26 @@ class Serving:
 
     def take_model(self, version: int, weights: NDArray[np.float64]) -> None:
         """Records that come from now on are predicted with it."""
-        self._plan = version, PartialPlan.of(weights, self._rho)
+        known = self._task.model
+        if known.version and not self._private:
+            self._before.keep(known.version, known.weights)
+        self._plan = None
 
     def pass_time(self, now: float) -> None:
+        ledger = self._task.ledger
+        if self._private and ledger.trouble is None and ledger.fits_ahead and self._waiting(1):
+            text = (
+                f"the ledger file has {ledger.fits_ahead} releases for fits that the state has not: no part of a prediction is "
+                "told before they were done again, as the server's messages lead to. If none come, put back the newest state, of "
+                "the ledger's topic and of this member"
+            )
+            self._task.desk.notices.say("fits_ahead", text)
+        # The server has heard these numbers already from a state that was rolled back.
+        if not self._tellable(1) or not self._task.ledger.follows(self._task.progress.link):
+            return
         for number in self._tellable(TOLD_AT_ONCE):
             due = self._due[number]
-            content = content_of(Partial(due.entity, due.model, due.value))
+            content = content_of(Partial(due.entity, due.model, due.value, due.before))
             if self._private:
                 then = partial(self._tell, number, content)
                 self._task.ledger.release(0, number, "partial", b"", content, due.rows, then, PREDICTIONS)
@@ -112,12 +133,15 @@ class Serving:
             self._latest = self._safe = msgspec.msgpack.decode(value, type=Count)
         elif key.startswith(TIMES):
             self._times[check_name(key.removeprefix(TIMES))] = msgspec.msgpack.decode(value, type=Count)
+        elif self._before.restore(key, value):
+            self._plan = None
         elif key.startswith(DUE):
             number, due = key.removeprefix(DUE), msgspec.msgpack.decode(value, type=_Due)
             if not (number.isdigit() and len(number) <= 15):
                 raise PeerError("malformed", f"state {key[:60]!r} is no part of a prediction")
             most = largest_partial(self._task.settings.public.model_radius(self._task.settings.own), self._rho)
-            check_within([due.value], -most, most, "a part of a prediction")
+            parts = [due.value, *([] if due.before is None else [due.before])]
+            check_within(parts, -most, most, "a part of a prediction")
             self._due[int(number)] = due
         else:
             return False
@@ -128,7 +152,7 @@ class Serving:
 
     def _tellable(self, most: int) -> list[int]:
         """The first so many that may be told."""
-        if self._private and not self._task.ledger.may_predict:
+        if self._task.trouble is not None or (self._private and not self._task.ledger.may_predict):
             return []
         return self._waiting(most)
 
@@ -149,21 +173,24 @@ class Serving:
         self._task.parts.remember(TIMES + entity.encode(), times + 1)
         return True
 
-    def _made(self, version: int, entity: str, columns: NDArray[np.int16]) -> tuple[float, bytes]:
-        """The part of a prediction, and a digest of all that it is of."""
+    def _made(self, version: int, entity: str, columns: NDArray[np.int16]) -> tuple[float, bytes, float | None]:
+        """The part of a prediction, a digest of all that it is of, and the part with the version before where it is told."""
         if self._plan is None or self._plan[0] != version:
-            self.take_model(version, self._task.model.weights)
-        assert self._plan is not None
-        plan, settings = self._plan[1], self._task.settings
+            # A party that was away for a whole window has a version before that is no other party's.
+            follows = self._before.version == version - 1 > 0
+            before = PartialPlan.of(self._before.weights, self._rho) if follows else None
+            self._plan = version, PartialPlan.of(self._task.model.weights, self._rho), before
+        (_, plan, before), settings = self._plan, self._task.settings
         exact = plan.exact(columns)
         # The same row under the same model has the same noise, so that nothing is gained by showing it again.
         content = columns.astype("<i2").tobytes() + plan.weights.astype("<i8").tobytes()
         rows = hashlib.sha256(b"streamfl partial/1" + content).digest()
         if plan.noise is None:
-            return plan.told(exact, b""), rows
+            told_before = None if before is None else before.told(before.exact(columns), b"")
+            return plan.told(exact, b""), rows, told_before
         place, given = settings.place(version), (plan.noise.variance, plan.noise.unit, plan.bits, entity)
         release = Release(place.ledger, place.federation, place.party, version, 0, "prediction", given, rows)
-        return plan.told(exact, release_bits(place.secret, release, 1)), rows
+        return plan.told(exact, release_bits(place.secret, release, 1)), rows, None
 
     def _tell(self, number: int, content: bytes, link: int, head: bytes) -> None:
         del self._due[number]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
@@ -22,24 +22,43 @@ __all__ = ["Partials"]
 HEARD, PART = b"partials/", b"partial/"
 # So long a part waits for the others': the parties' records of an entity may come hours apart.
 PART_SECONDS = 86_400.0
+# A party that is a model behind the server may tell a part with the model before its own.
+MODELS_KEPT = 3
+
+
+class _Part(msgspec.Struct, array_like=True, frozen=True):
+    """model: version. value: with it. before: with the version before, None where it was not told."""
+
+    model: Count
+    value: float
+    before: float | None = None
+
+    def of(self, model: int) -> float:
+        """The part with this version."""
+        value = self.value if model == self.model else self.before
+        assert value is not None
+        return value
 
 
 class _Waiting(msgspec.Struct, array_like=True):
-    """Remembered as ``partial/MODEL/ENTITY``. since: when the latest part came. parts: by party."""
+    """Remembered as ``partial/MODEL/ENTITY``, of the first part. since: when the latest part came. parts: by party."""
 
     since: Time
-    parts: dict[Name, float]
+    parts: dict[Name, _Part]
 
 
 class Partials:
-    """The owner of parts that wait for others'. A part of one party alone is published to nobody."""
+    """The owner of parts that wait for others'. A part of one party alone is published to nobody, nor a sum over two models.
+
+    A prediction is of the newest model that all of its parts were told with.
+    """
 
     def __init__(self, public: Public, parts: ChangedParts, desk: Desk) -> None:
         self._public = public
         self._parts = parts
         self._desk = desk
         self._limit = public.settings.window.limit
-        # By model and entity, the one whose latest part came first is the first.
+        # By model of the first part and entity, the one whose latest part came first is the first.
         self._waiting: dict[tuple[int, str], _Waiting] = {}
         self._heard = dict.fromkeys(public.parties, 0)
 
@@ -58,22 +77,25 @@ class Partials:
         number = message.iteration
         if number <= self._heard[party]:
             return False
-        if number != self._heard[party] + 1 or not 0 < partial.model <= model:
+        has_before = partial.before is not None
+        may_have = partial.model > 1 and self._public.settings.serving.mode == "exact"
+        if number != self._heard[party] + 1 or not 0 < partial.model <= model or (has_before and not may_have):
             raise PeerError("implausible", f"part {number} of {party!r}, of model {partial.model}: nothing led to it")
         most = largest_partial(self._public.model_radius(party), self._public.prediction_rho(party))
-        check_within([partial.value], -most, most, "a part of a prediction")
+        part = _Part(partial.model, partial.value, partial.before)
+        check_within([one for one in (part.value, part.before) if one is not None], -most, most, "a part of a prediction")
         self._heard[party] = number
         self._parts.remember(HEARD + party.encode(), number)
-        if partial.model < model - 1:
+        place = self._place(party, partial.entity, part)
+        if place is None or part.model <= model - MODELS_KEPT:
             self._desk.counts["expired_predictions"] += 1
             return True
-        place = partial.model, partial.entity
         known = self._waiting.pop(place, None)
         parts = {} if known is None else known.parts
         # An entity whose record came twice at a party: the first counts.
-        waiting = _Waiting(now, {party: partial.value, **parts})
+        waiting = _Waiting(now, {party: part, **parts})
         if len(waiting.parts) == len(self._public.parties):
-            self._publish(place, waiting.parts)
+            self._publish(partial.entity, waiting.parts)
             if known is not None:
                 self._parts.forget(_key(place))
         else:
@@ -84,8 +106,8 @@ class Partials:
         return True
 
     def model_is(self, version: int) -> None:
-        """There is a model of this version. Of the one before, parts may be on their way."""
-        for place in [place for place in self._waiting if place[0] < version - 1]:
+        """There is a model of this version. Of those before, parts may be on their way."""
+        for place in [place for place in self._waiting if place[0] <= version - MODELS_KEPT]:
             self._expire(place)
 
     def pass_time(self, now: float) -> None:
@@ -110,7 +132,10 @@ class Partials:
         waiting = msgspec.msgpack.decode(value, type=_Waiting)
         if not (version.isdigit() and len(version) <= 15 and set(waiting.parts) < set(self._public.parties)):
             raise PeerError("malformed", f"state {key[:60]!r} is no part of a prediction")
-        check_within([*waiting.parts.values()], -1e300, 1e300, "a part of a prediction")
+        values = [value for part in waiting.parts.values() for value in (part.value, part.before) if value is not None]
+        check_within(values, -1e300, 1e300, "a part of a prediction")
+        if _common(waiting.parts.values()) is None:
+            raise PeerError("malformed", f"state {key[:60]!r} has parts that have no model in common")
         self._waiting[int(version), check_name(entity)] = waiting
         return True
 
@@ -119,13 +144,22 @@ class Partials:
             text = "Entities whose prediction waits for some parties' parts"
             yield Measurement("waiting_predictions", "gauge", text, len(self._waiting))
 
-    def _publish(self, place: tuple[int, str], parts: Mapping[str, float]) -> None:
-        settings = self._public.settings
+    def _place(self, party: str, entity: str, part: _Part) -> tuple[int, str] | None:
+        """Where a part belongs: to what waits for it, the older first, or to itself; None where neither is possible."""
+        for model in (part.model - 1, part.model, part.model + 1):
+            known = self._waiting.get((model, entity))
+            if known is not None and party not in known.parts and _common([*known.parts.values(), part]) is not None:
+                return model, entity
+        own = self._waiting.get((part.model, entity))
+        return (part.model, entity) if own is None or party in own.parts else None
+
+    def _publish(self, entity: str, parts: Mapping[str, _Part]) -> None:
+        settings, model = self._public.settings, _common(parts.values())
+        assert model is not None
         # In the order of parties, whoever came first: a sum of floats depends on it.
-        total = math.fsum(parts[party] for party in self._public.parties)
+        total = math.fsum(parts[party].of(model) for party in self._public.parties)
         prediction = settings.bounds.label_centre + settings.bounds.label_bound * total
         covered = settings.serving.mode == "private" and settings.privacy.is_private
-        model, entity = place
         self._desk.publish("predictions", entity, msgspec.json.encode(Prediction(entity, prediction, model, covered)))
         self._desk.counts["predictions"] += 1
 
@@ -133,6 +167,13 @@ class Partials:
         del self._waiting[place]
         self._parts.forget(_key(place))
         self._desk.counts["expired_predictions"] += 1
+
+
+def _common(parts: Collection[_Part]) -> int | None:
+    """The newest model that all were told with."""
+    oldest, newest = min(part.model for part in parts), max(part.model for part in parts)
+    behind = all(part.model == oldest or part.before is not None for part in parts)
+    return oldest if newest == oldest or (newest == oldest + 1 and behind) else None
 
 
 def _key(place: tuple[int, str]) -> bytes:

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from streamfl.fdskl.messages import CARRIED_BYTES, MOST_RANGES
 from streamfl.records.entities import VerticalMembers, VerticalSettings
+from streamfl.records.predictions import PredictionsSection
 from streamfl.settings import Section
 
 __all__ = ["FEWEST_ENTITIES", "WORKER", "FdsklSettings"]
@@ -205,6 +206,7 @@ class FdsklSettings(VerticalSettings):
     learning: KernelLearningSection = Field(default_factory=KernelLearningSection)
     aggregation: AggregationSection = Field(default_factory=AggregationSection)
     alignment: EntityAlignmentSection = Field(default_factory=EntityAlignmentSection)
+    predictions: PredictionsSection = Field(default_factory=PredictionsSection)
     standardisation: StandardisationSection = Field(default_factory=StandardisationSection)
     privacy: InputPrivacySection = Field(default_factory=InputPrivacySection)
 

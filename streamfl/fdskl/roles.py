@@ -16,7 +16,7 @@ from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.contributions import InputNoise, Kernel
 from streamfl.fdskl.iteration import Learning
 from streamfl.fdskl.losses import loss_named
-from streamfl.fdskl.messages import INCARNATION, PARTIAL_SUM, REVISION, ROUND
+from streamfl.fdskl.messages import INCARNATION, PARTIAL_SUM, REVISION, ROUND, Prediction
 from streamfl.fdskl.pending_sums import STAGES
 from streamfl.fdskl.sums import OFF, SUM
 from streamfl.fdskl.topology import Aggregation, aggregation
@@ -27,6 +27,7 @@ from streamfl.identity import load_identity
 from streamfl.made_with import MadeWith, by_key
 from streamfl.records.entities import EntitySamplesSection
 from streamfl.records.labels import LabelReader
+from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import SampleReader
 from streamfl.role import Channels, ConfigurationError, Input, PeerError, Receiver, Record, Sender, TopicSpec
 from streamfl.role_kind import RoleKind
@@ -77,8 +78,8 @@ def trees_of(settings: FdsklSettings) -> dict[int, Aggregation]:
 
 def _column_names(samples: EntitySamplesSection, dimension: int, party: str) -> tuple[str, ...]:
     """A draw belongs to a column's name. Columns without one have their party's and a number."""
-    if isinstance(samples.features, list):
-        return tuple(samples.features)
+    if samples.input_names is not None:
+        return tuple(samples.input_names)
     return tuple(f"{party}/{samples.features}/{number}" for number in range(dimension))
 
 
@@ -162,7 +163,7 @@ def _active(settings: FdsklSettings) -> ActiveSettings:
             horizon=learning.horizon,
             bits=settings.aggregation.circle_bits,
         ),
-        encode=msgspec.json.Encoder().encode,
+        encode=prediction_encoder(settings.predictions, f"{settings.federation.name}.predictions", Prediction),
         prediction_of=prediction_of(learning.loss, low, high),
         label_of=_sign if loss.classifies else float,
         linger=settings.alignment.linger_ms / 1000,

@@ -16,6 +16,11 @@ SYSTEM = System(
     faults="streamfl.pofmkl.lab.faults:FAULTS",
     fuzz="streamfl.pofmkl.lab.fuzz:POFMKL",
     dashboard="streamfl.pofmkl.lab.dashboard:DASHBOARD",
+    readers={"updates": "streamfl.pofmkl.lab.readable:updates", "model": "streamfl.pofmkl.lab.readable:model"},
+    inspect={
+        "pofmkl-client": "streamfl.pofmkl.lab.inspect:client_report",
+        "pofmkl-server": "streamfl.pofmkl.lab.inspect:server_report",
+    },
     commands={"features": "streamfl.pofmkl.lab.features:features", "compare": "streamfl.pofmkl.lab.compare:compare"},
     exports={
         "Classifier": "streamfl.pofmkl.default_estimators:Classifier",

@@ -16,7 +16,7 @@ This is ``preset = "paper"``. With the default preset the server is sent target 
 
 Each part with state of its own bounds, remembers and restores it: who has a seat (seats.py), what waits for the model
 (labels_with_samples.py and late_labels.py, on waiting_room.py), what is gathered to be sent (uploads.py), the model as it is heard
-of (model_watch.py), and how well is predicted (outcomes.py).
+of (model_watch.py), how well is predicted (outcomes.py), and the means that stand for what samples lack (records/imputation.py).
 """
 
 from __future__ import annotations
@@ -47,25 +47,32 @@ from streamfl.pofmkl.predictions import PredictionWriter
 from streamfl.pofmkl.seats import Client, ClientKey, Seats
 from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.pofmkl.uploads import Uploads
+from streamfl.records.carried import carried_nothing
 from streamfl.records.fields import LABEL_RANGE
+from streamfl.records.imputation import RunningMeans
 from streamfl.records.input_watch import InputWatch
 from streamfl.records.join import LabelJoin
 from streamfl.restored import check_name
-from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.role import Headers, Measurement, Notice, PeerError, Received, Record, Rejection, Send, StateChange
 
 __all__ = ["ClientSnapshot", "Pace", "PofmklClient", "StepTrace", "Uplink"]
+
+MEANS = b"means/"
 
 
 @dataclass(frozen=True)
 class ClientSnapshot:
     """A client as the role knows it.
 
+    row, seen_at: by which the learner knows it; the time of its latest sample, in coarse steps.
     waiting: how many of its samples, or labels of [labels], wait for the model.
     samples, labels: how many it has predicted and learnt.
     uploads_begun, uploads_sent: its uploads; those sent are counted from the beginning of its epoch.
     budget: the tokens in its bucket when bytes left it last, and how many fit; None without a budget.
     """
 
+    row: int
+    seen_at: float
     waiting: int
     samples: int
     labels: int
@@ -99,6 +106,8 @@ class PofmklClient:
     seal_bytes: where members have keys, what a seal adds to an update.
     agreement: whether the server's settings are this client's.
     watch: looks at every sample and label.
+    carry: of a sample's record, the headers that its prediction gets.
+    means: fills in what samples lack; None: they lack nothing.
     """
 
     def __init__(
@@ -123,7 +132,10 @@ class PofmklClient:
         seal_bytes: int = 0,
         agreement: Agreement | None = None,
         watch: InputWatch | None = None,
+        carry: Callable[[Record], Headers] = carried_nothing,
+        means: RunningMeans | None = None,
     ) -> None:
+        self._carry = carry
         self.learner = learner
         self.pace = pace
         self.fingerprint = fingerprint
@@ -141,6 +153,7 @@ class PofmklClient:
         self._uploads = Uploads(learner, self.model, pace, uplink, self._budgets, self._seats, fingerprint, seal_bytes)
         self._outcomes = Outcomes(learner, self._seats)
         self._moments = Moments()
+        self._means = means or RunningMeans()
         predictions = PredictionWriter(encode_prediction, original, self.model)
         parts = (learner, self.model, self._seats, self._uploads, self._outcomes, predictions)
         budgeted = uplink.bytes_per_second is not None
@@ -191,6 +204,7 @@ class PofmklClient:
         for client in self._seats.close(partition):
             self._uploads.forget(client)
         self._labels.close(partition)
+        self._means.close(partition)
         if not self._seats.partitions:
             self._model_watch.nobody_asks()
 
@@ -202,7 +216,8 @@ class PofmklClient:
 
     def _forget(self, client: Client) -> None:
         """Whatever is remembered of a client goes, with what waits."""
-        self._seats.forget(client, self._labels.forget(client))
+        means = [MEANS + name for name in self._means.forget(client.key)]
+        self._seats.forget(client, [*self._labels.forget(client), *means])
         self._uploads.forget(client)
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
@@ -230,6 +245,7 @@ class PofmklClient:
     def _hear(self, batch: Sequence[Received], now: float, replies: list[Send | Rejection]) -> None:
         """Take what came, each message by itself; what is refused is added to ``replies``."""
         logistic, watch, labels, seats = self.learner.loss is LOGISTIC, self.watch, self._labels, self._seats
+        carry, means = self._carry, self._means
         for received in batch:
             channel, message = received.channel, received.message
             try:
@@ -248,9 +264,12 @@ class PofmklClient:
                 if channel == "samples":
                     written_at = min(time_written(received.record.timestamp, now), now)
                     client = seats.see(key, written_at) or self._seat(key, written_at, now)
+                    if means:
+                        # At once, in the order of the records: what waits for the model waits with the mean of its time.
+                        message = msgspec.structs.replace(message, features=means.fill(key, message.features))
                 else:
                     client = seats.find(key)
-                labels.arrive(key, client, message, received.record.key)
+                labels.arrive(key, client, message, received.record.key, carry(received.record))
             except PeerError as error:
                 replies.append(Rejection(received, error))
         seats.batch_is_over()
@@ -269,6 +288,7 @@ class PofmklClient:
         longest = self._seats.longest_idle(at, lambda client: self._uploads.is_open(client) or waiting(client) > 0)
         if longest is None:
             elsewhere = self._seats.elsewhere(newcomer[1])
+            reason = "not_keyed_by_client" if elsewhere or self.watch.disorder else "too_many_clients"
             if elsewhere:
                 remedy = f"its samples come in the partitions {elsewhere} too: write the topic with the client as the key"
             else:
@@ -276,7 +296,7 @@ class PofmklClient:
                     "raise federation.clients, or wait until one has been without a sample for federation.client_expiry_seconds = "
                     f"{self._seats.expiry:g}"
                 )
-            raise PeerError("too_many_clients", f"{newcomer[1]!r} would be client {self._seats.limit + 1}: {remedy}")
+            raise PeerError(reason, f"{newcomer[1]!r} would be client {self._seats.limit + 1}: {remedy}")
         self._seats.expired += 1
         self._forget(longest)
 
@@ -290,6 +310,8 @@ class PofmklClient:
         yield from self._seats.forgotten()
         yield from self._seats.changed_state(self._uploads.remembered)
         yield from self._labels.changed_state()
+        for partition, name, value in self._means.changed_state():
+            yield StateChange("state", partition, MEANS + name, value)
 
     def restore(self, change: StateChange) -> None:
         kind, _, rest = change.key.partition(b"/")
@@ -300,6 +322,8 @@ class PofmklClient:
             elif kind == b"part":
                 end = 2 + int.from_bytes(rest[:2], "big")
                 self._seats.restore_part((change.partition, check_name(rest[2:end])), rest[end:], value)
+            elif kind == b"means":
+                self._means.restore(self._seats.known((change.partition, check_name(rest))).key, value)
             elif kind in (b"join", b"waiting"):
                 self._labels.restore(kind, change.partition, rest, value)
             else:
@@ -340,6 +364,8 @@ class PofmklClient:
             record, bucket = client.record, client.bucket
             samples, labels, _, _ = self.learner.sums([client.row])[0].tolist()
             found[client.key] = ClientSnapshot(
+                row=client.row,
+                seen_at=record.seen_at,
                 waiting=self._labels.room.waiting(client),
                 samples=int(samples),
                 labels=int(labels),
@@ -360,6 +386,7 @@ class PofmklClient:
         yield from self._outcomes.measure_errors()
         yield from self.watch.measure()
         yield from self._labels.measure()
+        yield from self._means.measure()
         yield from self._model_watch.measure()
         yield from self._uploads.measure()
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.kernels import LOGISTIC, Loss
+from streamfl.kernels.log_weights import normalised
 from streamfl.pofmkl.client_journal import Forecast
 from streamfl.pofmkl.client_scales import LARGEST_TARGET, Scale
 from streamfl.pofmkl.mixture import corrected, log_posterior, mixed, ridge_step
@@ -160,8 +161,10 @@ class ClientMixtures:
         self._numbers[row] = numbers
 
     def snapshot(self, row: int) -> dict[str, Any]:
-        """A copy of a client's numbers, by the names of ``layout``."""
-        return {name: self._numbers[name][row].copy() for name in self.layout.names or ()}
+        """A copy of a client's numbers, by the names of ``layout``, and the ``weights`` (experts,) that follow from them."""
+        numbers = {name: self._numbers[name][row].copy() for name in self.layout.names or ()}
+        weights = normalised(log_posterior(numbers["losses"][None], numbers["count"][None], self._log_prior, self._noisy))[0]
+        return numbers | {"weights": weights}
 
 
 def _deviations(experts: Floats, pivot: Floats, deviation: Floats) -> Floats:

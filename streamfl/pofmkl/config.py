@@ -11,11 +11,14 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from streamfl.kernels.dictionary import LARGEST_SMOOTHNESS, Kernel, grid, paper_dictionary
 from streamfl.learning.challengers import challenger, challenger_names, is_own
+from streamfl.made_with import shown
 from streamfl.pofmkl.views import VIEWS
+from streamfl.records.carried import FollowedPredictions
 from streamfl.records.labels import LabelsSection
 from streamfl.records.samples import SamplesSection
+from streamfl.records.topic import RecordSettings
 from streamfl.role import ConfigurationError
-from streamfl.settings import Federation, RoleSettings, Section
+from streamfl.settings import Federation, Section
 
 __all__ = [
     "ChallengersSection",
@@ -227,12 +230,13 @@ class UplinkSection(Section):
         return self
 
 
-class PofmklSettings(RoleSettings):
+class PofmklSettings(RecordSettings):
     """Settings of pofmkl-client and pofmkl-server; only the client needs samples."""
 
     federation: PofmklFederation
     samples: SamplesSection | None = None
     labels: LabelsSection | None = None
+    predictions: FollowedPredictions = Field(default_factory=FollowedPredictions)
     learning: LearningSection = Field(default_factory=LearningSection)
     kernels: KernelsSection = Field(default_factory=KernelsSection)
     experts: ExpertsSection = Field(default_factory=ExpertsSection)
@@ -279,7 +283,7 @@ class PofmklSettings(RoleSettings):
         federation, samples = content.get("federation"), content.get("samples")
         if not isinstance(federation, Mapping) or not isinstance(samples, Mapping):
             return content
-        features, own = federation.get("features"), samples.get("features")
+        features, own = federation.get("features"), samples.get("features") or samples.get("inputs")
         if isinstance(features, list) and own is None:
             return {**content, "samples": {**samples, "features": features}}
         if isinstance(features, int) and isinstance(own, str) and samples.get("dimension") is None:
@@ -289,15 +293,16 @@ class PofmklSettings(RoleSettings):
     @model_validator(mode="after")
     def _features_are_the_federations(self) -> PofmklSettings:
         features = self.federation.features
-        if self.samples is None or features is None or self.samples.features is None:
+        if self.samples is None or features is None:
             return self
-        own = self.samples.features
-        count = len(own) if isinstance(own, list) else self.samples.dimension
+        own, count = self.samples.input_names, self.samples.width
         if count is not None and count != self.federation.dimension:
-            key = "samples.features" if isinstance(own, list) else "samples.dimension"
-            raise ValueError(
-                f"{key} gives {count} inputs, federation.features says {self.federation.dimension}: as many are expected"
-            )
+            encoded = self.samples.inputs is not None
+            key = "samples.inputs" if encoded else "samples.dimension" if own is None else "samples.features"
+            text = f"{key} gives {count} inputs, federation.features says {self.federation.dimension}: as many are expected"
+            if encoded:
+                text += f" (they are {shown(own)})"
+            raise ValueError(text)
         if isinstance(own, list) and isinstance(features, list) and own != features and set(own) == set(features):
             raise ValueError(
                 f"samples.features = {own}: they are those of federation.features in another order; leave samples.features out, or "
@@ -343,8 +348,7 @@ class PofmklSettings(RoleSettings):
     def _frequencies_fit_in_memory(self) -> PofmklSettings:
         if self.samples is None:
             return self
-        features = self.samples.features
-        dimension = len(features) if isinstance(features, list) else self.samples.dimension or 1
+        dimension = self.samples.width or 1
         kernels, count = self.kernel_count, self.learning.features_per_kernel
         needed = kernels * count * dimension * 8
         if needed > LARGEST_FREQUENCIES_BYTES:

@@ -9,7 +9,7 @@ from streamfl.pofmkl.seats import Client, ClientKey
 from streamfl.pofmkl.waiting_room import WaitingRoom
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.role import Measurement, Notice, Send, StateChange
+from streamfl.role import Headers, Measurement, Notice, Send, StateChange
 
 __all__ = ["LabelSource"]
 
@@ -27,8 +27,13 @@ class LabelSource(Protocol):
     def close(self, partition: int) -> None:
         """Forget what waits in a partition."""
 
-    def arrive(self, key: ClientKey, client: Client | None, message: Sample | Label, record_key: bytes | None) -> None:
-        """A sample or a label of the client, None if it has no seat; PeerError if there is no room for it."""
+    def arrive(
+        self, key: ClientKey, client: Client | None, message: Sample | Label, record_key: bytes | None, headers: Headers
+    ) -> None:
+        """A sample or a label of the client, None if it has no seat; PeerError if there is no room for it.
+
+        record_key, headers: of a sample, what its prediction gets.
+        """
 
     def advance(self, now: float, *, tick: bool) -> list[Send]:
         """Predict and learn all that may be; what is to be sent of it."""

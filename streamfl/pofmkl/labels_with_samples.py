@@ -21,7 +21,7 @@ from streamfl.pofmkl.waiting_room import Line, SampleRoom, WaitingSample
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.restored import check_name
-from streamfl.role import Measurement, Notice, PeerError, Send, StateChange
+from streamfl.role import Headers, Measurement, Notice, PeerError, Send, StateChange
 
 __all__ = ["LabelsWithSamples", "StepTrace"]
 
@@ -81,10 +81,12 @@ class LabelsWithSamples:
         if self._challengers is not None:
             self._challengers.close(partition)
 
-    def arrive(self, key: ClientKey, client: Client | None, message: Sample | Label, record_key: bytes | None) -> None:
+    def arrive(
+        self, key: ClientKey, client: Client | None, message: Sample | Label, record_key: bytes | None, headers: Headers
+    ) -> None:
         if client is None or not isinstance(message, Sample):
             raise PeerError("malformed", "a label came on a topic of its own, and there is no [labels]")
-        self.room.put(client, (message, record_key))
+        self.room.put(client, (message, record_key, headers))
 
     def advance(self, now: float, *, tick: bool) -> list[Send]:
         clients: list[Client] = []
@@ -117,12 +119,12 @@ class LabelsWithSamples:
     def _learn(
         self, clients: list[Client], samples: list[WaitingSample], starts: list[int], uploads: dict[int, Upload], now: float
     ) -> list[Send]:
-        given = [sample.label for sample, _ in samples]
+        given = [sample.label for sample, _, _ in samples]
         batch = Batch(
             rows=np.array([client.row for client in clients]),
             starts=np.array(starts),
             counts=np.diff([*starts, len(samples)]),
-            inputs=np.array([sample.features for sample, _ in samples], dtype=self._learner.input_dtype),
+            inputs=np.array([sample.features for sample, _, _ in samples], dtype=self._learner.input_dtype),
             labels=np.array([0.0 if label is None else label for label in given]),
             labelled=np.array([label is not None for label in given]),
         )

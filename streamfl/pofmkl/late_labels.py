@@ -14,12 +14,12 @@ from streamfl.pofmkl.predictions import PredictionWriter
 from streamfl.pofmkl.restored import check_label
 from streamfl.pofmkl.seats import Client, ClientKey, Seats
 from streamfl.pofmkl.uploads import Uploads
-from streamfl.pofmkl.waiting_room import WaitingRoom
+from streamfl.pofmkl.waiting_room import WaitingRoom, WaitingSample
 from streamfl.records.input_watch import InputWatch
 from streamfl.records.join import JoinKey, LabelJoin, Pair
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
-from streamfl.role import Measurement, Notice, PeerError, Send, StateChange
+from streamfl.role import Headers, Measurement, Notice, PeerError, Send, StateChange
 
 __all__ = ["LateLabels"]
 
@@ -54,7 +54,7 @@ class LateLabels:
         self._join = join
         self.watch = watch
         self.room: WaitingRoom[Pair] = WaitingRoom()
-        self._arrived: dict[ClientKey, list[tuple[Sample | Label, bytes | None]]] = {}
+        self._arrived: dict[ClientKey, list[tuple[Sample | Label, bytes | None, Headers]]] = {}
 
     def open(self, partition: int) -> None:
         self.room.open(partition)
@@ -64,10 +64,12 @@ class LateLabels:
         self.room.close(partition)
         self._join.close(partition)
 
-    def arrive(self, key: ClientKey, client: Client | None, message: Sample | Label, record_key: bytes | None) -> None:
+    def arrive(
+        self, key: ClientKey, client: Client | None, message: Sample | Label, record_key: bytes | None, headers: Headers
+    ) -> None:
         if client is None:
             self._join.check_room(*key)
-        self._arrived.setdefault(key, []).append((message, record_key))
+        self._arrived.setdefault(key, []).append((message, record_key, headers))
 
     def advance(self, now: float, *, tick: bool) -> list[Send]:
         if tick:
@@ -79,10 +81,10 @@ class LateLabels:
             wave = [(key, *own[place]) for key, own in arrived if len(own) > place]
             pairs = [
                 self._join.label(JoinKey(key[0], message.client, message.sample), message.label, now)
-                for key, message, _ in wave
+                for key, message, _, _ in wave
                 if isinstance(message, Label)
             ]
-            samples = [(key, message, record_key) for key, message, record_key in wave if isinstance(message, Sample)]
+            samples = [(key, (message, origin, headers)) for key, message, origin, headers in wave if isinstance(message, Sample)]
             if samples:
                 pairs += self._predict(samples, sends, now)
             for pair in pairs:
@@ -91,15 +93,15 @@ class LateLabels:
             sends += self._learn_pairs(now)
         return sends
 
-    def _predict(self, samples: list[tuple[ClientKey, Sample, bytes | None]], sends: list[Send], now: float) -> list[Pair | None]:
+    def _predict(self, samples: list[tuple[ClientKey, WaitingSample]], sends: list[Send], now: float) -> list[Pair | None]:
         """Predict one sample of each of these clients; the pairs with labels that were there first."""
-        clients = [self._seats[key] for key, _, _ in samples]
-        inputs = np.array([sample.features for _, sample, _ in samples], dtype=self._learner.input_dtype)
+        clients = [self._seats[key] for key, _ in samples]
+        inputs = np.array([sample.features for _, (sample, _, _) in samples], dtype=self._learner.input_dtype)
         forecast = self._learner.predict(np.array([client.row for client in clients]), inputs, self._model.parameters)
-        sends += self._predictions.records([(sample, record_key) for _, sample, record_key in samples], forecast.predictions)
+        sends += self._predictions.records([sample for _, sample in samples], forecast.predictions)
         self._outcomes.count(len(samples))
         pairs = []
-        for client, (_, sample, _), content in zip(clients, samples, forecast.encoded(), strict=True):
+        for client, (_, (sample, _, _)), content in zip(clients, samples, forecast.encoded(), strict=True):
             self._seats.touch(client)
             pairs.append(self._join.sample(JoinKey(client.key[0], sample.client, sample.id), content, now))
         return pairs

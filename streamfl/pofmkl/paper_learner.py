@@ -191,6 +191,10 @@ class PaperLearner:
     def sums(self, rows: Sequence[int]) -> NDArray[np.float64]:
         return self._personal.numbers[rows, -4:]
 
+    def weights(self, row: int) -> NDArray[np.float64]:
+        """Of a client's kernels among themselves, (kernels,)   (POF-MKL, eq. 6)."""
+        return np.asarray(normalised(self._personal.numbers[[row], : self.kernels])[0])
+
     def kernel_losses(self, rows: Sequence[int]) -> NDArray[np.float64]:
         return self._personal.numbers[rows, self.kernels : -4]
 

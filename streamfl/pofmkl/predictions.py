@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from streamfl.pofmkl.messages import Prediction
 from streamfl.pofmkl.model import ModelTable
-from streamfl.records.samples import Sample
+from streamfl.pofmkl.waiting_room import WaitingSample
 from streamfl.role import Send
 
 __all__ = ["PredictionWriter"]
@@ -28,8 +28,8 @@ class PredictionWriter:
         self._original = original
         self._model = model
 
-    def records(self, samples: Iterable[tuple[Sample, bytes | None]], predictions: NDArray[np.float64]) -> list[Send]:
-        """A record for each sample, under its own record's key. predictions (samples,)."""
+    def records(self, samples: Iterable[WaitingSample], predictions: NDArray[np.float64]) -> list[Send]:
+        """A record for each sample, under its own record's key and with the headers that it carries on. predictions (samples,)."""
         original, encode, version = self._original, self._encode, self._model.name
         return [
             Send(
@@ -44,6 +44,8 @@ class PredictionWriter:
                         None if sample.label is None else original(sample.label),
                     )
                 ),
+                None,
+                headers,
             )
-            for (sample, key), prediction in zip(samples, predictions.tolist(), strict=True)
+            for (sample, key, headers), prediction in zip(samples, predictions.tolist(), strict=True)
         ]

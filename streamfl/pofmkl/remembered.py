@@ -73,9 +73,8 @@ def client_made_with(settings: PofmklSettings) -> MadeWith:
     content = _effective(settings, ("federation", "samples", "labels", "learning", "kernels", "experts", "drift", "uplink"))
     free = _PACE | _CLIENTS_OWN
     if settings.samples is not None:
-        features = settings.samples.features
         # Named one by one or not, it is their number.
-        content["samples.dimension"] = len(features) if isinstance(features, list) else settings.samples.dimension
+        content["samples.dimension"] = settings.samples.width
         if settings.samples.label is None:
             # Nothing was learnt without it, so that any may come.
             del content["samples.label"]

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from streamfl.identity import SEAL_BYTES, load_identity
@@ -18,17 +17,20 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.default_learner import DefaultLearner
 from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.live_challengers import LiveChallengers
-from streamfl.pofmkl.messages import UPDATE, Update, decode_model_record
+from streamfl.pofmkl.messages import UPDATE, Prediction, Update, decode_model_record
 from streamfl.pofmkl.paper_learner import PaperLearner
 from streamfl.pofmkl.remembered import client_made_with, federation_settings, pace_settings, server_made_with
 from streamfl.pofmkl.server import PofmklServer
 from streamfl.pofmkl.server_steps import AdaGrad, AveragedStep, RecursiveLeastSquares, ServerStep, StochasticGradient
 from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.pofmkl.views import ViewedFeatures
+from streamfl.records.carried import carried
 from streamfl.records.fields import LABEL_RANGE
+from streamfl.records.imputation import RunningMeans
 from streamfl.records.input_watch import InputWatch
 from streamfl.records.join import LabelJoin
 from streamfl.records.labels import Label, LabelReader
+from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import Sample, SampleReader, SamplesSection
 from streamfl.role import Channels, ConfigurationError, Input, Receiver, Record, Sender, TopicSpec
 from streamfl.role_kind import RoleKind
@@ -140,11 +142,13 @@ def server_step(settings: PofmklSettings) -> Callable[[int], ServerStep]:
 
 
 def _build_client(settings: PofmklSettings) -> PofmklClient:
-    reader = SampleReader(_samples(settings))
+    reader = SampleReader(_samples(settings), fills_means=True)
     learning = settings.learning
     _check_federation(settings)
     made = learner(settings, reader.dimension)
-    _check_sizes(settings, made)
+    # The default learner looks at inputs by their running means only; the paper's kernels are shared, so inputs stay what they are.
+    means = RunningMeans(reader.means, reader.lasts, relative=learning.preset == "default")
+    _check_sizes(settings, made, means)
     lockstep = learning.staleness == "lockstep"
     return PofmklClient(
         learner=made,
@@ -155,7 +159,7 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
         client_expiry=settings.federation.client_expiry_seconds,
         shards=settings.federation.shards,
         fingerprint=_fingerprint(settings),
-        encode_prediction=msgspec.json.Encoder().encode,
+        encode_prediction=prediction_encoder(settings.predictions, f"{settings.federation.name}.predictions", Prediction),
         original=reader.original,
         challengers=LiveChallengers(settings.challengers.models, learning.loss) if settings.challengers.models else None,
         join=_join(settings),
@@ -164,6 +168,8 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
         patience=max(SHORTEST_PATIENCE, ROUNDS_OF_PATIENCE * learning.round_timeout_seconds),
         agreement=Agreement(federation_settings(settings), pace_settings(settings)),
         watch=_watch(settings),
+        carry=carried(settings.predictions),
+        means=means,
     )
 
 
@@ -187,7 +193,7 @@ def _join(settings: PofmklSettings) -> LabelJoin | None:
     return None if labels is None else LabelJoin(labels.expiry_seconds, labels.limit, settings.federation.clients)
 
 
-def _check_sizes(settings: PofmklSettings, made: Learner) -> None:
+def _check_sizes(settings: PofmklSettings, made: Learner, means: RunningMeans) -> None:
     """ConfigurationError if something that a client has to remember in one record could be larger than a record may be."""
     kernels, features, shards = settings.kernel_count, settings.learning.features_per_kernel, settings.federation.shards
     most = settings.kernels_per_upload or kernels
@@ -205,6 +211,7 @@ def _check_sizes(settings: PofmklSettings, made: Learner) -> None:
     )
     # A number takes nine bytes. It waits with its record's key.
     waiting = made.forecast_bytes if settings.labels is not None else 9 * made.dimension + LONGEST_KEY
+    _check_fits("the means of a client's inputs", means.record_bytes, 'give fewer samples.inputs missing = "mean" or "last"')
     _check_fits(f"a sample that waits, of dimension {made.dimension},", waiting, "name fewer samples.features")
 
 
@@ -268,7 +275,7 @@ def _client_of(message: Sample | Label | Update) -> str:
 
 def _client_channels(settings: PofmklSettings) -> Channels:
     name, samples = settings.federation.name, _samples(settings)
-    inputs = {"samples": Input(samples.topic, SampleReader(samples).decode, client=_client_of)}
+    inputs = {"samples": Input(samples.topic, SampleReader(samples, fills_means=True).decode, client=_client_of)}
     if settings.labels is not None:
         inputs["labels"] = Input(settings.labels.topic, LabelReader(settings.labels, samples.label_range).decode, client=_client_of)
     return Channels(
@@ -329,7 +336,18 @@ def _client_partitions(settings: PofmklSettings) -> dict[str, str]:
 ROLES: dict[str, RoleKind[Any]] = {
     kind.name: kind
     for kind in (
-        RoleKind(CLIENT, PofmklSettings, _build_client, _client_channels, _client_topics, client_made_with, _client_partitions),
-        RoleKind(SERVER, PofmklSettings, _build_server, _server_channels, _server_topics, server_made_with),
+        RoleKind(
+            CLIENT,
+            PofmklSettings,
+            _build_client,
+            _client_channels,
+            _client_topics,
+            client_made_with,
+            _client_partitions,
+            begins_anew=True,
+        ),
+        RoleKind(
+            SERVER, PofmklSettings, _build_server, _server_channels, _server_topics, server_made_with, begins_anew=True
+        ),
     )
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -13,8 +13,9 @@ import numpy as np
 from streamfl.pofmkl.restored import check_inputs, check_label
 from streamfl.pofmkl.seats import Client, ClientKey
 from streamfl.pofmkl.uploads import Uploads
+from streamfl.records.carried import LONGEST_HEADERS
 from streamfl.records.samples import Sample
-from streamfl.role import PeerError, StateChange
+from streamfl.role import Headers, PeerError, StateChange
 from streamfl.wire import Name
 
 __all__ = ["Line", "SampleRoom", "WaitingRoom", "WaitingSample"]
@@ -22,8 +23,18 @@ __all__ = ["Line", "SampleRoom", "WaitingRoom", "WaitingSample"]
 Item = TypeVar("Item")
 
 
-WaitingSample = tuple[Sample, bytes | None]
-"""A sample, and the key of its record."""
+WaitingSample = tuple[Sample, bytes | None, Headers]
+"""A sample, the key of its record, and the headers that its prediction gets."""
+
+
+class _Slot(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """A sample as it is remembered; headers are left out where there are none."""
+
+    id: Name
+    features: tuple[float, ...]
+    label: float | None
+    key: bytes | None
+    headers: Annotated[Headers, msgspec.Meta(max_length=LONGEST_HEADERS)] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -151,8 +162,9 @@ class SampleRoom(WaitingRoom[WaitingSample]):
             line.first_slot += left
             line.slots_written = max(0, line.slots_written - left)
             for index in range(line.slots_written, len(line.items)):
-                sample, key = line.items[index]
-                value = msgspec.msgpack.encode((sample.id, sample.features, sample.label, key))
+                sample, key, headers = line.items[index]
+                content = (sample.id, sample.features, sample.label, key)
+                value = msgspec.msgpack.encode((*content, headers) if headers else content)
                 self._changed[partition, _slot_key(name, line.first_slot + index)] = value
             line.slots_written = len(line.items)
         else:
@@ -177,13 +189,11 @@ class SampleRoom(WaitingRoom[WaitingSample]):
 
     def decoded(self, name: str, value: bytes) -> WaitingSample:
         """The sample in a slot of this client. PeerError if no reader of samples would let it pass."""
-        identifier, features, label, record_key = msgspec.msgpack.decode(
-            value, type=tuple[Name, tuple[float, ...], float | None, bytes | None]
-        )
-        check_inputs(np.array(features), self._dimension)
-        if label is not None:
-            check_label(label, self._logistic)
-        return Sample(name, identifier, features, label), record_key
+        slot = msgspec.msgpack.decode(value, type=_Slot)
+        check_inputs(np.array(slot.features), self._dimension)
+        if slot.label is not None:
+            check_label(slot.label, self._logistic)
+        return Sample(name, slot.id, slot.features, slot.label), slot.key, slot.headers
 
     def restore(self, client: Client, slot: int, sample: WaitingSample) -> None:
         """Take back a slot. PeerError if it is not the one that comes next.

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from streamfl.records.fields import LabelRange, TopicName
+from streamfl.records.inputs import MOST_INPUTS, InputSection, check_inputs, input_names, remembered_fields
+from streamfl.records.labels import remembered_label
+from streamfl.records.paths import FieldPath
+from streamfl.records.rekey import AssembledTopic, RekeyedTopic
 from streamfl.records.samples import SamplesSection
+from streamfl.records.topic import RecordSettings
 from streamfl.role import ConfigurationError
-from streamfl.settings import Federation, RoleSettings, Section
+from streamfl.settings import Federation, Section
 
 __all__ = ["EntityLabelsSection", "EntitySamplesSection", "PartySection", "VerticalMembers", "VerticalSettings"]
 
@@ -36,53 +41,87 @@ class PartySection(Section):
     """Which of federation.parties this member is."""
 
 
-class EntitySamplesSection(Section):
+class EntitySamplesSection(AssembledTopic):
     """The party's own topic, with one record for each entity that it sees."""
 
     topic: TopicName
     """Your own topic; its name does not begin with the federation's."""
-    format: str = "json"
-    """How records are written: `json`, `msgpack`, or any installed format."""
-    entity: str | None = None
+    entity: FieldPath | None = None
     """The field that names the entity; left out: the record's key."""
-    features: list[str] | str
+    features: list[FieldPath] | FieldPath | None = None
     """The fields with the inputs, or the one field that holds them as a list."""
+    inputs: Annotated[list[InputSection], Field(min_length=1, max_length=MOST_INPUTS)] | None = None
+    """In place of features: a table `[[samples.inputs]]` for each field, where values are text, times or categories, or may be
+    missing. `missing = "mean"` and `"last"` are refused: an entity comes once and has no earlier values, and those of all entities
+    would let each of them change what is said of the others."""
     dimension: int | None = Field(default=None, ge=1, le=100_000)
     """The length of that list. Not needed where fields are named one by one."""
     input_norm: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Every input is divided by it, so that inputs are about one. `streamfl simulate --format json` says a good value."""
+    """Every number is divided by it, so that inputs are about one. `streamfl simulate --format json` says a good value."""
     keyed_by_entity: bool = True
     """With [privacy]: an entity is refused outside the partition that Kafka's default partitioner (murmur2) gives its name, because
     each partition has a ledger of its own. `false`: your producer chooses partitions in another way, always the same for an entity,
     and nothing is checked. An entity in two partitions then costs twice what the metrics say."""
 
+    @model_validator(mode="after")
+    def _says_what_the_inputs_are(self) -> Self:
+        check_inputs(self.inputs, self.features, self.dimension)
+        if self.features is None and self.inputs is None:
+            raise ValueError("features is missing: the fields with the inputs, or a table [[samples.inputs]] for each")
+        for number, one in enumerate(self.inputs or ()):
+            if one.fills_means:
+                raise ValueError(
+                    f'inputs.{number}.missing = "{one.missing}": an entity comes once and has no earlier values, and those of all '
+                    'entities would let each change what is said of the others; "reject", "zero" and a number are possible'
+                )
+        return self
+
+    @property
+    def input_names(self) -> list[str] | None:
+        """What each number of a sample means; None: they come as one list, and have no names."""
+        return input_names(self.inputs, self.features)
+
+    @property
+    def width(self) -> int | None:
+        """How many numbers a sample consists of; None: it is not said."""
+        names = self.input_names
+        return self.dimension if names is None else len(names)
+
+    def remembered(self) -> dict[str, Any]:
+        return remembered_fields(self, super().remembered(), "entity")
+
     @property
     def samples(self) -> SamplesSection:
         """The same for :class:`~streamfl.records.samples.SampleReader`: an entity is a client with one sample."""
         return SamplesSection(
-            topic=self.topic,
-            format=self.format,
+            **self.of_topic,
+            key=self.key,
+            key_field=self.key_field,
             client=self.entity,
             features=self.features,
+            inputs=self.inputs,
             dimension=self.dimension,
             input_norm=self.input_norm,
         )
 
 
-class EntityLabelsSection(Section):
+class EntityLabelsSection(RekeyedTopic):
     """The labels, on a topic with as many partitions as the parties' and the same keys."""
 
     topic: TopicName
     """Your own topic, with as many partitions as the parties' and the same record keys."""
-    format: str = "json"
-    """How records are written: `json`, `msgpack`, or any installed format."""
-    entity: str | None = None
+    entity: FieldPath | None = None
     """The field that names the entity; left out: the record's key."""
-    label: str
+    label: FieldPath
     """The field with the label: a number, 0 or 1, or a class from 0."""
+    label_as: Literal["number"] | None = None
+    """`number`: a label that is text, such as "1", is taken for a number. Left out: only a number is one."""
     label_range: LabelRange = (0.0, 1.0)
     """With the square loss: the label's values that become 0 and 1. With privacy.reply_noise any other label goes to the dead
     letters."""
+
+    def remembered(self) -> dict[str, Any]:
+        return remembered_label(self, super().remembered(), "entity")
 
     @property
     def client(self) -> str | None:
@@ -95,7 +134,7 @@ class EntityLabelsSection(Section):
         return None
 
 
-class VerticalSettings(RoleSettings):
+class VerticalSettings(RecordSettings):
     """Of a member that knows columns of its own of the federation's entities, or their labels."""
 
     federation: VerticalMembers

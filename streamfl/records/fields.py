@@ -21,15 +21,21 @@ __all__ = [
     "TopicName",
     "name_in",
     "named_fields",
+    "number_in",
     "scaled",
     "shown",
 ]
 
 # Frequencies multiply the inputs in single precision and labels are squared: beyond this a product could be infinite.
 LARGEST_NUMBER = 1e18
+# What no unit can make sense of.
+LARGEST_FLOAT = 1e300
 # In units of the labels' range. One label of a million would undo what a whole federation has learnt.
 LARGEST_LABEL = 1000.0
 LABEL_RANGE = "samples.label_range"
+LONGEST_NUMBER = 100
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_NO_NUMBER = {"", "nan", "null"}
 
 
 def _is_a_topic(value: str) -> str:
@@ -77,6 +83,31 @@ def scaled(label: float, field: str | None, label_range: tuple[float, float], ke
             f"{field} is {label}, a number not {LARGEST_LABEL:g} times as large as {key} = {list(label_range)} is expected",
         )
     return scaled
+
+
+def number_in(value: Any, field: object, as_text: bool) -> float:
+    """The number in a field's value, NaN for what says that there is none; PeerError with reason not_numeric or not_finite.
+
+    as_text: text that is a number counts as one.
+    """
+    if isinstance(value, str) and as_text and len(value) <= LONGEST_NUMBER:
+        text = value.strip()
+        if _NUMBER.fullmatch(text):
+            value = float(text)
+        elif text.lower() in _NO_NUMBER:
+            return math.nan
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise PeerError("not_numeric", f"{field} is {shown(value)}, a number is expected{_text_hint(value, as_text)}")
+    # A whole number may be too long to become a float.
+    if not abs(value) < LARGEST_FLOAT and value == value:
+        raise PeerError("not_finite", f"{field} is {shown(value)}, a finite number is expected")
+    return float(value)
+
+
+def _text_hint(value: Any, as_text: bool) -> str:
+    if as_text or not isinstance(value, str) or not _NUMBER.fullmatch(value[:LONGEST_NUMBER].strip()):
+        return ""
+    return '; as = "number" in [[samples.inputs]] takes text for one'
 
 
 def name_in(content: str | int | bytes | None, field: str) -> str:

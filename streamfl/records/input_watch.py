@@ -112,7 +112,8 @@ class InputWatch:
             self._find(
                 "not_keyed_by_client",
                 f"samples of the client {client!r} come in the partitions {min(place, partition)} and {max(place, partition)}: to "
-                "each it is another client, with a seat and a memory of its own. Write the topic with the client's name as the key",
+                "each it is another client, with a seat and a memory of its own. Write the topic with the client's name as the "
+                "key, or name it in [samples.rekey] and let `streamfl rekey CONFIG` write samples.topic from it",
             )
         elif len(self._place) >= self._clients:
             del self._place[next(iter(self._place))]
@@ -124,7 +125,8 @@ class InputWatch:
         self._find(
             "labels_keyed_otherwise",
             f"a label of the client {client!r} came in partition {label}, its samples come in partition {sample}: they never meet. "
-            "Write both topics with the same keys, by the same partitioner",
+            "Write both topics with the same keys, by the same partitioner, or have one written anew: [labels.rekey] or "
+            "[samples.rekey] says which topic it is, and `streamfl rekey CONFIG` writes labels.topic or samples.topic",
         )
 
     def _find(self, reason: str, text: str) -> None:
@@ -141,7 +143,8 @@ class InputWatch:
         elif self._joined and self._labels >= ENOUGH:
             text = (
                 f"none of {self._labels} labels met one of {self._samples} samples, so nothing is learnt: see that both topics "
-                "have the same keys, and that samples.sample_id and labels.sample_id give a sample the same name"
+                "have the same keys (`streamfl rekey CONFIG` writes one anew), and that samples.sample_id and labels.sample_id "
+                "give a sample the same name"
             )
         else:
             return None

@@ -128,7 +128,9 @@ class LabelJoin:
             return
         if sum(len(held.by_client) for held in self._partitions.values()) >= self.clients:
             raise PeerError(
-                "too_many_clients", f"a label of {client!r}, which has sent no sample here: are labels and samples keyed alike?"
+                "labels_keyed_otherwise",
+                f"a label of {client!r}, which has sent no sample here: let both topics have the same keys, or let `streamfl rekey "
+                "CONFIG` write one of them anew ([labels.rekey])",
             )
 
     def label(self, key: JoinKey, label: float, now: float) -> Pair | None:

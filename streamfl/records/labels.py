@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, cast
 
 import msgspec
 from pydantic import Field
 
-from streamfl.records.fields import LABEL_RANGE, LARGEST_NUMBER, TopicName, name_in, named_fields, scaled, shown
-from streamfl.records.formats import format_named
+from streamfl.records.fields import LABEL_RANGE, TopicName, name_in, named_fields, scaled
+from streamfl.records.formats import FormatKeys, format_of, is_textual, without_value
+from streamfl.records.keys import KeySection, key_reader, remembered_key
+from streamfl.records.paths import ABSENT, FieldPath, Path, path_of
+from streamfl.records.rekey import RekeyedTopic
+from streamfl.records.sample_fields import label_in, name_at
 from streamfl.role import ConfigurationError, PeerError, Record
-from streamfl.settings import Section
-from streamfl.wire import MAXIMUM_BYTES
+from streamfl.wire import LONGEST_KEY, MAXIMUM_BYTES
 
 __all__ = ["Label", "LabelFields", "LabelReader", "LabelsSection"]
 
 
-class LabelsSection(Section):
+class LabelsSection(RekeyedTopic):
     """Labels that come later, on a topic of their own with as many partitions as the samples' and the same keys."""
 
     topic: TopicName
     """Your own topic, with as many partitions as samples.topic and the same record keys."""
-    format: str = "json"
-    """How records are written: `json`, `msgpack`, or any installed format."""
-    client: str | None = None
+    client: FieldPath | None = None
     """The field that names the client; left out: the record's key."""
-    sample_id: str
+    sample_id: FieldPath
     """The field with the sample's id, as samples.sample_id has it."""
-    label: str
+    label: FieldPath
     """The field with the label, in the range of samples.label_range."""
+    label_as: Literal["number"] | None = None
+    """`number`: a label that is text, such as "21.5", is taken for a number. Left out: only a number is one."""
     expiry_seconds: float = Field(default=86_400.0, gt=0, allow_inf_nan=False)
     """For so many seconds a sample waits for its label, a label waits for its sample, and a label that comes twice is known."""
     limit: int = Field(default=1_000, ge=1)
     """So many of these are kept of each client; its oldest gives way."""
+
+    def remembered(self) -> dict[str, Any]:
+        return remembered_label(self, super().remembered(), "client")
 
 
 class Label(msgspec.Struct, frozen=True, gc=False):
@@ -43,11 +50,8 @@ class Label(msgspec.Struct, frozen=True, gc=False):
     label: float
 
 
-class LabelFields(Protocol):
+class LabelFields(FormatKeys, Protocol):
     """Where a label's record has what; ``sample_id`` None: there is one label a client."""
-
-    @property
-    def format(self) -> str: ...
 
     @property
     def client(self) -> str | None: ...
@@ -57,6 +61,9 @@ class LabelFields(Protocol):
 
     @property
     def label(self) -> str: ...
+
+    @property
+    def label_as(self) -> Literal["number"] | None: ...
 
 
 class LabelReader:
@@ -74,44 +81,83 @@ class LabelReader:
         self._section = section
         self._range = label_range
         self._range_key = range_key
+        format = self._format = format_of(section, "labels")
+        columns = section.columns
         names = {} if section.sample_id is None else {"sample_id": section.sample_id}
         names["label"] = section.label
         if section.client is not None:
             names["client"] = section.client
-        if len(set(names.values())) < len(names):
+        self._paths: dict[str, Path] = {attribute: path_of(name, columns) for attribute, name in names.items()}
+        if len(set(self._paths.values())) < len(names):
             raise ConfigurationError(f"labels: {', '.join(names)} are read from the same field: each needs one of its own")
-        kinds = {"sample_id": str | int, "label": float | bool, "client": str | int}
-        fields = [(attribute, kinds[attribute]) for attribute in names]
-        format = format_named(section.format, "labels.format")
-        self._names = [*names.values()]
+        self._textual = is_textual(format)
+        self._key = key_reader(cast(KeySection, section), "labels")
         self._diagnose = format.decoder(cast(type[Any], Any))
-        self._decode = format.decoder(cast(type[Any], msgspec.defstruct("LabelRecord", fields, rename=names, gc=False)))
+        self._decode: Callable[[bytes], Any] | None = None
+        rename = {attribute: path.name for attribute, path in self._paths.items() if path.name is not None}
+        if len(rename) == len(names) and not self._textual and section.label_as is None:
+            kinds = {"sample_id": str | int, "label": float | bool, "client": str | int}
+            fields = [(attribute, kinds[attribute]) for attribute in names]
+            namespace = {attribute: None for attribute in kinds if attribute not in names}
+            decoded = msgspec.defstruct("LabelRecord", fields, rename=rename, namespace=namespace, gc=False)
+            self._decode = format.decoder(cast(type[Any], decoded))
 
     def decode(self, record: Record) -> Label:
         """The label in ``record``; PeerError with reason oversized, malformed, missing_field or label."""
         value, section = record.value, self._section
         if value is None:
-            raise PeerError("malformed", "a label without a value")
+            raise without_value(self._format, "a label")
         if (size := len(value) + len(record.key or b"")) > MAXIMUM_BYTES:
             raise PeerError("oversized", f"a label of {size} bytes with its key, at most {MAXIMUM_BYTES} are accepted")
-        try:
-            content = self._decode(value)
-        except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            raise self._reason(value, error) from None
-        client = name_in(record.key, "the record key") if section.client is None else name_in(content.client, section.client)
-        sample = client if section.sample_id is None else name_in(content.sample_id, section.sample_id)
-        label = float(content.label)
+        if len(record.key or b"") > LONGEST_KEY:
+            raise PeerError("oversized", f"a label's key of {len(record.key or b'')} bytes, at most {LONGEST_KEY} are accepted")
+        if self._decode is None:
+            given, identity, label = self._read(value)
+        else:
+            try:
+                content = self._decode(value)
+            except (msgspec.DecodeError, ValueError, RecursionError) as error:
+                # Why it does not fit: the first thing that is wrong with it.
+                self._read(value)
+                raise PeerError("malformed", str(error)) from None
+            given, identity, label = content.client, content.sample_id, float(content.label)
+        client = self._key(record.key) if section.client is None else name_in(given, section.client)
+        sample = client if section.sample_id is None else name_in(identity, section.sample_id)
         return Label(client, sample, label if self._range is None else scaled(label, section.label, self._range, self._range_key))
 
-    def _reason(self, value: bytes, error: Exception) -> PeerError:
-        """Why a record did not fit the struct: the first thing that is wrong with it."""
+    def name(self, record: Record) -> str:
+        """The client's name in ``record``, whatever else is in it; PeerError as ``decode`` has it."""
+        if self._section.client is None:
+            return self._key(record.key)
+        if record.value is None or len(record.value) > MAXIMUM_BYTES:
+            raise PeerError("malformed", "a label without a value, or too long")
+        return name_in(name_at(self._paths["client"], self._content(record.value)), self._section.client)
+
+    def _content(self, value: bytes) -> dict[str, Any]:
         content = named_fields(self._diagnose, value)
         if isinstance(content, PeerError):
-            return content
-        for name in self._names:
-            if name not in content:
-                return PeerError("missing_field", f"{name} is missing")
-        label = content[self._section.label]
-        if not (isinstance(label, (int, float)) and abs(label) < LARGEST_NUMBER):
-            return PeerError("label", f"{self._section.label} is {shown(label)}, a finite number is expected")
-        return PeerError("malformed", str(error))
+            raise content
+        return content
+
+    def _read(self, value: bytes) -> tuple[str | int | None, str | int | None, float]:
+        """The client's name, the sample's, and the label in the user's unit; PeerError for the first thing that is wrong."""
+        content, section = self._content(value), self._section
+        for path in self._paths.values():
+            if path.find(content) is ABSENT:
+                raise PeerError("missing_field", path.lacking(content))
+        label = label_in(self._paths["label"].find(content), section.label, self._textual or section.label_as == "number")
+        client, sample = (
+            name_at(self._paths[attribute], content) if attribute in self._paths else None for attribute in ("client", "sample_id")
+        )
+        return client, sample, label
+
+
+def remembered_label(section: Any, content: dict[str, Any], name: str) -> dict[str, Any]:
+    """A section's keys as state is remembered with: how bytes are read does not matter once they are numbers and names.
+
+    name: the key that names whose label it is.
+    """
+    for key in ("key", "key_field", "label_as"):
+        content.pop(key, None)
+    content[name] = remembered_key(section, content[name])
+    return content

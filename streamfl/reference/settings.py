@@ -35,12 +35,16 @@ def settings_page(system: System) -> str:
     for settings, names in by_class.items():
         roles = " and ".join(f"`{name}`" for name in names)
         parts.append(f"Of {roles}: one TOML file for each. A default of *required* means that there is none.")
-        parts += [section_page(name, section) for name, section in sections(settings).items()]
+        for name, section in sections(settings).items():
+            parts.append(section_page(name, section))
+            parts += [section_page(f"{name}.{key}", table, listed=True) for key, table in _tables(section)]
+            within = sections(section).items()
+            parts += [section_page(f"{name}.{key}", table) for key, table in within if key not in settings.model_fields]
     return "\n\n".join(parts) + "\n"
 
 
-def sections(settings: type[RoleSettings]) -> dict[str, type[BaseModel]]:
-    """Every section of a configuration file, by name."""
+def sections(settings: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """Every section of a configuration file, or within one of its sections, by name."""
     found: dict[str, type[BaseModel]] = {}
     for name, field in settings.model_fields.items():
         for member in get_args(field.annotation) or (field.annotation,):
@@ -49,13 +53,37 @@ def sections(settings: type[RoleSettings]) -> dict[str, type[BaseModel]]:
     return found
 
 
-def section_page(name: str, section: type[BaseModel]) -> str:
-    """One section: its keys in a table."""
+def _tables(section: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
+    """The keys of a section that are lists of tables."""
+    for key, field in section.model_fields.items():
+        for listed in _lists(field.annotation):
+            (item,) = get_args(listed)
+            if isinstance(item, type) and issubclass(item, BaseModel):
+                yield key, item
+
+
+def _lists(annotation: Any) -> Iterator[Any]:
+    if get_origin(annotation) is list:
+        yield annotation
+    elif get_origin(annotation) in (Union, types.UnionType, Annotated):
+        for member in get_args(annotation):
+            yield from _lists(member)
+
+
+def section_page(name: str, section: type[BaseModel], listed: bool = False) -> str:
+    """One section: its keys in a table. listed: there is one for each of several."""
     rows = [
-        (f"`{name}.{key}`", _type(field.annotation), _default(field), _allowed(field), " ".join((field.description or "").split()))
+        (
+            f"`{name}.{field.alias or key}`",
+            _type(field.annotation),
+            _default(field),
+            _allowed(field),
+            " ".join((field.description or "").split()),
+        )
         for key, field in section.model_fields.items()
     ]
-    return f"## [{name}]\n\n{inspect.cleandoc(section.__doc__ or '')}\n\n{table(HEADING, rows)}"
+    heading = f"[[{name}]]" if listed else f"[{name}]"
+    return f"## {heading}\n\n{inspect.cleandoc(section.__doc__ or '')}\n\n{table(HEADING, rows)}"
 
 
 def _default(field: FieldInfo) -> str:
@@ -73,10 +101,16 @@ def _type(annotation: Any) -> str:
         return " or ".join(f"`{json.dumps(value)}`" for value in members)
     if origin in (Union, types.UnionType):
         return " or ".join(_type(member) for member in members if member is not type(None))
+    if origin is list and isinstance(members[0], type) and issubclass(members[0], BaseModel):
+        return "list of tables"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "table"
     if origin is list:
         return f"list of {_type(members[0])}"
     if origin is tuple:
         return f"list of {len(members)}, each {_type(members[0])}"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "table"
     return WORDS.get(origin or annotation, "anything")
 
 

@@ -236,6 +236,12 @@ class Bus(Protocol):
         Unreadable, with all that can be had of it, at a batch that cannot be read.
         """
 
+    def offsets(self, topic: str, at: float) -> Mapping[int, int]:
+        """By partition, the offset of the first record of that time or later; where there is none, the one after the last record.
+
+        at: in seconds. Minus infinity: the first record that is left. Infinity: the present end.
+        """
+
     def codecs(self) -> Sequence[str]:
         """The compressions that batches may have here, each tried on something compressed; none where nothing is compressed.
 

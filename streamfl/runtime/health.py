@@ -6,6 +6,7 @@ serve at present. Both say why, each reason on a line of its own.
 
 from __future__ import annotations
 
+import errno
 import logging
 import sys
 import threading
@@ -31,6 +32,7 @@ REASONS = {
     "restoring": "a partition's state is being taken back",
     "commits": "what was read is not committed",
     "role": "the role cannot do its work",
+    "records": "what it takes to read records does not answer",
     "loop": "the loop does not go round",
 }
 # So many refused commits in a row are trouble. A rebalance refuses only one or two.
@@ -155,20 +157,31 @@ class Health:
             yield Measurement("not_ready", "gauge", text, float(reason in reasons), (("reason", reason),))
 
 
+LAST_PORT = 65_535
+
+
 class HealthServer:
-    """Serves ``/metrics``, ``/healthz`` and ``/readyz`` from a thread of its own; ``port`` 0 takes a free one.
+    """Serves ``/metrics``, ``/healthz`` and ``/readyz`` from a thread of its own.
+
+    port: 0 takes a free one. others: so many ports after it are tried where it is taken, for further workers on the machine.
 
     ConfigurationError if the address cannot be had.
     """
 
-    def __init__(self, host: str, port: int, health: Health, render: Callable[[], bytes]) -> None:
+    def __init__(self, host: str, port: int, health: Health, render: Callable[[], bytes], others: int = 0) -> None:
         class Handler(_Handler):
             pages = _pages(health, render)
 
-        try:
-            self._server = _Server((host, port), Handler)
-        except OSError as error:
-            raise ConfigurationError(f"metrics.host = {host!r}, metrics.port = {port}: {error.strerror}") from None
+        last = min(port + others, LAST_PORT) if port else port
+        for candidate in range(port, last + 1):
+            try:
+                self._server = _Server((host, candidate), Handler)
+                break
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE and candidate < last:
+                    continue
+                tried = f", and up to {last}" if last > port else ""
+                raise ConfigurationError(f"metrics.host = {host!r}, metrics.port = {port}{tried}: {error.strerror}") from None
         self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
         self._thread.start()
 

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from streamfl.parts import Part
-from streamfl.role import Channels, ConfigurationError, Input, PeerError, Received, Record
+from streamfl.role import Channels, ConfigurationError, Input, Notice, NotYetReadable, PassedOver, PeerError, Received, Record
 from streamfl.runtime.bus import Bus, Session, TopicPartition
 from streamfl.runtime.draft import Draft
 from streamfl.runtime.tasks import Tasks
 
 __all__ = ["Inputs"]
 
+# So often a record is tried that could not be read yet.
+AGAIN_SECONDS = 1.0
+
 
 class Inputs:
     """The inputs and tables of a role.
 
-    dead_letter_topic: where records of inputs go that are wrong.
+    dead_letter_topic: where records of inputs go that are wrong. monotonic: by what it is measured when a record that could not be
+    read yet is tried again.
     """
 
-    def __init__(self, channels: Channels, bus: Bus, tasks: Tasks, dead_letter_topic: str) -> None:
+    def __init__(
+        self, channels: Channels, bus: Bus, tasks: Tasks, dead_letter_topic: str, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._sources = _by_topic(channels.inputs)
         self._tables = _by_topic(channels.tables)
         self._bus = bus
         self._tasks = tasks
         self._dead_letter_topic = dead_letter_topic
+        self._monotonic = monotonic
         self._partition_counts: dict[str, int] = {}
+        # What cannot be read yet, and until when it is not tried again.
+        self._held: dict[TopicPartition, float] = {}
+        self._awaited = ""
 
     def __iter__(self) -> Iterator[str]:
         """The topics of the inputs."""
@@ -40,6 +51,25 @@ class Inputs:
         """The inputs of these partitions; full: but for those that make room in a full one."""
         topics = [topic for topic, (_, source) in self._sources.items() if not (full and source.makes_room)]
         return {(topic, partition) for topic in topics for partition in partitions}
+
+    @property
+    def held(self) -> set[TopicPartition]:
+        """What is not read for a moment, for its next record could not be read yet."""
+        now = self._monotonic()
+        return {place for place, until in self._held.items() if now < until}
+
+    @property
+    def awaited(self) -> str | None:
+        """What is waited for, to read a record; None: nothing."""
+        return self._awaited if self._held else None
+
+    def notices(self) -> list[Notice]:
+        """What the operator's log should say of it."""
+        return [Notice("not_yet_readable", self._awaited)] if self._held else []
+
+    def dropped(self, partition: int) -> None:
+        """A partition is another worker's now."""
+        self._held = {place: until for place, until in self._held.items() if place[1] != partition}
 
     def decode_tables(self, records: Sequence[Record], draft: Draft) -> list[Received]:
         """The messages in records of tables."""
@@ -57,16 +87,17 @@ class Inputs:
         batch: list[Received] = []
         read: dict[TopicPartition, int] = {}
         repeated: set[TopicPartition] = set()
+        held: set[TopicPartition] = set()
         positions = self._tasks.positions
         for record in records:
             place = (record.topic, record.partition)
+            if place in held:
+                continue
             read[place] = record.offset + 1
             if record.offset < positions.get(place, 0):
                 draft.repeated += 1
                 repeated.add(place)
                 continue
-            draft.records += 1
-            positions[place] = draft.step.positions[place] = record.offset + 1
             channel, source = self._sources[record.topic]
             try:
                 message = source.decode(record)
@@ -75,11 +106,22 @@ class Inputs:
                         raise PeerError("malformed", "messages of this input are not sent in parts")
                     self._check_place(record, source.keyed_by(message))
                 batch.append(Received(channel, message, record))
+            except PassedOver as passed:
+                draft.passed_over[passed.reason] += 1
             except PeerError as error:
                 self.reject(record, error, draft)
+            except NotYetReadable as awaited:
+                held.add(place)
+                self._held[place] = self._monotonic() + AGAIN_SECONDS
+                self._awaited = str(awaited)
+                session.seek(*place, record.offset)
+                continue
+            self._held.pop(place, None)
+            draft.records += 1
+            positions[place] = draft.step.positions[place] = record.offset + 1
         if repeated:
             lag = session.lag()
-            for place in sorted(repeated):
+            for place in sorted(repeated - held):
                 self._tasks.check_end(*place, positions[place], read[place] + lag.get(place, positions[place]))
         return batch
 
@@ -89,7 +131,8 @@ class Inputs:
             raise PeerError(
                 "partition",
                 f"{name!r} came in partition {record.partition}, its own is {expected}: let the records' key be this name, and "
-                "the producer choose the partition by Kafka's default (murmur2; librdkafka: partitioner=murmur2_random)",
+                "the producer choose the partition by Kafka's default (murmur2; librdkafka: partitioner=murmur2_random); or let "
+                "`streamfl rekey CONFIG` write the topic anew ([samples.rekey])",
             )
 
     def reject(self, record: Record, error: PeerError, draft: Draft) -> None:

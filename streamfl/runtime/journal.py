@@ -23,6 +23,8 @@ REMEDIES = {
     "shard": "the writer has other settings: run streamfl check CONFIG at both members",
     "version": "the writer runs another version of streamfl: bring both to the same",
     "forged": "somebody writes in another's name: look at who has the right to write this topic",
+    "not_keyed_by_client": "streamfl rekey CONFIG writes the topic anew, keyed by client: name it in [samples.rekey]",
+    "labels_keyed_otherwise": "streamfl rekey CONFIG writes the topic anew, keyed by client: name it in [labels.rekey]",
     "too_many_clients": "raise federation.clients at all members, or forget clients that are gone",
 }
 CORRECT = "correct the writer or the settings, then send the records back: streamfl dead-letters CONFIG --replay"

@@ -13,11 +13,12 @@ from streamfl.role_kind import RoleKind
 from streamfl.runtime.bus import Bus, Subscription, new_transactional_id
 from streamfl.runtime.pool import Pool
 from streamfl.runtime.repair import Repair
+from streamfl.runtime.reset import Reset
 from streamfl.runtime.worker import Worker
 from streamfl.settings import RoleSettings
 from streamfl.system import find_system, installed_systems, load
 
-__all__ = ["build_channels", "build_repair", "build_worker", "find_kind", "known_kinds"]
+__all__ = ["build_channels", "build_repair", "build_reset", "build_worker", "find_kind", "known_kinds"]
 
 AnyWorker = TypeVar("AnyWorker", bound=Worker)
 
@@ -51,25 +52,31 @@ def build_worker(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
     pool: Pool | None = None,
+    kind: RoleKind[Any] | None = None,
 ) -> Worker:
     """A worker of the role that ``settings`` describe, on ``bus``.
 
     clock: the role's time in seconds. monotonic, sleep: by what the worker measures its own waiting. pool: where the role's work is
-    done; None: in the loop.
+    done; None: in the loop. kind: None: the one of ``settings.role``; another one has no peers.
     ConfigurationError if there is no such role or its settings do not fit together.
     """
-    return _build(Worker, settings, bus, clock=clock, monotonic=monotonic, sleep=sleep, pool=pool)
+    return _build(Worker, settings, bus, kind, clock=clock, monotonic=monotonic, sleep=sleep, pool=pool)
 
 
-def build_repair(settings: RoleSettings, bus: Bus) -> Repair:
-    """A worker of the role that ``settings`` describe, for one change of what it remembers; errors as :func:`build_worker`."""
-    return _build(Repair, settings, bus)
+def build_repair(settings: RoleSettings, bus: Bus, kind: RoleKind[Any] | None = None) -> Repair:
+    """The same for one change of what the role remembers. kind, errors: as for :func:`build_worker`."""
+    return _build(Repair, settings, bus, kind)
 
 
-def _build(worker: type[AnyWorker], settings: RoleSettings, bus: Bus, **given: Any) -> AnyWorker:
-    kind = find_kind(settings.role.kind)
+def build_reset(settings: RoleSettings, bus: Bus) -> Reset:
+    """A worker of the role that ``settings`` describe, which begins anew; errors as :func:`build_worker`."""
+    return _build(Reset, settings, bus, None)
+
+
+def _build(worker: type[AnyWorker], settings: RoleSettings, bus: Bus, own: RoleKind[Any] | None, **given: Any) -> AnyWorker:
+    kind = own or find_kind(settings.role.kind)
     role = kind.build(settings)
-    channels = build_channels(settings)
+    channels = build_channels(settings) if own is None else own.channels(settings)
     subscription = Subscription(
         group=settings.group,
         inputs=tuple(source.topic for source in channels.inputs.values()),

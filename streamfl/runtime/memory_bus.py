@@ -122,6 +122,10 @@ class MemoryBus:
         with self._changed:
             return iter(self._log(topic, partition).since(offset))
 
+    def offsets(self, topic: str, at: float) -> dict[int, int]:
+        with self._changed:
+            return {number: log.offset_at(at) for number, log in enumerate(self._topic(topic).partitions)}
+
     def codecs(self) -> Sequence[str]:
         return ()
 
@@ -363,6 +367,10 @@ class _Log:
     def since(self, offset: int, limit: int | None = None) -> list[Record]:
         start = bisect_left(self._records, offset, key=lambda record: record.offset)
         return self._records[start : None if limit is None else start + limit]
+
+    def offset_at(self, at: float) -> int:
+        """The offset of the first record of that time or later."""
+        return next((record.offset for record in self._records if record.timestamp >= at), self.end)
 
     def drop(self, offset: int) -> None:
         """Forget what stands before an offset."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from streamfl.role import Measurement
+from streamfl.role import Measurement, PassedOver
 
 __all__ = ["CONTENT_TYPE", "SECONDS", "Described", "Metrics", "describe"]
 
@@ -65,6 +65,10 @@ class Metrics:
         self.records = counter("records", "Input records taken.")
         self.repeated = counter("repeated_records", "Input records skipped because their effect is already remembered.")
         self.dead_letters = counter("dead_letters", "Input records refused, by reason.", ("reason",))
+        text = "Input records that are no messages and nobody's mistake, such as deletions, by reason."
+        self.passed_over = counter("records_passed_over", text, ("reason",))
+        for reason in PassedOver.REASONS:
+            self.passed_over.labels(reason)
         self.table_rejections = counter("table_rejections", "Table records refused, by reason.", ("reason",))
         self.commits = counter("commits", "Steps committed.")
         self.commits_refused = counter("commits_refused", "Steps refused because the partitions had moved.")
@@ -73,6 +77,13 @@ class Metrics:
         self.changelog_bytes = counter("changelog_bytes", "Bytes of keys and values remembered.")
         self._registry = registry
         registry.register(_Measurements(measure))
+
+    def taken(self, records: int, repeated: int, passed_over: Mapping[str, int]) -> None:
+        """Count what was read of inputs: for the first time, once more, and what of the former is no message, by reason."""
+        self.records.inc(records)
+        self.repeated.inc(repeated)
+        for reason, count in passed_over.items():
+            self.passed_over.labels(reason).inc(count)
 
     def headlines(self) -> Iterator[Measurement]:
         """What of the worker's own counters belongs in the log's line of progress."""

@@ -51,6 +51,8 @@ class Repair(Worker):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._held: set[int] = set()
+        # What tables brought, for whoever asked for them.
+        self._table_records: list[Record] = []
 
     def forget(self, name: str) -> list[int]:
         """Have the role forget a client, and commit that. Returns the partitions that remembered it.
@@ -108,16 +110,25 @@ class Repair(Worker):
 
         return self._do(change)
 
-    def _do(self, change: Callable[[Session], Outcome]) -> Outcome:
-        """Make the change as the group's only member, with every partition restored. Try again while the group still rebalances."""
-        # No message of a table is needed, so its batches need not be readable.
-        self._subscription = replace(self._subscription, tables=())
+    def _do(
+        self,
+        change: Callable[[Session], Outcome],
+        take: Callable[[Session], None] | None = None,
+        tables: tuple[str, ...] = (),
+    ) -> Outcome:
+        """Make the change as the group's only member, with every partition restored. Try again while the group still rebalances.
+
+        take: what is done to get there, where it is something else.
+        tables: those that are read. Of none of the others a batch needs to be readable.
+        """
+        take = take or self._take_all
+        self._subscription = replace(self._subscription, tables=tables)
         deadline = self._monotonic() + self._restore_seconds
         try:
             session = self._join()
             while True:
                 try:
-                    self._take_all(session)
+                    take(session)
                     return change(session)
                 except CommitRefused as refusal:
                     if self._monotonic() > deadline:
@@ -127,12 +138,19 @@ class Repair(Worker):
             self.close()
 
     def _take_all(self, session: Session) -> None:
+        self._hold_all(session)
+        for partition in sorted(self._held):
+            self._open_task(session, partition)
+
+    def _hold_all(self, session: Session) -> None:
+        """Wait until every partition is this member's."""
         topic = next(iter(self._inputs))
         wanted = set(range(self._bus.describe([topic])[topic].partitions))
         session.pause([(name, partition) for name in self._inputs for partition in wanted])
         deadline = self._monotonic() + self._restore_seconds
         while True:
             polled = session.poll(TURN_SECONDS, 1)
+            self._table_records += polled.tables
             self._held = self._held - set(polled.revoked) | set(polled.assigned)
             if self._held == wanted:
                 break
@@ -141,8 +159,6 @@ class Repair(Worker):
                     f"partitions {sorted(wanted - self._held)} belong to other workers of the group {self._subscription.group!r}: "
                     "stop all of them first, and wait until the group has noticed"
                 )
-        for partition in sorted(wanted):
-            self._open_task(session, partition)
 
     def _position(self, session: Session, place: TopicPartition) -> int:
         remembered = self._tasks.positions.get(place)

@@ -139,6 +139,12 @@ class SqliteBus:
         found = self.store.topic(topic)
         return (record for record in self.store.scan(found, found.log(partition), 1) if record.offset >= offset)
 
+    def offsets(self, topic: str, at: float) -> dict[int, int]:
+        """By partition, the offset of the first record of that time or later, or of the end."""
+        found = self.store.topic(topic)
+        with self.database.reading() as connection:
+            return {partition: self.store.offset_at(connection, found, partition, at) for partition in range(found.partitions)}
+
     def codecs(self) -> Sequence[str]:
         """None: nothing is compressed."""
         return ()

@@ -10,7 +10,7 @@ import math
 import struct
 from collections.abc import Callable, Iterator, Mapping
 
-from streamfl.made_with import MadeWith
+from streamfl.made_with import MADE_WITH_KEY, MadeWith
 from streamfl.role import Channels, ConfigurationError, PeerError, Record, Role, StateChange
 from streamfl.runtime.bus import BusUnavailable, Outgoing, Session, Subscription, TopicPartition
 from streamfl.runtime.checksum import is_damaged, with_checksum
@@ -118,12 +118,35 @@ class Tasks:
         records = [*self._settings.to_write(touched)]
         for change in changes:
             records.append(with_checksum(changelogs[change.channel], change.partition, change.key, change.value))
-        if own := self._channels.own_changelogs:
-            first = next(iter(own.values()))
-            for (topic, partition), position in positions.items():
-                key = POSITION_KEY + topic.encode()
-                records.append(with_checksum(first, partition, key, struct.pack("<q", position)))
-        return records
+        return records + self._remembered_positions(positions)
+
+    def _remembered_positions(self, positions: Mapping[TopicPartition, int]) -> list[Outgoing]:
+        first = next(iter(self._channels.own_changelogs.values()), None)
+        if first is None:
+            return []
+        return [
+            with_checksum(first, partition, POSITION_KEY + topic.encode(), struct.pack("<q", position))
+            for (topic, partition), position in positions.items()
+        ]
+
+    def begun_anew(self, session: Session, partition: int, positions: Mapping[str, int]) -> list[Outgoing]:
+        """The changelog of a step after which nothing is remembered of a partition but these positions, by topic."""
+        self._settings.open(partition)
+        records = []
+        for channel, topic in self._channels.own_changelogs.items():
+            if channel in self._channels.published:
+                # Peers read it. The role sees that nothing of it is its own any more, and writes over it.
+                continue
+            live = {record.key or b"": record.value is not None for record in session.restore(topic, partition)}
+            records += [
+                Outgoing(topic, key, None, partition)
+                for key, is_there in live.items()
+                if is_there and key != MADE_WITH_KEY and not key.startswith(POSITION_KEY)
+            ]
+        # Last, as they hold for what comes after.
+        records += [*self._settings.to_write([partition])]
+        self._settings.close(partition)
+        return records + self._remembered_positions({(topic, partition): position for topic, position in positions.items()})
 
     def check_end(self, topic: str, partition: int, position: int, end: int) -> None:
         """ConfigurationError where an input ends before what was read of it."""

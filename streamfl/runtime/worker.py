@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from streamfl.made_with import MadeWith
-from streamfl.role import Channels, Headers, Measurement, Received, Rejection, Role, Send, Work
+from streamfl.role import Channels, Headers, Measurement, NotYetReadable, Received, Rejection, Role, Send, Work
 from streamfl.runtime.bus import (
     Bus,
     BusUnavailable,
@@ -96,7 +96,7 @@ class Worker:
         self._sleep = sleep
         self._pool: Pool = pool or Inline()
         self._tasks = Tasks(role, channels, subscription, made_with or MadeWith(), restore_seconds, monotonic, sleep)
-        self._inputs = Inputs(channels, bus, self._tasks, dead_letter_topic)
+        self._inputs = Inputs(channels, bus, self._tasks, dead_letter_topic, monotonic)
         self._ticks = Ticks(role, self._tasks, self._paused, restore_seconds, monotonic)
         self._session: Session | None = None
         self._stop = threading.Event()
@@ -151,13 +151,14 @@ class Worker:
             self._count_tables(draft)
             self._after_refusal(refusal)
             return True
-        except BusUnavailable as failure:
+        except (BusUnavailable, NotYetReadable) as failure:
             self._after_failure(failure, timeout)
             return False
         finally:
             self.health.note("restoring", None)
             self.health.note("partitions", None if self._tasks else NO_PARTITION)
             self.health.note("role", self.role.trouble)
+            self.health.note("records", self._inputs.awaited)
 
     def _report(self) -> None:
         """What the log should say by now, whether anything happens or not."""
@@ -199,7 +200,7 @@ class Worker:
 
     def _gather(self, session: Session, timeout: float) -> Polled:
         """Polls until the commit interval is over, the batch is full or, if peers wait for this role, nothing more is there."""
-        session.pause(self._paused())
+        session.pause(self._paused() | self._inputs.held)
         if self._meanwhile:
             gathered, self._meanwhile = self._meanwhile, Polled()
         else:
@@ -247,6 +248,7 @@ class Worker:
 
     def _drop_task(self, partition: int) -> None:
         self._tasks.drop(partition)
+        self._inputs.dropped(partition)
         self._ticks.dropped(partition)
 
     def _drop_tasks(self) -> None:
@@ -276,7 +278,7 @@ class Worker:
                 replies = list(self.role.receive(results, now))
                 self._ticks.passed(now)
         with self.lock:
-            for notice in self.role.notices():
+            for notice in (*self.role.notices(), *self._inputs.notices()):
                 self._journal.notice(notice)
             draft.step.changelog += self._tasks.changelog(draft.step.positions)
 
@@ -331,7 +333,7 @@ class Worker:
             raise _GivenUp
 
     def _outgoing(self, send: Send) -> Outgoing:
-        headers = self._headers(send.channel, send.key, send.value, send.partition)
+        headers = send.headers + self._headers(send.channel, send.key, send.value, send.partition)
         return Outgoing(self._channels.outputs[send.channel], send.key, send.value, send.partition, headers)
 
     def _headers(self, channel: str, key: bytes | None, value: bytes | None, partition: int | None) -> Headers:
@@ -339,8 +341,7 @@ class Worker:
         return () if seal is None else seal(key, value, partition)
 
     def _count(self, draft: Draft) -> None:
-        self.metrics.records.inc(draft.records)
-        self.metrics.repeated.inc(draft.repeated)
+        self.metrics.taken(draft.records, draft.repeated, draft.passed_over)
         for record, error in draft.dead_letters:
             self.metrics.dead_letters.labels(error.reason).inc()
             self._journal.refused(record, error, dead_letter=True)
@@ -383,7 +384,7 @@ class Worker:
         self._meanwhile = Polled(tables=self._meanwhile.tables)
         self.health.completed()
 
-    def _after_failure(self, failure: BusUnavailable, timeout: float) -> None:
+    def _after_failure(self, failure: Exception, timeout: float) -> None:
         """Forget everything, leave, and try again with a new session after a pause."""
         log.warning("the bus is unavailable", cause=str(failure))
         self.metrics.bus_failures.inc()

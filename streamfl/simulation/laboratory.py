@@ -18,12 +18,24 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from streamfl.role import ConfigurationError
+from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import Outgoing
 from streamfl.settings import GivenSettings, RoleSettings
 from streamfl.simulation.tables import DataSource
 
-__all__ = ["Asked", "Demo", "Replayed", "Report", "Rows", "Simulation", "Source", "progress_bar", "write_arrays"]
+__all__ = [
+    "Asked",
+    "Demo",
+    "Inspection",
+    "Readers",
+    "Replayed",
+    "Report",
+    "Rows",
+    "Simulation",
+    "Source",
+    "progress_bar",
+    "write_arrays",
+]
 
 
 @dataclass(frozen=True)
@@ -91,6 +103,16 @@ class Rows(Protocol):
     def records(self, total: int) -> Iterator[list[Outgoing]]:
         """The records of each of the first ``total`` usable rows."""
 
+
+class Inspection(Protocol):
+    """A role that took its state back, for ``streamfl inspect``: a table for people, figures for programs."""
+
+    def __call__(self, role: Any, settings: Any, client: str | None) -> Report:
+        """client: only this one; ConfigurationError if the role does not know it."""
+
+
+Readers = Callable[[Any], Callable[[Record], Mapping[str, Any]]]
+"""Of a role's settings: what a record says in plain values, for ``streamfl read``; PeerError where it says nothing."""
 
 Simulation = Callable[..., Report]
 """Runs a federation on a data set: ``simulate(asked, *, own options)``."""

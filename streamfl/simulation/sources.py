@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Annotated, Any, cast
 
@@ -12,8 +12,10 @@ import typer
 from numpy.typing import NDArray
 
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, VerticalSettings
-from streamfl.records.formats import format_named
+from streamfl.records.formats import format_of
+from streamfl.records.keys import KeySection, key_writer
 from streamfl.records.labels import LabelsSection
+from streamfl.records.paths import path_of
 from streamfl.records.samples import DataError, SamplesSection
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing
@@ -60,6 +62,8 @@ def entity_samples(
     assert party is not None
     table = read_data(location)
     fields = section.features
+    if fields is None:
+        raise ConfigurationError("samples.inputs: rows are replayed to a party whose samples.features name its columns")
     if split is not None:
         column, parties = label or DEFAULT_LABEL, settings.federation.parties
         offered = input_names(table, None, (column,), location)
@@ -107,6 +111,27 @@ def entity_samples_and_labels(
     return EntityRowsWithLabels(samples, labels, label_delay or 0)
 
 
+def _placed(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+    """A record with each value where its path says. What is no number is null: JSON has no other word for it."""
+    content: dict[str, Any] = {}
+    for name, value in zip(names, values, strict=True):
+        path_of(name).put(content, None if value != value else value)
+    return content
+
+
+def _keys(section: KeySection) -> Callable[[str], bytes]:
+    """From a name to a record's key; DataError for a name that such keys cannot hold."""
+    write = key_writer(section)
+
+    def key(name: str) -> bytes:
+        try:
+            return write(name)
+        except ValueError as error:
+            raise DataError(f'the name {name!r} is no key with key = "{section.key}": {error}') from None
+
+    return key
+
+
 def _label_column(section: EntityLabelsSection, table: DataTable, label: str | None) -> str:
     return label or (section.label if section.label in table.columns else DEFAULT_LABEL)
 
@@ -126,7 +151,8 @@ class EntityRows:
         self._section = section
         self._fields = fields
         self._values = values
-        self._encode = format_named(section.format).encode
+        self._encode = format_of(section).encode
+        self._key = _keys(section)
         self.topics = [section.topic]
         if entity_column is None and section.entity in table.columns:
             entity_column = section.entity
@@ -146,10 +172,10 @@ class EntityRows:
         """What is known of one usable row."""
         section, fields = self._section, self._fields
         values, entity = self._values[row].tolist(), str(self._entities[row])
-        content: dict[str, Any] = {fields: values} if isinstance(fields, str) else dict(zip(fields, values, strict=True))
+        content = _placed([fields], [values]) if isinstance(fields, str) else _placed(fields, values)
         if section.entity is not None:
-            content[section.entity] = entity
-        return Outgoing(section.topic, entity.encode(), self._encode(content))
+            path_of(section.entity).put(content, entity)
+        return Outgoing(section.topic, self._key(entity), self._encode(content))
 
 
 class EntityRowsWithLabels:
@@ -200,9 +226,20 @@ class SampleRows:
             label = field if field in columns else DEFAULT_LABEL
         if client_column is None and section.client in columns:
             client_column = section.client
-        features = section.features if isinstance(section.features, list) else None
-        self._names = input_names(table, features, (label, client_column), location)
-        self._inputs = numbers(table, self._names, location)
+        self._key = _keys(section)
+        self._label_key = self._key if labels is None else _keys(labels)
+        if section.inputs is not None:
+            # As they are: the settings say what is made of them, and what stands for one that is missing.
+            self._names = [*dict.fromkeys(name for one in section.inputs for name in (one.field, one.since_field) if name)]
+            if absent := [name for name in self._names if name not in columns]:
+                raise DataError(f"{location}: no column {', '.join(absent)} (there are: {', '.join(columns)})")
+            self._inputs = np.empty((table.rows, 0))
+            self._values = [list(row) for row in zip(*(columns[name].tolist() for name in self._names), strict=True)]
+        else:
+            features = section.features if isinstance(section.features, list) else None
+            self._names = input_names(table, features, (label, client_column), location)
+            self._inputs = numbers(table, self._names, location)
+            self._values = self._inputs.tolist()
         self._labels = numbers(table, [label], location)[:, 0] if label is not None and field is not None else None
         self._owners = None if client_column is None else client_names(table, client_column, location)
         self._identities = columns[section.sample_id].tolist() if section.sample_id in columns else None
@@ -222,29 +259,27 @@ class SampleRows:
         Where labels have a topic of their own, a label comes after the client's sample ``label_delay`` later, or at the end.
         """
         section, labels = self._section, self._labels_section
-        encode = format_named(section.format).encode
-        encode_label = None if labels is None else format_named(labels.format, "labels.format").encode
+        encode = format_of(section).encode
+        encode_label = None if labels is None else format_of(labels, "labels").encode
         late: dict[str, deque[Outgoing]] = {}
         for number, row in enumerate(self.usable[:total].tolist()):
             owner = f"client-{number % self._clients}" if self._owners is None else str(self._owners[row])
-            values = self._inputs[row].tolist()
-            content: dict[str, Any] = (
-                {section.features: values} if isinstance(section.features, str) else dict(zip(self._names, values, strict=True))
-            )
+            values, listed = self._values[row], section.features
+            content = _placed([listed], [values]) if isinstance(listed, str) else _placed(self._names, values)
             if section.client is not None:
-                content[section.client] = owner
+                path_of(section.client).put(content, owner)
             identity = str(self._identities[row]) if self._identities else str(row)
             if section.sample_id is not None:
-                content[section.sample_id] = identity
+                path_of(section.sample_id).put(content, identity)
             if section.label is not None and self._labels is not None:
-                content[section.label] = float(self._labels[row])
-            records = [Outgoing(section.topic, owner.encode(), encode(content))]
+                path_of(section.label).put(content, float(self._labels[row]))
+            records = [Outgoing(section.topic, self._key(owner), encode(content))]
             if labels is not None and encode_label is not None and self._labels is not None:
-                content = {labels.sample_id: identity, labels.label: float(self._labels[row])}
+                content = _placed([labels.sample_id, labels.label], [identity, float(self._labels[row])])
                 if labels.client is not None:
-                    content[labels.client] = owner
+                    path_of(labels.client).put(content, owner)
                 own = late.setdefault(owner, deque())
-                own.append(Outgoing(labels.topic, owner.encode(), encode_label(content)))
+                own.append(Outgoing(labels.topic, self._label_key(owner), encode_label(content)))
                 if len(own) > self._label_delay:
                     records.append(own.popleft())
                 if number == total - 1:

@@ -79,7 +79,7 @@ def what_is_refused(subject: Subject, records: Sequence[tuple[str, Record]]) -> 
         _assert_fits(f"the dead letter of message {place}", letter.key, letter.value, letter.headers)
     for reply in run.replies:
         if isinstance(reply, Send):
-            _assert_fits(f"a message to {reply.channel}", reply.key, reply.value)
+            _assert_fits(f"a message to {reply.channel}", reply.key, reply.value, reply.headers)
     for change in run.changes:
         _assert_fits(f"what is remembered in {change.channel}", change.key, change.value)
     return refused

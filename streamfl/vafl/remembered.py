@@ -52,8 +52,7 @@ def party_made_with(settings: VaflSettings) -> MadeWith:
     """Of a party's state: its network and optimiser, and the features of entities whose gradient has not come."""
     content = by_key(settings, ("federation", "party", "samples", "embedding", "learning", "alignment", "privacy"))
     if settings.samples is not None:
-        features = settings.samples.features
-        content["samples.dimension"] = len(features) if isinstance(features, list) else settings.samples.dimension
+        content["samples.dimension"] = settings.samples.width
     content["learning.optimiser"] = settings.optimiser
     return MadeWith.of({key: value for key, value in content.items() if key not in _NOT_A_PARTYS}, _free(content))
 

@@ -12,13 +12,14 @@ from typing import Any
 import msgspec
 
 from streamfl.records.labels import Label, LabelReader
+from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import Sample, SampleReader
 from streamfl.role import Channels, ConfigurationError, Input, PeerError, Receiver, Record, Sender, TopicSpec
 from streamfl.role_kind import RoleKind
 from streamfl.secrets import read_secret
 from streamfl.vafl.config import COORDINATOR, PARTY, VaflSettings
 from streamfl.vafl.coordinator import Alignment, HeadSteps, VaflCoordinator
-from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Reply
+from streamfl.vafl.messages import EMBEDDING, REPLY, Embedding, Prediction, Reply
 from streamfl.vafl.models import dtype_of, embedding_function, head, output_loss
 from streamfl.vafl.party import PartySteps, VaflParty
 from streamfl.vafl.privacy import Mechanism
@@ -153,7 +154,7 @@ def _build_coordinator(settings: VaflSettings) -> VaflCoordinator:
         fingerprint=_fingerprint(settings),
         start=_start(settings, secret),
         dtype=dtype_of(settings),
-        encode_prediction=msgspec.json.Encoder().encode,
+        encode_prediction=prediction_encoder(settings.predictions, f"{settings.federation.name}.predictions", Prediction),
         original=lambda value: low + value * (high - low),
         gradient_noise=noise,
         noise_secret=secret,
@@ -201,6 +202,11 @@ def _party_channels(settings: VaflSettings) -> Channels:
     own, samples = settings.member, settings.required_samples("a vafl-party")
     # An entity's ledger is kept in its partition. In another partition its whole budget could be spent again.
     checked = settings.privacy.embedding_norm is not None and samples.keyed_by_entity
+    if checked and samples.entity is None and samples.key != "text":
+        raise ConfigurationError(
+            f'samples.keyed_by_entity: which partition is an entity\'s own is known where its name is the key as text, not with '
+            f'samples.key = "{samples.key}"; set it to false if your producer puts an entity into one partition always'
+        )
     return Channels(
         inputs={
             "samples": Input(samples.topic, SampleReader(samples.samples).decode, keyed_by=_entity if checked else None),

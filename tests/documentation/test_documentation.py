@@ -25,7 +25,8 @@ def test_rejection_reasons_are_documented() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md"))
     raised = {
         reason
-        for path in (ROOT / "streamfl").rglob("*.py")
+        for folder in ("streamfl", "connectors")
+        for path in (ROOT / folder).rglob("*.py")
         for reason in re.findall(r"PeerError\(\s*\"(\w+)\"", path.read_text(encoding="utf-8"))
     }
     assert raised

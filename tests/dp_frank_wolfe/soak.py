@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import hashlib
 import json
+import math
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
@@ -26,12 +29,10 @@ PARTIES = ("clinic", "insurer")
 SERVER = "server"
 LABELS = "outcomes"
 ROWS, ITERATIONS = 40, 4
-# So many samples after the last one a window's entities begin to be labelled.
+FEATURES = ("a", "b", "c")
+BOUND = 4.0
+# So many samples after the last one a window's entities begin to be labelled: some models come to each campaign.
 EVERY = 3_000
-# An entity's columns come once more after so many samples, each: before the first model nobody is predicted, and while parties
-# change to another one, at different moments, some are not. They are other numbers each time, so that no two predictions are the
-# same.
-AGAIN = (120, 600, 2_000)
 SECTIONS = """
 [federation]
 name = "{name}"
@@ -76,6 +77,7 @@ RELEASES = ("frozen", "answers", "chosen", "products")
 def folder(plan: Plan) -> Path:
     """Secrets and ledger files of a plan: made once in this process, which starts all others."""
     found = Path(tempfile.mkdtemp(prefix="streamfl-soak-"))
+    atexit.register(shutil.rmtree, found, ignore_errors=True)
     for party in PARTIES:
         (found / f"{party}.secret").touch(0o600)
         (found / f"{party}.secret").write_bytes(hashlib.sha512(f"{plan.seed} {party}".encode()).digest())
@@ -83,17 +85,29 @@ def folder(plan: Plan) -> Path:
     return found
 
 
+def first(plan: Plan) -> list[Outgoing]:
+    """The entities of the first window: before there is a model nobody is predicted."""
+    return [record for number in range(ROWS) for record in _entity(plan, b"f%d" % number, is_labelled=True)]
+
+
+def begun(left: Left) -> bool:
+    """Whether every party has a model."""
+    states = [left.latest(f"{FEDERATION}.{party}.state") for party in PARTIES]
+    return all(any(key.startswith(b"model/") for _, key in state) for state in states)
+
+
 def records(plan: Plan, number: int) -> list[Outgoing]:
-    """What the parties see of an entity, of some the label, and once more what they see of earlier ones."""
+    """What the parties see of an entity, and of some the label."""
+    return _entity(plan, b"e%d" % number, is_labelled=number % EVERY < ROWS)
+
+
+def _entity(plan: Plan, name: bytes, is_labelled: bool) -> list[Outgoing]:
+    inputs = rng_for(plan.seed, "soak", name.decode()).normal(size=(len(PARTIES), 3))
     found = []
-    for later in (0, *(later for later in AGAIN if number >= later)):
-        place = number - later
-        inputs = rng_for(plan.seed, "soak", place, later).normal(size=(len(PARTIES), 3))
-        for party, own in zip(PARTIES, inputs.tolist(), strict=True):
-            content = json.dumps(dict(zip("abc", own, strict=True))).encode()
-            found.append(Outgoing(f"samples-{party}", b"e%d" % place, content))
-        if not later and number % EVERY < ROWS:
-            found.append(Outgoing(LABELS, b"e%d" % place, json.dumps({"y": float(inputs[:, 0].sum())}).encode()))
+    for party, own in zip(PARTIES, inputs.tolist(), strict=True):
+        found.append(Outgoing(f"samples-{party}", name, json.dumps(dict(zip(FEATURES, own, strict=True))).encode()))
+    if is_labelled:
+        found.append(Outgoing(LABELS, name, json.dumps({"y": float(inputs[:, 0].sum())}).encode()))
     return found
 
 
@@ -117,16 +131,18 @@ def predicted(prediction: Mapping[str, Any]) -> str:
 
 
 def check(verdict: Verdict, left: Left) -> None:
-    """Every entity predicted; windows one after another, each with one fit, of entities that are charged for it once."""
-    entities = {(record.key or b"").decode() for record in left.read(f"samples-{PARTIES[0]}")}
+    """Every entity predicted once; windows one after another, each with one fit, of entities that are charged for it once."""
+    early = {(record.key or b"").decode() for record in first(left.plan)}
+    entities = {(record.key or b"").decode() for record in left.read(f"samples-{PARTIES[0]}")} - early
     said = [json.loads(record.value or b"") for record in left.of("predictions")]
     lost = entities - {predicted(one) for one in said}
     verdict.samples, verdict.lost = len(entities), len(lost)
-    found = Counter((predicted(one), one["model"], one["prediction"]) for one in said)
+    found = Counter(predicted(one) for one in said)
     verdict.doubled = sum(count - 1 for count in found.values())
     verdict.require(not lost, f"{len(lost)} entities without a prediction: {sorted(lost)[:3]}")
     verdict.require(not verdict.doubled, f"{verdict.doubled} predictions too many: {found.most_common(3)}")
     windows: list[list[str]] = []
+    models_of: dict[str, dict[str, int]] = {}
     for party in PARTIES:
         asks, releases = (messages_of(left, f"{FEDERATION}.{party}.{kind}") for kind in ("asks", "releases"))
         _check_once(verdict, party, asks)
@@ -140,12 +156,14 @@ def check(verdict: Verdict, left: Left) -> None:
         verdict.require(models == {one.window for one in manifests}, f"{party}: models of windows {sorted(models)}")
         announced = {name for one in releases if one.kind == "entities" for name in read_content(one.content, Entities).names}
         _check_ledger(verdict, left, party, names, releases)
-        _check_partials(verdict, party, said, releases)
+        models_of[party] = _check_partials(verdict, party, said, releases)
         verdict.require(len(announced) - ROWS * len(names) < ROWS, f"{party}: {len(announced)} announced, {len(names)} windows")
     in_windows = Counter(name for names in windows for name in names)
     verdict.require(all(count == 1 for count in in_windows.values()), f"in two windows: {in_windows.most_common(3)}")
     verdict.require(bool(windows), "no window was filled")
-    verdict.counts |= {"windows": len(windows)}
+    _check_values(verdict, left, said)
+    apart = sum(models_of[PARTIES[0]].get(name) != model for name, model in models_of[PARTIES[1]].items())
+    verdict.counts |= {"windows": len(windows), "predicted_between_two_models": apart}
 
 
 def _check_once(verdict: Verdict, party: str, messages: list[Message]) -> None:
@@ -155,13 +173,37 @@ def _check_once(verdict: Verdict, party: str, messages: list[Message]) -> None:
     verdict.require(not twice, f"{party}: said twice: {twice[:3]}")
 
 
-def _check_partials(verdict: Verdict, party: str, said: list[dict[str, Any]], releases: list[Message]) -> None:
-    """Each prediction has a part of the party, and parts are counted without a gap."""
+def _check_partials(verdict: Verdict, party: str, said: list[dict[str, Any]], releases: list[Message]) -> dict[str, int]:
+    """Each prediction has a part of the party, and parts are counted without a gap. By entity, the party's model at that time."""
     numbers = [one.iteration for one in releases if one.kind == "partial"]
     verdict.require(numbers == list(range(1, len(numbers) + 1)), f"{party}: parts out of order")
     parts = [read_content(one.content, Partial) for one in releases if one.kind == "partial"]
-    alone = Counter((predicted(one), one["model"]) for one in said) - Counter((one.entity, one.model) for one in parts)
+    told = Counter((one.entity, one.model) for one in parts)
+    told += Counter((one.entity, one.model - 1) for one in parts if one.before is not None)
+    alone = Counter((predicted(one), one["model"]) for one in said) - told
     verdict.require(not alone, f"{party}: predictions without a part of it: {alone.most_common(3)}")
+    return {one.entity: one.model for one in parts}
+
+
+def _check_values(verdict: Verdict, left: Left, said: list[dict[str, Any]]) -> None:
+    """Each prediction is of one model, and of what the parties saw of that entity."""
+    weights: dict[tuple[str, int], dict[int, float]] = {}
+    for record in left.of("model"):
+        model = json.loads(record.value or b"")
+        weights[model["party"], model["version"]] = dict(zip(model["columns"], model["weights"], strict=True))
+    rows = {
+        (party, (record.key or b"").decode()): json.loads(record.value or b"")
+        for party in PARTIES
+        for record in left.read(f"samples-{party}")
+    }
+    for one in said:
+        expected = 0.0
+        for party in PARTIES:
+            row = [min(1.0, max(-1.0, rows[party, predicted(one)][name] / BOUND)) for name in FEATURES]
+            expected += BOUND * sum(weight * row[column] for column, weight in weights[party, one["model"]].items())
+        if not math.isclose(one["prediction"], expected, abs_tol=1e-3):
+            verdict.require(False, f"{one} is not of its model, which gives {expected}")
+            return
 
 
 def _check_ledger(verdict: Verdict, left: Left, party: str, windows: list[list[str]], releases: list[Message]) -> None:
@@ -179,4 +221,4 @@ def _check_ledger(verdict: Verdict, left: Left, party: str, windows: list[list[s
     verdict.require(links == set(range(1, noted + 1)), f"{party}: {len(links)} releases, {noted} are noted")
 
 
-SOAK = SoakedSystem(("frank-wolfe", "two-round"), members, records, predicted, check)
+SOAK = SoakedSystem(("frank-wolfe", "two-round"), members, records, predicted, check, first=first, begun=begun)

@@ -119,10 +119,11 @@ def test_a_worker_loads_its_own_system_and_no_laboratory(kind: str) -> None:
 def test_what_a_manifest_names_is_there(system: System) -> None:
     """Protects users from parts that fail only when they are asked for."""
     places = [system.roles, system.simulate, system.demo, system.faults, system.fuzz, system.dashboard]
-    for place in (*places, *system.sources.values(), *system.commands.values(), *system.exports.values()):
+    named = (system.sources, system.commands, system.exports, system.readers, system.inspect)
+    for place in (*places, *(place for group in named for place in group.values())):
         assert place is None or load(place) is not None
     assert load(system.roles).keys() == set(system.kinds)
-    assert set(system.sources) <= set(system.kinds)
+    assert {*system.sources, *system.inspect} <= set(system.kinds)
     assert set(system.extras) <= PROJECT["optional-dependencies"].keys()
 
 

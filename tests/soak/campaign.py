@@ -47,7 +47,7 @@ def run(
             killer = Killer(federation, proxy, outage_seconds)
             failure, codes = "", []
             try:
-                killer.catch_up("the start")
+                killer.begin()
                 for kind in killer.kinds_by_seed() if kinds is None else kinds:
                     if kinds is None and time.monotonic() - begin > seconds:
                         break

@@ -13,6 +13,7 @@ from end_txn_proxy import EndTxnProxy, Moment
 from end_txn_proxy import Fault as EndTxn
 from soak.configuration import SESSION_SECONDS, TRANSACTION_SECONDS
 from soak.federation import Federation
+from soak.verdict import left_by
 
 # What a federation may take to come back to the present, on a busy machine.
 PATIENCE_SECONDS = 240.0
@@ -81,6 +82,18 @@ class Killer:
             self.kinds["EndTxn late and a broker slow"] = lambda: self._hold_end(EndTxn.KEEP_AND_BREAK, slow=True)
             self.kinds["broker killed"] = self._kill_node
             self.kinds["broker and worker killed"] = self._kill_node_and_worker
+
+    def begin(self) -> None:
+        """Begin the load once all that it needs is there, and wait until it is predicted. NotRecovered if that never is."""
+        federation, deadline = self._federation, time.monotonic() + PATIENCE_SECONDS
+        federation.load.write_first()
+        while not federation.system.begun(left_by(federation)):
+            if time.monotonic() > deadline:
+                said = federation.log.read_text(errors="replace")[-5000:]
+                raise NotRecovered(f"what the load needs did not come within {PATIENCE_SECONDS:g} s\n{said}")
+            time.sleep(0.5)
+        federation.load.start()
+        self.catch_up("the start")
 
     def kinds_by_seed(self) -> Iterator[str]:
         while True:

@@ -176,6 +176,15 @@ class Load:
             linger_ms=20,
         )
         self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def write_first(self) -> None:
+        """What comes before the load."""
+        for record in self.system.first(self.plan):
+            self._send(record)
+        self._producer.flush(60)
+
+    def start(self) -> None:
+        """Begin to write samples."""
         self._thread.start()
 
     def _run(self) -> None:
@@ -195,14 +204,18 @@ class Load:
 
     def end(self) -> None:
         """Write no more, and wait for what is on its way."""
-        self._stop.set()
-        self._thread.join()
+        self._stop_writing()
         self._producer.flush(60)
 
     def close(self) -> None:
-        self._stop.set()
-        self._thread.join()
+        self._stop_writing()
         self._producer.close(timeout=5)
+
+
+    def _stop_writing(self) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
 
 
 class Seen:

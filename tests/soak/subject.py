@@ -108,6 +108,8 @@ class SoakedSystem:
     predicted: which sample a prediction is of, by the prediction's content. Every sample has to have one.
     check: adds to the verdict what does not hold, and counts. Positions and dead letters are looked at besides.
     turn: the load ends after a multiple of so many samples, as where a round waits for all clients.
+    first: what is written before the load, and is no sample of it, as where nothing is predicted before there is a model.
+    begun: whether that has come to what the load needs, by what the topics hold.
     """
 
     modes: tuple[str, ...]
@@ -116,6 +118,8 @@ class SoakedSystem:
     predicted: Callable[[Mapping[str, Any]], str]
     check: Callable[[Verdict, Left], None]
     turn: int = 1
+    first: Callable[[Plan], Sequence[Outgoing]] = lambda plan: ()
+    begun: Callable[[Left], bool] = lambda left: True
 
 
 def soaked_systems() -> tuple[str, ...]:

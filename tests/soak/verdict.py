@@ -15,19 +15,24 @@ from streamfl.runtime.bus import connect
 from streamfl.runtime.kinds import build_channels
 from streamfl.runtime.tasks import POSITION_KEY
 
-__all__ = ["check_inputs", "judge", "judge_topics"]
+__all__ = ["check_inputs", "judge", "judge_topics", "left_by"]
 
 
 def judge(federation: Federation) -> Verdict:
     """Read everything that the federation left behind and check it; its processes have ended."""
-    settings = load_members(federation.files)
-    with closing(connect(federation.url, {})) as bus:
-        topics = {name: list(bus.read(name)) for name in all_topics(settings)}
-    left = Left(federation.plan, settings, topics)
+    left = left_by(federation)
     verdict = judge_topics(federation.system, left)
     check_inputs(verdict, federation.system, left, federation.load.written)
     check_acknowledged(verdict, federation.load, left)
     return verdict
+
+
+def left_by(federation: Federation) -> Left:
+    """What lies in its topics now."""
+    settings = load_members(federation.files)
+    with closing(connect(federation.url, {})) as bus:
+        topics = {name: list(bus.read(name)) for name in all_topics(settings)}
+    return Left(federation.plan, settings, topics)
 
 
 def judge_topics(system: SoakedSystem, left: Left) -> Verdict:
@@ -41,10 +46,11 @@ def judge_topics(system: SoakedSystem, left: Left) -> Verdict:
 
 
 def check_inputs(verdict: Verdict, system: SoakedSystem, left: Left, written: int) -> None:
-    """Of the load's samples up to this number every record is in the topic it was written to, once."""
+    """Of the load's samples up to this number, and what came first, every record is in the topic it was written to, once."""
     users = {name for name, spec in all_topics(left.settings).items() if spec.users}
     found = Counter((name, record.key, record.value) for name in users for record in left.topics[name])
-    records = [record for number in range(written) for record in system.records(left.plan, number)]
+    records = [*system.first(left.plan)]
+    records += [record for number in range(written) for record in system.records(left.plan, number)]
     expected = Counter((record.topic, record.key, record.value) for record in records)
     missing, too_many = expected - found, found - expected
     verdict.require(not missing, f"{missing.total()} records of the load are not in their topics: {_some(missing)}")

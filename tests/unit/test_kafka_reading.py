@@ -175,6 +175,9 @@ class Numbers(Logs):
     def ends_soon(self, places: object) -> dict[TopicPartition, int]:
         return {PLACE: 5}
 
+    def first_since(self, places: object, at: float) -> dict[TopicPartition, int]:
+        return {PLACE: -1 if at > 4 else max(0, int(at))}
+
     def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
         return iter(())
 
@@ -191,3 +194,8 @@ def test_a_partition_that_is_not_there_is_refused() -> None:
     """Protects whoever mistypes a number from waiting for records that cannot come."""
     with pytest.raises(ConfigurationError, match="topic 'numbers' has 1 partitions, there is no partition 1"):
         Numbers().peek("numbers", [0, 1], 2)
+
+
+def test_a_time_after_the_last_record_is_the_end() -> None:
+    """Protects a reset to a time: Kafka says -1 where nothing is as late, and a group that goes on there would go on at 0."""
+    assert [Numbers().offsets("numbers", at)[0] for at in (3.0, 9.0)] == [3, 5]

@@ -132,7 +132,7 @@ def made(tables: Tables | None = None) -> tuple[KafkaSession[Any], Member, Commi
     calls: list[str] = []
     member, commits = Member(calls), Commits(calls)
     logs: Any = NoLogs()
-    session = KafkaSession[Any](logs, tables, 0.5, member, commits, 1.0, told)  # type: ignore[arg-type]
+    session = KafkaSession[Any](logs, tables, 0.5, member, commits, 1.0, told, lambda: "")  # type: ignore[arg-type]
     return session, member, commits, calls
 
 

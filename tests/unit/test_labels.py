@@ -130,8 +130,8 @@ def test_settings_that_make_no_reader() -> None:
     """Protects the reader of the message: it names the section's own key."""
     with pytest.raises(ConfigurationError, match="labels: sample_id, label, client are read from the same field"):
         reader(client="s")
-    with pytest.raises(ConfigurationError, match=r"labels\.format = 'avro'.*json, msgpack"):
-        reader(format="avro")
+    with pytest.raises(ConfigurationError, match=r"labels\.format = 'parquet'.*json.*msgpack"):
+        reader(format="parquet")
 
 
 @pytest.fixture

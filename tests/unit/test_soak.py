@@ -35,6 +35,7 @@ def _soaked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     settings = load_members(write_configuration(system, plan, "kafka://127.0.0.1:1", tmp_path_factory.mktemp("soak")))
     numbers = range(0, SAMPLES + AT_ONCE, AT_ONCE)
     load = [[one for number in range(*ends) for one in system.records(plan, number)] for ends in pairwise(numbers)]
+    load.insert(0, [*system.first(plan)])
     return system, Left(plan, settings, run_calmly(settings, load))
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from counting import CHANNELS, TOPICS, CountingRole, decode_number, number
 
-from streamfl.role import Channels, ConfigurationError, Input, Record, TopicSpec
+from streamfl.role import Channels, ConfigurationError, Input, PassedOver, Record, TopicSpec
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Guarantee, Outgoing, Polled, Step, Subscription
 from streamfl.runtime.draft import LARGEST_LETTER
 from streamfl.runtime.memory_bus import MemoryBus, MemorySession
@@ -87,6 +87,16 @@ def test_an_undecodable_record_is_a_dead_letter(bus: MemoryBus) -> None:
     assert (letter.key, letter.value) == (b"pump", b"five")
     assert letter.headers == (
         ("trace", b"t1"),
+        ("__connect.errors.topic", b"numbers"),
+        ("__connect.errors.partition", b"0"),
+        ("__connect.errors.offset", b"1"),
+        ("__connect.errors.exception.class.name", b"streamfl.role.PeerError"),
+        ("__connect.errors.exception.message", b"malformed: not two whole numbers: b'five'"),
+        ("__streams.errors.topic", b"numbers"),
+        ("__streams.errors.partition", b"0"),
+        ("__streams.errors.offset", b"1"),
+        ("__streams.errors.exception", b"streamfl.role.PeerError"),
+        ("__streams.errors.message", b"malformed: not two whole numbers: b'five'"),
         ("topic", b"numbers"),
         ("partition", b"0"),
         ("offset", b"1"),
@@ -94,6 +104,27 @@ def test_an_undecodable_record_is_a_dead_letter(bus: MemoryBus) -> None:
         ("text", b"not two whole numbers: b'five'"),
     )
     assert 'streamfl_dead_letters_total{reason="malformed"} 1.0' in counting.metrics.render().decode()
+
+
+def test_what_is_no_message_is_counted_and_passed_over(bus: MemoryBus) -> None:
+    """Protects the dead letters of a change log's topic: a deletion is nobody's mistake, and the rest of its batch goes on."""
+
+    def decode(record: Record) -> object:
+        if record.value == b"deleted":
+            raise PassedOver("deletion")
+        return decode_number(record)
+
+    send(bus, number(1, 5), b"deleted", number(2, 7))
+    inputs = {name: replace(source, decode=decode) for name, source in CHANNELS.inputs.items()}
+    counting = worker(bus, CountingRole(), channels=replace(CHANNELS, inputs=inputs))
+    figures = counting.metrics.render().decode()
+    assert 'streamfl_records_passed_over_total{reason="deletion"} 0.0' in figures
+    drain(counting)
+    assert totals(bus) == [number(1, 5), number(2, 12)]
+    assert not list(bus.read("dead-letters"))
+    assert 'streamfl_records_passed_over_total{reason="deletion"} 1.0' in counting.metrics.render().decode()
+    state = {record.key: record.value for record in bus.read("state")}
+    assert state[POSITION_KEY + b"numbers"] == struct.pack("<q", 3)
 
 
 def test_an_empty_record_is_a_dead_letter_too(bus: MemoryBus) -> None:
@@ -115,6 +146,16 @@ def test_a_record_that_the_role_refuses_is_a_dead_letter(bus: MemoryBus) -> None
     drain(second)
     assert totals(bus) == [number(1, 5), number(3, 6)]
     assert [dict(letter.headers)["error"] for letter in bus.read("dead-letters")] == [b"negative"]
+
+
+def test_nothing_is_cut_to_say_the_cause_under_other_names(bus: MemoryBus) -> None:
+    """Protects a replay: a record that is whole with our own headers must not be cut short for those of other systems."""
+    value = b"x" * (LARGEST_LETTER - 2_000)
+    bus.write([Outgoing("numbers", b"pump", value, 0)])
+    drain(worker(bus, CountingRole()))
+    [letter] = bus.read("dead-letters")
+    assert letter.value == value
+    assert [name for name, _ in letter.headers] == ["topic", "partition", "offset", "error", "text"]
 
 
 @pytest.mark.parametrize("where", ["value", "key", "headers"])

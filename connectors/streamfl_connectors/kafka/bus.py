@@ -23,6 +23,7 @@ from streamfl_connectors.kafka.clients import discard
 from streamfl_connectors.kafka.cluster import Cluster
 from streamfl_connectors.kafka.commits import KafkaCommits
 from streamfl_connectors.kafka.failures import quieten, translated
+from streamfl_connectors.kafka.hanging import HeldOffsets
 from streamfl_connectors.kafka.logs import KafkaLogs
 from streamfl_connectors.kafka.membership import KafkaMembership
 from streamfl_connectors.kafka.options import CLIENT_DEFAULTS, PRODUCER_DEFAULTS
@@ -105,6 +106,7 @@ class KafkaBus:
             commits,
             self.cluster.transaction_timeout,
             partial(translated, subscription=subscription),
+            HeldOffsets(self.cluster, subscription.group).release,
         )
 
     def write(self, records: Sequence[Outgoing]) -> None:
@@ -139,6 +141,10 @@ class KafkaBus:
     def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
         """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's bytes."""
         return self.logs.read_from(topic, partition, offset)
+
+    def offsets(self, topic: str, at: float) -> dict[int, int]:
+        """By partition, the offset of the first record of that time or later, or of the end."""
+        return self.logs.offsets(topic, at)
 
     def codecs(self) -> Sequence[str]:
         """The compressions that were tried when the bus was made."""

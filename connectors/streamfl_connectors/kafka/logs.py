@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any
@@ -60,6 +61,13 @@ class KafkaLogs(Logs):
             found = self._admin.list_partition_offsets(
                 wanted, isolation_level=IsolationLevel.READ_COMMITTED, timeout_ms=milliseconds
             )
+        return {(place.topic, place.partition): int(offset.offset) for place, offset in found.items()}
+
+    def first_since(self, places: Iterable[TopicPartition], at: float) -> dict[TopicPartition, int]:
+        """By partition, the offset of the first record of that time or later; below 0 where there is none."""
+        wanted = {KafkaPartition(*place): OffsetSpec.EARLIEST if at == -math.inf else max(0, int(at * 1000)) for place in places}
+        with translated("looking for a time"):
+            found = self._admin.list_partition_offsets(wanted, timeout_ms=int(self.connect_timeout * 1000)) if wanted else {}
         return {(place.topic, place.partition): int(offset.offset) for place, offset in found.items()}
 
     def ends_soon(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

@@ -17,7 +17,7 @@ from streamfl_connectors.kafka.clients import PendingFetches, close_consumer, me
 from streamfl_connectors.kafka.cluster import Cluster
 from streamfl_connectors.kafka.logs import record_of
 from streamfl_connectors.kafka.options import CONSUMER_DEFAULTS
-from streamfl_connectors.positions import Positions, no_offset
+from streamfl_connectors.positions import Beginnings, Positions, no_offset
 from streamfl_connectors.reading import Logs
 from streamfl_connectors.silence import Silence
 
@@ -40,6 +40,7 @@ class KafkaMembership:
         self._patience = cluster.connect_timeout
         self._logs = logs
         self.positions = Positions()
+        self.beginnings = Beginnings(cluster.transaction_timeout)
         # Partition numbers: what the caller was told of, and what was taken away since the last poll.
         self.reported: set[int] = set()
         self._lost: set[int] = set()
@@ -72,7 +73,10 @@ class KafkaMembership:
             raise
 
     def begin(self) -> None:
-        """Let the partitions of the last report flow: from where the caller sought, else the committed offset, else the reset."""
+        """Let the partitions of the last report flow: from where the caller sought, else the committed offset, else the reset.
+
+        BusUnavailable if that offset is not to be had for longer than a transaction can be undecided.
+        """
         deadline = time.monotonic() + 1
         owned = self.consumer.assignment()
         for number in sorted(self._opening):
@@ -82,6 +86,7 @@ class KafkaMembership:
             if time.monotonic() > deadline:
                 break
         self._sought &= self._opening
+        self.beginnings.check(self._opening)
 
     def poll(self, polled: Polled, timeout: float, most: int) -> None:
         """Add to ``polled`` the records that came and the partitions that were given or taken."""
@@ -161,7 +166,11 @@ class KafkaMembership:
 
     def committed(self, place: TopicPartition, timeout: float) -> int | None:
         """The group's committed offset, once every transaction that touches it is decided."""
-        found = self.consumer.committed(KafkaPartition(*place), timeout_ms=int(timeout * 1000))
+        partition = KafkaPartition(*place)
+        # When its own time is over the library leaves a question behind, and gives the answer to whoever asks next. It may be of a
+        # time when somebody else had the partition; or never come.
+        self.consumer._coordinator._offset_fetch_futures.pop(frozenset([partition]), None)
+        found = self.consumer.committed(partition, timeout_ms=int(timeout * 1000))
         return None if found is None else int(found)
 
     def seek(self, place: TopicPartition, offset: int) -> None:

@@ -13,12 +13,15 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Produc
 from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import Outgoing, Subscription, TopicPartition, TopicSpec, TopicState
 from streamfl_connectors.codecs import CODECS
+from streamfl_connectors.kafka.cluster import Cluster as KafkaPythonCluster
+from streamfl_connectors.kafka.hanging import HeldOffsets
 from streamfl_connectors.librdkafka.cluster import Cluster
 from streamfl_connectors.librdkafka.commits import LibrdkafkaCommits, checked_limits
 from streamfl_connectors.librdkafka.failures import translated
 from streamfl_connectors.librdkafka.log import LOG
 from streamfl_connectors.librdkafka.logs import LibrdkafkaLogs
 from streamfl_connectors.librdkafka.membership import LibrdkafkaMembership
+from streamfl_connectors.librdkafka.options import entrance_for_kafka_python
 from streamfl_connectors.librdkafka.topics import LibrdkafkaTopics
 from streamfl_connectors.librdkafka.writer import Writer, ready_writer
 from streamfl_connectors.partitioner import partition_of
@@ -86,6 +89,7 @@ class LibrdkafkaBus:
             commits,
             self.cluster.transaction_timeout,
             partial(translated, group=subscription.group),
+            self._held_offsets(subscription.group).release,
         )
 
     def partition_of(self, key: bytes, partitions: int) -> int:
@@ -117,6 +121,10 @@ class LibrdkafkaBus:
         """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's bytes."""
         return self.logs.read_from(topic, partition, offset)
 
+    def offsets(self, topic: str, at: float) -> dict[int, int]:
+        """By partition, the offset of the first record of that time or later, or of the end."""
+        return self.logs.offsets(topic, at)
+
     def codecs(self) -> Sequence[str]:
         """The compressions that the library says it was built with, each asked for by a client of its own."""
         names = [name for name, _, _ in CODECS.values()]
@@ -134,6 +142,11 @@ class LibrdkafkaBus:
         """Close the clients of the bus; sessions are closed by themselves."""
         with self._lock:
             self._discard_writer()
+
+    def _held_offsets(self, group: str) -> HeldOffsets:
+        """With kafka-python: this library does not ask which transactions are open in a partition."""
+        options = {**entrance_for_kafka_python(self.cluster.options), "connect_timeout_seconds": self.cluster.connect_timeout}
+        return HeldOffsets(KafkaPythonCluster(f"kafka://{self.cluster.servers}", options), group)
 
     def _discard_writer(self) -> None:
         if self._writer is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
@@ -77,6 +78,17 @@ class LibrdkafkaLogs(Logs):
     def beginnings(self, places: Iterable[Place]) -> dict[Place, int]:
         """Offset of the first record that is still there."""
         return self._offsets(places, OffsetSpec.earliest(), self.connect_timeout)
+
+    def first_since(self, places: Iterable[Place], at: float) -> dict[Place, int]:
+        """By partition, the offset of the first record of that time or later; below 0 where there is none."""
+        if at == -math.inf:
+            return self.beginnings(places)
+        wanted = {TopicPartition(*place): OffsetSpec.for_timestamp(max(0, int(at * 1000))) for place in places}
+        try:
+            futures = self._admin.list_offsets(wanted, request_timeout=self.connect_timeout) if wanted else {}
+            return {(part.topic, part.partition): int(future.result().offset) for part, future in futures.items()}
+        except KafkaException as error:
+            raise told("looking for a time", error.args[0]) from error
 
     def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
         """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's bytes.

@@ -21,7 +21,7 @@ from streamfl.runtime.bus import TopicPartition as Place
 from streamfl_connectors.librdkafka.cluster import Cluster
 from streamfl_connectors.librdkafka.failures import UNREADABLE, told
 from streamfl_connectors.librdkafka.logs import LibrdkafkaLogs, record_of, unreadable
-from streamfl_connectors.positions import Positions, no_offset
+from streamfl_connectors.positions import Beginnings, Positions, no_offset
 from streamfl_connectors.silence import Silence
 
 __all__ = ["LibrdkafkaMembership"]
@@ -40,6 +40,7 @@ class LibrdkafkaMembership:
         self._subscription = subscription
         self._logs = logs
         self.positions = Positions()
+        self.beginnings = Beginnings(cluster.transaction_timeout)
         # Partition numbers: what the caller was told of, the group's gift, and what of it was taken away since the last poll.
         self.reported: set[int] = set()
         self._owned: set[int] = set()
@@ -77,7 +78,8 @@ class LibrdkafkaMembership:
     def begin(self) -> None:
         """Decide where the partitions of the last report begin: where the caller sought, else the committed offset, else the reset.
 
-        Unreadable if that is what the last poll came upon.
+        Unreadable if that is what the last poll came upon; BusUnavailable if that offset is not to be had for longer than a
+        transaction can be undecided.
         """
         if self._unreadable is not None:
             raise self._unreadable
@@ -97,6 +99,7 @@ class LibrdkafkaMembership:
             target = sought if sought is not None else found[place]
             self.positions.begin(place, origins[place] if target is None else target)
             del self._opening[place]
+        self.beginnings.check(self._opening)
 
     def poll(self, polled: Polled, timeout: float, most: int) -> None:
         """Add to ``polled`` the records that came and the partitions that were given or taken."""

@@ -9,14 +9,12 @@ import typer
 
 from streamfl.cli.dead_letters.letters import check_reasons
 from streamfl.cli.dead_letters.replay import Replay, report
-from streamfl.cli.dead_letters.show import show
+from streamfl.cli.dead_letters.show import SHOWN, show
 from streamfl.cli.preflight import read_configuration
 from streamfl.console import ConfigArgument, FormatOption, OutputFormat
 from streamfl.role import ConfigurationError
 
 __all__ = ["dead_letters"]
-
-SHOWN = 100
 
 
 def dead_letters(

@@ -9,6 +9,7 @@ import msgspec
 
 from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import Bus
+from streamfl.runtime.draft import OTHERS_NAMES
 
 __all__ = ["REPLAYED", "Letter", "Note", "check_reasons", "place_of", "printable", "read_letter", "read_note"]
 
@@ -55,7 +56,8 @@ class Note:
 def read_letter(record: Record) -> Letter | None:
     """The letter in ``record``; None if it is none.
 
-    The headers at its end say why it was refused. Those before them are the sender's and may have any name.
+    The headers at its end say why it was refused, before these the same as other systems name it. The rest are the sender's and may
+    have any name.
     """
     headers = record.headers
     truncated = _number(headers[-1][1]) if headers and headers[-1][0] == TRUNCATED_FROM else None
@@ -68,6 +70,8 @@ def read_letter(record: Record) -> Letter | None:
     place = _number(partition), _number(offset)
     if place[0] is None or place[1] is None:
         return None
+    if tuple(name for name, _ in own[-len(OTHERS_NAMES) :]) == OTHERS_NAMES:
+        own = own[: -len(OTHERS_NAMES)]
     said = [content.decode(errors="replace") for content in (topic, reason, text)]
     return Letter(record, said[0], place[0], place[1], said[1], said[2], truncated, own)
 

@@ -23,6 +23,7 @@ import msgspec
 
 from streamfl.cli.dead_letters.letters import REPLAYED, Letter, place_of, read_letter, read_note
 from streamfl.cli.preflight import Configured, counted
+from streamfl.cli.rekey import inputs_of, rekeyings
 from streamfl.console import OutputFormat, print_json, say
 from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import (
@@ -72,13 +73,13 @@ class Replay:
     """
 
     def __init__(self, configured: Configured, bus: Bus, reasons: frozenset[str], limit: int | None) -> None:
-        settings, kind = configured.settings, configured.kind
+        settings = configured.settings
         self._bus = bus
         self._topic = configured.settings.dead_letters
         self._reasons = reasons
         self._limit = limit
         self._patience = settings.bus.connect_timeout_seconds
-        inputs = [source.topic for source in kind.channels(settings).inputs.values()]
+        inputs = [topic for one in (configured, *rekeyings(configured)) for topic in inputs_of(one)]
         described = bus.describe([self._topic, *inputs])
         if self._topic not in described:
             raise ConfigurationError(f"topic {self._topic} does not exist: streamfl topics {configured.path} --create")

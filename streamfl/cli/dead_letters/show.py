@@ -16,8 +16,9 @@ from streamfl.cli.preflight import Configured
 from streamfl.console import OutputFormat, print_table
 from streamfl.runtime.bus import Bus, Subscription
 
-__all__ = ["show"]
+__all__ = ["LATEST_TIME", "SHOWN", "show"]
 
+SHOWN = 100
 LONGEST_PREVIEW = 80
 # The last second of the year 9999.
 LATEST_TIME = 253_402_300_799.0

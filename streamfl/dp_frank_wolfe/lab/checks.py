@@ -16,12 +16,14 @@ from streamfl.dp_frank_wolfe.lab.oracle import (
     expected_estimate,
     place_of,
     possible_windows,
+    possibly_heard,
     presence,
     weights_of,
 )
 from streamfl.dp_frank_wolfe.lab.said import messages_of, timed_messages
-from streamfl.dp_frank_wolfe.lab.scenario import NAME, STRANGER, DPFrankWolfeScenario
-from streamfl.dp_frank_wolfe.messages import Entities, Frozen, Manifest, Message, Model, read_content
+from streamfl.dp_frank_wolfe.lab.scenario import NAME, STRANGER, DPFrankWolfeScenario, S, samples_of
+from streamfl.dp_frank_wolfe.lab.serving_checks import check_parts_of_entities, check_serving, prediction_cost
+from streamfl.dp_frank_wolfe.messages import Entities, Frozen, Manifest, Message, Model, Partial, read_content
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.dp_frank_wolfe.window import Window
 from streamfl.runtime.kinds import find_kind
@@ -38,6 +40,8 @@ ROUNDING = 1e-9
 # What an entity is charged where nothing is promised.
 WITHOUT_NOISE = 1e300
 By = Mapping[str, Sequence[Message]]
+# Of the patience: a message is written some time after its sender began to wait for an answer.
+LEAST_PATIENCE = 0.5
 
 
 def check_outcome(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
@@ -49,14 +53,24 @@ def check_outcome(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
     check_paid(bus, chosen, manifests)
     for window, names in manifests.items():
         check_model(chosen, window, names, of_window(asks, window), of_window(releases, window))
+    check_left_out(bus, chosen, asks, releases)
+    check_serving(bus, chosen, asks, releases)
+    check_parts_said(chosen)
 
 
-def check_said(chosen: DPFrankWolfeScenario) -> None:
-    """Work that was done again said the same, and no noise lies over two contents."""
+def check_said(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
+    """Work that was done again said the same, no noise lies over two contents, and of no entity more is known than it has."""
+    check_parts_of_entities(bus, chosen)
     chosen.said.check_drawn()
     for (sender, channel, window, iteration, kind), contents in chosen.said.sent.items():
         what = f"{sender} said {len(contents)} things as {kind} of window {window}, iteration {iteration}, on {channel}"
         require(len(contents) == 1 or kind not in RELEASES, what)
+
+
+def check_parts_said(chosen: DPFrankWolfeScenario) -> None:
+    """Each number of a party's parts of predictions is of one part, told again or not."""
+    for (sender, _, _, number, kind), contents in chosen.said.sent.items():
+        require(kind != "partial" or len(contents) == 1, f"{sender} said {len(contents)} things as part {number} of a prediction")
 
 
 def check_budget(chosen: DPFrankWolfeScenario) -> None:
@@ -118,7 +132,11 @@ def check_manifests(chosen: DPFrankWolfeScenario, asks: By, releases: By) -> dic
         found[window] = names
     fits = int(chosen.sections["window"]["fits"])
     most = Counter(name for names in found.values() for name in names).most_common(1)
-    limited = chosen.of(chosen.parties[0]).privacy.is_private
+    public = Public(chosen.of(chosen.parties[0]))
+    limited = public.settings.privacy.is_private
+    if limited:
+        # What predictions do not use may pay for more.
+        fits = max(int(public.party_rho(party) / public.fit_rho(party) * (1 + ROUNDING)) for party in chosen.parties)
     require(not limited or not most or most[0][1] <= fits, f"{most} windows of one entity, {fits} may be")
     return found
 
@@ -132,12 +150,17 @@ def check_paid(bus: FaultyBus, chosen: DPFrankWolfeScenario, manifests: Mapping[
     for party in chosen.parties:
         settings = chosen.of(party)
         public = Public(settings)
-        cost = public.fit_rho(party) if settings.privacy.is_private else WITHOUT_NOISE
+        private = settings.privacy.is_private
+        cost, each = (public.fit_rho(party), prediction_cost(public, party)) if private else (WITHOUT_NOISE, WITHOUT_NOISE)
+        counts = settings.serving.mode == "private"
         frozen: dict[int, float] = {}
+        parts: dict[str, list[float]] = defaultdict(list)
         first_told: dict[int, float] = {}
         for at, one in timed_messages(bus, f"{NAME}.{party}.releases"):
             if one.kind in RELEASES:
                 first_told.setdefault(one.window, at)
+            if one.kind == "partial" and counts:
+                parts[read_content(one.content, Partial).entity].append(at)
             if one.kind == "frozen":
                 frozen[one.window] = at
                 digest = hashlib.sha256(msgspec.msgpack.encode(Manifest(list(manifests[one.window])))).digest()
@@ -151,18 +174,22 @@ def check_paid(bus: FaultyBus, chosen: DPFrankWolfeScenario, manifests: Mapping[
         for window in sorted(frozen):
             for name in manifests[window]:
                 windows_of[name].append(window)
-        strange = charged.keys() - windows_of.keys()
+        strange = charged.keys() - windows_of.keys() - parts.keys()
         require(not strange, f"{party}: charged, and in no window: {sorted(strange)[:3]}")
-        for name, windows in windows_of.items():
-            history = charged.get(name, [])
-            for number, window in enumerate(windows, 1):
-                paid = max((spent for at, spent in history if at <= first_told[window]), default=0.0)
-                enough = paid >= min(number * cost, WITHOUT_NOISE) * (1 - ROUNDING)
-                what = f"{party}: {name} was charged {paid:g} when window {window} was told of, {number} x {cost:g} is due"
-                require(enough, what)
+        for name in sorted(windows_of.keys() | parts.keys()):
+            history, windows = charged.get(name, []), windows_of.get(name, [])
+            released = [(first_told[window], cost, False) for window in windows]
+            # A part is told once it is remembered, so it was charged in a commit before.
+            released += [(at, each, True) for at in parts.get(name, [])]
+            due = 0.0
+            for when, price, before in sorted(released):
+                due = min(due + price, WITHOUT_NOISE)
+                paid = max((spent for at, spent in history if at < when or (at == when and not before)), default=0.0)
+                what = f"{party}: {name} was charged {paid:g} at {when:g}, {due:g} is due for what was told by then"
+                require(paid >= due * (1 - ROUNDING), what)
             total = history[-1][1]
-            exact = abs(total - min(len(windows) * cost, WITHOUT_NOISE)) <= ROUNDING * total
-            require(exact, f"{party}: {name} was charged {total:g}, {len(windows)} x {cost:g} is due")
+            exact = abs(total - due) <= ROUNDING * total
+            require(exact, f"{party}: {name} was charged {total:g}, {due:g} is due for {len(windows)} windows and predictions")
             most = public.party_rho(party)
             within = total <= most * (1 + ROUNDING) or cost == WITHOUT_NOISE
             require(within, f"{party}: {name} was charged {total:g}, beyond {most:g}")
@@ -177,6 +204,34 @@ def _charges(bus: FaultyBus, topic: str) -> dict[str, list[tuple[float, float]]]
             spent = msgspec.msgpack.decode(record.value)[0]
             found[key.partition(b"/")[2].decode()].append((record.timestamp, float(spent)))
     return found
+
+
+def check_left_out(bus: FaultyBus, chosen: DPFrankWolfeScenario, asks: By, releases: By) -> None:
+    """Nobody is left out while it may still answer: a window in which anybody is has taken long, or one before it.
+
+    Whoever was away is back after the final restart, for it has announced new names.
+    """
+    party, began = chosen.parties[0], math.inf
+    restarted = max(record.timestamp for record in bus.read(samples_of(party)))
+    for at, one in timed_messages(bus, f"{NAME}.{party}.asks"):
+        began = at if one.kind == "manifest" and at >= restarted > began else min(began, at)
+        if one.kind == "model" and at - began < chosen.of(S).window.patience_seconds * LEAST_PATIENCE:
+            missing = _left_out(chosen, one.window, of_window(asks, one.window), of_window(releases, one.window))
+            require(not missing, f"window {one.window}, over {at - began:.3g} s after all began, was without {missing[:3]}")
+
+
+def _left_out(chosen: DPFrankWolfeScenario, window: int, asks: By, releases: By) -> list[str]:
+    """In words, who was not asked, or not heard."""
+    public = Public(chosen.of(S))
+    if public.settings.learning.estimator != "frank-wolfe":
+        kinds = ("chosen",) if public.settings.learning.estimator == "marginal" else ("chosen", "products")
+        told = {party: {one.kind for one in own} for party, own in releases.items()}
+        return [f"{kind} of {party}" for party in chosen.parties for kind in kinds if kind not in told[party]]
+    there = presence(chosen, asks, releases)
+    last = max((iteration for iteration, _ in there.asked), default=0)
+    iterations = range(last + 1 if there.stopped else public.settings.learning.iterations)
+    due = {(one, public.blocks[block].party) for one in iterations for block in public.sampling.blocks_of(window, one)}
+    return [f"{party} in iteration {iteration}" for iteration, party in sorted(due - there.used)]
 
 
 def check_model(chosen: DPFrankWolfeScenario, window: int, names: Sequence[str], asks: By, releases: By) -> None:
@@ -195,6 +250,7 @@ def check_model(chosen: DPFrankWolfeScenario, window: int, names: Sequence[str],
         radius = block.radius if learning.estimator == "frank-wolfe" else learning.radius
         require(norm <= radius * (1 + ROUNDING), f"window {window}: block {number} has left its ball: {norm:g} of {radius:g}")
     there = presence(chosen, asks, releases) if public.settings.learning.estimator == "frank-wolfe" else None
+    heard = [] if there is not None else possibly_heard(chosen, releases)
     possible: dict[str, list[Window]] = {}
     for party in chosen.parties:
         own = possible_windows(chosen, party, names)
@@ -207,8 +263,14 @@ def check_model(chosen: DPFrankWolfeScenario, window: int, names: Sequence[str],
     for combined in itertools.product(*possible.values()):
         windows = dict(zip(possible, combined, strict=True))
         places = {party: place_of(chosen, party, window) for party in windows}
-        x = expected_estimate(chosen, windows, places) if there is None else expected(chosen, windows, window, there, places).x
-        apart = min(apart, max(float(np.abs(x[party] - found[party]).max()) for party in x))
-        if apart == 0:
-            return
+        if there is not None:
+            # Who was late in the last step of all looks like a fit that ended before it.
+            ways = (there, presence(chosen, asks, releases, stops=False))[: 1 if chosen.patient or not there.stopped else 2]
+            candidates = (expected(chosen, windows, window, way, places).x for way in ways)
+        else:
+            candidates = (expected_estimate(chosen, windows, places, *own) for own in heard)
+        for x in candidates:
+            apart = min(apart, max(float(np.abs(x[party] - found[party]).max()) for party in x))
+            if apart == 0:
+                return
     require(False, f"window {window}: the model is {apart:g} from that of the arithmetic alone")

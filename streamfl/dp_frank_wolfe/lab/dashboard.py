@@ -114,12 +114,13 @@ DASHBOARD = Dashboard(
             ),
             Panel(
                 "Entities without a window",
-                "Entities that wait at the server and that all parties have announced: a window begins at window.rows. Records "
-                "a second"
-                " of entities without budget, and of those that gave way.",
+                "Entities that wait at the server and that all parties have announced: a window begins at window.rows. Those that "
+                "some party has not announced, which wait without a time limit. Records a second of entities without budget, and "
+                "of those that gave way.",
                 "short",
                 (
                     Query(f"max by (job, instance) ({series('complete_entities')})", f"wait, {BY_MEMBER}"),
+                    Query(f"max by (job, instance) ({series('missing_entities')})", f"lack at a party, {BY_MEMBER}"),
                     Query(f"sum by (job, instance) ({rate('spent_entities_total')})", f"no budget, {BY_MEMBER}"),
                     Query(f"sum by (job, instance) ({of_parties(rate('displaced_entities_total'))})", f"gave way, {BY_MEMBER}"),
                 ),

@@ -58,7 +58,7 @@ def fit(
     secret: bytes = bytes(range(32)),
     window: int = 0,
     candidates: int | None = None,
-    until_gap: float = 0.0,
+    until_gap: float | None = None,
     absent: Callable[[int, str], bool] = lambda iteration, party: False,
     late: Callable[[int, str], bool] = lambda iteration, party: False,
     show_objective: bool = True,
@@ -70,6 +70,7 @@ def fit(
     absent: of an iteration and a party, whether it was not asked. late: whether its answer came too late for the step; a column
         that it shows is known from then on.
     places: of a party, the window and the secret, where releases belong; None: :func:`place`.
+    The gap is known in iterations in which all parties are heard.
     """
     members = _members(windows, sampling, sketch, plans, lambda party: (places or place)(party, window, secret), candidates)
     iterate = Iterate(sampling.blocks, {party: given.columns.shape[1] for party, given in windows.items()})
@@ -79,10 +80,13 @@ def fit(
     for iteration in range(iterations):
         others = {party: iterate.others(party, sketch.numbers) for party in windows}
         value = objective(windows, iterate.x) if show_objective else np.nan
-        gap = sum(member.gap(iterate.x[party], others[party]) for party, member in members.items()) if show_objective else np.nan
-        if gap <= until_gap:
-            break
+        wanted = show_objective or until_gap is not None
+        gap = sum(member.gap(iterate.x[party], others[party]) for party, member in members.items()) if wanted else np.nan
         due = sampling.blocks_of(window, iteration)
+        heard = {sampling.blocks[number].party for number in due}
+        heard = {party for party in heard if not absent(iteration, party) and not late(iteration, party)}
+        if until_gap is not None and gap <= until_gap and heard == set(windows):
+            break
         chosen, shown = {}, []
         for party, member in members.items():
             numbers = [number for number in due if sampling.blocks[number].party == party]

@@ -49,10 +49,11 @@ def _simulate(chosen: DPFrankWolfeScenario, bus: str) -> Verdict:
 
         def check(faulty: FaultyBus) -> None:
             if chosen.absent is None:
-                check_outcome(faulty, chosen)
+                with chosen.said.not_noted():
+                    check_outcome(faulty, chosen)
             check_budget(chosen)
             check_rolled_back(faulty, chosen)
-            check_said(chosen)
+            check_said(faulty, chosen)
 
         with without_power_cuts(), recorded(chosen.said, chosen.part_bytes):
             return run(chosen, check, bus)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,17 +24,32 @@ from streamfl.dp_frank_wolfe.refit import refit
 from streamfl.dp_frank_wolfe.selection import PartySelection, clip_rows
 from streamfl.dp_frank_wolfe.window import Bounds, Window, freeze
 
-__all__ = ["Presence", "expected", "expected_estimate", "place_of", "possible_windows", "presence", "weights_of"]
+__all__ = [
+    "Presence",
+    "expected",
+    "expected_estimate",
+    "numbers_of",
+    "place_of",
+    "possible_windows",
+    "possibly_heard",
+    "presence",
+    "weights_of",
+]
 
 Floats = NDArray[np.float64]
 
 
 @dataclass
 class Presence:
-    """Of a fit. used: iterations and parties whose answers the server used. late: whose answers came, and too late."""
+    """Of a fit. used: iterations and parties whose answers the server used. late: whose answers came, and too late.
+
+    stopped: the fit ended before its last step. asked: iterations and parties.
+    """
 
     used: set[tuple[int, str]] = field(default_factory=set)
     late: set[tuple[int, str]] = field(default_factory=set)
+    asked: set[tuple[int, str]] = field(default_factory=set)
+    stopped: bool = False
 
     def is_absent(self, iteration: int, party: str) -> bool:
         return (iteration, party) not in self.used | self.late
@@ -50,13 +66,17 @@ def weights_of(content: Ask | Model, columns: int) -> Floats:
 
 
 def presence(
-    chosen: DPFrankWolfeScenario, asks: Mapping[str, Sequence[Message]], releases: Mapping[str, Sequence[Message]]
+    chosen: DPFrankWolfeScenario,
+    asks: Mapping[str, Sequence[Message]],
+    releases: Mapping[str, Sequence[Message]],
+    stops: bool = True,
 ) -> Presence:
     """Whose answers the server used in a fit: where x moved before its party heard of it again.
 
-    asks, releases: by party, the messages of one window.
+    asks, releases: by party, the messages of one window. stops: a fit whose last answers moved nothing has ended by its gap.
     """
     found, public = Presence(), Public(chosen.of(S))
+    unmoved: set[tuple[int, str]] = set()
     for party in chosen.parties:
         told = [one for one in asks[party] if one.kind in ("ask", "model")]
         answered = {one.iteration: read_content(one.content, Answers) for one in releases[party] if one.kind == "answers"}
@@ -72,6 +92,38 @@ def presence(
             iterate.step(vertices, step_length(one.iteration, public.sampling.least))
             place = one.iteration, party
             (found.used if np.array_equal(iterate.x[party], after) else found.late).add(place)
+            unmoved |= {place} if np.array_equal(x, after) else set()
+        found.asked |= {(one.iteration, party) for one in told if one.kind == "ask"}
+    if stops and math.isinf(public.rho) and found.asked:
+        # With a small gap, known of all parties, a fit ends without the step. If all were late, they would be asked again.
+        last = max(iteration for iteration, _ in found.asked)
+        places = {(last, party) for party in chosen.parties}
+        if places <= unmoved:
+            found.stopped, found.used, found.late = True, found.used | places, found.late - places
+    return found
+
+
+def possibly_heard(
+    chosen: DPFrankWolfeScenario, releases: Mapping[str, Sequence[Message]]
+) -> list[tuple[list[str], list[str]]]:
+    """Of an estimator that chooses once: whose choices the server may have heard in time, and whose products.
+
+    releases: by party, the messages of one window. All that answered come first; whoever waits for ever hears all.
+    """
+
+    def subsets(of: Sequence[str]) -> list[list[str]]:
+        sizes = [len(of)] if chosen.patient else range(len(of), -1, -1)
+        return [list(some) for size in sizes for some in itertools.combinations(of, size)]
+
+    def who(kind: str, among: Sequence[str]) -> list[str]:
+        return [party for party in among if any(one.kind == kind for one in releases[party])]
+
+    found = []
+    for choosers in subsets(who("chosen", chosen.parties)):
+        if chosen.sections["learning"]["estimator"] == "marginal":
+            found.append((choosers, choosers))
+        else:
+            found += [(choosers, takers) for takers in subsets(who("products", choosers))]
     return found
 
 
@@ -88,8 +140,8 @@ def possible_windows(chosen: DPFrankWolfeScenario, party: str, names: Sequence[s
     """The windows that could be frozen of these entities: of each any of its records of columns, and any of its label's."""
     settings = chosen.of(party)
     columns, bounds = chosen.columns[party], settings.bounds
-    rows = [_different([_numbers(content, columns) for content in chosen.known[party, name]]) for name in names]
-    labels = [_different([_numbers([content], 1) for content in chosen.labels[name]]) for name in names]
+    rows = [_different([numbers_of(content, columns) for content in chosen.known[party, name]]) for name in names]
+    labels = [_different([numbers_of([content], 1) for content in chosen.labels[name]]) for name in names]
     feature_bounds = Bounds(np.full(columns, bounds.centre), np.full(columns, bounds.bound))
     label_bounds = Bounds(np.array([bounds.label_centre]), np.array([bounds.label_bound]))
     found = []
@@ -114,6 +166,7 @@ def expected(
         delta=public.settings.privacy.delta,
         window=window,
         candidates=learning.candidates,
+        until_gap=learning.tolerance if math.isinf(public.rho) else None,
         absent=there.is_absent,
         late=there.is_late,
         places=lambda party, number, secret: places[party],
@@ -122,16 +175,28 @@ def expected(
 
 
 def expected_estimate(
-    chosen: DPFrankWolfeScenario, windows: Mapping[str, Window], places: Mapping[str, Place]
+    chosen: DPFrankWolfeScenario,
+    windows: Mapping[str, Window],
+    places: Mapping[str, Place],
+    choosers: Sequence[str],
+    takers: Sequence[str],
 ) -> dict[str, Floats]:
-    """The same of the estimators that choose once; all parties were heard. By party, x."""
+    """The same of the estimators that choose once. By party, x.
+
+    choosers: whose choices were heard in time. takers: of these, whose products were; without a second round, the same.
+    """
     public = Public(chosen.of(S))
     learning, rows = public.settings.learning, chosen.rows
     plans = {party: public.selection_plan(party) for party in windows}
-    members = {party: PartySelection(windows[party], plans[party], places[party]) for party in windows}
-    for member in members.values():
+    members = {party: PartySelection(windows[party], plans[party], places[party]) for party in choosers}
+    x = {party: np.zeros(count) for party, count in chosen.columns.items()}
+    if not takers:
+        return x
+    told = {}
+    for party, member in members.items():
         member.choose()
-    values = np.concatenate([member.values() for member in members.values()])
+        told[party] = member.values()
+    values = np.concatenate([told[party] for party in takers])
     if learning.estimator == "marginal":
         norms = np.concatenate([member.norms() for member in members.values()])
         found = refit(np.diag(norms), values, learning.radius, LEAST_EIGENVALUE)
@@ -139,21 +204,23 @@ def expected_estimate(
         shown = {party: member.rows() for party, member in members.items()}
         own, products = {}, {}
         for party, member in members.items():
-            told = [given for name, given in shown.items() if name != party]
-            others = np.hstack([np.zeros((rows, 0)), *told])
+            given = {name: one for name, one in shown.items() if name != party}
+            others = np.hstack([np.zeros((rows, 0)), *given.values()])
             # In the order in which parties release them: noise is drawn from all that was released before.
-            own[party] = member.gram()
-            products[party] = member.products(clip_rows(others, plans[party].row_bound))
+            gram, product = member.gram(), member.products(clip_rows(others, plans[party].row_bound))
+            if party in takers:
+                kept = [np.full(one.shape[1], name in takers) for name, one in given.items()]
+                own[party], products[party] = gram, product[:, np.concatenate([np.zeros(0, dtype=bool), *kept])]
         found = refit(gram_of(own, products), values, learning.radius, LEAST_EIGENVALUE + doubt(plans, rows))
-    x = {party: np.zeros(count) for party, count in chosen.columns.items()}
     at = 0
-    for party, member in members.items():
-        x[party][member.chosen] = found[at : at + len(member.chosen)]
-        at += len(member.chosen)
+    for party in takers:
+        columns = members[party].chosen
+        x[party][columns] = found[at : at + len(columns)]
+        at += len(columns)
     return x
 
 
-def _numbers(content: object, count: int) -> tuple[float, ...]:
+def numbers_of(content: object, count: int) -> tuple[float, ...]:
     """NaN where it cannot be read."""
     if isinstance(content, list) and len(content) == count and all(isinstance(one, float) for one in content):
         return tuple(content)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from streamfl.dp_frank_wolfe import messages
 from streamfl.dp_frank_wolfe.budget import score_sensitivity
-from streamfl.dp_frank_wolfe.messages import Message
+from streamfl.dp_frank_wolfe.messages import Message, Partial, read_content
 from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.dp_frank_wolfe.window import Window
 from streamfl.member import Desk
@@ -56,28 +56,46 @@ class Said:
 
     sent: by what names a message, digests of all that was sent under it.
     drawn: by the first of its bits, all noise that was drawn.
+    parts: by party, distinct parts of predictions that were sent: entity, version of the model, value.
     frozen: windows by their digest.
     troubles: what members told their operators.
     """
 
     sent: dict[Named, set[bytes]] = field(default_factory=lambda: defaultdict(set))
     drawn: dict[bytes, set[Drawn]] = field(default_factory=lambda: defaultdict(set))
+    parts: dict[str, set[tuple[str, int, float]]] = field(default_factory=lambda: defaultdict(set))
     frozen: dict[bytes, Window] = field(default_factory=dict)
     troubles: set[str] = field(default_factory=set)
     _places: dict[bytes, Release] = field(default_factory=dict)
+    _listens: bool = True
+
+    @contextmanager
+    def not_noted(self) -> Iterator[None]:
+        """What is computed meanwhile is no member's."""
+        self._listens = False
+        try:
+            yield
+        finally:
+            self._listens = True
 
     def sends(self, channel: str, values: list[bytes]) -> None:
         """A message goes out, in one record or several."""
         content = b"".join(_part(value[1:]).content if value[:1] == MARK else value for value in values)
         one = _decode(content)
         self.sent[one.sender, channel, one.window, one.iteration, one.kind].add(_digest(content))
+        if one.kind == "partial":
+            part = read_content(one.content, Partial)
+            self.parts[one.sender].add((part.entity, part.model, part.value))
 
     def gives(self, release: Release, bits: bytes) -> None:
         """Bits were given out for a release."""
-        self._places[bits[:HEAD_BYTES]] = release
+        if self._listens:
+            self._places[bits[:HEAD_BYTES]] = release
 
     def draws(self, bits: bytes, values: Integers, mechanism: str, rho: Callable[[Release], float]) -> None:
         """They are drawn from, over these values."""
+        if not self._listens:
+            return
         head = bits[:HEAD_BYTES]
         release = self._places[head]
         content = _digest(f"{mechanism}|{len(bits)}|".encode() + np.ascontiguousarray(values, dtype="<i8").tobytes())
@@ -92,11 +110,12 @@ class Said:
             require(len(contents) == 1, f"{one.party}: the same noise, of {where}, lies over {len(contents)} contents")
 
     def spent(self) -> dict[tuple[str, int], float]:
-        """By party and window, rho of all distinct noise that was drawn."""
+        """By party and window, rho of all distinct noise that was drawn for fits."""
         total: dict[tuple[str, int], float] = defaultdict(float)
         for found in self.drawn.values():
             for drawn in found:
-                total[drawn.release.party, drawn.release.window] += drawn.rho
+                if drawn.release.kind != "prediction":
+                    total[drawn.release.party, drawn.release.window] += drawn.rho
         return total
 
     def digests(self) -> dict[tuple[str, int], set[tuple[str, bytes]]]:

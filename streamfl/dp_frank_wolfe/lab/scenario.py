@@ -74,7 +74,9 @@ class DPFrankWolfeScenario:
             f"DP Frank-Wolfe, {learning['estimator']}, epsilon {privacy['epsilon']}"
             f"{' (test noise)' if privacy['insecure_test_noise'] else ''}, columns {dict(self.columns)}, windows of "
             f"{self.rows}, {self.sections['window']['fits']} fits of an entity, {learning['iterations']} iterations, "
-            f"{learning['sampling']} of {learning['blocks']} blocks, {learning['sketch']}, {len(self.known)} samples, "
+            f"{learning['sampling']} of {learning['blocks']} blocks, {learning['sketch']}, "
+            f"{f'until {tolerance:.2g}, ' if (tolerance := learning.get('tolerance')) else ''}"
+            f"serving {dict(self.sections['serving'])}, {len(self.known)} samples, "
             f"{len(self.labels)} labels, {sum(self.strangers.values())} records of strangers, parts of {self.part_bytes}, "
             f"{'patient, ' if self.patient else ''}{dict(self.workers)} processes; {faults}"
             f"{f'; {self.staying}' if self.staying is not None else ''}"
@@ -175,6 +177,8 @@ def samples_of(party: str) -> str:
 def scenario(seed: int) -> DPFrankWolfeScenario:
     """The scenario of this seed."""
     draws = rng_for(seed, "simulation", "DP Frank-Wolfe")
+    # Drawn apart: what a seed was before there were these, it still is.
+    more = rng_for(seed, "simulation", "DP Frank-Wolfe, serving and dropouts")
 
     def chance(probability: float) -> bool:
         return bool(draws.random() < probability)
@@ -189,7 +193,7 @@ def scenario(seed: int) -> DPFrankWolfeScenario:
     sampling = str(draws.choice(["full", "full", "uniform", "nice", "distributed", "importance"]))
     blocks = between(1, 2)
     faulty_seconds = float(between(10, 40))
-    patient = estimator != "frank-wolfe" or chance(0.7)
+    patient = chance(0.7) if estimator == "frank-wolfe" else bool(more.random() < 0.4)
     epsilon = math.inf if chance(0.3) else float(draws.choice([1.0, 4.0, 16.0]))
     probabilities = draws.dirichlet(np.full(blocks * len(parties), 4.0)).tolist()
     sections: dict[str, dict[str, Any]] = {
@@ -203,7 +207,9 @@ def scenario(seed: int) -> DPFrankWolfeScenario:
             "rows": rows,
             "fits": 2 if chance(0.3) else 1,
             "limit": 400,
-            "patience_seconds": FOR_EVER if patient else float(draws.uniform(1.0, 8.0)),
+            "patience_seconds": FOR_EVER
+            if patient
+            else (float(draws.uniform(1.0, 8.0)) if estimator == "frank-wolfe" else float(more.uniform(0.2, 2.0))),
         },
         "bounds": {"bound": 2.0, "label_bound": 3.0, "prediction": 1.0},
         "privacy": {"epsilon": epsilon, "delta": 1e-4, "insecure_test_noise": chance(0.3)},
@@ -222,8 +228,17 @@ def scenario(seed: int) -> DPFrankWolfeScenario:
         sections["learning"]["probabilities"] = probabilities
     if estimator == "frank-wolfe" and chance(0.2):
         sections["learning"]["candidates"] = 2
+    if estimator == "frank-wolfe" and math.isinf(epsilon) and more.random() < 0.6:
+        sections["learning"]["tolerance"] = float(10.0 ** more.uniform(-2.5, -0.5))
+    sections["serving"] = {
+        "mode": str(more.choice(["off", "exact", "private", "private"])),
+        "share": float(more.choice([0.2, 0.5])),
+        "predictions": int(more.integers(1, 4)),
+    }
     windows = between(1, 2)
     data = _data(draws, columns, windows * rows + between(0, rows - 1), rows, faulty_seconds)
+    if sections["serving"]["mode"] != "off":
+        _show(more, data, columns, faulty_seconds)
     strangers = {}
     if chance(0.3):
         places = [f"{NAME}.{party}.{kind}" for party in parties for kind in ("asks", "releases")]
@@ -314,6 +329,28 @@ def _data(draws: np.random.Generator, columns: Mapping[str, int], common: int, r
             for (name, key, content), at in zip(written, times, strict=True)
         ]
     return data
+
+
+def _show(draws: np.random.Generator, data: _Data, columns: Mapping[str, int], seconds: float) -> None:
+    """Records that are there to be predicted: of entities that parties know, as they know them, and of some without a label."""
+    common = [name for name in data.labels if all((party, name) in data.known for party in columns)]
+    # With many, some of them come while there is a model at one party and another at the next.
+    few = draws.random() < 0.7
+    shown = [f"shown-{one}" for one in range(int(draws.integers(4, 12) if few else draws.integers(20, 40)))]
+    for party, count in columns.items():
+        topic = samples_of(party)
+        for name in shown:
+            contents = [draws.normal(size=count).tolist() for _ in range(int(draws.integers(1, 4)))]
+            data.known[party, name] = contents
+            data.last.append(Reading(topic, name, {"id": name, "x": contents[-1]}, 0.0, False))
+            for content in contents:
+                at = float(draws.uniform(0.1, 0.9) ** 1.5 * seconds)
+                data.readings[topic].append(Reading(topic, name, {"id": name, "x": content}, at, False))
+        for name in draws.choice(common, size=int(draws.integers(0, 10))):
+            if not name.startswith("late-"):
+                at = float(draws.uniform(0.1, 0.9) ** 1.5 * seconds)
+                content = data.known[party, str(name)][0]
+                data.readings[topic].append(Reading(topic, str(name), {"id": str(name), "x": content}, at, False))
 
 
 def _contents(data: _Data, topic: str, name: str) -> list[Any]:

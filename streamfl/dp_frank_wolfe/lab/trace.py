@@ -18,7 +18,7 @@ from streamfl.dp_frank_wolfe.lab.heard import HeardFit, weights_of
 from streamfl.dp_frank_wolfe.messages import Answers
 from streamfl.dp_frank_wolfe.party_fit import PartyFit, Place
 from streamfl.dp_frank_wolfe.public import Public
-from streamfl.dp_frank_wolfe.selection import PartySelection, SelectionPlan, clip_rows
+from streamfl.dp_frank_wolfe.selection import PartySelection, SelectionPlan, clip_rows, row_bits
 from streamfl.dp_frank_wolfe.sketch import SignSketch
 from streamfl.dp_frank_wolfe.window import Window
 from streamfl.privacy.integer_distribution import DRAW_BYTES
@@ -93,7 +93,8 @@ def traced(
 
     Where columns are chosen once. W/selected/PARTY, W/choice_draws/PARTY: best first. W/values/PARTY, W/norms/PARTY, W/told/PARTY
     (rows), W/products/PARTY, W/gram/PARTY: as they were told, and as W/KIND_draws/PARTY what their noise was drawn from.
-    noise/KIND/PARTY: as above.
+    noise/KIND/PARTY: as above. row_bound/PARTY, row_bits/PARTY: B, and the bits after the point of others' rows
+    that were cut to it.
     """
     first = next(iter(windows.values()))
     given: Arrays = {"rows": np.array([int(name) for name in fit.manifest]), "labels": first.labels}
@@ -172,6 +173,7 @@ def _of_selection(
             assert found["norms"].astype("<f8").tobytes() == told.norms, "other norms"
         else:
             found |= _of_rows(again, plan, fit, party)
+            shared |= {f"row_bound/{party}": np.array(plan.row_bound), f"row_bits/{party}": np.array(row_bits(plan.row_bound))}
         assert found["values"].astype("<f8").tobytes() == told.values, "other values"
         own |= {f"{kind}/{party}": array for kind, array in found.items()}
         own |= {f"{kind}_draws/{party}": _bytes(bits) for kind, bits in again.draws.items()}
@@ -186,8 +188,10 @@ def _of_rows(again: _NotedSelection, plan: SelectionPlan, fit: HeardFit, party: 
     assert rows.astype("<f8").tobytes() == fit.chosen[party].rows, "other rows"
     content = fit.others[party].rows if party in fit.others else b""
     others = np.frombuffer(content, "<f8").reshape(len(rows), len(content) // (8 * len(rows)))
-    products = again.products(clip_rows(others, plan.row_bound))
-    return {"told": rows, "products": products, "gram": again.gram()}
+    gram, products = again.gram(), again.products(clip_rows(others, plan.row_bound))
+    told = fit.products[party]
+    assert (products.astype("<f8").tobytes(), gram.astype("<f8").tobytes()) == (told.products, told.gram), "other products"
+    return {"told": rows, "products": products, "gram": gram}
 
 
 def _check(found: Mapping[int, Any], told: Answers) -> None:

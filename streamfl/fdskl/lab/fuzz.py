@@ -141,7 +141,8 @@ def sample(federation: str, entity: str, number: int) -> Message:
     section = settings(federation, ACTIVE).samples
     assert section is not None
     inputs = [math.sin(number), math.cos(number / 3), number % 5 / 5]
-    named = {section.features: inputs} if isinstance(section.features, str) else dict(zip(section.features, inputs, strict=True))
+    fields = section.features or ()
+    named = {fields: inputs} if isinstance(fields, str) else dict(zip(fields, inputs, strict=True))
     return _users(section.format, "samples", section.entity, entity, named)
 
 

@@ -36,7 +36,7 @@ def features(
     settings = load_settings(config, PofmklSettings)
     if settings.samples is None:
         raise ConfigurationError(f"{config}: the section [samples] is missing: the inputs' dimension follows from it")
-    drawn = drawn_frequencies(learner(settings, SampleReader(settings.samples).dimension))
+    drawn = drawn_frequencies(learner(settings, SampleReader(settings.samples, fills_means=True).dimension))
     try:
         with out.open("wb") as file:
             np.savez(file, allow_pickle=False, **drawn)

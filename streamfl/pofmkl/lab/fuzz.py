@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -18,8 +19,9 @@ from streamfl.pofmkl.config import KernelsSection, PofmklSettings, UplinkSection
 from streamfl.pofmkl.messages import UPDATE, KernelParameters, decode_model
 from streamfl.pofmkl.publication import BOOK
 from streamfl.pofmkl.server import PofmklServer
+from streamfl.records.formats import format_of
 from streamfl.records.samples import SamplesSection
-from streamfl.role import Send, StateChange
+from streamfl.role import ConfigurationError, Send, StateChange
 from streamfl.runtime.bus import Outgoing
 from streamfl.testing.fuzz.federations import Corpus, Fuzzed, some_of_each, users_message
 from streamfl.testing.fuzz.member import NOW, PARTITIONS, Member
@@ -232,6 +234,11 @@ class ServerTarget(PofmklTarget):
                 decode_array(record.parameters, dtype, (4,), "parameters")
 
 
+def _changed(message: Message) -> Message:
+    """A sample in JSON as the change event of its row."""
+    return replace(message, value=b'{"op": "c", "after": ' + (message.value or b"null") + b"}")
+
+
 def targets(random: Random) -> Mapping[str, Callable[[str], Target]]:
     """What makes each of them."""
     everything = [message for name in FEDERATIONS for message in corpus(name, "updates", "model", "samples")]
@@ -245,7 +252,13 @@ def targets(random: Random) -> Mapping[str, Callable[[str], Target]]:
     for format in sorted(point.name for point in entry_points(group="streamfl.formats")):
         for fields, section in SECTIONS.items():
             chosen = SamplesSection(topic="t", format=format, label="y", **section)
-            make[f"samples {format} {fields}"] = partial(Samples, messages=by_channel["samples"], random=random, section=chosen)
+            try:
+                format_of(chosen)
+            except ConfigurationError:
+                # It has to be given a schema.
+                continue
+            messages = [_changed(one) for one in by_channel["samples"]] if format == "debezium" else by_channel["samples"]
+            make[f"samples {format} {fields}"] = partial(Samples, messages=messages, random=random, section=chosen)
     for federation in FEDERATIONS:
         of_client, of_server = settings(federation, "pofmkl-client"), settings(federation, "pofmkl-server")
         common: dict[str, Any] = {"random": random, "federation": federation}

@@ -96,6 +96,12 @@ def read_streams(
         raise ConfigurationError(f"{config}: role.kind = {kind!r} has no clients with rows of their own")
     settings = load_settings(config, PofmklSettings, {"federation": federation})
     features = settings.samples.features if settings.samples is not None else settings.federation.features
+    if settings.samples is not None and settings.samples.inputs is not None:
+        # What a simulation computes with are a table's numbers. As records they become inputs in `streamfl replay`.
+        raise ConfigurationError(
+            f"{config}: samples.inputs belongs to records; simulate and compare read a table of numbers: name its columns in "
+            "samples.features, or run the federation and replay the table"
+        )
     named = features if isinstance(features, list) else None
     streams = deal(data, label, settings.federation.clients, rounds, named, client_column)
     if streams.dropped:

@@ -115,7 +115,7 @@ def _content(settings: QuasiNewtonSettings, state: dict[bytes, bytes], slope: fl
         raise ConfigurationError(f"topic {settings.member}.state: no training has come to its end yet, so that there is no model")
     is_guest, scale = settings.role.kind == GUEST, settings.scoring.scale
     samples = settings.required_samples("a party").samples
-    names = _names(samples.features, model.preparation.raw_columns)
+    names = _names(samples.input_names or samples.features, model.preparation.raw_columns)
     weights, preprocessing = _of_all_columns(model), model.preparation.preprocessing
     calibration = None if slope is None else Calibration(0.0, slope)
     if fitted is not None and fitted.version == model.version:

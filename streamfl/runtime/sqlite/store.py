@@ -6,6 +6,7 @@ A record's id is its log's number and its offset in it, so that one index in the
 from __future__ import annotations
 
 import json
+import math
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -145,6 +146,17 @@ class Store:
         end, tidy = connection.execute("SELECT end, tidy FROM logs WHERE id = ?", (topic.log(partition),)).fetchone()
         # A compacted topic keeps some of its oldest records.
         return (0 if topic.compacted else tidy), end
+
+    def offset_at(self, connection: sqlite3.Connection, topic: Topic, partition: int, at: float) -> int:
+        """The offset of the first record of a partition of that time or later; where there is none, the one after the last."""
+        log = topic.log(partition)
+        row = None
+        if at < math.inf:
+            row = connection.execute(
+                "SELECT id FROM records WHERE id >= ? AND id < ? AND timestamp >= ? ORDER BY id LIMIT 1",
+                (log << OFFSET_BITS, log + 1 << OFFSET_BITS, at),
+            ).fetchone()
+        return self.bounds(connection, topic, partition)[1] if row is None else int(row[0]) & OFFSET_MASK
 
     def append(self, connection: sqlite3.Connection, records: Iterable[Outgoing]) -> None:
         """Append records within the transaction that the caller has begun."""

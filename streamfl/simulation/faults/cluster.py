@@ -102,6 +102,9 @@ class FaultyBus:
     def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
         return self.cluster.read_from(topic, partition, offset)
 
+    def offsets(self, topic: str, at: float) -> Mapping[int, int]:
+        return self.cluster.offsets(topic, at)
+
     def codecs(self) -> Sequence[str]:
         return self.cluster.codecs()
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import time
+
 import pytest
 
 from streamfl.role import ConfigurationError, TopicSpec
@@ -83,3 +86,18 @@ class TopicLaws:
         bus.write([Outgoing(samples, None, b"%d" % number, number % 2) for number in range(10)])
         assert values(bus.read_from(samples, 1, 3)) == [b"7", b"9"]
         assert list(bus.read_from(samples, 0, 5)) == []
+
+    def test_a_time_has_an_offset(self, bus: Bus) -> None:
+        """Protects a reset to a time, and whoever follows a topic from its end: nothing of it is passed over or read twice."""
+        samples = new_topic(bus, partitions=2)
+        assert bus.offsets(samples, -math.inf) == bus.offsets(samples, math.inf) == {0: 0, 1: 0}
+        bus.write([Outgoing(samples, None, b"early", 0), Outgoing(samples, None, b"early", 1)])
+        # Times in a log are whole milliseconds.
+        time.sleep(0.01)
+        bus.write([Outgoing(samples, None, b"late", 1)])
+        late = max(record.timestamp for record in bus.read(samples))
+        found = bus.offsets(samples, late)
+        assert values(bus.read_from(samples, 0, found[0])) == []
+        assert values(bus.read_from(samples, 1, found[1])) == [b"late"]
+        begins, ends = bus.offsets(samples, -math.inf), bus.offsets(samples, math.inf)
+        assert [values(bus.read_from(samples, 1, offsets[1])) for offsets in (begins, ends)] == [[b"early", b"late"], []]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
-from dp_frank_wolfe.simulated import PARTIES, WINDOW, Line
+from dp_frank_wolfe.simulated import LEARNING, PARTIES, WINDOW, Line
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -113,7 +114,7 @@ def test_a_fit_follows_from_its_trace(line: Line, epsilon: float | str, learning
 @pytest.mark.parametrize("estimator", ["marginal", "two-round"])
 def test_columns_that_are_chosen_once_follow_from_the_trace(line: Line, estimator: str, epsilon: float | str) -> None:
     """Protects whoever checks the other estimators: chosen columns and all released numbers follow from the frozen table and the
-    draws.
+    draws, and the weights from what was released.
     """
     _, trace = line.traced(epsilon=epsilon, learning=f'estimator = "{estimator}"\ncolumns = 7')
     labels = trace["1/labels"].astype(float)
@@ -149,8 +150,66 @@ def test_columns_that_are_chosen_once_follow_from_the_trace(line: Line, estimato
         draws = trace.get(f"1/gram_draws/{party}", np.zeros(0, np.uint8))
         gram[above] = told(products[above], own_strength, draws) * unit_of(own_strength) / (FEATURE**2 * WINDOW)
         np.testing.assert_allclose(trace[f"1/gram/{party}"], gram + np.triu(gram, 1).T, rtol=1e-12, atol=1e-12)
-        if epsilon == "inf":
-            others = np.hstack([rows[other][:, trace[f"1/selected/{other}"]] for other in PARTIES if other != party])
-            np.testing.assert_allclose(
-                trace[f"1/products/{party}"], picked.T @ others / (FEATURE**2 * WINDOW), rtol=1e-6, atol=1e-6
-            )
+        others = np.hstack([trace[f"1/told/{other}"] for other in PARTIES if other != party])
+        rows_cut, bits = cut(others, strength("rows", party), trace, party), int(trace[f"row_bits/{party}"])
+        released("products", party, picked.T @ rows_cut, FEATURE * WINDOW * 2.0**bits)
+    check_least_squares(trace, estimator, strength)
+
+
+def cut(others: Floats, strength: NDArray[np.str_], trace: dict[str, NDArray[Any]], party: str) -> Floats:
+    """The others' rows, none longer than the public B, as whole numbers towards 0."""
+    deviation = float(Fraction(str(strength[1]))) ** 0.5 * int(strength[0]) / FEATURE if len(strength) else 0.0
+    bound = np.ceil(np.sqrt(1 + deviation**2) * (np.sqrt(others.shape[1]) + 2.5))
+    assert trace[f"row_bound/{party}"] == bound
+    # The factor of 1 - 1e-9 keeps a row that is cut within B after rounding.
+    shorter = np.minimum(1.0, bound * (1 - 1e-9) / np.linalg.norm(others, axis=1))
+    return np.trunc(others * shorter[:, np.newaxis] * 2.0 ** int(trace[f"row_bits/{party}"]))
+
+
+def check_least_squares(trace: dict[str, NDArray[Any]], estimator: str, strength: Callable[[str, str], NDArray[np.str_]]) -> None:
+    """The weights are the least squares of what was released, within the ball: by its conditions of optimality."""
+    counts = {party: len(trace[f"1/selected/{party}"]) for party in PARTIES}
+    ends = np.cumsum([0, *counts.values()])
+    mine = {party: np.arange(ends[at], ends[at + 1]) for at, party in enumerate(PARTIES)}
+    values = np.concatenate([trace[f"1/values/{party}"] for party in PARTIES])
+    if estimator == "marginal":
+        gram, least = np.diag(np.concatenate([trace[f"1/norms/{party}"] for party in PARTIES])), 0.01
+    else:
+        gram = np.zeros((ends[-1], ends[-1]))
+        for party, own in mine.items():
+            rest = np.setdiff1d(np.arange(ends[-1]), own)
+            gram[np.ix_(own, own)] = trace[f"1/gram/{party}"]
+            # Of each pair of columns of two parties there are two noisy products, of which the mean counts.
+            gram[np.ix_(own, rest)] += trace[f"1/products/{party}"] / 2
+            gram[np.ix_(rest, own)] += trace[f"1/products/{party}"].T / 2
+        least = 0.01 + noise_alone(trace, strength)
+    sizes, vectors = np.linalg.eigh(gram)
+    lifted = vectors @ np.diag(np.maximum(sizes, least)) @ vectors.T
+    x = np.concatenate([trace[f"1/x/{party}"][-1][trace[f"1/selected/{party}"]] for party in PARTIES])
+    slope, radius = lifted @ x - values, LEARNING["radius"]
+    # Within the ball the slope is 0; on its border it is the same everywhere that x moves, against it, and nowhere larger.
+    level = float(np.abs(slope).max())
+    assert np.abs(x).sum() <= radius * (1 + 1e-9)
+    assert level < 1e-6 or np.abs(x).sum() == pytest.approx(radius)
+    np.testing.assert_allclose(slope[x != 0], -level * np.sign(x[x != 0]), rtol=0, atol=1e-6)
+    for party, found in trace.items():
+        if party.startswith("1/x/"):
+            others = np.setdiff1d(np.arange(found.shape[1]), trace[party.replace("/x/", "/selected/")])
+            assert not found[-1][others].any()
+
+
+def noise_alone(trace: dict[str, NDArray[Any]], strength: Callable[[str, str], NDArray[np.str_]]) -> float:
+    """Half of the largest eigenvalue that a symmetric matrix of the noise has, two of which are averaged."""
+    if not len(strength("rows", "bank")):
+        return 0.0
+
+    def deviation(kind: str, party: str, unit: float) -> float:
+        told = strength(kind, party)
+        return float(Fraction(str(told[1]))) ** 0.5 * int(told[0]) / unit
+
+    rows = max(deviation("rows", party, FEATURE) for party in PARTIES) / WINDOW**0.5
+    products = max(
+        deviation("products", party, FEATURE * WINDOW * 2.0 ** int(trace[f"row_bits/{party}"])) for party in PARTIES
+    )
+    many = sum(len(trace[f"1/selected/{party}"]) for party in PARTIES)
+    return float(np.hypot(rows, products) / 2**0.5 * many**0.5 / 2)

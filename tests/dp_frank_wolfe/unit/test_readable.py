@@ -36,11 +36,11 @@ def record(key: bytes | None, value: bytes | None) -> Record:
 def test_values_that_cannot_be_read_make_a_row(value: bytes | None) -> None:
     """Protects the row's content: nobody may see from a dead letter, or from a window that waits, that a row could not be read."""
     samples = EntitySamplesSection(topic="s", features=["x0", "x1"])
-    found = readable_sample(SampleReader(samples.samples).decode, 2, "json", None)(record(b"anna", value))
+    found = readable_sample(SampleReader(samples.samples))(record(b"anna", value))
     assert (found.client, len(found.features)) == ("anna", 2)
     assert all(map(math.isnan, found.features))
     labels = EntityLabelsSection(topic="l", label="z")
-    label = readable_label(LabelReader(labels, None).decode, "json", None)(record(b"anna", value))
+    label = readable_label(LabelReader(labels, None))(record(b"anna", value))
     assert label.client == "anna"
     assert math.isnan(label.label)
 
@@ -48,7 +48,7 @@ def test_values_that_cannot_be_read_make_a_row(value: bytes | None) -> None:
 def test_values_that_can_be_read_stay() -> None:
     """Protects everybody else's rows."""
     samples = EntitySamplesSection(topic="s", features=["x0", "x1"], entity="who")
-    decode = readable_sample(SampleReader(samples.samples).decode, 2, "json", "who")
+    decode = readable_sample(SampleReader(samples.samples))
     assert decode(record(None, b'{"who": 7, "x0": 1, "x1": -2.5}')).features == (1.0, -2.5)
     assert decode(record(None, b'{"who": 7, "x0": 1, "x1": {}}')).client == "7"
 
@@ -58,9 +58,7 @@ def test_nobodys_record_is_refused(value: bytes | None) -> None:
     """Protects the table from rows without an owner."""
     samples = EntitySamplesSection(topic="s", features=["x0", "x1"], entity="who")
     with pytest.raises(PeerError):
-        readable_sample(SampleReader(samples.samples).decode, 2, "json", "who")(record(b"anna", value))
+        readable_sample(SampleReader(samples.samples))(record(b"anna", value))
     for key in (None, b"", b"\xff", b"x" * 300):
         with pytest.raises(PeerError):
-            readable_sample(SampleReader(EntitySamplesSection(topic="s", features=["x"]).samples).decode, 1, "json", None)(
-                record(key, value)
-            )
+            readable_sample(SampleReader(EntitySamplesSection(topic="s", features=["x"]).samples))(record(key, value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -16,7 +17,9 @@ from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
 from streamfl.pofmkl.default_learner import DefaultLearner
 from streamfl.pofmkl.messages import UPDATE, KernelParameters, Prediction, ShardVersion, Update
 from streamfl.pofmkl.views import ViewedFeatures
-from streamfl.records.samples import Sample
+from streamfl.records.imputation import RunningMeans
+from streamfl.records.inputs import InputSection
+from streamfl.records.samples import Sample, SampleReader, SamplesSection
 from streamfl.role import Received, Record
 from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
 from streamfl.wire import VERSION, encode_array
@@ -37,7 +40,7 @@ def _short_memory() -> Iterator[None]:
         yield
 
 
-def client(mode: str, shards: int, loss: Loss, views: int) -> PofmklClient:
+def client(mode: str, shards: int, loss: Loss, views: int, missing: bool = False) -> PofmklClient:
     lockstep = mode.startswith("lockstep")
     rate = 400.0 if mode.endswith("budget") else None
     return PofmklClient(
@@ -50,6 +53,7 @@ def client(mode: str, shards: int, loss: Loss, views: int) -> PofmklClient:
         clients=CLIENTS,
         shards=shards,
         fingerprint=FINGERPRINT,
+        means=RunningMeans((0,), (0,) if mode == "async" else (), relative=True) if missing else None,
     )
 
 
@@ -68,7 +72,7 @@ def model_version(version: int, shards: int, kernels: int) -> list[Received]:
 
 
 @st.composite
-def traffic(draw: st.DrawFn, shards: int, loss: Loss, views: int) -> Traffic:
+def traffic(draw: st.DrawFn, shards: int, loss: Loss, views: int, missing: bool = False) -> Traffic:
     """Batches of samples, some unlabelled, with a new model in front of some; many to one client, so that its memory overflows."""
     now, version = 1000.0, 0
     labels: st.SearchStrategy[float] = st.floats(-10, 10) if loss is SQUARE else st.sampled_from([0.0, 1.0])
@@ -81,6 +85,8 @@ def traffic(draw: st.DrawFn, shards: int, loss: Loss, views: int) -> Traffic:
             batch += model_version(version, shards, len(BANDWIDTHS) * views)
         for index in range(draw(st.integers(0, 8))):
             features = (draw(st.floats(-5, 5)), draw(st.floats(-5, 5)))
+            if missing and draw(st.booleans()):
+                features = (math.nan, 1.0)
             label = draw(st.one_of(st.none(), labels, labels))
             client_number = draw(st.sampled_from([0, 0, 0, 1, 2]))
             name, partition = f"client-{client_number}", client_number % 2
@@ -162,12 +168,21 @@ def anybody(shards: int, kernels: int, loss: Loss) -> Callable[[Extreme], list[t
     return records
 
 
-def subject(mode: str, shards: int, loss: Loss, views: int) -> Subject:
+# Records as anybody writes them; the second number, and whether it is there.
+MAY_LACK = SampleReader(
+    SamplesSection(
+        topic="t", inputs=[InputSection(field="x[1]", missing="mean", indicator=True)], client="client", sample_id="id", label="y"
+    ),
+    fills_means=True,
+)
+
+
+def subject(mode: str, shards: int, loss: Loss, views: int, missing: bool = False) -> Subject:
     return Subject(
-        make=lambda: client(mode, shards, loss, views),
-        traffic=traffic(shards, loss, views),
+        make=lambda: client(mode, shards, loss, views, missing),
+        traffic=traffic(shards, loss, views, missing),
         anybody=anybody(shards, len(BANDWIDTHS) * views, loss),
-        decode=pofmkl_laws.CLIENT_DECODE,
+        decode=pofmkl_laws.CLIENT_DECODE | ({"samples": MAY_LACK.decode} if missing else {}),
         bad=[*WRONG_MODEL_RECORDS, *([NOT_PROBABLE] if loss is LOGISTIC else [])],
         repeatable=["model"],
         # Where the model is waited for, so are the bytes, and a sample with them.
@@ -190,3 +205,14 @@ def subject(mode: str, shards: int, loss: Loss, views: int) -> Subject:
 )
 class TestClient(RoleLaws):
     """A prediction that depends on how samples were polled, or on where a client's snapshot was, would show here."""
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        pytest.param(subject("lockstep", 2, SQUARE, 2, missing=True), id="lockstep"),
+        pytest.param(subject("async", 1, LOGISTIC, 4, missing=True), id="async"),
+    ],
+)
+class TestClientWithMissingInputs(RoleLaws):
+    """Means that depend on how samples were polled, that a restart loses, or that waiting samples get late, would show here."""

@@ -540,4 +540,4 @@ def test_labels_of_strangers_take_no_clients_place(federation: Federation) -> No
     federation.settle()
     assert federation.predicted() == [("a", "0")]
     reasons = [dict(letter.headers)["error"] for letter in federation.bus.read("f.dead-letters")]
-    assert set(reasons) == {b"too_many_clients"}
+    assert set(reasons) == {b"labels_keyed_otherwise"}

@@ -113,7 +113,8 @@ def parsed(text: str) -> dict[str, Any]:
 def test_rights_are_those_that_the_role_needs_and_no_more(line: Line, kind: str) -> None:
     """Protects parties from each other: whoever grants the printed lines has a role that runs, and nobody else's topics open."""
     config = line.member(kind)
-    code, out, _ = line("topics", config, "--create-inputs")
+    principal = f"User:{read_configuration(config).settings.group}"
+    code, out, _ = line("topics", config, "--create-inputs", "--principal", principal)
     assert code == 0
     lines = [parsed(text) for text in out.splitlines() if text.startswith("--allow-principal")]
     assert {one["--allow-principal"][0] for one in lines} == {f"User:{GROUPS[kind]}"}

@@ -1,0 +1,249 @@
+"""A schema registry's HTTP interface, as Confluent's has it and others follow it: schemas by number, and by subject.
+
+A request has a bound in time and in bytes, and never more than one is made of a decoder. What a registry has once said of a number
+is kept, for it never changes. A registry that does not answer is waited for: the record is read again later, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from streamfl.records.topic import RegistrySection
+from streamfl.role import ConfigurationError, NotYetReadable, PeerError
+
+__all__ = ["Registry", "Schema"]
+
+MOST_BYTES = 2 << 20
+MOST_SCHEMAS = 1_000
+MOST_REFERENCES = 100
+# After a failure nothing is asked for so long.
+PAUSE_SECONDS = 1.0
+# A registry of several nodes may hear of a new schema a moment after its first record.
+UNKNOWN_SECONDS = 5.0
+# Whoever writes made-up numbers is waited for no more often than this.
+CALM_SECONDS = 60.0
+CONTENT = "application/vnd.schemaregistry.v1+json"
+
+
+class Schema(NamedTuple):
+    """A schema as it is registered. kind: AVRO, JSON or PROTOBUF. references: the schemas that it names, before it by name."""
+
+    kind: str
+    text: str
+    references: tuple[tuple[str, str], ...] = ()
+
+
+class _Answered(Exception):
+    """The registry's answer, and it is no."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"{status} {text}")
+        self.status = status
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    # It would take the password to another host.
+    def redirect_request(self, *arguments: Any, **options: Any) -> None:
+        return None
+
+
+class Registry:
+    """Asks one registry.
+
+    section: where it is and how one logs in. serialized: ask for Protobuf's schemas as descriptors, where the registry can.
+    clock: seconds that never run backwards. ConfigurationError if a file that the section names cannot be read.
+    """
+
+    def __init__(self, section: RegistrySection, serialized: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        self._section = section
+        self._base = section.url.rstrip("/")
+        self._suffix = "?format=serialized" if serialized else ""
+        self._clock = clock
+        self._schemas: dict[int, Schema] = {}
+        self._paused_until = float("-inf")
+        self._trouble = ""
+        self._missing: dict[int, float] = {}
+        self._calm_until = float("-inf")
+        self._token, self._token_until = "", float("-inf")
+        for key in ("password_file", "token_file", "oauth_client_secret_file"):
+            if (path := getattr(section, key)) is not None:
+                _secret(path, key)
+        self._opener = urllib.request.build_opener(_NoRedirect(), urllib.request.HTTPSHandler(context=_context(section)))
+
+    def schema(self, number: int) -> Schema:
+        """The schema of this number.
+
+        NotYetReadable while the registry does not answer, or may not have heard of the schema yet. PeerError with reason
+        unknown_schema where it has none.
+        """
+        known = self._schemas.get(number)
+        if known is not None:
+            return known
+        try:
+            found = self._resolved(self._get(f"/schemas/ids/{number}{self._suffix}"))
+        except _Answered as answer:
+            raise self._unknown(number, answer) from None
+        self._missing.pop(number, None)
+        if len(self._schemas) >= MOST_SCHEMAS:
+            del self._schemas[next(iter(self._schemas))]
+        self._schemas[number] = found
+        return found
+
+    def latest(self, subject: str) -> tuple[int, Schema]:
+        """The newest schema of a subject, and its number. ConfigurationError if there is none; NotYetReadable as above."""
+        try:
+            content = self._get(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest{self._suffix}")
+            return int(content["id"]), self._resolved(content)
+        except _Answered as answer:
+            raise ConfigurationError(f"{self._base}: the subject {subject!r} has no schema ({answer})") from None
+
+    def register(self, subject: str, schema: Schema) -> int:
+        """The number of this schema under a subject, where it is registered if it is new. ConfigurationError if it is refused."""
+        try:
+            body = {"schema": schema.text, "schemaType": schema.kind}
+            return int(self._get(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions", body)["id"])
+        except _Answered as answer:
+            raise ConfigurationError(f"{self._base}: a schema for {subject!r} is refused: {answer}") from None
+
+    def _resolved(self, content: Mapping[str, Any]) -> Schema:
+        references: dict[str, str] = {}
+        self._resolve(content, references)
+        return Schema(str(content.get("schemaType") or "AVRO"), str(content["schema"]), tuple(references.items()))
+
+    def _resolve(self, content: Mapping[str, Any], found: dict[str, str]) -> None:
+        for one in content.get("references") or []:
+            name = str(one["name"])
+            if name in found:
+                continue
+            if len(found) >= MOST_REFERENCES:
+                raise PeerError("malformed", f"the schema names more than {MOST_REFERENCES} others")
+            # Against a circle.
+            found[name] = ""
+            path = f"/subjects/{urllib.parse.quote(str(one['subject']), safe='')}/versions/{int(one['version'])}{self._suffix}"
+            inner = self._get(path)
+            self._resolve(inner, found)
+            # After those that it names.
+            del found[name]
+            found[name] = str(inner["schema"])
+
+    def _unknown(self, number: int, answer: _Answered) -> Exception:
+        now = self._clock()
+        if len(self._missing) >= MOST_SCHEMAS:
+            del self._missing[next(iter(self._missing))]
+        since = self._missing.setdefault(number, now)
+        if now - since < UNKNOWN_SECONDS and now >= self._calm_until:
+            return NotYetReadable(f"the schema registry at {self._base} does not know the schema {number} yet ({answer})")
+        if now >= self._calm_until:
+            self._calm_until = now + CALM_SECONDS
+        return PeerError("unknown_schema", f"the schema registry at {self._base} does not know the schema {number} ({answer})")
+
+    def _get(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What the registry says; _Answered where it says that there is no such thing, NotYetReadable where it says nothing."""
+        if self._clock() < self._paused_until:
+            raise NotYetReadable(self._trouble)
+        try:
+            login = self._credentials()
+        except (ConfigurationError, OSError, ValueError) as error:
+            raise self._pause(f"no way to log in: {error}") from None
+        try:
+            content = self._ask(self._base + path, None if body is None else json.dumps(body).encode(), login)
+            if not isinstance(content, dict) or ("schema" not in content and "id" not in content):
+                raise ValueError("an object with a schema is expected")
+            return content
+        except urllib.error.HTTPError as error:
+            text = _said(error)
+            if error.code in (404, 409, 422):
+                raise _Answered(error.code, text) from None
+            if error.code in (401, 403):
+                self._token_until = float("-inf")
+                text += "; see the user, password_file, token_file or oauth_… of [registry]"
+            cause = f"{error.code} {text}"
+        except (OSError, ValueError) as error:
+            cause = str(getattr(error, "reason", None) or error) or type(error).__name__
+        raise self._pause(cause)
+
+    def _pause(self, cause: str) -> NotYetReadable:
+        self._trouble = f"the schema registry at {self._base} cannot be asked: {cause}. Records wait in their topic"
+        self._paused_until = self._clock() + PAUSE_SECONDS
+        return NotYetReadable(self._trouble)
+
+    def _credentials(self) -> str | None:
+        section = self._section
+        if section.user is not None and section.password_file is not None:
+            return _basic(section.user, _secret(section.password_file, "password_file"))
+        if section.token_file is not None:
+            return f"Bearer {_secret(section.token_file, 'token_file')}"
+        if section.oauth_token_url is None or section.oauth_client_id is None or section.oauth_client_secret_file is None:
+            return None
+        if self._clock() >= self._token_until:
+            form = {"grant_type": "client_credentials"} | ({"scope": section.oauth_scope} if section.oauth_scope else {})
+            secret = _secret(section.oauth_client_secret_file, "oauth_client_secret_file")
+            login = _basic(section.oauth_client_id, secret)
+            said = self._ask(section.oauth_token_url, urllib.parse.urlencode(form).encode(), login, form=True)
+            if not isinstance(said, dict) or not isinstance(said.get("access_token"), str):
+                raise ValueError(f"{section.oauth_token_url} gave no access_token")
+            lasting = said.get("expires_in")
+            # Before it is over, so that none is refused.
+            self._token_until = self._clock() + 0.8 * (lasting if isinstance(lasting, (int, float)) else 60.0)
+            self._token = said["access_token"]
+        return f"Bearer {self._token}"
+
+    def _ask(self, url: str, body: bytes | None, login: str | None, form: bool = False) -> Any:
+        kind = "application/x-www-form-urlencoded" if form else CONTENT
+        headers = {"Accept": f"{CONTENT}, application/json", **({} if body is None else {"Content-Type": kind})}
+        if not form:
+            headers |= self._section.headers
+        if login is not None:
+            headers["Authorization"] = login
+        deadline = self._clock() + self._section.timeout_seconds
+        request = urllib.request.Request(url, body, headers)
+        with self._opener.open(request, timeout=self._section.timeout_seconds) as answer:
+            content = b""
+            while piece := answer.read1(1 << 16):
+                content += piece
+                if len(content) > MOST_BYTES:
+                    raise ValueError(f"its answer is longer than {MOST_BYTES} bytes")
+                # Its own timeout begins anew with every byte.
+                if self._clock() > deadline:
+                    raise ValueError(f"its answer took longer than {self._section.timeout_seconds:g} s")
+        return json.loads(content)
+
+
+def _said(error: urllib.error.HTTPError) -> str:
+    try:
+        content = json.loads(error.read(10_000))
+        return str(content["message"])[:200]
+    except (OSError, ValueError, KeyError, TypeError):
+        return str(error.reason)[:200]
+    finally:
+        error.close()
+
+
+def _basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def _secret(path: str, key: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"registry.{key} = {path!r} cannot be read: {error}") from None
+
+
+def _context(section: RegistrySection) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=section.ca_file)
+        if section.certificate_file is not None:
+            context.load_cert_chain(section.certificate_file, section.key_file)
+        return context
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"[registry] ca_file, certificate_file or key_file cannot be used: {error}") from None

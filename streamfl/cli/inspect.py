@@ -1,0 +1,123 @@
+"""``streamfl inspect``: what a role remembers, taken back from its changelog as a worker would, without joining its group."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from typing import Annotated, Any
+
+import typer
+
+from streamfl.cli.preflight import Configured, read_configuration
+from streamfl.cli.unreadable import telling_remedy
+from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_table
+from streamfl.role import ConfigurationError, Record, Role
+from streamfl.runtime.bus import Bus, Polled, Step, Subscription, TopicPartition
+from streamfl.runtime.kinds import build_channels
+from streamfl.runtime.tasks import Tasks
+from streamfl.simulation.laboratory import Report
+from streamfl.system import find_system, load
+
+__all__ = ["inspect"]
+
+
+def inspect(
+    config: ConfigArgument,
+    client: Annotated[str | None, typer.Option(help="Only this client, with all its weights.")] = None,
+    format: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Show what a role remembers: of clients their weights, error, regret and when they were seen; and where it reads.
+
+    It is read from the changelog. Workers may run meanwhile and are not disturbed.
+    """
+    configured = read_configuration(config)
+    settings = configured.settings
+    role = configured.kind.build(settings)
+    with closing(configured.connect()) as bus, telling_remedy(configured):
+        places = _places(bus, configured, _restore(configured, bus, role))
+        members = bus.members(settings.group)
+    place = find_system(settings.role.kind).inspect.get(settings.role.kind)
+    if place is None and client is not None:
+        raise ConfigurationError(f"--client: a {settings.role.kind} has no clients")
+    report: Report = _figures(role) if place is None else load(place)(role, settings, client)
+    if format is OutputFormat.JSON:
+        print_json({"group": settings.group, "workers": members, "inputs": places, **report.figures})
+        return
+    print_table(report.title, report.columns, report.rows)
+    columns = ("topic", "partition", "read up to", "end", "behind")
+    rows = [tuple("" if place[name] is None else str(place[name]) for name in columns) for place in places]
+    print_table(f"Where {settings.group} reads; {members or 'no'} worker{'' if members == 1 else 's'} in the group", columns, rows)
+
+
+class _Onlooker:
+    """What taking state back needs of a session, by somebody who is no member."""
+
+    def __init__(self, bus: Bus, group: str) -> None:
+        self._bus = bus
+        # Asked before the changelog is read, which then has at least as much.
+        self._committed = dict(bus.committed(group))
+
+    def restore(self, topic: str, partition: int) -> Iterator[Record]:
+        return self._bus.read_from(topic, partition, 0)
+
+    def committed(self, topic: str, partition: int) -> int | None:
+        return self._committed.get((topic, partition))
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        """It reads no input."""
+
+    def lag(self) -> Mapping[TopicPartition, int]:
+        return {}
+
+    def poll(self, timeout: float, max_records: int) -> Polled:
+        raise NotImplementedError
+
+    def commit(self, step: Step) -> None:
+        raise NotImplementedError
+
+    def pause(self, places: Iterable[TopicPartition]) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """There is nothing to leave."""
+
+
+def _restore(configured: Configured, bus: Bus, role: Role) -> Mapping[TopicPartition, int]:
+    """Give the role the state of every partition; up to where it reflects each input."""
+    settings = configured.settings
+    channels = build_channels(settings)
+    inputs = tuple(source.topic for source in channels.inputs.values())
+    topics = [*inputs, *channels.changelogs.values()]
+    if missing := sorted(set(topics) - bus.describe(topics).keys()):
+        raise ConfigurationError(f"topic {missing[0]} does not exist: streamfl check {configured.path}")
+    subscription = Subscription(settings.group, inputs, guarantee=settings.bus.processing_guarantee)
+    made_with = configured.kind.made_with(settings)
+    patience = settings.bus.connect_timeout_seconds
+    tasks = Tasks(role, channels, subscription, made_with, patience, time.monotonic, time.sleep)
+    onlooker = _Onlooker(bus, settings.group)
+    for partition in range(bus.describe([inputs[0]])[inputs[0]].partitions):
+        tasks.open(onlooker, partition)
+    return tasks.positions
+
+
+def _places(bus: Bus, configured: Configured, positions: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:
+    found = []
+    for source in configured.kind.channels(configured.settings).inputs.values():
+        for partition, end in bus.offsets(source.topic, float("inf")).items():
+            position = positions.get((source.topic, partition))
+            # Where nothing was taken yet, the first record that is left is the next.
+            behind = end - (bus.offsets(source.topic, float("-inf"))[partition] if position is None else position)
+            found.append(
+                {"topic": source.topic, "partition": partition, "read up to": position, "end": end, "behind": max(0, behind)}
+            )
+    return found
+
+
+def _figures(role: Role) -> Report:
+    """Of a role whose system says no more: the figures of its metrics that follow from its state."""
+    figures = [one for one in role.measure() if one.value]
+    labels = [", ".join(f"{name}={value}" for name, value in one.labels) for one in figures]
+    rows = [(one.name, label, f"{one.value:g}") for one, label in zip(figures, labels, strict=True)]
+    content = [{"name": one.name, "labels": dict(one.labels), "value": one.value} for one in figures]
+    return Report("What it remembers", rows, {"figures": content}, ("figure", "labels", "value"))

@@ -1,0 +1,91 @@
+"""Topics as people say them, such as "predictions", and how the records in them become plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from streamfl.cli.preflight import Configured
+from streamfl.records.formats import Format, format_of
+from streamfl.role import ConfigurationError, NotYetReadable, PassedOver, PeerError, Record
+from streamfl.runtime.bus import Bus, BusUnavailable
+from streamfl.system import find_system, load
+
+__all__ = ["NamedTopic", "find_topic", "format_of_channel", "users_channels"]
+
+
+@dataclass(frozen=True)
+class NamedTopic:
+    """name: as it was asked for. topic: on the bus. says: what a record's value says in plain values, bytes if nothing."""
+
+    name: str
+    topic: str
+    says: Callable[[Record], Any]
+
+
+def users_channels(configured: Configured) -> dict[str, str]:
+    """By channel, such as "samples", the topics that the user writes."""
+    users = {spec.name for spec in configured.kind.topics(configured.settings) if spec.users}
+    inputs = configured.kind.channels(configured.settings).inputs
+    return {channel: source.topic for channel, source in inputs.items() if source.topic in users}
+
+
+def format_of_channel(configured: Configured, channel: str) -> Format | None:
+    """How the records of a channel are written, as the section of the same name says; None if there is no such section."""
+    section: Any = getattr(configured.settings, channel, None)
+    return format_of(section, channel) if hasattr(section, "format") else None
+
+
+def find_topic(configured: Configured, bus: Bus, name: str) -> NamedTopic:
+    """The topic of the federation that people call so; ConfigurationError lists those that there are."""
+    settings = configured.settings
+    channels = configured.kind.channels(settings)
+    topics = {channel: source.topic for channel, source in (*channels.inputs.items(), *channels.tables.items())}
+    topics |= channels.outputs
+    # Those of the other roles have the federation's name in front.
+    topic = topics.get(name, f"{settings.federation.name}.{name}")
+    if not bus.describe([topic]):
+        exist = bus.describe([*topics.values(), settings.dead_letters])
+        known = [channel for channel, one in topics.items() if one in exist]
+        raise ConfigurationError(f"{name!r}: there is no topic {topic}; there are {', '.join([*sorted(known), 'dead-letters'])}")
+    if (written := format_of_channel(configured, name)) is not None:
+        return NamedTopic(name, topic, _decoding(written))
+    place = find_system(settings.role.kind).readers.get(topic.rpartition(".")[2])
+    return NamedTopic(name, topic, _plain if place is None else _told_by(load(place)(settings)))
+
+
+def _decoding(format: Format) -> Callable[[Record], Any]:
+    decode = format.decoder(Any)
+
+    def says(record: Record) -> Any:
+        try:
+            return None if record.value is None else decode(record.value)
+        except (ValueError, msgspec.DecodeError, RecursionError, PeerError, PassedOver):
+            return record.value
+        except NotYetReadable as error:
+            raise BusUnavailable(str(error)) from None
+
+    return says
+
+
+def _told_by(reader: Callable[[Record], Any]) -> Callable[[Record], Any]:
+    def says(record: Record) -> Any:
+        try:
+            return reader(record)
+        except PeerError:
+            return record.value
+
+    return says
+
+
+def _plain(record: Record) -> Any:
+    """What is written for users is JSON, what members say to each other is MessagePack."""
+    for decode in (msgspec.json.decode, msgspec.msgpack.decode):
+        try:
+            return None if record.value is None else decode(record.value)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            continue
+    return record.value

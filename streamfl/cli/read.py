@@ -1,0 +1,187 @@
+"""``streamfl read``: what lies in a federation's topics, and what comes to them."""
+
+from __future__ import annotations
+
+import base64
+import heapq
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from streamfl.cli.dead_letters.letters import printable
+from streamfl.cli.dead_letters.show import LATEST_TIME, SHOWN, show
+from streamfl.cli.named_topics import NamedTopic, find_topic
+from streamfl.cli.preflight import read_configuration
+from streamfl.connection import Connection, Message
+from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_table, until_nobody_reads
+from streamfl.role import Record
+from streamfl.runtime.bus import Bus
+
+__all__ = ["as_cells", "read", "records_of", "time_of", "updates"]
+
+DEAD_LETTERS = "dead-letters"
+LONGEST_CELL = 60
+# Fields that say what the record's key mostly is.
+NAMES = {"client", "entity"}
+
+FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes from now on, until Ctrl-C.")]
+ClientOption = Annotated[str | None, typer.Option(help="Only what names this client or entity, or has it as the key.")]
+LimitOption = Annotated[
+    int | None, typer.Option("--limit", "-n", min=0, help=f"The newest N; left out: {SHOWN} in a table, all as JSON.")
+]
+
+
+def read(
+    config: ConfigArgument,
+    what: Annotated[
+        str, typer.Argument(help="predictions, updates, model, dead-letters, samples, … as the federation calls its topics.")
+    ] = "predictions",
+    follow: FollowOption = False,
+    client: ClientOption = None,
+    limit: LimitOption = None,
+    envelope: Annotated[
+        bool, typer.Option("--envelope", help="With json: each value within topic, partition, offset, time, key and headers.")
+    ] = False,
+    format: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Print a federation's predictions, or what else lies in its topics; json: an object a line, as it was written.
+
+    Nothing that a worker does depends on who reads: no offset is committed.
+    """
+    configured = read_configuration(config)
+    with until_nobody_reads(), closing(configured.connect()) as bus:
+        if what == DEAD_LETTERS and client is None and not envelope:
+            show(configured, bus, frozenset(), SHOWN if limit is None else limit, follow, format)
+            return
+        topic = find_topic(configured, bus, what)
+        if format is OutputFormat.JSON:
+            for record in records_of(bus, topic, client, limit, follow):
+                print_line(topic.says(record), record if envelope else None)
+        else:
+            print_records(topic, bus, client, SHOWN if limit is None else limit, follow)
+
+
+def updates(
+    config: ConfigArgument,
+    follow: FollowOption = False,
+    client: ClientOption = None,
+    limit: LimitOption = None,
+    format: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Print what clients sent to the server, readable: a line an update, with what it was made of and how large it is."""
+    read(config, "updates", follow, client, limit, envelope=False, format=format)
+
+
+def print_records(topic: NamedTopic, bus: Bus, client: str | None, limit: int, follow: bool) -> None:
+    """The newest records as a table, and then each that comes as a line."""
+    if follow:
+        with suppress(KeyboardInterrupt):
+            for record in records_of(bus, topic, client, limit, follow=True):
+                said = topic.says(record)
+                time_, key, *cells = as_cells(record, said, ())
+                if not isinstance(said, Mapping) or not said.keys() & NAMES:
+                    cells.insert(0, key)
+                print(*[cell for cell in (time_, *cells) if cell], sep="  ", flush=True)
+        return
+    rows = [(record, topic.says(record)) for record in records_of(bus, topic, client, limit, follow=False)]
+    columns = list(dict.fromkeys(name for _, said in rows if isinstance(said, Mapping) for name in said))
+    # Where values have no fields they stand in a column of their own; a key that stands in the value too is shown once.
+    names = [*columns, *([] if all(isinstance(said, Mapping) for _, said in rows) else ["value"])]
+    keyed = not NAMES & set(names)
+    table = [as_cells(record, said, names) for record, said in rows]
+    print_table(topic.topic, ("time", *["key"] * keyed, *names), (row if keyed else (row[0], *row[2:]) for row in table))
+
+
+def records_of(bus: Bus, topic: NamedTopic, client: str | None, limit: int | None, follow: bool) -> Iterator[Record]:
+    """The newest ``limit`` records, oldest first, or all, a partition after the other; then, for ever, what comes.
+
+    client: only those that it has as their key, or that name it.
+    """
+    # What is written while we look is followed.
+    ends = bus.offsets(topic.topic, float("inf"))
+
+    def wanted(record: Record) -> bool:
+        if client is None or record.key == client.encode():
+            return True
+        said = topic.says(record)
+        return isinstance(said, Mapping) and client in (said.get("client"), said.get("entity"))
+
+    there = (
+        record for partition, end in ends.items() for record in _before(bus, topic.topic, partition, end) if wanted(record)
+    )
+    if limit is None:
+        yield from there
+    else:
+        newest = heapq.nlargest(limit, there, key=lambda record: (record.timestamp, record.partition, record.offset))
+        yield from reversed(newest)
+    if follow:
+        with suppress(KeyboardInterrupt):
+            for record in Connection(bus).records(topic.topic, ends):
+                if wanted(record):
+                    yield record
+
+
+def _before(bus: Bus, topic: str, partition: int, end: int) -> Iterator[Record]:
+    for record in bus.read_from(topic, partition, 0):
+        if record.offset >= end:
+            return
+        yield record
+
+
+def print_line(said: Any, record: Record | None) -> None:
+    """An object on a line of stdout; record: with all that it has beside its value."""
+    content = said
+    if record is not None:
+        content = {
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "time": record.timestamp,
+            "key": None if record.key is None else _as_text(record.key),
+            "headers": {name: _as_text(value) for name, value in record.headers},
+            "value": said,
+        }
+    # In ASCII no control character reaches a terminal but DEL, which JSON lets stand.
+    sys.stdout.write(json.dumps(content, default=_as_json).replace("\x7f", "\\u007f") + "\n")
+    sys.stdout.flush()
+
+
+def as_cells(record: Record, said: Any, columns: Sequence[str]) -> tuple[str, ...]:
+    """Time, key and each of these fields of a record, as text that a terminal may show."""
+    fields = said if isinstance(said, Mapping) else {"value": said}
+    key = "" if record.key is None else _as_text(record.key)
+    rest = columns or list(fields)
+    return (time_of(record), _cell(key), *(_cell(fields.get(name, "")) for name in rest))
+
+
+def time_of(record: Record | Message) -> str:
+    """When it was written; whoever writes a record may choose its time."""
+    seconds = record.timestamp if isinstance(record, Record) else record.time
+    return datetime.fromtimestamp(min(max(0.0, seconds), LATEST_TIME), UTC).isoformat(sep=" ", timespec="seconds")[:-6]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        text = f"{value:.6g}"
+    elif isinstance(value, str):
+        text = value
+    else:
+        text = "" if value is None else json.dumps(value, default=_as_json)
+    text = printable(text)
+    return text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 3] + "..."
+
+
+def _as_text(content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(content).decode()
+
+
+def _as_json(value: Any) -> Any:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,138 @@
+"""``streamfl reset``: a role, or one of its clients, begins anew; what it remembers and where it reads on change together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from streamfl.cli.named_topics import users_channels
+from streamfl.cli.preflight import Configured, counted, read_configuration
+from streamfl.cli.unreadable import telling_remedy
+from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
+from streamfl.role import ConfigurationError
+from streamfl.runtime.bus import Bus
+from streamfl.runtime.kinds import build_repair, build_reset
+
+__all__ = ["reset"]
+
+PLACES = {"earliest": -math.inf, "latest": math.inf}
+
+
+def reset(
+    config: ConfigArgument,
+    client: Annotated[str | None, typer.Option(help="Only this client, as its samples carry its name.")] = None,
+    all_of_it: Annotated[bool, typer.Option("--all", help="All that the role remembers.")] = False,
+    to: Annotated[
+        str | None,
+        typer.Option(help="Where to read again: earliest, latest, or a time such as 2026-11-20T08:00Z or seconds since 1970."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
+    format: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Begin anew: forget what was learnt, and read your topics again, in one step. Stop the role's workers first.
+
+    --all: your topics are read from --to on, left out: from their beginning. What peers sent before is not read again, unless the
+    role reads nothing else and --to is given. Predictions of what is read again are written again.
+    --client: it is forgotten. With --to its samples from there on are learnt again at once; other clients stay as they are.
+    """
+    if all_of_it == (client is not None):
+        raise ConfigurationError("say --client NAME, or --all")
+    at = None if to is None else _time(to)
+    configured = read_configuration(config)
+    kind = configured.kind
+    if not kind.begins_anew:
+        raise ConfigurationError(
+            f"a {kind.name} cannot be reset: what it remembers belongs to what it told its peers, or promised. To begin anew, use "
+            "another federation.name at every member"
+        )
+    with closing(configured.connect()) as bus, telling_remedy(configured):
+        members = bus.members(configured.settings.group)
+        if members:
+            raise ConfigurationError(
+                f"{counted(members, 'worker')} of the group {configured.settings.group!r} run: stop them first. One that was "
+                "killed counts until the group has noticed"
+            )
+        result = _client(configured, bus, client, at, dry_run) if client else _all(configured, bus, at, dry_run)
+    if format is OutputFormat.JSON:
+        print_json({"dry_run": dry_run, **result})
+    else:
+        _tell(configured, result, dry_run)
+
+
+def _all(configured: Configured, bus: Bus, at: float | None, dry_run: bool) -> dict[str, object]:
+    """Forget everything; what was done."""
+    users = set(users_channels(configured).values())
+    offsets = {
+        source.topic: bus.offsets(source.topic, _begin(source.topic in users, bool(users), at))
+        for source in configured.kind.channels(configured.settings).inputs.values()
+    }
+    forgotten = None if dry_run else build_reset(configured.settings, bus).begin_anew(offsets)
+    return {"forgotten": forgotten, "offsets": _by_text(offsets)}
+
+
+def _client(configured: Configured, bus: Bus, client: str, at: float | None, dry_run: bool) -> dict[str, object]:
+    """Forget a client, and learn it again if there is a time; what was done."""
+    offsets = {} if at is None else {topic: bus.offsets(topic, at) for topic in users_channels(configured).values()}
+    if at is not None and not offsets:
+        raise ConfigurationError(f"--to: a {configured.kind.name} has no topics of yours that a client could be learnt from again")
+    result: dict[str, object] = {"client": client, "offsets": _by_text(offsets)}
+    if dry_run:
+        return result
+    if at is None:
+        partitions, taken = build_repair(configured.settings, bus).forget(client), 0
+    else:
+        partitions, taken = build_reset(configured.settings, bus).learn_again(client, offsets)
+    if not partitions and not taken:
+        raise ConfigurationError(f"--client {client!r}: no partition of this {configured.kind.name} remembers it")
+    return result | {"partitions": partitions, "learnt_again": taken}
+
+
+def _begin(of_user: bool, any_of_user: bool, at: float | None) -> float:
+    if of_user:
+        return -math.inf if at is None else at
+    # Of an earlier life, and for it: whoever begins anew hears of its peers from now on.
+    return math.inf if at is None or any_of_user else at
+
+
+def _by_text(offsets: Mapping[str, Mapping[int, int]]) -> dict[str, dict[str, int]]:
+    return {topic: {str(partition): offset for partition, offset in found.items()} for topic, found in offsets.items()}
+
+
+def _tell(configured: Configured, result: Mapping[str, object], dry_run: bool) -> None:
+    kind, would = configured.kind.name, "would " if dry_run else ""
+    offsets = result["offsets"]
+    assert isinstance(offsets, dict)
+    if "client" in result:
+        say(f"{would}forget client {result['client']!r}" if dry_run else f"forgot client {result['client']!r}")
+        if not dry_run and offsets:
+            say(f"learnt {counted(int(str(result['learnt_again'])), 'record')} of it again; other clients are as they were")
+    elif dry_run:
+        say(f"would forget all that this {kind} remembers")
+    else:
+        say(f"forgot all that this {kind} remembered: {counted(int(str(result['forgotten'])), 'record')}")
+    for topic, found in offsets.items():
+        say(f"{would}read {topic} from {', '.join(f'{partition}: {offset}' for partition, offset in found.items())} on")
+
+
+def _time(text: str) -> float:
+    """A place in time; ConfigurationError where it is none. A time without a zone is in UTC."""
+    if text in PLACES:
+        return PLACES[text]
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            found = datetime.fromisoformat(text)
+        except ValueError:
+            raise ConfigurationError(
+                f"--to {text!r}: earliest, latest, a time such as 2026-11-20T08:00Z, or seconds since 1970 are expected"
+            ) from None
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    if not 0 <= seconds < 1e11:
+        raise ConfigurationError(f"--to {text!r}: these are no seconds since 1970")
+    return seconds

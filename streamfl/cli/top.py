@@ -1,0 +1,185 @@
+"""``streamfl top``: a federation's member at work, seen from its topics alone and drawn anew every few seconds."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from streamfl.cli.dead_letters.letters import printable, read_letter
+from streamfl.cli.named_topics import NamedTopic, find_topic
+from streamfl.cli.preflight import Configured, read_configuration
+from streamfl.console import ConfigArgument, FormatOption, OutputFormat
+from streamfl.role import ConfigurationError
+from streamfl.runtime.bus import Bus
+
+__all__ = ["top"]
+
+PREDICTIONS = "predictions"
+# Of each client, the latest predictions with a label that its error is the mean of; and so many clients are remembered, and shown.
+WINDOW, MOST_CLIENTS, SHOWN_CLIENTS = 100, 10_000, 20
+
+
+@dataclass
+class _Client:
+    """predictions: since the start, and since the last look. errors: squared, of the latest with a label."""
+
+    predictions: int = 0
+    latest: int = 0
+    errors: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+
+
+def top(
+    config: ConfigArgument,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
+    count: Annotated[int | None, typer.Option(min=1, help="End after so many looks; left out: at Ctrl-C.")] = None,
+    format: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Watch a role work, live: its workers, what it still has to read, what it writes, and its clients' latest errors.
+
+    All of it is seen from the topics: no worker is asked, and none is disturbed. json: an object a look.
+    """
+    configured = read_configuration(config)
+    with closing(configured.connect()) as bus, suppress(KeyboardInterrupt):
+        look = _Look(configured, bus)
+        if format is OutputFormat.JSON:
+            for number in range(count or sys.maxsize):
+                time.sleep(every if number else 0.0)
+                sys.stdout.write(json.dumps(look.figures()) + "\n")
+                sys.stdout.flush()
+            return
+        with Live(console=Console(file=sys.stdout), auto_refresh=False, screen=False) as live:
+            for number in range(count or sys.maxsize):
+                time.sleep(every if number else 0.0)
+                live.update(look.drawn(look.figures()), refresh=True)
+
+
+class _Look:
+    """Looks at the topics of a role, again and again."""
+
+    def __init__(self, configured: Configured, bus: Bus) -> None:
+        self._configured, self._bus = configured, bus
+        settings = configured.settings
+        channels = configured.kind.channels(settings)
+        self._inputs = [source.topic for source in channels.inputs.values()]
+        wanted = dict.fromkeys([*self._inputs, *channels.outputs.values(), settings.dead_letters])
+        there = bus.describe(wanted)
+        if missing := [topic for topic in self._inputs if topic not in there]:
+            raise ConfigurationError(f"topic {missing[0]} does not exist: streamfl check {configured.path}")
+        self._topics = [topic for topic in wanted if topic in there]
+        self._ends = {topic: bus.offsets(topic, math.inf) for topic in self._topics}
+        # Of a group that has taken nothing of a partition, all that is left of it is still to be read.
+        self._begins = {topic: bus.offsets(topic, -math.inf) for topic in self._inputs}
+        self._at = time.monotonic()
+        self._clients: dict[str, _Client] = {}
+        self._letters: Counter[str] = Counter()
+        self._predictions: NamedTopic | None = None
+        with suppress(ConfigurationError):
+            self._predictions = find_topic(configured, bus, PREDICTIONS)
+            self._from = dict(bus.offsets(self._predictions.topic, math.inf))
+
+    def figures(self) -> dict[str, Any]:
+        """What is seen now."""
+        settings, bus = self._configured.settings, self._bus
+        now, before, earlier = time.monotonic(), self._ends, self._at
+        self._ends = {topic: bus.offsets(topic, math.inf) for topic in self._topics}
+        self._at = now
+        committed = bus.committed(settings.group)
+        seconds = max(1e-3, now - earlier)
+        rates = {topic: _grown(before[topic], ends) / seconds for topic, ends in self._ends.items()}
+        behind = {
+            topic: sum(
+                max(0, end - committed.get((topic, partition), self._begins[topic][partition]))
+                for partition, end in self._ends[topic].items()
+            )
+            for topic in self._inputs
+        }
+        self._read_predictions()
+        self._read_letters(before.get(settings.dead_letters, {}))
+        return {
+            "role": settings.role.kind,
+            "group": settings.group,
+            "workers": bus.members(settings.group),
+            "topics": [
+                {"topic": topic, "records": sum(ends.values()), "per_second": rates[topic], "behind": behind.get(topic)}
+                for topic, ends in self._ends.items()
+            ],
+            "dead_letters": dict(self._letters),
+            "clients": [self._shown(name, one, seconds) for name, one in self._busiest()],
+        }
+
+    def _busiest(self) -> list[tuple[str, _Client]]:
+        return sorted(self._clients.items(), key=lambda one: (-one[1].latest, -one[1].predictions, one[0]))[:SHOWN_CLIENTS]
+
+    @staticmethod
+    def _shown(name: str, one: _Client, seconds: float) -> dict[str, Any]:
+        error = sum(one.errors) / len(one.errors) if one.errors else None
+        return {"client": name, "predictions": one.predictions, "per_second": one.latest / seconds, "mse": error}
+
+    def _read_predictions(self) -> None:
+        for one in self._clients.values():
+            one.latest = 0
+        topic = self._predictions
+        if topic is None:
+            return
+        for partition, offset in self._from.items():
+            for record in self._bus.read_from(topic.topic, partition, offset):
+                self._from[partition] = record.offset + 1
+                said = topic.says(record)
+                if isinstance(said, Mapping):
+                    self._count(said)
+
+    def _count(self, said: Mapping[str, Any]) -> None:
+        name = str(said.get("client") or said.get("entity") or "")
+        if name not in self._clients and len(self._clients) >= MOST_CLIENTS:
+            return
+        one = self._clients.setdefault(name, _Client())
+        one.predictions += 1
+        one.latest += 1
+        prediction, label = said.get("prediction"), said.get("label")
+        if isinstance(prediction, int | float) and isinstance(label, int | float):
+            one.errors.append((prediction - label) ** 2)
+
+    def _read_letters(self, before: Mapping[int, int]) -> None:
+        topic = self._configured.settings.dead_letters
+        for partition, end in before.items():
+            if self._ends[topic][partition] > end:
+                for record in self._bus.read_from(topic, partition, end):
+                    if record.offset < self._ends[topic][partition] and (letter := read_letter(record)) is not None:
+                        self._letters[letter.reason] += 1
+
+    def drawn(self, figures: Mapping[str, Any]) -> Group:
+        """The figures for a terminal of 80 columns."""
+        workers = figures["workers"]
+        head = f"{figures['role']} of {self._configured.settings.federation.name}: {workers or 'no'} worker{'s' * (workers != 1)}"
+        topics = Table("topic", "records", "a second", "behind", box=None, title_justify="left")
+        for one in figures["topics"]:
+            behind = "" if one["behind"] is None else str(one["behind"])
+            topics.add_row(Text(one["topic"]), str(one["records"]), f"{one['per_second']:.1f}", behind)
+        parts: list[Any] = [Text(head, style="bold"), topics]
+        if figures["dead_letters"]:
+            letters = ", ".join(f"{count} {printable(reason)}" for reason, count in figures["dead_letters"].items())
+            parts.append(Text(f"dead letters since the start: {letters}"))
+        if figures["clients"]:
+            clients = Table("client", "predictions", "a second", f"mse of the last {WINDOW}", box=None)
+            for one in figures["clients"]:
+                error = "" if one["mse"] is None else f"{one['mse']:.4g}"
+                clients.add_row(Text(printable(one["client"])), str(one["predictions"]), f"{one['per_second']:.1f}", error)
+            parts.append(clients)
+        return Group(*parts)
+
+
+def _grown(before: Mapping[int, int], now: Mapping[int, int]) -> int:
+    return sum(max(0, end - before.get(partition, end)) for partition, end in now.items())

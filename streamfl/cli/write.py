@@ -1,0 +1,137 @@
+"""``streamfl write``: lines of JSON as records in a topic that a role reads from its users."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from typing import IO, Annotated, Any
+
+import msgspec
+import typer
+
+from streamfl.cli.named_topics import format_of_channel, users_channels
+from streamfl.cli.preflight import Configured, counted, read_configuration
+from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
+from streamfl.records.formats import Format, format_named
+from streamfl.records.keys import KeySection, key_writer
+from streamfl.records.samples import DataError
+from streamfl.role import ConfigurationError, Input, NotYetReadable, PassedOver, PeerError, Record
+from streamfl.runtime.bus import BusUnavailable, Outgoing
+from streamfl.wire import MAXIMUM_BYTES
+
+__all__ = ["write"]
+
+CHUNK_BYTES = 65_536
+
+
+def write(
+    config: ConfigArgument,
+    what: Annotated[str, typer.Argument(help="samples, or labels where they come on a topic of their own.")] = "samples",
+    key: Annotated[
+        str | None, typer.Option(help="The field whose value is the record's key; left out: the client or entity that is named.")
+    ] = None,
+    as_they_are: Annotated[
+        bool, typer.Option("--as-they-are", help="Write lines that the role would refuse, too: they go to the dead letters.")
+    ] = False,
+    format: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Write the lines of stdin, a JSON object each, to a topic that the role reads from its users, in the form that it expects.
+
+    A line that the role would refuse ends the command with exit code 5; the lines before it are written.
+    """
+    configured = read_configuration(config)
+    topics = users_channels(configured)
+    if what not in topics:
+        known = ", ".join(topics) or "none"
+        raise ConfigurationError(f"{what!r}: a {configured.kind.name} reads no such topic from its users; it reads {known}")
+    topic = topics[what]
+    lines = _Lines(configured, what, key, as_they_are)
+    written = 0
+    with closing(configured.connect()) as bus:
+        if not bus.describe([topic]):
+            raise ConfigurationError(f"topic {topic} does not exist: streamfl topics {config} --create-inputs")
+        for batch in _batches(sys.stdin.buffer):
+            records: list[Outgoing] = []
+            try:
+                for line in batch:
+                    if (record := lines.record(line)) is not None:
+                        records.append(record)
+            finally:
+                # What is before a wrong line is written.
+                bus.write(records)
+                written += len(records)
+    if format is OutputFormat.JSON:
+        print_json({"topic": topic, "records": written})
+    else:
+        say(f"wrote {counted(written, 'record')} to {topic}")
+
+
+class _Lines:
+    """Makes records of lines, each checked by the role's own decoder."""
+
+    def __init__(self, configured: Configured, what: str, key: str | None, as_they_are: bool) -> None:
+        self._source: Input = configured.kind.channels(configured.settings).inputs[what]
+        self._format: Format = format_of_channel(configured, what) or format_named("json")
+        self._key = key
+        section: Any = getattr(configured.settings, what, None)
+        self._key_of = key_writer(section) if isinstance(section, KeySection) else str.encode
+        self._as_they_are = as_they_are
+        self._number = 0
+
+    def record(self, line: bytes) -> Outgoing | None:
+        """The record of a line; None of an empty one. DataError names the line and what is wrong with it."""
+        self._number += 1
+        if not line.strip():
+            return None
+        try:
+            content = msgspec.json.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise DataError(f"line {self._number}: is not JSON: {error}") from None
+        try:
+            value = self._format.encode(content)
+        except (ValueError, TypeError) as error:
+            raise DataError(f"line {self._number}: cannot be written as {type(self._format).__name__}: {error}") from None
+        key = self._named_key(content)
+        try:
+            # Where a role tells nobody of what it cannot read, the user at the terminal is told all the same.
+            message = (self._source.strict or self._source.decode)(Record(self._source.topic, 0, 0, key, value))
+        except PeerError as error:
+            if self._as_they_are:
+                return Outgoing(self._source.topic, key, value)
+            raise DataError(f"line {self._number}: {error}. --as-they-are writes such lines, too") from None
+        except PassedOver:
+            return Outgoing(self._source.topic, key, value)
+        except NotYetReadable as error:
+            raise BusUnavailable(str(error)) from None
+        if key is None:
+            name = str(getattr(message, "client", ""))
+            key = self._written_key(name) if name else None
+        return Outgoing(self._source.topic, key, value)
+
+    def _named_key(self, content: Any) -> bytes | None:
+        if self._key is None:
+            return None
+        if not isinstance(content, dict) or content.get(self._key) is None:
+            raise DataError(f"line {self._number}: has no field {self._key!r}, which --key names")
+        return self._written_key(str(content[self._key]))
+
+    def _written_key(self, name: str) -> bytes:
+        try:
+            return self._key_of(name)
+        except ValueError as error:
+            raise DataError(f"line {self._number}: {error}") from None
+
+
+def _batches(source: IO[bytes]) -> Iterator[list[bytes]]:
+    """Whole lines as they come: whoever pipes a growing file sees each written at once."""
+    read = getattr(source, "read1", source.read)
+    rest = b""
+    while chunk := read(CHUNK_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > MAXIMUM_BYTES:
+            raise DataError(f"a line has more than {MAXIMUM_BYTES} bytes, and no record may have so many")
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]

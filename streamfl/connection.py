@@ -1,0 +1,197 @@
+"""A bus for people: write records, read a topic, follow it. Kafka and the bus in a file alike.
+
+    with streamfl.connect("sqlite://plant.db") as bus:
+        bus.write("readings", [{"device": "press-4", "t1": 21.5}], key="device")
+        for prediction in bus.follow("plant.predictions", patience=5):
+            print(prediction.value["prediction"])
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
+from itertools import islice
+from types import TracebackType
+from typing import Any, Literal
+
+import msgspec
+
+from streamfl.records.formats import Format, format_named
+from streamfl.role import ConfigurationError, PassedOver, PeerError, Record
+from streamfl.runtime import bus as buses
+from streamfl.runtime.bus import Bus, Outgoing, Subscription
+
+__all__ = ["Connection", "Message", "connect", "message_of"]
+
+TURN_SECONDS = 0.2
+POLL_RECORDS = 500
+# Of a write: what goes to the bus at once.
+BATCH_RECORDS = 1000
+
+Key = str | Callable[[Any], object] | None
+Begin = float | Literal["earliest", "latest"]
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A record as it lies in a topic, decoded.
+
+    time: in seconds since 1970. key: text, or bytes where it is none. value: as its format has it, or bytes if it is of another.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    time: float
+    key: str | bytes | None
+    value: Any
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+def connect(url: str, **options: Any) -> Connection:
+    """The bus at a URL as ``bus.url`` has it, with options as ``[bus.options]`` has them.
+
+    ConfigurationError if URL or options will not do; :class:`streamfl.runtime.bus.BusUnavailable` if nobody answers.
+    """
+    return Connection(buses.connect(url, options))
+
+
+class Connection:
+    """Reads and writes outside any federation: nothing that it does moves a worker's offsets. One thread at a time.
+
+    >>> connection = connect("memory://doctest")
+    >>> connection.create("readings")
+    >>> connection.write("readings", [{"device": "press-4", "t1": 21.5}], key="device")
+    1
+    >>> [(message.key, message.value["t1"]) for message in connection.read("readings")]
+    [('press-4', 21.5)]
+    """
+
+    def __init__(self, bus: Bus) -> None:
+        self.bus = bus
+        # Whoever follows holds a membership, and with some client libraries a thread that would keep the process alive.
+        self._open: weakref.WeakSet[Generator[Message, None, None]] = weakref.WeakSet()
+
+    def create(self, topic: str, partitions: int = 1) -> None:
+        """Make a topic if there is none of this name."""
+        self.bus.create([buses.TopicSpec(topic, partitions, compacted=False)])
+
+    def write(self, topic: str, contents: Iterable[Any], key: Key = None, format: str | Format = "json") -> int:
+        """Write a record for each of ``contents`` and wait until all are durable; how many they were.
+
+        key: of each record. The name of a field, or a function of the content; None: without one, and in any partition.
+        format: how they are encoded.
+        """
+        encode, count = _format(format).encode, 0
+        for batch in _batches(contents):
+            self.bus.write([Outgoing(topic, _key(content, key), encode(content)) for content in batch])
+            count += len(batch)
+        return count
+
+    def read(self, topic: str, begin: Begin = "earliest", format: str | Format = "json") -> Iterator[Message]:
+        """What lies in a topic up to now, a partition after the other.
+
+        begin: "earliest", "latest" or a time in seconds since 1970.
+        """
+        made = _maker(format)
+        for partition, offset in self._offsets(topic, begin).items():
+            yield from map(made, self.bus.read_from(topic, partition, offset))
+
+    def follow(
+        self, topic: str, begin: Begin = "latest", patience: float = math.inf, format: str | Format = "json"
+    ) -> Generator[Message, None, None]:
+        """What comes to a topic from now on, for ever.
+
+        begin: as :meth:`read` has it. patience: after so many seconds without a record it ends. It ends with the connection, too.
+        """
+        # Looked up before the first record is asked for: what is written from now on is followed.
+        going = self._following(topic, self._offsets(topic, begin), patience, _maker(format))
+        self._open.add(going)
+        return going
+
+    def _following(
+        self, topic: str, offsets: Mapping[int, int], patience: float, made: Callable[[Record], Message]
+    ) -> Generator[Message, None, None]:
+        with closing(self.records(topic, offsets, patience)) as records:
+            yield from map(made, records)
+
+    def records(self, topic: str, offsets: Mapping[int, int], patience: float = math.inf) -> Generator[Record, None, None]:
+        """The records from these offsets on, as they are, until none came for ``patience`` seconds."""
+        # A group of its own that never commits: it has every partition and leaves nothing behind.
+        subscription = Subscription(f"streamfl-follow-{uuid.uuid4()}", (topic,), guarantee="at_least_once")
+        with closing(self.bus.session(subscription)) as session:
+            heard = time.monotonic()
+            while time.monotonic() - heard < patience:
+                polled = session.poll(TURN_SECONDS, POLL_RECORDS)
+                for partition in polled.assigned:
+                    session.seek(topic, partition, offsets.get(partition, 0))
+                if polled:
+                    heard = time.monotonic()
+                yield from polled.records
+
+    def _offsets(self, topic: str, begin: Begin) -> dict[int, int]:
+        if begin not in ("earliest", "latest") and not isinstance(begin, int | float):
+            raise ConfigurationError(f"begin = {begin!r}: earliest, latest or a time in seconds since 1970 is expected")
+        if not self.bus.describe([topic]):
+            raise ConfigurationError(f"topic {topic!r} does not exist")
+        at = {"earliest": -math.inf, "latest": math.inf}.get(begin) if isinstance(begin, str) else begin
+        return dict(self.bus.offsets(topic, -math.inf if at is None else at))
+
+    def close(self) -> None:
+        """End what is followed, and give back what the connection holds."""
+        for going in list(self._open):
+            going.close()
+        self.bus.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def message_of(record: Record, decode: Callable[[bytes], Any]) -> Message:
+    """The record with its key as text and its value decoded, each only where it can be."""
+    key: str | bytes | None = record.key
+    if record.key is not None:
+        try:
+            key = record.key.decode()
+        except UnicodeDecodeError:
+            key = record.key
+    value: Any = record.value
+    if record.value is not None:
+        try:
+            value = decode(record.value)
+        except (ValueError, msgspec.DecodeError, RecursionError, PeerError, PassedOver):
+            value = record.value
+    return Message(record.topic, record.partition, record.offset, record.timestamp, key, value, record.headers)
+
+
+def _maker(format: str | Format) -> Callable[[Record], Message]:
+    decode = _format(format).decoder(Any)
+    return lambda record: message_of(record, decode)
+
+
+def _format(format: str | Format) -> Format:
+    return format_named(format, "format") if isinstance(format, str) else format
+
+
+def _key(content: Any, key: Key) -> bytes | None:
+    if key is None:
+        return None
+    if isinstance(key, str):
+        if not isinstance(content, Mapping) or key not in content:
+            raise ConfigurationError(f"key = {key!r}: there is a record without this field")
+        found: object = content[key]
+    else:
+        found = key(content)
+    return found if isinstance(found, bytes) or found is None else str(found).encode()
+
+
+def _batches(contents: Iterable[Any]) -> Iterator[list[Any]]:
+    going = iter(contents)
+    while batch := list(islice(going, BATCH_RECORDS)):
+        yield batch

@@ -1,0 +1,240 @@
+"""What must hold of predictions between fits, whatever happened: which parts are told, what they are, and what is published."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.dp_frank_wolfe.lab.oracle import numbers_of, place_of, weights_of
+from streamfl.dp_frank_wolfe.lab.said import messages_of
+from streamfl.dp_frank_wolfe.lab.scenario import NAME, DPFrankWolfeScenario, S, samples_of
+from streamfl.dp_frank_wolfe.messages import Entities, Manifest, Message, Model, Partial, Prediction, read_content
+from streamfl.dp_frank_wolfe.partials import PartialPlan
+from streamfl.dp_frank_wolfe.public import Public
+from streamfl.dp_frank_wolfe.window import FEATURE_ONE, Bounds, whole_row
+from streamfl.privacy.integer_distribution import DEVIATIONS, discrete_gaussian
+from streamfl.privacy.release_bits import Release, release_bits
+from streamfl.runtime.kinds import find_kind
+from streamfl.simulation.faults.cluster import FaultyBus
+from streamfl.simulation.faults.said import require
+
+__all__ = ["check_parts_of_entities", "check_serving", "prediction_cost"]
+
+Floats = NDArray[np.float64]
+By = Mapping[str, Sequence[Message]]
+# Of rounding of weights to whole numbers.
+ROUNDING = 1e-8
+MODEL = b"model/0"
+VERSION_BYTES = 8
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A record of columns. at: when it was written. columns: as whole numbers."""
+
+    at: float
+    entity: str
+    columns: NDArray[np.int16]
+
+
+def check_serving(bus: FaultyBus, chosen: DPFrankWolfeScenario, asks: By, releases: By) -> None:
+    """Each record that came while there was a model has its part, of that row and that model, and each entity its predictions."""
+    told = {party: _parts(own) for party, own in releases.items()}
+    published = [msgspec.json.decode(record.value or b"", type=Prediction) for record in _predictions(bus, chosen)]
+    if chosen.of(S).serving.mode == "off":
+        require(not any(told.values()) and not published, "predictions were made, and serving is off")
+        return
+    for party in chosen.parties:
+        _check_party(bus, chosen, party, told[party], asks[party], releases[party])
+    _check_published(chosen, told, published, max((one.window for one in _of(asks[chosen.parties[0]], "model")), default=0))
+
+
+def check_parts_of_entities(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> None:
+    """Fits and known parts of an entity are within its budget; what was said and never committed is among the parts."""
+    public = Public(chosen.of(chosen.parties[0]))
+    if chosen.of(S).serving.mode != "private" or not public.settings.privacy.is_private:
+        return
+    for party in chosen.parties:
+        asks = set(messages_of(bus, f"{NAME}.{party}.asks"))
+        fits = Counter(name for one in asks if one.kind == "manifest" for name in read_content(one.content, Manifest).names)
+        for entity, count in Counter(entity for entity, _, _ in chosen.said.parts[party]).items():
+            spent = count * public.prediction_rho(party) + fits[entity] * public.fit_rho(party)
+            what = f"{party}: {count} parts of predictions of {entity} are known and {fits[entity]} fits"
+            require(spent <= public.party_rho(party) * (1 + ROUNDING), f"{what}, which is beyond its budget")
+
+
+def prediction_cost(public: Public, party: str) -> float:
+    """rho that an entity is charged for a part of a prediction."""
+    return public.prediction_rho(party) if public.settings.serving.mode == "private" else 0.0
+
+
+def _predictions(bus: FaultyBus, chosen: DPFrankWolfeScenario) -> Iterator[Any]:
+    outputs = find_kind(chosen.of(S).role.kind).channels(chosen.of(S)).outputs
+    return bus.read(outputs["predictions"]) if "predictions" in outputs else iter(())
+
+
+def _of(messages: Sequence[Message], kind: str) -> list[Message]:
+    return [one for one in messages if one.kind == kind]
+
+
+def _parts(messages: Sequence[Message]) -> list[Partial]:
+    """In the order of their numbers, which are 1, 2, 3 and so on."""
+    own = _of(messages, "partial")
+    numbers = [one.iteration for one in own]
+    require(numbers == list(range(1, len(own) + 1)), f"parts of predictions are numbered {numbers[:20]}")
+    return [read_content(one.content, Partial) for one in own]
+
+
+def _check_party(
+    bus: FaultyBus,
+    chosen: DPFrankWolfeScenario,
+    party: str,
+    parts: Sequence[Partial],
+    asks: Sequence[Message],
+    releases: Sequence[Message],
+) -> None:
+    """The parts are those of all records from one on, in their order, as often as an entity may be predicted."""
+    rows, known = _rows(bus, chosen, party), _models_in_state(bus, chosen, party)
+    require(bool(known) or not parts, f"{party} tells parts of predictions, and has no model")
+    if not known:
+        return
+    models = {one.window: weights_of(read_content(one.content, Model), chosen.columns[party]) for one in _of(asks, "model")}
+    versions = [part.model for part in parts]
+    require(versions == sorted(versions), f"{party}: parts are of models {versions[:20]}, of an older one after a newer one")
+    lenient = _often_announced(chosen, releases)
+    surely = sum(row.at <= known[0][0] for row in rows)
+    # Whatever was written before the model was remembered may have been read before it or after.
+    failures = [_apart(chosen, party, rows[start:], parts, known, models, lenient) for start in range(surely + 1)]
+    require("" in failures, f"{party}: {failures[-1]}")
+
+
+def _apart(
+    chosen: DPFrankWolfeScenario,
+    party: str,
+    rows: Sequence[_Row],
+    parts: Sequence[Partial],
+    known: Sequence[tuple[float, int]],
+    models: Mapping[int, Floats],
+    lenient: Collection[str],
+) -> str:
+    """In words, how the parts differ from those of these records; empty: not at all."""
+    serving = chosen.of(S).serving
+    most = serving.predictions if serving.mode == "private" else math.inf
+    times: Counter[str] = Counter()
+    left = list(parts)[::-1]
+    unread = chosen.staying is not None and (samples_of(party), 0) in chosen.staying.places
+    for row in rows:
+        if not left and unread:
+            # What comes after the fault is read by nobody.
+            return ""
+        if times[row.entity] >= most:
+            continue
+        if left and left[-1].entity == row.entity and not (wrong := _wrong(chosen, party, row, left[-1], known, models)):
+            left.pop()
+            times[row.entity] += 1
+        elif row.entity not in lenient:
+            place = f"part {len(parts) - len(left) + 1}"
+            if left and left[-1].entity == row.entity:
+                return f"{place}, of {row.entity}, {wrong}"
+            return f"{place} is of {left[-1].entity if left else 'nobody'}, and the record of {row.entity} is next"
+    return f"{len(left)} parts of predictions are of no record" if left else ""
+
+
+def _wrong(
+    chosen: DPFrankWolfeScenario,
+    party: str,
+    row: _Row,
+    part: Partial,
+    known: Sequence[tuple[float, int]],
+    models: Mapping[int, Floats],
+) -> str:
+    """In words, what is wrong with a part of this record."""
+    least = max((version for at, version in known if at < row.at), default=1)
+    if not least <= part.model <= max(models):
+        return f"is of model {part.model}, and {least} was known"
+    x, rho = models[part.model], prediction_cost(Public(chosen.of(party)), party) or math.inf
+    exact, length = float(row.columns.astype(np.float64) @ x) / FEATURE_ONE, float(np.abs(x).sum())
+    # One replaced row moves it by 2 |x|_1.
+    deviation = 0.0 if math.isinf(rho) else 2 * length / math.sqrt(2 * rho)
+    if abs(part.value - exact) > (DEVIATIONS + 1) * deviation + ROUNDING * (length + deviation):
+        return f"is {part.value:g}, where {exact:g} with a deviation of {deviation:g} was due"
+    if deviation and part.value != _with_noise(chosen, party, row, part.model, PartialPlan.of(x, rho)):
+        return f"is {part.value:g}, which is not {exact:g} with the noise of its row"
+    return ""
+
+
+def _with_noise(chosen: DPFrankWolfeScenario, party: str, row: _Row, version: int, plan: PartialPlan) -> float:
+    """The part of a row, with the noise that follows from the party's secret, the row, the weights and the entity."""
+    assert plan.noise is not None
+    content = row.columns.astype("<i2").tobytes() + plan.weights.astype("<i8").tobytes()
+    digest = hashlib.sha256(b"streamfl partial/1" + content).digest()
+    place, given = place_of(chosen, party, version), (plan.noise.variance, plan.noise.unit, plan.bits, row.entity)
+    release = Release(place.ledger, place.federation, party, version, 0, "prediction", given, digest)
+    # Not by the noise's own method, for what that draws is noted.
+    drawn = int(discrete_gaussian(plan.noise.variance).draw(release_bits(place.secret, release, 1))[0])
+    rounded = (plan.exact(row.columns) + plan.noise.unit // 2) // plan.noise.unit
+    return math.ldexp(float((rounded + drawn) * plan.noise.unit), -plan.bits)
+
+
+def _rows(bus: FaultyBus, chosen: DPFrankWolfeScenario, party: str) -> list[_Row]:
+    settings, columns = chosen.of(party), chosen.columns[party]
+    bounds = Bounds(np.full(columns, settings.bounds.centre), np.full(columns, settings.bounds.bound))
+    found = []
+    for record in bus.read(samples_of(party)):
+        content = msgspec.msgpack.decode(record.value or b"")
+        values = whole_row(np.array(numbers_of(content["x"], columns)), bounds)
+        found.append(_Row(record.timestamp, (record.key or b"").decode(), values))
+    return found
+
+
+def _models_in_state(bus: FaultyBus, chosen: DPFrankWolfeScenario, party: str) -> list[tuple[float, int]]:
+    """When the party remembered which model."""
+    settings = chosen.of(party)
+    state = find_kind(settings.role.kind).channels(settings).changelogs["state"]
+    records = [record for record in bus.read(state) if record.key == MODEL and record.value]
+    return [(one.timestamp, int.from_bytes((one.value or b"")[:VERSION_BYTES], "little")) for one in records]
+
+
+def _often_announced(chosen: DPFrankWolfeScenario, releases: Sequence[Message]) -> set[str]:
+    """Entities that waited for more fits than they may count on: what predictions had not used of their budget was to pay."""
+    names = (name for one in _of(releases, "entities") for name in read_content(one.content, Entities).names)
+    fits = int(chosen.sections["window"]["fits"])
+    return {name for name, count in Counter(names).items() if count > fits}
+
+
+def _check_published(
+    chosen: DPFrankWolfeScenario, told: Mapping[str, Sequence[Partial]], published: Sequence[Prediction], last: int
+) -> None:
+    """A prediction is the sum of a part of each party, of one entity and one model; no part counts twice, and none waits in vain.
+
+    last: version of the latest model. Parts of older ones than the one before it may have come too late.
+    """
+    settings = chosen.of(S)
+    parts: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for party, own in told.items():
+        for one in own:
+            parts[one.entity, one.model][party].append(one.value)
+    counts = Counter((one.entity, one.model) for one in published)
+    for place, of in parts.items():
+        most = min(len(of[party]) for party in chosen.parties)
+        where = f"{place[0]}, model {place[1]}"
+        require(counts[place] <= most, f"{where}: {counts[place]} predictions of {most} parts of a party")
+        lost = counts[place] == 0 and most > 0 and place[1] >= last - 1
+        require(not lost, f"{where}: all parties told a part, and nothing is published")
+    covered = settings.serving.mode == "private" and settings.privacy.is_private
+    for prediction in published:
+        found = parts.get((prediction.entity, prediction.model), {})
+        values = itertools.product(*(found.get(party, []) for party in chosen.parties))
+        sums = {settings.bounds.label_centre + settings.bounds.label_bound * math.fsum(one) for one in values}
+        where = f"{prediction.entity}, model {prediction.model}"
+        require(prediction.prediction in sums, f"{where}: {prediction.prediction:g} is published, parts sum to {sorted(sums)[:5]}")
+        require(prediction.private == covered, f"{where}: private is {prediction.private}")

@@ -1,0 +1,138 @@
+"""What ``streamfl inspect`` shows of POF-MKL's roles."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.pofmkl.client import PofmklClient
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.default_learner import DefaultLearner
+from streamfl.pofmkl.local_experts import LOCAL_EXPERTS
+from streamfl.pofmkl.paper_learner import PaperLearner
+from streamfl.pofmkl.server import PofmklServer
+from streamfl.role import ConfigurationError
+from streamfl.simulation.laboratory import Report
+
+__all__ = ["client_report", "server_report"]
+
+# So many of a client's kernels and experts are named in the table.
+NAMED = 3
+
+
+def client_report(role: PofmklClient, settings: PofmklSettings, client: str | None) -> Report:
+    """Each client: how much came, how well it was predicted, and which kernels and experts predict it by now.
+
+    The error is the mean squared error of all predictions whose label came, in the label's own unit. Regret is what the predictions
+    lost beyond the client's best kernel, on the learning scale.
+    """
+    assert settings.samples is not None
+    found = {key: one for key, one in sorted(role.snapshot().items()) if client in (None, key[1])}
+    if client is not None and not found:
+        raise ConfigurationError(f"--client {client!r}: no partition remembers it")
+    low, high = settings.samples.label_range
+    unit = (high - low) ** 2 if settings.learning.loss == "square" else 1.0
+    names = _names(settings)
+    rows, figures = [], []
+    for (partition, name), one in found.items():
+        _, labels, squared, loss = role.learner.sums([one.row])[0].tolist()
+        regret = loss - float(role.learner.kernel_losses([one.row]).min())
+        weights = _named(names, _weights(role.learner, one.row).tolist())
+        error = unit * squared / labels if labels else None
+        best = sorted(weights, key=lambda expert: -weights[expert])
+        figures.append(
+            {
+                "client": name,
+                "partition": partition,
+                "samples": one.samples,
+                "labels": one.labels,
+                "waiting": one.waiting,
+                "mse": error,
+                "regret": regret,
+                "updates_sent": one.uploads_sent,
+                "last_seen": one.seen_at,
+                "weights": {expert: weights[expert] for expert in best},
+            }
+        )
+        shown = best if client is not None else best[:NAMED]
+        rows.append(
+            (
+                name,
+                str(partition),
+                str(one.samples),
+                str(one.labels),
+                "" if error is None else f"{error:.4g}",
+                f"{regret:.3g}",
+                str(one.uploads_sent),
+                _when(one.seen_at),
+                ("\n" if client is not None else ", ").join(f"{expert} {weights[expert]:.2f}" for expert in shown),
+            )
+        )
+    columns = ("client", "partition", "samples", "labels", "mse", "regret", "updates", "last seen", "weights")
+    return Report("Clients", rows, {"clients": figures}, columns)
+
+
+def server_report(role: PofmklServer, settings: PofmklSettings, client: str | None) -> Report:
+    """Each shard: its version, the updates in it, whom it knows, and how large its kernels' parameters are."""
+    # What was restored is put together at the first tick; nothing of it is written.
+    role.receive([], time.time())
+    rows, figures = [], []
+    for number, shard in sorted(role.snapshot().items()):
+        if client is not None and client not in shard.members:
+            continue
+        lengths = np.linalg.norm(shard.parameters.astype(np.float64), axis=1)
+        kernels = range(number, settings.kernel_count, settings.federation.shards)
+        largest = sorted(zip(kernels, lengths.tolist(), strict=True), key=lambda one: -one[1])
+        figures.append(
+            {
+                "shard": number,
+                "model_version": shard.model_version,
+                "updates": shard.updates,
+                "members": sorted(shard.members),
+                "waiting": shard.waiting,
+                "lengths": dict(largest),
+            }
+        )
+        shown = ", ".join(f"{kernel}: {length:.3g}" for kernel, length in largest[:NAMED])
+        numbers = (number, shard.model_version, shard.updates, len(shard.members), shard.waiting)
+        rows.append((*map(str, numbers), shown))
+    if client is not None and not rows:
+        raise ConfigurationError(f"--client {client!r}: the server does not know it")
+    columns = ("shard", "version", "updates", "clients", "in open round", "largest kernels")
+    return Report("Shards of the model", rows, {"shards": figures}, columns)
+
+
+def _names(settings: PofmklSettings) -> Sequence[str]:
+    """Of a client's experts, kernels first, as its learner orders them."""
+    if settings.learning.preset == "paper":
+        return [f"{one.family} {one.bandwidth:g}" for one in settings.kernels.dictionary()]
+    kernels = [f"{view} {bandwidth:g}" for view in settings.views for bandwidth in settings.bandwidths]
+    return [*kernels, *_local(settings)]
+
+
+def _named(names: Sequence[str], weights: Sequence[float]) -> dict[str, float]:
+    """By expert; those beyond the names by their number."""
+    more = [f"expert {number}" for number in range(len(names), len(weights))]
+    return dict(zip([*names, *more], weights, strict=False))
+
+
+def _local(settings: PofmklSettings) -> list[str]:
+    return [*(name for name in LOCAL_EXPERTS if name in settings.experts.local), *settings.experts.river]
+
+
+def _weights(learner: Any, row: int) -> NDArray[np.float64]:
+    if isinstance(learner, DefaultLearner):
+        return np.asarray(learner.snapshot(row).mixture["weights"])
+    assert isinstance(learner, PaperLearner)
+    return learner.weights(row)
+
+
+def _when(seconds: float) -> str:
+    if seconds <= 0:
+        return "never"
+    return datetime.fromtimestamp(seconds, UTC).isoformat(sep=" ", timespec="seconds")[:-6]

@@ -1,0 +1,72 @@
+"""What of a sample's own record goes on with its prediction: headers by which one sample can be followed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+from pydantic import Field
+
+from streamfl.records.predictions import PredictionsSection
+from streamfl.role import Headers, Record
+
+__all__ = ["EVENT_TIME", "LONGEST_HEADERS", "FollowedPredictions", "carried", "carried_nothing", "event_time", "time_header"]
+
+EVENT_TIME = "streamfl.time"
+"""The header with the time of what a record tells of, in milliseconds since 1970; without it, that is the record's own time."""
+LONGEST_HEADERS = 1_500
+"""Bytes of all that is carried of one sample, names included: it is remembered while the sample waits."""
+FRAMING = 8
+
+TRACES = ["traceparent", "tracestate", "baggage"]
+FOLLOWED = [*TRACES, "correlation-id", "correlation_id", "x-correlation-id", "x-request-id", EVENT_TIME]
+
+HeaderName = Annotated[str, Field(min_length=1, max_length=100)]
+
+
+class FollowedPredictions(PredictionsSection):
+    """How predictions are written, and what of its sample's own record each has. Its key is that record's."""
+
+    headers: list[HeaderName] = Field(default=FOLLOWED, max_length=100)
+    """Headers of the sample's record that its prediction has too, whatever their case. They may have 1,500 bytes together; what
+    does not fit is left out."""
+    event_time: bool = False
+    """`true`: each prediction has the header `streamfl.time`, the sample's if it has one, else the time of its record, in
+    milliseconds since 1970."""
+
+
+def carried(section: FollowedPredictions) -> Callable[[Record], Headers]:
+    """A function from a sample's record to the headers that its prediction gets."""
+    names, timed = frozenset(name.lower() for name in section.headers), section.event_time
+
+    def carry(record: Record) -> Headers:
+        if not record.headers:
+            return (time_header(record.timestamp),) if timed else ()
+        found, room = [], LONGEST_HEADERS
+        for name, content in record.headers:
+            if name.lower() in names and (size := len(name.encode()) + len(content) + FRAMING) <= room:
+                room -= size
+                found.append((name, content))
+        if timed and not any(name == EVENT_TIME for name, _ in found):
+            found.append(time_header(event_time(record)))
+        return tuple(found)
+
+    return carry
+
+
+def carried_nothing(_record: Record) -> Headers:
+    """No headers, whatever the record has."""
+    return ()
+
+
+def event_time(record: Record) -> float:
+    """The time of what a record tells of, in seconds: its header's, or its own."""
+    for name, content in record.headers:
+        if name == EVENT_TIME and content.removeprefix(b"-").isdigit() and len(content) < 17:
+            return int(content) / 1000
+    return record.timestamp
+
+
+def time_header(seconds: float) -> tuple[str, bytes]:
+    """The header for a time in seconds."""
+    return EVENT_TIME, b"%d" % round(1000 * seconds)

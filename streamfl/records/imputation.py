@@ -1,0 +1,110 @@
+"""What stands for a number that a sample lacks: the mean of what its client's samples had before, or the last of it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from streamfl.records.fields import LARGEST_NUMBER
+from streamfl.restored import check_within
+from streamfl.role import Measurement, PeerError
+
+__all__ = ["RunningMeans"]
+
+# The largest count that a number in double precision holds exactly.
+MOST = 2.0**53
+
+_Key = tuple[int, str]
+
+
+class RunningMeans:
+    """Fills in NaN by the client's running mean, (x_1 + … + x_n) / n of its n values so far, or by x_n; 0 before the first.
+
+    Only values that came count: what was filled in is none. Remembered are three numbers a column and client.
+
+    columns: the places of the numbers that may be missing. lasts: those of them that become the last value.
+    relative: give these columns as their difference from the client's first value. For a learner that looks at differences from its
+    own running means only, this changes nothing but what 0 means: a value like the first, and so nothing out of scale where a
+    client's first samples lack it.
+    """
+
+    def __init__(self, columns: Sequence[int] = (), lasts: Sequence[int] = (), *, relative: bool = False) -> None:
+        self._columns = tuple(columns)
+        self._lasts = {place for place, column in enumerate(self._columns) if column in lasts}
+        self._relative = relative
+        self._layout = struct.Struct(f"<{3 * len(self._columns)}d")
+        # Of each client: counts, means or last values, and first values, column by column.
+        self._known: dict[_Key, list[float]] = {}
+        self._touched: dict[_Key, None] = {}
+        self._filled = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._columns)
+
+    @property
+    def record_bytes(self) -> int:
+        """The length of what is remembered of a client."""
+        return self._layout.size
+
+    def fill(self, key: _Key, numbers: tuple[float, ...]) -> tuple[float, ...]:
+        """The numbers of a client's sample without NaN, and learn those that it has.
+
+        key: the partition and the client's name.
+        """
+        count = len(self._columns)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = [0.0] * (3 * count)
+        given = list(numbers)
+        for place, column in enumerate(self._columns):
+            number, seen = given[column], known[place]
+            if number != number:
+                number = known[count + place]
+                self._filled += 1
+            else:
+                if not seen:
+                    known[2 * count + place] = number
+                known[place] = seen = min(seen + 1.0, MOST)
+                known[count + place] = (
+                    number if place in self._lasts else known[count + place] + (number - known[count + place]) / seen
+                )
+            given[column] = number - known[2 * count + place] if self._relative else number
+        self._touched[key] = None
+        return tuple(given)
+
+    def forget(self, key: _Key) -> list[bytes]:
+        """Forget a client; returns the names under which it is remembered."""
+        self._touched.pop(key, None)
+        return [] if self._known.pop(key, None) is None else [key[1].encode()]
+
+    def close(self, partition: int) -> None:
+        """Forget a partition's clients, which another worker remembers."""
+        self._known = {key: known for key, known in self._known.items() if key[0] != partition}
+        self._touched = {key: None for key in self._touched if key[0] != partition}
+
+    def changed_state(self) -> Iterable[tuple[int, bytes, bytes]]:
+        """Partition, name and value of the clients that have changed since the last call."""
+        for key in self._touched:
+            yield key[0], key[1].encode(), self._layout.pack(*self._known[key])
+        self._touched = {}
+
+    def restore(self, key: _Key, value: bytes) -> None:
+        """Take back what ``changed_state`` gave; PeerError if it cannot have."""
+        if not self._columns or len(value) != self._layout.size:
+            raise PeerError("shape", f"means of {len(value)} bytes are remembered, not {self._layout.size}")
+        known = list(self._layout.unpack(value))
+        count = len(self._columns)
+        check_within(known[:count], 0.0, MOST, "counts of values")
+        check_within(known[count:], -LARGEST_NUMBER, LARGEST_NUMBER, "means of values")
+        if not all(number.is_integer() for number in known[:count]) or np.any(
+            (np.array(known[:count]) == 0) & np.any(np.reshape(known[count:], (2, count)) != 0, axis=0)
+        ):
+            raise PeerError("malformed", "means of no values, or of a part of one, are remembered")
+        self._known[key] = known
+
+    def measure(self) -> Iterable[Measurement]:
+        """How much was filled in."""
+        text = "Inputs that a sample lacked and that were filled in by its client's own mean or last value"
+        yield Measurement("filled_inputs", "counter", text, self._filled)

@@ -1,0 +1,47 @@
+"""How predictions are written for the user's consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+from pydantic import Field
+
+from streamfl.records.formats import written_as
+from streamfl.records.topic import RegistrySection
+from streamfl.settings import Section
+
+__all__ = ["PredictionsSection", "prediction_encoder"]
+
+
+class PredictionsSection(Section):
+    """How predictions are written. Each has the key of the record that it is of."""
+
+    format: Literal["json", "msgpack", "avro"] = "json"
+    """`avro`: behind the number of a schema that streamfl registers under `<federation>.predictions-value`; it needs [registry]."""
+    registry: RegistrySection | None = Field(default=None)
+    """The schema registry of the predictions; left out: [registry]."""
+
+    @property
+    def schema_file(self) -> None:
+        """None: whoever reads predictions finds their schema in the registry, or needs none."""
+        return None
+
+    @property
+    def message(self) -> None:
+        """See ``schema_file``."""
+        return None
+
+    @property
+    def columns(self) -> None:
+        """See ``schema_file``."""
+        return None
+
+
+def prediction_encoder(section: PredictionsSection, topic: str, kind: type[msgspec.Struct]) -> Callable[[Any], bytes]:
+    """A function from predictions, each a ``kind``, to the bytes of records of ``topic``.
+
+    It raises NotYetReadable while the registry does not answer. ConfigurationError if the format lacks something.
+    """
+    return written_as(section, "predictions", topic, kind).encode

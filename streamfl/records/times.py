@@ -1,0 +1,85 @@
+"""Times in a user's records: ISO 8601, or a number counted since 1970 in a declared unit."""
+
+from __future__ import annotations
+
+import math
+import zoneinfo
+from datetime import UTC, datetime, tzinfo
+from typing import Any, Literal
+
+from streamfl.records.fields import shown
+from streamfl.role import PeerError
+
+__all__ = ["TimeUnit", "Timestamps", "zone_named"]
+
+TimeUnit = Literal["s", "ms", "us"]
+_PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6}
+# The years that a calendar in Python has, with a day to spare for zones.
+_EARLIEST, _LATEST = -62_135_510_400.0, 253_402_214_400.0
+LONGEST_TIME = 64
+
+
+def zone_named(name: str) -> tzinfo:
+    """The time zone of this name; ValueError if there is none."""
+    if name == "UTC":
+        return UTC
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"zone = {name!r}: a time zone such as UTC or Europe/Oslo is expected") from None
+
+
+class Timestamps:
+    """Reads times as seconds since 1970.
+
+    unit: of times that are numbers; None: only text is a time. zone: of text that names none.
+    """
+
+    def __init__(self, unit: TimeUnit | None, zone: tzinfo = UTC, textual: bool = False) -> None:
+        self._per_second = None if unit is None else _PER_SECOND[unit]
+        self._unit = unit
+        self._zone = zone
+        # Where every value is text, a time in a declared unit is digits.
+        self._textual = textual
+
+    def read(self, value: Any, field: object) -> float:
+        """The time in ``value``; PeerError with reason not_a_time. field: for the text."""
+        if isinstance(value, str):
+            if self._textual and self._per_second is not None:
+                try:
+                    return self._bounded(float(value) / self._per_second, value, field)
+                except ValueError:
+                    raise self._error(value, field) from None
+            return self._of_text(value, field)
+        if isinstance(value, datetime):
+            return self._seconds(value)
+        if self._per_second is None or isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self._error(value, field)
+        try:
+            return self._bounded(value / self._per_second, value, field)
+        except OverflowError:
+            raise self._error(value, field) from None
+
+    def _of_text(self, text: str, field: object) -> float:
+        if len(text) > LONGEST_TIME:
+            raise self._error(text, field)
+        try:
+            found = datetime.fromisoformat(text.strip())
+            return self._bounded(self._seconds(found), text, field)
+        except (ValueError, OverflowError):
+            raise self._error(text, field) from None
+
+    def _seconds(self, found: datetime) -> float:
+        return (found if found.tzinfo is not None else found.replace(tzinfo=self._zone)).timestamp()
+
+    def _bounded(self, seconds: float, value: Any, field: object) -> float:
+        if not (math.isfinite(seconds) and _EARLIEST <= seconds <= _LATEST):
+            raise self._error(value, field)
+        return seconds
+
+    def _error(self, value: Any, field: object) -> PeerError:
+        if self._unit is not None:
+            expected = f'a number with unit = "{self._unit}", or ISO 8601,'
+            return PeerError("not_a_time", f"{field} is {shown(value)}, {expected} is expected")
+        hint = '; a number is one with unit = "s", "ms" or "us"' if isinstance(value, (int, float)) else ""
+        return PeerError("not_a_time", f"{field} is {shown(value)}, a time as 2026-01-31T13:30:00Z (ISO 8601) is expected{hint}")

@@ -1,0 +1,115 @@
+"""A topic of the user's own: where its records are, how they are written, and the registry that knows their schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import Field, field_validator, model_validator
+
+from streamfl.records.fields import TopicName
+from streamfl.settings import RoleSettings, Section
+
+__all__ = ["RecordSettings", "RegistrySection", "TopicSection"]
+
+
+class RegistrySection(Section):
+    """The schema registry, for all topics whose records name a schema by number."""
+
+    url: str = Field(pattern=r"^https?://[^@?#]+$")
+    """`https://host:port`, with a path if the registry has one. A password in it is refused."""
+    user: str | None = Field(default=None, min_length=1)
+    """With password_file: the name for basic authentication."""
+    password_file: str | None = Field(default=None, min_length=1)
+    """The file with the password, read anew at every request, so that it can be changed while the worker runs."""
+    token_file: str | None = Field(default=None, min_length=1)
+    """The file with a bearer token, read anew at every request."""
+    oauth_token_url: str | None = Field(default=None, pattern=r"^https?://[^@?#]+$")
+    """Where a token is asked for with OAuth's client credentials, by the names below."""
+    oauth_client_id: str | None = Field(default=None, min_length=1)
+    """The client's id there."""
+    oauth_client_secret_file: str | None = Field(default=None, min_length=1)
+    """The file with the client's secret."""
+    oauth_scope: str | None = Field(default=None, min_length=1)
+    """The scope to ask for."""
+    headers: dict[str, str] = Field(default_factory=dict)
+    """Sent with every request, as some registries ask it: `{ target-sr-cluster = "lsrc-1" }`. Nothing secret belongs here."""
+    ca_file: str | None = Field(default=None, min_length=1)
+    """Certificates that the registry's has to come from; left out: those of the system."""
+    certificate_file: str | None = Field(default=None, min_length=1)
+    """This client's certificate, where the registry asks for one; with key_file."""
+    key_file: str | None = Field(default=None, min_length=1)
+    """The certificate's private key."""
+    timeout_seconds: float = Field(default=5.0, gt=0, le=30, allow_inf_nan=False)
+    """A request that takes longer has failed. It is tried again; meanwhile records wait in their topic."""
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> RegistrySection:
+        for one, other in (
+            ("user", "password_file"),
+            ("certificate_file", "key_file"),
+            ("oauth_token_url", "oauth_client_id"),
+            ("oauth_token_url", "oauth_client_secret_file"),
+        ):
+            if (getattr(self, one) is None) != (getattr(self, other) is None):
+                missing, given = (one, other) if getattr(self, one) is None else (other, one)
+                raise ValueError(f"{missing} is missing: it belongs to {given}")
+        if sum(key is not None for key in (self.user, self.token_file, self.oauth_token_url)) > 1:
+            raise ValueError("user, token_file and oauth_token_url exclude one another: leave all but one out")
+        return self
+
+
+class TopicSection(Section):
+    """A topic of the user's own, and how its records are written."""
+
+    forgotten: ClassVar[set[str]] = {"schema_file", "message", "columns", "registry"}
+
+    topic: TopicName
+    """Your own topic, none of the federation's."""
+    format: str = "json"
+    """How records are written: `json`, `json-schema`, `msgpack`, `avro`, `protobuf`, `csv`, `debezium`, or any installed
+    format."""
+    schema_file: str | None = Field(default=None, min_length=1)
+    """The file with the records' schema, where they name none of a registry: Avro's in JSON, Protobuf's as `.proto` or as a
+    descriptor set of protoc."""
+    message: str | None = Field(default=None, min_length=1)
+    """Of Protobuf: the message's full name, where the schema has several."""
+    columns: list[str] | None = Field(default=None, min_length=1)
+    """Of CSV: the columns' names, in their order."""
+    registry: RegistrySection | None = None
+    """The schema registry of this topic; left out: [registry]."""
+
+    @field_validator("columns")
+    @classmethod
+    def _are_different(cls, value: list[str] | None) -> list[str] | None:
+        if value is not None and len(set(value)) < len(value):
+            raise ValueError("no column is expected twice")
+        return value
+
+    @property
+    def of_topic(self) -> dict[str, Any]:
+        """What of this section is about the topic, for another section of the same topic."""
+        return {key: getattr(self, key) for key in TopicSection.model_fields}
+
+
+class RecordSettings(RoleSettings):
+    """Of a role that reads records of the user's: where the registry is, for all of them."""
+
+    registry: RegistrySection | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _topics_know_the_registry(cls, content: Any) -> Any:
+        if not isinstance(content, Mapping) or not isinstance(content.get("registry"), (Mapping, RegistrySection)):
+            return content
+        known = {**content}
+        for name, field in cls.model_fields.items():
+            section = content.get(name)
+            if isinstance(section, Mapping) and "registry" not in section and _has_a_registry(field.annotation):
+                known[name] = {**section, "registry": content["registry"]}
+        return known
+
+
+def _has_a_registry(annotation: Any) -> bool:
+    members = getattr(annotation, "__args__", (annotation,))
+    return any(isinstance(member, type) and issubclass(member, Section) and "registry" in member.model_fields for member in members)

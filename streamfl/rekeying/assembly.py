@@ -1,0 +1,298 @@
+"""Samples that are being put together: bounded in number and time, and each goes on once."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+from streamfl.changelog import ChangedParts
+from streamfl.records.carried import LONGEST_HEADERS
+from streamfl.rekeying.pieces import Piece, Scalar, Values, check_size
+from streamfl.restored import Time, check_name, decode_restored
+from streamfl.role import Headers, Measurement, PeerError
+from streamfl.wire import Count
+
+__all__ = ["Assembled", "Assembly", "Together"]
+
+ENDS = ("complete", "over", "expired", "displaced")
+
+
+@dataclass(frozen=True)
+class Together:
+    """Which pieces are one sample, and when it goes on.
+
+    fields: it is complete with all of these. several: of several values for one input, which. spans: a place is the number of a
+    span of time, of ``span`` seconds each; it is over with a piece ``grace`` seconds beyond it, None: never. expiry: seconds after
+    the first piece. limit: of samples in a partition.
+    """
+
+    fields: Collection[str]
+    several: str = "first"
+    span: float | None = None
+    grace: float | None = None
+    expiry: float = 300.0
+    limit: int = 10_000
+
+
+class Place(NamedTuple):
+    """A sample of a client."""
+
+    client: str
+    place: str
+
+
+class Assembled(NamedTuple):
+    """A sample that goes on. time: of its newest piece, in seconds; written: as that piece's record has it."""
+
+    client: str
+    place: str
+    time: float
+    written: Scalar | None
+    values: Values
+    headers: Headers
+
+
+class _Entry(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """A sample that is being put together, or that went on; then ``values`` is empty and ``lacked`` says what it went without.
+
+    since: when its first piece came, or when it went on. counts: of the values in a mean, more than one.
+    """
+
+    since: Time
+    gone: bool
+    time: Time = 0.0
+    written: Scalar | None = None
+    values: Values = {}
+    counts: dict[str, Count] = {}
+    lacked: tuple[str, ...] = ()
+    headers: Annotated[Headers, msgspec.Meta(max_length=LONGEST_HEADERS)] = ()
+
+
+@dataclass
+class _Partition:
+    """What is held of one partition.
+
+    entries: by place. open: of each client the places that are being put together. ages: by which the oldest is found; what it
+    names may have gone or have become younger.
+    """
+
+    entries: dict[Place, _Entry] = field(default_factory=dict)
+    open: dict[str, set[str]] = field(default_factory=dict)
+    ages: list[tuple[float, Place]] = field(default_factory=list)
+    parts: ChangedParts = field(default_factory=ChangedParts)
+
+    def put(self, place: Place, entry: _Entry) -> None:
+        self.entries[place] = entry
+        if not entry.gone:
+            self.open.setdefault(place.client, set()).add(place.place)
+        heapq.heappush(self.ages, (entry.since, place))
+
+    def take(self, place: Place) -> _Entry:
+        entry = self.entries.pop(place)
+        if not entry.gone:
+            own = self.open[place.client]
+            own.remove(place.place)
+            if not own:
+                del self.open[place.client]
+        return entry
+
+    def oldest(self) -> tuple[float, Place] | None:
+        """The entry that came first; of several, whose name is first: so a restart changes nothing."""
+        while self.ages:
+            since, place = self.ages[0]
+            entry = self.entries.get(place)
+            if entry is not None and entry.since == since:
+                return since, place
+            heapq.heappop(self.ages)
+        return None
+
+
+class Assembly:
+    """Puts pieces together. A sample goes on once; what came too late for it is said, what came beyond need is counted."""
+
+    def __init__(self, together: Together) -> None:
+        self._together = together
+        self._fields = frozenset(together.fields)
+        self._partitions: dict[int, _Partition] = {}
+        self._gone = Counter(dict.fromkeys(ENDS, 0))
+        self._incomplete = self._surplus = 0
+
+    def open(self, partition: int) -> None:
+        self._partitions[partition] = _Partition()
+
+    def close(self, partition: int) -> None:
+        del self._partitions[partition]
+
+    def take(self, partition: int, piece: Piece, headers: Headers, now: float) -> list[Assembled]:
+        """The samples that go on because of a piece, oldest span first.
+
+        PeerError with reason late if its sample went on without it, oversized if the sample would be too long.
+        """
+        held, place = self._partitions[partition], self._place(piece.client, piece.place)
+        done = self._spans_over(held, piece)
+        entry = held.entries.get(place)
+        if entry is None:
+            entry = _Entry(now, False, piece.time, piece.written, {}, {}, (), headers)
+        elif entry.gone:
+            if piece.values.keys().isdisjoint(entry.lacked):
+                self._surplus += 1
+                return self._go_on(held, done, "over", now)
+            lacked = ", ".join(sorted(piece.values))
+            raise PeerError("late", f"the sample {piece.place!r} of {piece.client!r} went on without {lacked:.200}")
+        added = self._added(entry, piece)
+        if place not in held.entries:
+            held.put(place, entry)
+        self._add(entry, piece, added)
+        self._remember(held, place)
+        sent = self._go_on(held, done, "over", now)
+        if self._together.several == "first" and self._fields <= entry.values.keys():
+            sent += self._go_on(held, [place], "complete", now)
+        while len(held.entries) > self._together.limit and (oldest := held.oldest()) is not None:
+            sent += self._give_way(held, oldest[1], now)
+        return sent
+
+    def expire(self, now: float) -> Iterator[Assembled]:
+        """The samples that go on because they have waited for too long; what went on long ago is forgotten."""
+        for held in self._partitions.values():
+            while (oldest := held.oldest()) is not None and oldest[0] + self._together.expiry <= now:
+                place = oldest[1]
+                if held.entries[place].gone:
+                    self._forget(held, place)
+                else:
+                    yield from self._go_on(held, [place], "expired", now)
+
+    @property
+    def wake_at(self) -> float | None:
+        """When something expires next."""
+        oldest = [found[0] for held in self._partitions.values() if (found := held.oldest()) is not None]
+        return min(oldest) + self._together.expiry if oldest else None
+
+    def set_back(self, now: float) -> None:
+        """The clock was ahead: whatever seems to have come after ``now`` counts as come now."""
+        for held in self._partitions.values():
+            for place, entry in held.entries.items():
+                if entry.since > now:
+                    entry.since = now
+                    heapq.heappush(held.ages, (now, place))
+                    self._remember(held, place)
+
+    def forget(self, client: str) -> bool:
+        """Forget whatever is kept of a client."""
+        found = False
+        for held in self._partitions.values():
+            for place in [place for place in held.entries if place.client == client]:
+                self._forget(held, place)
+                found = True
+        return found
+
+    def changed_state(self) -> Iterator[tuple[int, bytes, bytes | None]]:
+        """Partition, key and value of what has changed since the last call."""
+        for partition, held in self._partitions.items():
+            for key, value in held.parts.changed_state():
+                yield partition, key, value
+
+    def restore(self, partition: int, key: bytes, value: bytes) -> None:
+        """Take back one value; PeerError if it is none that was given."""
+        kind, _, rest = key.partition(b"/")
+        if kind != b"sample":
+            raise PeerError("malformed", f"{key[:60]!r} is nothing that is remembered of samples in several records")
+        end = 2 + int.from_bytes(rest[:2], "big")
+        place = self._place(check_name(rest[2:end]), check_name(rest[end:]))
+        entry = decode_restored(value, _Entry, "a sample in several records")
+        check_size(entry.values)
+        if entry.gone == bool(entry.values):
+            raise PeerError("malformed", "of a sample in several records something is remembered if and only if it has not gone on")
+        if not all(math.isfinite(one) for one in entry.values.values() if isinstance(one, float)):
+            raise PeerError("not_finite", "a value is remembered that is no number")
+        self._partitions[partition].put(place, entry)
+
+    def measure(self) -> Iterable[Measurement]:
+        """Counters and gauges."""
+        being = sum(len(own) for held in self._partitions.values() for own in held.open.values())
+        yield Measurement("samples_in_assembly", "gauge", "Samples of which some records have come", being, (), True)
+        text = "Samples that went on, by why: complete, their span over, expired, or displaced by newer ones (limit)"
+        for why in ENDS:
+            yield Measurement("assembled_samples", "counter", text, self._gone[why], (("reason", why),), why == "complete")
+        yield Measurement("incomplete_samples", "counter", "Samples that went on without all of their inputs", self._incomplete)
+        yield Measurement("surplus_values", "counter", "Records for a sample that had their input already", self._surplus)
+
+    def _place(self, client: str, place: str) -> Place:
+        if self._together.span is not None and re.fullmatch("-?[0-9]{1,20}", place) is None:
+            raise PeerError("malformed", f"{place[:60]!r} is no number of a span")
+        return Place(client, place)
+
+    def _added(self, entry: _Entry, piece: Piece) -> Values:
+        """The values of the entry with those of the piece; PeerError if they would be too long."""
+        values = dict(entry.values)
+        for name, value in piece.values.items():
+            before = values.get(name)
+            if before is None or self._together.several == "last":
+                values[name] = value
+            elif self._together.several == "mean" and _is_number(before) and _is_number(value):
+                count = entry.counts.get(name, 1) + 1
+                mean = before + (value - before) / count  # type: ignore[operator]
+                values[name] = mean if math.isfinite(mean) else before
+        check_size(values)
+        return values
+
+    def _add(self, entry: _Entry, piece: Piece, values: Values) -> None:
+        if self._together.several == "mean":
+            for name in piece.values.keys() & entry.values.keys():
+                entry.counts[name] = entry.counts.get(name, 1) + 1
+        elif self._together.several == "first" and not piece.values.keys() - entry.values.keys():
+            self._surplus += 1
+        entry.values = values
+        if piece.time > entry.time:
+            entry.time, entry.written = piece.time, piece.written
+
+    def _spans_over(self, held: _Partition, piece: Piece) -> list[Place]:
+        """The spans of a client that are over with a piece, the oldest first."""
+        span, grace = self._together.span, self._together.grace
+        if span is None or grace is None:
+            return []
+        over = [
+            (int(place), place)
+            for place in held.open.get(piece.client, ())
+            if place != piece.place and (int(place) + 1) * span + grace <= piece.time
+        ]
+        return [Place(piece.client, place) for _, place in sorted(over)]
+
+    def _go_on(self, held: _Partition, places: Iterable[Place], why: str, now: float) -> list[Assembled]:
+        sent = []
+        for place in places:
+            entry = held.take(place)
+            lacked = tuple(sorted(self._fields - entry.values.keys()))
+            self._gone[why] += 1
+            self._incomplete += bool(lacked)
+            sent.append(Assembled(*place, entry.time, entry.written, entry.values, entry.headers))
+            held.put(place, _Entry(now, True, lacked=lacked))
+            self._remember(held, place)
+        return sent
+
+    def _give_way(self, held: _Partition, place: Place, now: float) -> list[Assembled]:
+        sent = [] if held.entries[place].gone else self._go_on(held, [place], "displaced", now)
+        self._forget(held, place)
+        return sent
+
+    def _forget(self, held: _Partition, place: Place) -> None:
+        held.take(place)
+        held.parts.forget(_key(place))
+
+    def _remember(self, held: _Partition, place: Place) -> None:
+        held.parts.remember(_key(place), held.entries[place])
+
+
+def _key(place: Place) -> bytes:
+    client = place.client.encode()
+    return b"sample/" + len(client).to_bytes(2, "big") + client + place.place.encode()
+
+
+def _is_number(value: Scalar) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,211 @@
+"""What `streamfl rekey` reads and writes, by a role's own settings: which topics, and how one becomes the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streamfl.made_with import MadeWith
+from streamfl.records.carried import FollowedPredictions, carried
+from streamfl.records.formats import Format, format_of
+from streamfl.records.keys import KeySection, key_reader, key_writer
+from streamfl.records.paths import path_of
+from streamfl.records.rekey import AssembleSection, RekeySection
+from streamfl.rekeying.assembly import Assembled, Assembly, Together
+from streamfl.rekeying.pieces import decode_piece
+from streamfl.rekeying.reader import PieceReader, RekeyReader
+from streamfl.rekeying.role import Rekeying
+from streamfl.role import Channels, ConfigurationError, Input, TopicSpec
+from streamfl.role_kind import RoleKind
+from streamfl.settings import RoleSettings
+
+__all__ = ["STREAMS", "Stream", "rekey_kind", "streams_of"]
+
+STREAMS = ("samples", "labels")
+# What a sample in several records can be written as: a schema is of your own records, and knows nothing of these.
+WRITTEN = ("json", "msgpack")
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A topic of a role's that `streamfl rekey` writes.
+
+    name: of its section. target: that section. source: how the records to read are written, all said. by: the field with the key.
+    """
+
+    name: str
+    target: KeySection
+    source: KeySection
+    by: str | None
+    assemble: AssembleSection | None
+
+    @property
+    def as_it_is(self) -> bool:
+        """Whether a record's bytes can go on as they are."""
+        of = {key: value for key, value in self.source.of_topic.items() if key != "topic"}
+        return of == {key: value for key, value in self.target.of_topic.items() if key != "topic"}
+
+    @property
+    def fields(self) -> list[str]:
+        """What a sample that comes in several records consists of."""
+        assert self.assemble is not None
+        if self.assemble.fields is not None:
+            return self.assemble.fields
+        inputs, features = getattr(self.target, "inputs", None), getattr(self.target, "features", None)
+        if inputs is not None:
+            # What every record has is no input that one of them brings.
+            features = [one.field for one in inputs if one.field not in (self.assemble.time, _keyed_by(self.target))]
+        if not isinstance(features, list):
+            raise ConfigurationError(
+                f"{self.name}.assemble.fields is missing: say what a sample consists of, for {self.name}.features names no fields "
+                "one by one"
+            )
+        label = getattr(self.target, "label", None)
+        return [*dict.fromkeys([*features, *([] if label is None else [label])])]
+
+
+def streams_of(settings: RoleSettings) -> list[str]:
+    """The sections of these settings that have a topic to be keyed anew."""
+    return [name for name in STREAMS if getattr(getattr(settings, name, None), "rekey", None) is not None]
+
+
+def _stream(settings: RoleSettings, name: str) -> Stream:
+    target = getattr(settings, name, None)
+    section = getattr(target, "rekey", None)
+    if not isinstance(target, KeySection) or not isinstance(section, RekeySection):
+        raise ConfigurationError(f"the section [{name}.rekey] is missing: it names the topic to be written anew to {name}.topic")
+    if section.topic == target.topic:
+        raise ConfigurationError(f"{name}.rekey.topic = {section.topic!r}: {name}.topic is the topic to be written, another one")
+    said = {key: getattr(section, key) for key in section.model_fields_set & KeySection.model_fields.keys()}
+    own = {key: getattr(target, key) for key in KeySection.model_fields}
+    if said.keys() - {"topic", "key", "key_field"}:
+        # Its records are written in another way, and nothing of the section's own holds.
+        own = {key: own[key] for key in ("registry", "key", "key_field")}
+    by = section.by or getattr(target, "client", None) or getattr(target, "entity", None)
+    return Stream(name, target, KeySection(**{**own, **said}), by, getattr(target, "assemble", None))
+
+
+def rekey_kind(name: str) -> RoleKind[Any]:
+    """The role kind of `streamfl rekey` for one of ``STREAMS``. Its settings are the role's own, with a group of their own."""
+
+    def channels(settings: RoleSettings) -> Channels:
+        stream = _stream(settings, name)
+        source, outputs = Input(stream.source.topic, _decoder(stream)), {"keyed": stream.target.topic}
+        if stream.assemble is None:
+            return Channels({"source": source}, outputs, {})
+        pieces = f"{settings.group}.pieces"
+        inputs = {"source": source, "pieces": Input(pieces, decode_piece)}
+        return Channels(inputs, outputs | {"pieces": pieces}, {"state": f"{settings.group}.state"})
+
+    def topics(settings: RoleSettings) -> Sequence[TopicSpec]:
+        stream = _stream(settings, name)
+        users = [TopicSpec(stream.source.topic, None, compacted=False, users=True)]
+        # The section's own topic is ours to make here: nobody else writes it.
+        own = [TopicSpec(topic, None, compacted=False) for topic in (stream.target.topic, settings.dead_letters)]
+        if stream.assemble is not None:
+            own.append(TopicSpec(f"{settings.group}.pieces", None, compacted=False))
+            own.append(TopicSpec(f"{settings.group}.state", None, compacted=True, preferred={"segment.bytes": "67108864"}))
+        return [*users, *own]
+
+    def partitioned_like(settings: RoleSettings) -> dict[str, str]:
+        stream = _stream(settings, name)
+        if stream.assemble is None:
+            return {}
+        return {f"{settings.group}.{own}": stream.source.topic for own in ("pieces", "state")}
+
+    def made_with(settings: RoleSettings) -> MadeWith:
+        stream = _stream(settings, name)
+        assemble = stream.assemble
+        if assemble is None:
+            return MadeWith()
+        content = {f"{name}.assemble.{key}": value for key, value in assemble.model_dump(mode="json").items()}
+        content |= {f"{name}.rekey.topic": stream.source.topic, f"{name}.key": stream.target.key}
+        # Under another span a place means another time; whatever else changes holds from the next sample on.
+        must_stay = {f"{name}.assemble.seconds", f"{name}.rekey.topic", f"{name}.key"}
+        return MadeWith.of(content, content.keys() - must_stay)
+
+    def build(settings: RoleSettings) -> Rekeying:
+        return _build(settings, name)
+
+    return RoleKind(f"rekey-{name}", RoleSettings, build, channels, topics, made_with, partitioned_like)
+
+
+def _build(settings: RoleSettings, name: str) -> Rekeying:
+    stream = _stream(settings, name)
+    _decoder(stream)
+    assemble = stream.assemble
+    if assemble is None:
+        return Rekeying()
+    together = Together(
+        stream.fields,
+        assemble.several,
+        assemble.seconds,
+        assemble.grace_seconds,
+        assemble.expiry_seconds,
+        assemble.limit,
+    )
+    predictions = getattr(settings, "predictions", None)
+    headers = predictions if isinstance(predictions, FollowedPredictions) else FollowedPredictions()
+    return Rekeying(Assembly(together), _writer(stream), carried(headers), key_writer(stream.target))
+
+
+def _decoder(stream: Stream) -> Callable[..., Any]:
+    source = format_of(stream.source, f"{stream.name}.rekey")
+    columns = stream.source.columns
+    read_key, write_key = key_reader(stream.source, f"{stream.name}.rekey"), key_writer(stream.target)
+    if stream.assemble is not None:
+        _check_written(stream)
+        return PieceReader(source, stream.by, columns, stream.assemble, stream.fields, read_key).decode
+    encode = None
+    if not stream.as_it_is:
+        _check_written(stream)
+        encode = format_of(stream.target, stream.name).encode
+    return RekeyReader(source, stream.by, columns, encode, read_key, write_key).decode
+
+
+def _check_written(stream: Stream) -> None:
+    if stream.target.format not in WRITTEN:
+        raise ConfigurationError(
+            f"{stream.name}.format = {stream.target.format!r}: `streamfl rekey` writes other bytes than it reads here, and "
+            f"can write {' or '.join(WRITTEN)}"
+        )
+
+
+def _writer(stream: Stream) -> Callable[[Assembled], bytes]:
+    """Writes a sample that was put together, with each field where the section says that it is."""
+    target, assemble = stream.target, stream.assemble
+    assert assemble is not None
+    format: Format = format_of(target, stream.name)
+    paths = {name: path_of(name) for name in stream.fields}
+    client, identity = (
+        None if text is None else path_of(text) for text in (_keyed_by(target), getattr(target, "sample_id", None))
+    )
+    time = None if assemble.time is None else path_of(assemble.time)
+
+    def write(sample: Assembled) -> bytes:
+        content: dict[str, Any] = {}
+        if time is not None and sample.written is not None:
+            time.put(content, sample.written)
+        for name, value in sample.values.items():
+            if name in paths:
+                paths[name].put(content, value)
+        if client is not None:
+            client.put(content, sample.client)
+        if identity is not None and identity != client:
+            identity.put(content, _identity(sample, assemble))
+        return format.encode(content)
+
+    return write
+
+
+def _keyed_by(target: KeySection) -> str | None:
+    return getattr(target, "client", None) or getattr(target, "entity", None)
+
+
+def _identity(sample: Assembled, assemble: AssembleSection) -> str:
+    """A sample's name: the id that its records have, or the second since 1970 at which its span begins."""
+    if assemble.seconds is None:
+        return sample.place
+    begin = int(sample.place) * assemble.seconds
+    return str(int(begin)) if begin.is_integer() else repr(begin)

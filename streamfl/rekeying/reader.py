@@ -1,0 +1,176 @@
+"""How a user's record becomes what `streamfl rekey` writes: the same bytes under another key, or a piece of a sample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from streamfl.records.carried import event_time, time_header
+from streamfl.records.fields import name_in, named_fields
+from streamfl.records.formats import Format, is_textual, without_value
+from streamfl.records.paths import ABSENT, Path, path_of
+from streamfl.records.rekey import AssembleSection
+from streamfl.records.times import Timestamps
+from streamfl.rekeying.pieces import Named, Piece, Scalar, check_size, scalar
+from streamfl.role import Headers, PeerError, Record
+from streamfl.wire import LONGEST_KEY, MAXIMUM_BYTES, VERSION, encoded_size
+
+__all__ = ["FROM", "PieceReader", "RekeyReader", "Rekeyed"]
+
+FROM = "streamfl.from"
+"""The header of a record that was written anew: where it lay, as topic-partition-offset."""
+
+
+def _text(key: bytes | None) -> str:
+    return name_in(key, "the record key")
+
+
+ReadKey = Callable[[bytes | None], str]
+
+
+class Rekeyed(msgspec.Struct, frozen=True, gc=False):
+    """A record as it is written anew."""
+
+    key: bytes
+    value: bytes
+    headers: Headers
+
+
+class _Content:
+    """Takes records apart. by: the field with the key; None: ``of_key`` reads it from the record's key."""
+
+    def __init__(self, format: Format, by: str | None, columns: Sequence[str] | None, of_key: ReadKey) -> None:
+        self._of_key = of_key
+        self.format = format
+        self._decode = format.decoder(cast(type[Any], Any))
+        self._by = None if by is None else path_of(by, columns)
+
+    def fields(self, record: Record) -> dict[str, Any]:
+        """The fields of a record; PeerError with reason oversized or malformed."""
+        if record.value is None:
+            raise without_value(self.format, "a record")
+        if (size := len(record.value) + len(record.key or b"")) > MAXIMUM_BYTES:
+            raise PeerError("oversized", f"a record of {size} bytes with its key, at most {MAXIMUM_BYTES} are accepted")
+        content = named_fields(self._decode, record.value)
+        if isinstance(content, PeerError):
+            raise content
+        return content
+
+    def key(self, record: Record, content: Mapping[str, Any]) -> str:
+        """Whose the record is; PeerError with reason missing_field or malformed."""
+        if self._by is None:
+            return self._of_key(record.key)
+        return _name(self._by, content)
+
+
+class RekeyReader:
+    """Decodes records that go on one by one.
+
+    encode: what is written of a record's fields; None: its bytes as they are. read_key, write_key: of whom the records' keys tell,
+    where ``by`` is None, and the new keys.
+    """
+
+    def __init__(
+        self,
+        format: Format,
+        by: str | None,
+        columns: Sequence[str] | None,
+        encode: Callable[[Any], bytes] | None,
+        read_key: ReadKey = _text,
+        write_key: Callable[[str], bytes] = str.encode,
+    ) -> None:
+        self._content = _Content(format, by, columns, read_key)
+        self._write_key = write_key
+        self._as_it_is = by is None and encode is None
+        self._encode = encode
+
+    def decode(self, record: Record) -> Rekeyed:
+        """The record anew; PeerError with reason oversized, malformed or missing_field."""
+        content: Mapping[str, Any] = {} if self._as_it_is else self._content.fields(record)
+        name = self._content.key(record, content)
+        if record.value is None:
+            raise without_value(self._content.format, "a record")
+        try:
+            key = self._write_key(name)
+            value = record.value if self._encode is None else self._encode(content)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise PeerError("malformed", f"it cannot be written as the section says: {error}") from None
+        headers = (*record.headers, *_origin(record, event_time(record)))
+        if (size := encoded_size(key, value, headers)) > MAXIMUM_BYTES or len(key) > LONGEST_KEY:
+            raise PeerError("oversized", f"a record of {size} bytes with its key and headers, at most {MAXIMUM_BYTES} are accepted")
+        return Rekeyed(key, value, headers)
+
+
+class PieceReader:
+    """Decodes records of which several are a sample. fields: what a sample consists of, as its own record names it."""
+
+    def __init__(
+        self,
+        format: Format,
+        by: str | None,
+        columns: Sequence[str] | None,
+        section: AssembleSection,
+        fields: Sequence[str],
+        read_key: ReadKey = _text,
+    ) -> None:
+        self._content = _Content(format, by, columns, read_key)
+        self._section = section
+        self._times = Timestamps(section.time_unit, textual=is_textual(format))
+        self._fields = {name: path_of(name, columns) for name in fields}
+        self._id, self._time, self._name, self._value = (
+            None if text is None else path_of(text, columns) for text in (section.id, section.time, section.name, section.value)
+        )
+
+    def decode(self, record: Record) -> Piece:
+        """The piece in a record; PeerError with reason oversized, malformed or missing_field."""
+        content = self._content.fields(record)
+        client = self._content.key(record, content)
+        written: Scalar | None = None
+        if self._time is None:
+            time = event_time(record)
+        else:
+            written = scalar(_found(self._time, content), self._time.text)
+            time = self._times.read(written, self._time.text)
+        if self._id is not None:
+            place = _name(self._id, content)
+        else:
+            assert self._section.seconds is not None
+            place = str(math.floor(time / self._section.seconds))
+        values = self._inputs(content)
+        check_size(values)
+        return Piece(VERSION, client, place, time, written, tuple(Named(name, value) for name, value in values.items()))
+
+    def _inputs(self, content: Mapping[str, Any]) -> dict[str, Scalar]:
+        if self._name is not None and self._value is not None:
+            name = _name(self._name, content)
+            if name not in self._fields:
+                return {}
+            found = {name: (_found(self._value, content), self._value.text)}
+        else:
+            found = {name: (path.find(cast(dict[str, Any], content)), name) for name, path in self._fields.items()}
+        values = {name: scalar(value, shown) for name, (value, shown) in found.items() if value is not ABSENT}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def _origin(record: Record, time: float) -> Headers:
+    own = {name for name, _ in record.headers}
+    timed = time_header(time)
+    place = f"{record.topic}-{record.partition}-{record.offset}".encode()
+    return (*(() if timed[0] in own else (timed,)), *(() if FROM in own else ((FROM, place),)))
+
+
+def _found(path: Path, content: Mapping[str, Any]) -> Any:
+    value = path.find(cast(dict[str, Any], content))
+    if value is ABSENT:
+        raise PeerError("missing_field", path.lacking(cast(dict[str, Any], content)))
+    return value
+
+
+def _name(path: Path, content: Mapping[str, Any]) -> str:
+    value = _found(path, content)
+    if not isinstance(value, (str, int)) or isinstance(value, bool):
+        raise PeerError("malformed", f"{path.text} is of the type {type(value).__name__}, a name is expected")
+    return name_in(value, path.text)

@@ -1,0 +1,126 @@
+"""The role of `streamfl rekey`: records go on under another key, and pieces of a sample as one record."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from streamfl.moments import Moments
+from streamfl.records.carried import time_header
+from streamfl.rekeying.assembly import Assembled, Assembly
+from streamfl.rekeying.pieces import PIECE, Piece
+from streamfl.rekeying.reader import Rekeyed
+from streamfl.role import Headers, Measurement, Notice, PeerError, Received, Record, Rejection, Send, StateChange
+
+__all__ = ["Rekeying"]
+
+
+class Rekeying:
+    """Writes a topic anew.
+
+    Inputs: ``source``, the user's records; with an assembly also ``pieces``, which come from the output of that name by way of
+    their client's partition. Output: ``keyed``.
+
+    assembly: puts pieces together; None: a record is a sample.
+    encode: the bytes of a sample that was put together.
+    carry: of a record, the headers that its sample gets.
+    write_key: the key of a sample that was put together, by its client.
+    """
+
+    prompt = False
+    full: Collection[int] = ()
+    trouble: str | None = None
+
+    def __init__(
+        self,
+        assembly: Assembly | None = None,
+        encode: Callable[[Assembled], bytes] = lambda _sample: b"",
+        carry: Callable[[Record], Headers] = lambda _record: (),
+        write_key: Callable[[str], bytes] = str.encode,
+    ) -> None:
+        self._write_key = write_key
+        self._assembly = assembly
+        self._encode = encode
+        self._carry = carry
+        self._moments = Moments()
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def wake_at(self) -> float | None:
+        return None if self._assembly is None else self._assembly.wake_at
+
+    @property
+    def waiting(self) -> Mapping[str, int]:
+        return {}
+
+    def open(self, partition: int) -> None:
+        self._moments.opened()
+        if self._assembly is not None:
+            self._assembly.open(partition)
+
+    def close(self, partition: int) -> None:
+        if self._assembly is not None:
+            self._assembly.close(partition)
+
+    def restore(self, change: StateChange) -> None:
+        if self._assembly is None:
+            raise PeerError("malformed", "samples in several records were remembered, and there is no [samples.assemble]")
+        if change.value is not None:
+            self._assembly.restore(change.partition, change.key, change.value)
+
+    def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
+        replies: list[Send | Rejection] = []
+        if self._moments.pass_to(now, tick=not batch) and self._assembly is not None:
+            self._assembly.set_back(now)
+        for received in batch:
+            try:
+                replies += self._take(received.message, received.channel, received, now)
+            except PeerError as error:
+                replies.append(Rejection(received, error))
+        if not batch and self._assembly is not None:
+            replies += map(self._send, self._assembly.expire(now))
+        return replies
+
+    def _take(self, message: Any, channel: str, received: Received, now: float) -> list[Send]:
+        if channel == "source":
+            self._counts["records"] += 1
+        if isinstance(message, Rekeyed):
+            return [Send("keyed", message.key, message.value, None, message.headers)]
+        assert isinstance(message, Piece)
+        assert self._assembly is not None, "pieces come with an assembly"
+        try:
+            self._write_key(message.client)
+        except ValueError as error:
+            raise PeerError("malformed", f"{message.client!r} cannot be a key: {error}") from None
+        if channel == "pieces":
+            taken = self._assembly.take(received.partition, message, self._carry(received.record), now)
+            return [self._send(sample) for sample in taken]
+        if not message.inputs:
+            self._counts["unused"] += 1
+            return []
+        return [Send("pieces", message.client.encode(), PIECE.encode(message), None, self._carry(received.record))]
+
+    def _send(self, sample: Assembled) -> Send:
+        timed = time_header(sample.time)
+        headers = (*(header for header in sample.headers if header[0] != timed[0]), timed)
+        return Send("keyed", self._write_key(sample.client), self._encode(sample), None, headers)
+
+    def changed_state(self) -> Iterable[StateChange]:
+        if self._assembly is not None:
+            for partition, key, value in self._assembly.changed_state():
+                yield StateChange("state", partition, key, value)
+
+    def notices(self) -> Iterable[Notice]:
+        return ()
+
+    def forget(self, name: str) -> bool:
+        return self._assembly is not None and self._assembly.forget(name)
+
+    def measure(self) -> Iterable[Measurement]:
+        text = "Records of the topic that is not keyed as it has to be"
+        yield Measurement("rekeyed_records", "counter", text, self._counts["records"], (), True)
+        if self._assembly is not None:
+            text = "Records with nothing that a sample consists of, such as those of other sensors"
+            yield Measurement("unused_records", "counter", text, self._counts["unused"])
+            yield from self._assembly.measure()

@@ -1,0 +1,134 @@
+"""A role that begins anew, or one client of it, by a command while no worker of the role runs."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from streamfl.role import ConfigurationError, NotYetReadable, PassedOver, PeerError, Received
+from streamfl.runtime.bus import BusUnavailable, CommitRefused, Session, Step
+from streamfl.runtime.draft import Draft
+from streamfl.runtime.repair import Repair
+
+__all__ = ["Offsets", "Reset"]
+
+Offsets = Mapping[str, Mapping[int, int]]
+"""By topic and partition."""
+
+
+class Reset(Repair):
+    """A worker that forgets, and says where to read again. State and offsets change in the same steps."""
+
+    def begin_anew(self, offsets: Offsets) -> int:
+        """Forget all that the role remembers, and have it read its inputs from these offsets on. Returns the records forgotten.
+
+        Nothing is restored, so that it does not matter whether the state fits the settings. A partition is one step. Who is
+        interrupted runs it again.
+
+        ConfigurationError while other workers of the group run; BusUnavailable if not all was committed.
+        """
+
+        def change(session: Session) -> int:
+            forgotten = 0
+            for partition in sorted(self._held):
+                positions = {topic: offsets[topic][partition] for topic in self._inputs}
+                changelog = self._tasks.begun_anew(session, partition, positions)
+                session.commit(Step({(topic, partition): offset for topic, offset in positions.items()}, [], changelog))
+                forgotten += sum(record.value is None for record in changelog)
+            if self._channels.published:
+                self._publish(session)
+            return forgotten
+
+        return self._do(change, take=self._hold_all)
+
+    def _publish(self, session: Session) -> None:
+        """Let the role begin: peers that start before its workers do must not read what it published before."""
+        for partition in sorted(self._held):
+            self._open_task(session, partition)
+        draft = Draft()
+        self._answer(self.role.receive([], self._clock()), draft)
+        draft.step.changelog += self._tasks.changelog({})
+        session.commit(draft.step)
+
+    def learn_again(self, name: str, offsets: Offsets) -> tuple[list[int], int]:
+        """Forget a client, and give the role its records between these offsets and where the role reads on; all others stay.
+
+        Returns the partitions that remembered it, and how many records the role took. The role needs its tables for it.
+
+        Errors as :meth:`begin_anew`, and ConfigurationError if the client's records would have to wait for its peers.
+        """
+        if self.role.prompt:
+            raise ConfigurationError(
+                "its samples would have to wait for the model one by one: leave out --to, or reset all clients"
+            )
+        def change(session: Session) -> tuple[list[int], int]:
+            step = Step()
+            step.changelog += self._tasks.changelog({})
+            others = len(step.changelog)
+            self.role.forget(name)
+            step.changelog += self._tasks.changelog({})
+            known = sorted({record.partition for record in step.changelog[others:] if record.partition is not None})
+            session.commit(step)
+            taken = 0
+            self._hear_tables()
+            for batch in self._history(session, name, offsets):
+                taken += len(batch)
+                self._give(session, batch)
+            return known, taken
+
+        return self._do(change, tables=self._subscription.tables)
+
+    def _hear_tables(self) -> None:
+        records, self._table_records = self._table_records, []
+        if batch := self._inputs.decode_tables(records, Draft()):
+            self.role.receive(batch, self._clock())
+
+    def _give(self, session: Session, batch: list[Received]) -> None:
+        # The group has to hear of a member, and what the tables say meanwhile counts.
+        polled = session.poll(0.0, 1)
+        if polled.revoked:
+            raise CommitRefused("another worker of the group came")
+        self._table_records += polled.tables
+        self._hear_tables()
+        draft = Draft()
+        now = self._clock()
+        replies = [*self.role.receive(batch, now), *self.role.receive([], now)]
+        if self._answer(replies, draft):
+            raise ConfigurationError("this role learns in steps that take long: reset all of it")
+        if self.role.full:
+            raise ConfigurationError("its samples wait for the model: run the role, and reset the client once they are learnt")
+        draft.step.changelog += self._tasks.changelog({})
+        session.commit(draft.step)
+
+    def _history(self, session: Session, name: str, offsets: Offsets) -> Iterator[list[Received]]:
+        """The client's messages in the order in which they were written, so many at once as a step takes."""
+        batch: list[Received] = []
+        for partition in sorted(self._held):
+            inputs = [
+                self._messages(session, channel, source, partition, offsets[source.topic][partition])
+                for channel, source in self._channels.inputs.items()
+                if source.topic in offsets
+            ]
+            for received in heapq.merge(*inputs, key=lambda one: one.record.timestamp):
+                if getattr(received.message, "client", None) != name:
+                    continue
+                batch.append(received)
+                if len(batch) == self._max_records:
+                    yield batch
+                    batch = []
+        if batch:
+            yield batch
+
+    def _messages(self, session: Session, channel: str, source: Any, partition: int, offset: int) -> Iterator[Received]:
+        end = self._position(session, (source.topic, partition))
+        for record in self._bus.read_from(source.topic, partition, offset):
+            if record.offset >= end:
+                return
+            try:
+                yield Received(channel, source.decode(record), record)
+            except (PeerError, PassedOver):
+                # It became a dead letter, or was counted, when it was read first.
+                continue
+            except NotYetReadable as error:
+                raise BusUnavailable(str(error)) from None

@@ -1,0 +1,114 @@
+"""What waits without a time limit is to be seen: names that a party never announces, and records that never come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dp_frank_wolfe.hand_made import ROWS, Server, converse, hands, names_of, settings_of
+from dp_frank_wolfe.party_driver import NAMES, Driver, settings
+from dp_frank_wolfe.unit.test_party_lanes import OTHERS, predicting, show
+
+from streamfl.dp_frank_wolfe.messages import Entities
+from streamfl.role import Notice
+
+
+def notices(server: Server) -> list[Notice]:
+    return [one for one in server.role.notices() if one.reason == "names"]
+
+
+def missing(server: Server) -> list[float]:
+    return [one.value for one in server.task.measure() if one.name == "missing_entities"]
+
+
+def test_names_that_a_party_never_announces_are_told_once_patience_is_over() -> None:
+    """Protects a federation from a window that waits for ever in silence: the notice says whose names lack, and how many.
+
+    It is said once, again after things got on, and not while a fit is under way or where nothing lacks.
+    """
+    server = Server(settings_of())
+    server.tick()
+    assert server.role.wake_at is None
+    names = names_of(ROWS + 5)
+    assert server.hear("party-0", "entities", Entities(names), iteration=1) == []
+    assert server.hear("party-1", "entities", Entities(names[: ROWS - 10]), iteration=1) == []
+    assert missing(server) == [15]
+    assert server.role.wake_at == server.now + 60
+    server.tick(59)
+    assert notices(server) == []
+    server.tick(2)
+    (said,) = notices(server)
+    assert f"window 1 has {ROWS - 10} of {ROWS}" in said.text
+    assert "'party-1' 15." in said.text
+    assert "party-0" not in said.text
+    assert server.role.wake_at is None
+    server.tick(600)
+    assert notices(server) == []
+    # Another process begins to wait anew, and says it again.
+    server.restart()
+    server.tick()
+    assert missing(server) == [15]
+    server.tick(61)
+    assert len(notices(server)) == 1
+    assert server.hear("party-1", "entities", Entities(names[ROWS - 10 : ROWS - 5]), iteration=2) == []
+    server.tick(61)
+    assert [one.text.split(" of those")[0].rpartition("has ")[2] for one in notices(server)] == [f"{ROWS - 5} of {ROWS}, and"]
+    # In a fit whoever owes an answer has the patience.
+    parties = hands(server)
+    assert server.hear("party-1", "entities", Entities(names[ROWS - 5 : ROWS]), iteration=3) == []
+    assert server.task.window == 1
+    assert server.task._stall.wake_at is None
+    converse(server, parties)
+    server.tick(61)
+    (said,) = notices(server)
+    assert f"window 2 has 0 of {ROWS}" in said.text
+    assert server.hear("party-1", "entities", Entities(names[ROWS:]), iteration=4) == []
+    server.tick(61)
+    assert notices(server) == [], "what all have announced waits for more entities, and for no party"
+
+
+def test_a_clock_that_was_ahead_does_not_put_the_notice_off() -> None:
+    """Protects the notice from a clock that is set back: it comes a patience after that, not when the clock has caught up."""
+    server = Server(settings_of())
+    server.now += 1e6
+    assert server.hear("party-0", "entities", Entities(names_of(3)), iteration=1) == []
+    server.now -= 1e6
+    server.tick()
+    assert server.role.wake_at == server.now + 60
+    server.tick(60)
+    assert len(notices(server)) == 1
+
+
+def lacking(party: Driver) -> dict[str, float]:
+    return {one.labels[0][1]: one.value for one in party.task.table.measure() if one.name == "lacking_entities"}
+
+
+def test_a_party_says_what_its_entities_lack() -> None:
+    """Protects an operator who has to find out why nobody is announced: whether labels do not come, or columns, and of how many."""
+    party = Driver(settings(window={"rows": 20, "limit": 20}))
+    first, second, *others = NAMES
+    party.feed([party.sample(name, [0.0] * 4) for name in (first, second)])
+    party.feed([party.label("somebody", 0.5)])
+    for _ in range(2):
+        assert lacking(party) == {"columns": 1, "label": 2}
+        party.start()
+    party.feed([party.label(first, 0.5), party.sample("somebody", [0.0] * 4)])
+    assert lacking(party) == {"columns": 0, "label": 1}
+    # The oldest that lacks something gives way.
+    party.feed([party.label(name, 0.5) for name in others])
+    assert lacking(party) == {"columns": 18, "label": 0}
+    party.start()
+    assert lacking(party) == {"columns": 18, "label": 0}
+
+
+def test_predictions_that_wait_for_fits_of_the_ledger_file_are_told_of(tmp_path: Path) -> None:
+    """Protects the operator of a party whose file is ahead for good: parts of predictions wait, and the log says for what."""
+    party = predicting(tmp_path)
+    old = dict(party.state)
+    party.feed([party.manifest(2, OTHERS)])
+    back = Driver(party.settings, old)
+    assert show(back, NAMES) == []
+    said = [one.text for one in back.role.notices() if one.reason == "fits_ahead"]
+    assert [text.startswith("the ledger file has 1 releases for fits") for text in said] == [True]
+    assert [message.kind for message in back.feed([back.manifest(2, OTHERS)])] == ["frozen"]
+    assert [message.kind for message in back.feed([])] == ["partial"] * len(NAMES)
+    assert [one for one in back.role.notices() if one.reason == "fits_ahead"] == []

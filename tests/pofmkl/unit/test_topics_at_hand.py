@@ -1,0 +1,290 @@
+"""Commands that write, read and look: on the bus alone, beside workers that they do not disturb."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from contextlib import closing
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from command_line import run_command
+from rich.console import Console
+
+from streamfl.cli.check import as_list
+from streamfl.cli.check_inputs import EXAMPLES
+from streamfl.cli.findings import Finding
+from streamfl.cli.preflight import read_configuration
+from streamfl.console import print_list
+from streamfl.role import ConfigurationError
+from streamfl.runtime.bus import Outgoing, Polled
+from streamfl.runtime.health import Health, HealthServer
+from streamfl.runtime.kinds import build_worker
+from streamfl.runtime.memory_bus import MemoryBus, MemorySession
+
+FEDERATION = """
+[federation]
+name = "plant"
+seed = 7
+clients = 4
+features = ["x"]
+[bus]
+url = "memory://{name}"
+connect_timeout_seconds = 0.5
+[role]
+kind = "pofmkl-{role}"
+[learning]
+features_per_kernel = 4
+preset = "{preset}"
+staleness = "async"
+"""
+SAMPLES = """
+[samples]
+topic = "readings"
+client = "device"
+label = "y"
+label_range = [0, 10]
+"""
+
+
+class Plant:
+    """A federation on a memory bus, and the command line with a stdin of one's own."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str], preset: str) -> None:
+        self._monkeypatch, self._capture = monkeypatch, capture
+        self.bus = MemoryBus.at(f"memory://{folder.name}")
+        self.client, self.server = folder / "client.toml", folder / "server.toml"
+        self.client.write_text(FEDERATION.format(name=folder.name, role="client", preset=preset) + SAMPLES)
+        self.server.write_text(FEDERATION.format(name=folder.name, role="server", preset=preset))
+        self.said("topics", self.client, "--create-inputs", "--partitions", 2)
+        self.said("topics", self.server, "--create")
+
+    def __call__(self, *arguments: object, stdin: str = "") -> tuple[int, str, str]:
+        self._monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(stdin.encode())))
+        return run_command(self._monkeypatch, self._capture, *arguments)
+
+    def said(self, *arguments: object, stdin: str = "") -> str:
+        code, out, error = self(*arguments, stdin=stdin)
+        assert code == 0, error
+        return out
+
+    def lines(self, *arguments: object) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.said(*arguments, "--format", "json").splitlines()]
+
+    def work(self) -> None:
+        clients, server = (build_worker(read_configuration(path).settings, self.bus) for path in (self.client, self.server))
+        with closing(clients), closing(server):
+            while clients.step(0.0) | server.step(0.0):
+                pass
+
+
+@pytest.fixture(name="plant")
+def _plant(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Plant:
+    return Plant(tmp_path, monkeypatch, capsys, getattr(request, "param", "default"))
+
+
+ROWS = "\n".join(json.dumps({"device": f"press-{n % 2}", "x": n / 10, "y": n}) for n in range(10)) + "\n"
+
+
+def test_lines_become_samples_and_predictions_become_lines(plant: Plant) -> None:
+    """Protects whoever has no tool but this one: what is written is learnt from, and what is predicted can be read."""
+    assert json.loads(plant.said("write", plant.client, "--format", "json", stdin=ROWS)) == {"topic": "readings", "records": 10}
+    plant.work()
+    predictions = plant.lines("read", plant.client)
+    assert len(predictions) == 10
+    assert sorted(one["label"] for one in predictions) == list(range(10))
+    assert {one["client"] for one in plant.lines("read", plant.client, "predictions", "--client", "press-1")} == {"press-1"}
+    assert [one["label"] for one in plant.lines("read", plant.client, "predictions", "-n", 2, "--client", "press-1")] == [7, 9]
+    table = plant.said("read", plant.client, "predictions", "-n", 1)
+    assert "prediction" in table
+    assert "press-1" in table
+    # What was read can be written again: the value is as it was.
+    samples = plant.said("read", plant.client, "samples", "--format", "json")
+    assert sorted(samples.splitlines()) == sorted(ROWS.splitlines())
+    [first, *_] = plant.lines("read", plant.client, "samples", "--envelope", "--client", "press-0")
+    assert (first["key"], first["offset"], first["value"]["y"]) == ("press-0", 0, 0)
+
+
+@pytest.mark.parametrize("format", ["table", "json"])
+def test_following_shows_what_is_there_and_what_comes(plant: Plant, monkeypatch: pytest.MonkeyPatch, format: str) -> None:
+    """Protects whoever watches predictions come: the newest first, then each that is written from then on, until Ctrl-C."""
+    plant.said("write", plant.client, stdin=ROWS)
+    plant.work()
+    poll, late = MemorySession.poll, iter([None, plant.work, None, None])
+    row = '{"device": "press-7", "x": 1, "y": 3}'
+
+    def polled(session: MemorySession, timeout: float, most: int) -> Polled:
+        if not session._subscription.group.startswith("streamfl-follow-"):
+            return poll(session, timeout, most)
+        try:
+            step = next(late)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+        if step is not None:
+            plant.bus.write([Outgoing("readings", b"press-7", row.encode())])
+            step()
+        return poll(session, 0.0, most)
+
+    monkeypatch.setattr(MemorySession, "poll", polled)
+    code, out, error = plant("read", plant.client, "predictions", "--follow", "-n", 2, "--format", format)
+    assert code == 0, error
+    lines = out.splitlines()
+    assert len(lines) == 3
+    assert ["press-7" in line for line in lines] == [False, False, True]
+
+
+def test_records_are_keyed_by_client(plant: Plant) -> None:
+    """Protects a client's state: all its samples lie in one partition, without anybody having said so."""
+    plant.said("write", plant.client, stdin=ROWS)
+    assert {record.key for record in plant.bus.read("readings")} == {b"press-0", b"press-1"}
+    plant.said("write", plant.client, "--key", "y", stdin=ROWS.splitlines()[3])
+    assert b"3" in {record.key for record in plant.bus.read("readings")}
+
+
+def test_a_key_is_written_as_the_settings_read_it(plant: Plant) -> None:
+    """Protects topics with binary keys: what is written can be read by the same settings, and a name that is no number is told."""
+    plant.client.write_text(plant.client.read_text().replace('client = "device"', 'key = "int64"'))
+    plant.said("write", plant.client, "--key", "device", stdin='{"device": 7, "x": 1, "y": 2}')
+    assert [record.key for record in plant.bus.read("readings")] == [(7).to_bytes(8, "big")]
+    plant.work()
+    assert [one["client"] for one in plant.lines("read", plant.client)] == ["7"]
+    assert plant("write", plant.client, "--key", "device", stdin='{"device": "a", "x": 1}')[0] == 5
+
+
+def test_a_line_that_would_be_refused_is_told(plant: Plant) -> None:
+    """Protects a first try: the mistake is told at the terminal with its line, those before it are written, others can be too."""
+    code, _, error = plant("write", plant.client, stdin='{"device": "a", "x": 1}\n\n{"device": "a"}\n{"device": "b", "x": 2}')
+    assert (code, "line 3: missing_field: x is missing" in error) == (5, True)
+    assert len(list(plant.bus.read("readings"))) == 1
+    for text in ("{", "[1, 2]", '{"x": 1}'):
+        code, _, error = plant("write", plant.client, stdin=text)
+        assert (code, "line 1: " in error) == (5, True)
+    plant.said("write", plant.client, "--as-they-are", stdin='{"device": "a"}')
+    plant.work()
+    assert "missing_field" in plant.said("read", plant.client, "dead-letters")
+    code, _, error = plant("write", plant.client, "labels", stdin="{}")
+    assert (code, "it reads samples" in error) == (2, True)
+
+
+def test_updates_and_the_model_are_readable(plant: Plant) -> None:
+    """Protects an operator's eye on what leaves a client: whose, made with what, how large; and any name of a topic is told."""
+    plant.said("write", plant.client, stdin=ROWS)
+    plant.work()
+    updates = plant.lines("updates", plant.client, "--client", "press-1")
+    assert [one["number"] for one in updates] == list(range(1, 1 + len(updates)))
+    assert all(one["client"] == "press-1" and one["length"] >= 0 and one["kernels"] for one in updates)
+    assert any(one.get("model_version") for one in plant.lines("read", plant.server, "model"))
+    code, _, error = plant("read", plant.client, "nothing")
+    assert (code, "there are" in error and "predictions" in error) == (2, True)
+
+
+@pytest.mark.parametrize("plant", ["default", "paper"], indirect=True)
+def test_inspecting_shows_what_is_remembered_and_disturbs_nobody(plant: Plant) -> None:
+    """Protects an operator's picture: figures are those of the changelog, while a worker that runs goes on."""
+    plant.said("write", plant.client, stdin=ROWS)
+    settings = read_configuration(plant.client).settings
+    with closing(build_worker(settings, plant.bus)) as worker:
+        while worker.step(0.0):
+            pass
+        found = json.loads(plant.said("inspect", plant.client, "--format", "json"))
+        assert found["workers"] == 1
+        plant.said("write", plant.client, stdin=ROWS)
+        while worker.step(0.0):
+            pass
+        # Nothing was revoked meanwhile: all of it was read and committed by the one worker.
+        assert sum(plant.bus.committed(settings.group).values()) == 20
+    by_client = {one["client"]: one for one in found["clients"]}
+    assert by_client.keys() == {"press-0", "press-1"}
+    told = plant.lines("read", plant.client, "--client", "press-1")
+    errors = [(one["prediction"] - one["label"]) ** 2 for one in told]
+    assert by_client["press-1"]["samples"] == 5
+    assert by_client["press-1"]["mse"] == pytest.approx(sum(errors[:5]) / 5, rel=1e-5)
+    assert sum(by_client["press-1"]["weights"].values()) == pytest.approx(1)
+    assert by_client["press-1"]["last_seen"] > 1e9
+    assert sum(place["behind"] for place in found["inputs"]) == 0
+    assert "press-0" not in plant.said("inspect", plant.client, "--client", "press-1")
+    assert plant("inspect", plant.client, "--client", "nobody")[0] == 2
+    plant.work()
+    shard = json.loads(plant.said("inspect", plant.server, "--format", "json"))["shards"][0]
+    sent = plant.lines("updates", plant.server)
+    assert shard["updates"] == len(sent)
+    assert shard["members"] == sorted({one["client"] for one in sent})
+
+
+def test_top_shows_what_is_behind_and_how_well_is_predicted(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects an operator's live picture: lag, rates and errors are of what happened between two looks."""
+    plant.said("write", plant.client, stdin=ROWS)
+    steps = iter([lambda: None, plant.work])
+    monkeypatch.setattr("streamfl.cli.top.time.sleep", lambda _seconds: next(steps)())
+    before, after = plant.lines("top", plant.client, "--count", 2)
+    assert before["topics"][0] == {"topic": "readings", "records": 10, "per_second": 0.0, "behind": 10}
+    assert after["topics"][0]["behind"] == 0
+    assert after["topics"][1]["per_second"] > 0
+    assert [(one["client"], one["predictions"]) for one in after["clients"]] == [("press-0", 5), ("press-1", 5)]
+    assert all(one["mse"] > 0 for one in after["clients"])
+    monkeypatch.setattr("streamfl.cli.top.time.sleep", lambda _seconds: None)
+    assert "no workers" in plant.said("top", plant.client, "--count", 1)
+
+
+def test_rights_are_printed_for_kafka_alone(plant: Plant) -> None:
+    """Protects users of the bus in a file from lines that mean nothing there."""
+    assert "ACLs" not in plant.said("topics", plant.client)
+    assert "ACLs" in plant.said("topics", plant.client, "--principal", "User:plant")
+
+
+def test_equal_reasons_are_told_once(plant: Plant) -> None:
+    """Protects a reader of check: twelve records with the same mistake are one line, with their number and an example."""
+    rows = [{"device": "a", "x": f"{n},5"} for n in range(6)] + [{"device": "a"}] * 3 + [{"device": "a", "x": 1}]
+    plant.said("write", plant.client, "--as-they-are", "--key", "device", stdin="\n".join(map(json.dumps, rows)))
+    code, out, _ = plant("check", plant.client, "--format", "json")
+    [found] = [one for one in json.loads(out)["checks"] if one["check"] == "records of readings"]
+    assert code == 4
+    readable, numeric, missing = found["detail"].split("; ")
+    assert readable == "1 of 10 records readable"
+    assert numeric.startswith("6 times, the first readings-")
+    assert "not_numeric: x is" in numeric
+    assert missing.startswith("3 times, the first readings-")
+    assert EXAMPLES >= 2
+
+
+def test_findings_fit_a_terminal() -> None:
+    """Protects a terminal of 80 columns: no line is cut or longer, and what to do stands beneath what is wrong."""
+    findings = [Finding("configuration", True, "fine"), Finding("a topic " + "x" * 150, False, "is wrong " * 30, "do " * 60)]
+    text = StringIO()
+    print_list("Check of it", as_list(findings), Console(file=text, width=80))
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "x" * 150 in "".join(line.strip() for line in lines).replace("a topic ", "")
+    assert lines[1].split() == ["pass", "configuration:", "fine"]
+    assert any(line.strip().startswith("To do: do do") for line in lines)
+
+
+def test_a_second_worker_finds_a_port_of_its_own() -> None:
+    """Protects the README's promise of as many workers as one likes: one file, one machine, a port each."""
+    health = Health()
+    with HealthServer("127.0.0.1", 0, health, bytes) as first:
+        with HealthServer("127.0.0.1", first.port, health, bytes, others=5) as second:
+            assert first.port < second.port <= first.port + 5
+        with pytest.raises(ConfigurationError, match=f"metrics.port = {first.port}: "):
+            HealthServer("127.0.0.1", first.port, health, bytes)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"), [("streamfl res", {"reset"}), ("streamfl read --fo", {"--follow", "--format"})]
+)
+def test_a_shell_completes_commands_and_options(words: str, expected: set[str]) -> None:
+    """Protects completion, which a shell asks for by the environment: commands are loaded late and have to be found."""
+    asked = {"_STREAMFL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    program = "from streamfl.cli import app; app(prog_name='streamfl')"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | asked, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert set(ended.stdout.split()) == expected

@@ -1,0 +1,87 @@
+"""``streamfl.connect``: what people write and read outside any federation, on each bus that needs no cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import streamfl
+from streamfl.connection import Connection
+from streamfl.role import ConfigurationError
+from streamfl.runtime.bus import Outgoing
+
+
+@pytest.fixture(name="connection", params=["memory", "sqlite"])
+def _connection(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Connection]:
+    url = f"memory://{tmp_path.name}" if request.param == "memory" else f"sqlite://{tmp_path}/plant.db"
+    with streamfl.connect(url) as connection:
+        connection.create("readings", partitions=2)
+        yield connection
+
+
+def test_what_is_written_is_read_with_its_key(connection: Connection) -> None:
+    """Protects a notebook: contents come back as they went in, and the key decides the partition."""
+    rows = [{"device": f"press-{number % 3}", "t1": number} for number in range(30)]
+    assert connection.write("readings", iter(rows), key="device") == 30
+    found = list(connection.read("readings"))
+    assert sorted(one.value["t1"] for one in found) == list(range(30))
+    assert all(one.key == one.value["device"] for one in found)
+    assert {one.key: one.partition for one in found} == {
+        key: connection.bus.partition_of(key.encode(), 2) for key in ("press-0", "press-1", "press-2")
+    }
+
+
+def test_reading_begins_where_it_is_told(connection: Connection) -> None:
+    """Protects whoever looks at today's records only: those before are not read, and a wrong word is told."""
+    connection.write("readings", [{"n": 1}])
+    time.sleep(0.02)
+    between = time.time()
+    connection.write("readings", [{"n": 2}])
+    assert [one.value["n"] for one in connection.read("readings", begin=between)] == [2]
+    assert list(connection.read("readings", begin="latest")) == []
+    for begin, topic in (("yesterday", "readings"), ("earliest", "nothing")):
+        with pytest.raises(ConfigurationError):
+            list(connection.read(topic, begin=begin))  # type: ignore[arg-type]
+
+
+def test_a_follower_gets_what_comes_after_it_asked(connection: Connection) -> None:
+    """Protects against records lost between asking and hearing, and against waiting for ever in a script."""
+    connection.write("readings", [{"n": 1}])
+    following = connection.follow("readings", patience=1.0)
+    connection.write("readings", [{"n": number} for number in range(2, 12)])
+    assert sorted(one.value["n"] for one in following) == list(range(2, 12))
+    everything = connection.follow("readings", begin="earliest", patience=1.0)
+    assert sorted(one.value["n"] for one in everything) == list(range(1, 12))
+
+
+def test_a_reader_leaves_nothing_behind(connection: Connection) -> None:
+    """Protects workers: a follower is in no group of theirs and commits nothing."""
+    connection.write("readings", [{"n": 1}])
+    assert len(list(connection.follow("readings", begin="earliest", patience=0.5))) == 1
+    assert connection.bus.committed("plant.pofmkl-client") == {}
+
+
+def test_what_is_no_json_comes_as_its_bytes(connection: Connection) -> None:
+    """Protects whoever reads a topic with a stranger's record in it: one does not end the reading of all."""
+    connection.bus.write([Outgoing("readings", b"\xff", b"\xfe", 0), Outgoing("readings", None, None, 0)])
+    assert [(one.key, one.value) for one in connection.read("readings")] == [(b"\xff", b"\xfe"), (None, None)]
+
+
+def test_a_key_that_is_not_there_is_told(connection: Connection) -> None:
+    """Protects against a topic without keys that was meant to have some: clients would be torn over partitions."""
+    with pytest.raises(ConfigurationError, match="'machine'"):
+        connection.write("readings", [{"device": "a"}], key="machine")
+    assert connection.write("readings", [{"device": "a"}], key=lambda content: content["device"].upper()) == 1
+    assert [one.key for one in connection.read("readings")] == ["A"]
+
+
+def test_closing_ends_what_is_followed(connection: Connection) -> None:
+    """Protects a script's end: a membership that stays open keeps threads alive with some client libraries."""
+    following = connection.follow("readings", begin="earliest")
+    connection.write("readings", [{"n": 1}])
+    assert next(following).value == {"n": 1}
+    connection.close()
+    assert list(following) == []

@@ -1,0 +1,329 @@
+"""Inputs as the settings declare them: numbers, truth values, categories, times, and what stands for a missing one."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.remembered import client_made_with
+from streamfl.records.entities import EntitySamplesSection
+from streamfl.records.samples import Sample, SampleReader, SamplesSection
+from streamfl.role import ConfigurationError, PeerError, Record
+from streamfl.settings import load_settings
+
+Inputs = list[dict[str, Any]]
+
+
+def reader(inputs: Inputs, **settings: Any) -> SampleReader:
+    return SampleReader(SamplesSection(**{"topic": "t", "inputs": inputs, **settings}), fills_means=True)
+
+
+def read(inputs: Inputs, content: dict[str, Any], **settings: Any) -> Sample:
+    return reader(inputs, **settings).decode(Record("t", 0, 0, b"c", json.dumps(content).encode()))
+
+
+def features(one: dict[str, Any], value: Any, **settings: Any) -> tuple[float, ...]:
+    return read([{"field": "f", **one}], {"f": value}, **settings).features
+
+
+NOON = "2026-11-23T12:00:00Z"  # a Monday
+
+
+@pytest.mark.parametrize(
+    ("one", "value", "expected"),
+    [
+        ({}, 21.5, (21.5,)),
+        ({"as": "number"}, "21.5", (21.5,)),
+        ({"as": "number"}, " -2e1 ", (-20.0,)),
+        ({"as": "boolean"}, True, (1.0,)),
+        ({"as": "boolean"}, "False", (0.0,)),
+        ({"as": "boolean"}, 1, (1.0,)),
+        ({"as": "category", "values": ["a", "b"]}, "b", (0.0, 1.0)),
+        ({"as": "category", "values": ["a", "b"]}, "c", (0.0, 0.0)),
+        ({"as": "category", "values": ["7", "true"]}, 7, (1.0, 0.0)),
+        ({"as": "category", "values": ["7", "true"]}, True, (0.0, 1.0)),
+        ({"as": "hour-of-day"}, "2026-11-23T06:00:00Z", (1.0, 0.0)),
+        ({"as": "hour-of-day"}, "2026-11-23T06:00:00+06:00", (0.0, 1.0)),
+        ({"as": "hour-of-day", "zone": "Asia/Tokyo"}, "2026-11-22T21:00:00Z", (1.0, 0.0)),
+        ({"as": "hour-of-day", "zone": "Asia/Tokyo"}, "2026-11-23T06:00:00", (1.0, 0.0)),
+        ({"as": "hour-of-day", "unit": "s"}, 6 * 3600, (1.0, 0.0)),
+        ({"as": "hour-of-day", "unit": "ms"}, 6 * 3600e3, (1.0, 0.0)),
+        ({"as": "hour-of-day", "unit": "us"}, 6 * 3600 * 10**6, (1.0, 0.0)),
+        ({"as": "day-of-week"}, NOON, (0.0, 1.0)),
+        ({"as": "day-of-week"}, "2026-11-24T23:59:00Z", (math.sin(2 * math.pi / 7), math.cos(2 * math.pi / 7))),
+        ({"as": "elapsed-seconds", "since": "2026-11-23T11:59:00Z"}, NOON, (60.0,)),
+        ({"missing": "zero"}, None, (0.0,)),
+        ({"missing": 4.5}, None, (4.5,)),
+        ({"missing": 4.5}, math.nan, (4.5,)),
+        ({"as": "number", "missing": 4.5}, "NaN", (4.5,)),
+        ({"as": "number", "missing": 4.5}, "", (4.5,)),
+        ({"missing": "mean"}, 3, (3.0,)),
+        ({"missing": "mean", "indicator": True}, 3, (3.0, 0.0)),
+        ({"missing": 4.5, "indicator": True}, None, (4.5, 1.0)),
+        ({"as": "category", "values": ["a"], "missing": "zero", "indicator": True}, None, (0.0, 1.0)),
+        ({"as": "category", "values": ["a", "b"], "missing": "zero"}, None, (0.0, 0.0)),
+        ({"as": "day-of-week", "missing": "zero"}, None, (0.0, 0.0)),
+    ],
+)
+def test_a_value_becomes_its_numbers(one: dict[str, Any], value: Any, expected: tuple[float, ...]) -> None:
+    """Protects what is learnt from: each kind of value as the page says, each missing one as it was asked for."""
+    assert features(one, value) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("one", "value", "reason"),
+    [
+        ({}, "21.5", "not_numeric"),
+        ({}, True, "not_numeric"),
+        ({}, None, "not_numeric"),
+        ({}, math.nan, "not_finite"),
+        ({}, math.inf, "not_finite"),
+        ({}, 10**400, "not_finite"),
+        ({"missing": "zero"}, math.inf, "not_finite"),
+        ({"missing": "mean"}, 9e17, "not_finite"),
+        ({"as": "number"}, "21,5", "not_numeric"),
+        ({"as": "number"}, "1_000", "not_numeric"),
+        ({"as": "number"}, "inf", "not_numeric"),
+        ({"as": "number"}, "1e999", "not_finite"),
+        ({"as": "number"}, "9" * 1000, "not_numeric"),
+        ({"as": "boolean"}, "maybe", "not_numeric"),
+        ({"as": "boolean"}, 2, "not_numeric"),
+        ({"as": "category", "buckets": 4}, 1.5, "not_a_category"),
+        ({"as": "category", "buckets": 4}, ["a"], "not_a_category"),
+        ({"as": "hour-of-day"}, "noon", "not_a_time"),
+        ({"as": "hour-of-day"}, 1e9, "not_a_time"),
+        ({"as": "hour-of-day", "unit": "s"}, 1e300, "not_a_time"),
+        ({"as": "hour-of-day", "unit": "s"}, 10**400, "not_a_time"),
+        ({"as": "hour-of-day", "zone": "Asia/Tokyo"}, "9999-12-31T23:59:00Z", "not_a_time"),
+        ({"as": "hour-of-day", "zone": "America/New_York"}, "0001-01-01T00:00:00Z", "not_a_time"),
+        ({"as": "hour-of-day"}, "2" * 10_000, "not_a_time"),
+    ],
+)
+def test_another_value_is_refused_with_its_reason(one: dict[str, Any], value: Any, reason: str) -> None:
+    """Protects the model from numbers that nobody meant, and the operator from a record that is refused without a word."""
+    with pytest.raises(PeerError) as caught:
+        features(one, value)
+    assert caught.value.reason == reason
+    assert caught.value.text.startswith("f is ")
+
+
+def test_a_bucket_is_the_same_for_good() -> None:
+    """Protects a federation's parameters: another hash, in another release, would shuffle what they were learnt of.
+
+    Oracle: the last three bits of what `b2sum --length 64` prints.
+    """
+    of = {value: features({"as": "category", "buckets": 8}, value).index(1.0) for value in ("oslo", "bergen", "42", "")}
+    assert of == {"oslo": 0x70 % 8, "bergen": 0x05 % 8, "42": 0x7A % 8, "": 0xB4 % 8}
+
+
+def test_numbers_are_divided_and_the_rest_is_not() -> None:
+    """Protects sines, flags and categories from a norm that is made for numbers."""
+    inputs: Inputs = [
+        {"field": "a", "missing": "mean", "indicator": True},
+        {"field": "b", "as": "boolean"},
+        {"field": "c", "missing": 6},
+        {"field": "t", "as": "hour-of-day"},
+    ]
+    found = read(inputs, {"a": None, "b": True, "t": "2026-11-23T06:00:00Z"}, input_norm=2.0).features
+    assert math.isnan(found[0])
+    assert found[1:] == pytest.approx((1.0, 1.0, 3.0, 1.0, 0.0), abs=1e-12)
+
+
+def test_one_field_may_be_several_inputs_and_paths_work_everywhere() -> None:
+    """Protects the records of companies: nested, the time twice, the client and the label within objects."""
+    inputs: Inputs = [
+        {"field": "meta.at", "as": "hour-of-day"},
+        {"field": "meta.at", "as": "day-of-week"},
+        {"field": "payload.readings[0].temp", "as": "number"},
+        {"field": "meta.at", "as": "elapsed-seconds", "since_field": "meta.begun"},
+        {"field": "meta.site", "as": "category", "values": ["oslo"]},
+    ]
+    content = {
+        "meta": {"site": "oslo", "at": NOON, "begun": "2026-11-23T11:00:00Z", "id": 5},
+        "payload": {"readings": [{"temp": "20"}]},
+        "target": {"y": "1.5"},
+    }
+    found = read(inputs, content, client="meta.site", sample_id="meta.id", label="target.y", label_as="number", label_range=(1, 2))
+    assert (found.client, found.id, found.label) == ("oslo", "5", 0.5)
+    assert found.features == pytest.approx((0, -1, 0, 1, 20, 3600, 1), abs=1e-12)
+    with pytest.raises(PeerError, match=r"payload\.readings\[0\]\.temp is missing: payload\.readings is a list of 0"):
+        read(inputs, content | {"payload": {"readings": []}}, client="meta.site")
+
+
+def test_the_short_form_takes_paths_too() -> None:
+    """Protects the short form: features = [...] with nested names, and a nested list."""
+    section = SamplesSection(topic="t", features=["meta.a", "b"], label="meta.y")
+    found = SampleReader(section).decode(Record("t", 0, 0, b"c", b'{"meta": {"a": 1, "y": 0.5}, "b": 2}'))
+    assert (found.features, found.label) == ((1.0, 2.0), 0.5)
+    listed = SamplesSection(topic="t", features="payload.x", dimension=2)
+    assert SampleReader(listed).decode(Record("t", 0, 0, b"c", b'{"payload": {"x": [1, 2]}}')).features == (1.0, 2.0)
+    with pytest.raises(PeerError, match="dimension"):
+        SampleReader(listed).decode(Record("t", 0, 0, b"c", b'{"payload": {"x": [1, 2, 3]}}'))
+
+
+class Lines:
+    """A format whose values are all text."""
+
+    textual = True
+
+    def decoder(self, type: Any) -> Any:
+        return lambda value: dict(zip(["a", "t", "y"], value.decode().split(";"), strict=True))
+
+    def encode(self, content: Any) -> bytes:
+        raise NotImplementedError
+
+
+def test_where_every_value_is_text_numbers_need_no_word() -> None:
+    """Protects lines of text: 21.5 is a number there, in inputs, times and labels, and what is left empty is missing."""
+    section = SamplesSection(
+        topic="t", inputs=[{"field": "a", "missing": "zero"}, {"field": "t", "as": "hour-of-day", "unit": "s"}], label="y"
+    )
+    read_line = SampleReader(section, Lines()).decode
+    found = read_line(Record("t", 0, 0, b"c", b"21.5;21600;0.5"))
+    assert (found.features, found.label) == (pytest.approx((21.5, 1, 0)), 0.5)
+    found = read_line(Record("t", 0, 0, b"c", b";21600;"))
+    assert (found.features, found.label) == (pytest.approx((0, 1, 0)), None)
+    short = SampleReader(SamplesSection(topic="t", features=["a"], label="y"), Lines())
+    assert short.decode(Record("t", 0, 0, b"c", b"21.5;;0.5")).features == (21.5,)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "text"),
+    [
+        ([{"field": "a"}, {"field": "a"}], "twice"),
+        ([{"field": "a", "indicator": True}], "indicator has no meaning"),
+        ([{"field": "a", "as": "category"}], "values is expected"),
+        ([{"field": "a", "as": "category", "values": ["x"], "buckets": 3}], "one of the two"),
+        ([{"field": "a", "as": "category", "values": ["x", "x"]}], "none may come twice"),
+        ([{"field": "a", "as": "category", "values": ["x"], "missing": "mean"}], "missing = 'mean'"),
+        ([{"field": "a", "as": "hour-of-day", "missing": 3}], "missing = 3"),
+        ([{"field": "a", "values": ["x"]}], "no meaning"),
+        ([{"field": "a", "unit": "s"}], "no meaning"),
+        ([{"field": "a", "as": "hour-of-day", "zone": "Mars/Olympus"}], "Europe/Oslo"),
+        ([{"field": "a", "as": "elapsed-seconds"}], "since is expected"),
+        ([{"field": "a", "as": "elapsed-seconds", "since": "then"}], "ISO 8601"),
+        ([{"field": "a..b"}], "path"),
+        ([{"field": "a", "missing": True}], "number is expected"),
+        ([{"field": "a", "missing": math.inf}], "finite"),
+        ([{"field": "a", "as": "text"}], "number"),
+        ([], "at least 1"),
+    ],
+)
+def test_inputs_that_cannot_work_are_refused_at_the_start(inputs: Inputs, text: str) -> None:
+    """Protects the operator: a slip is told before any record is read."""
+    with pytest.raises(ValidationError, match=text):
+        SamplesSection(topic="t", inputs=inputs)
+
+
+def test_a_slip_in_a_table_is_told_by_its_place(tmp_path: Path) -> None:
+    """Protects the words: the table's number and the key as the file has it."""
+    path = tmp_path / "client.toml"
+    base = '[federation]\nname="f"\nclients=2\n[role]\nkind="pofmkl-client"\n[samples]\ntopic="t"\n[[samples.inputs]]\nfield="a"\n'
+    path.write_text(base + 'kind="number"\n')
+    with pytest.raises(ConfigurationError, match=r"samples\.inputs\.0\.kind is not known.*\bas\b"):
+        load_settings(path, PofmklSettings)
+    path.write_text(base + 'as="hours"\n')
+    with pytest.raises(ConfigurationError, match=r"samples\.inputs\.0\.as= 'hours'|samples\.inputs\.0\.as = 'hours'"):
+        load_settings(path, PofmklSettings)
+
+
+def test_what_is_to_be_predicted_is_no_input() -> None:
+    """Protects from a model that is told the answer."""
+    with pytest.raises(ConfigurationError, match="two meanings"):
+        reader([{"field": "m.y"}], label="m.y")
+    with pytest.raises(ValidationError, match="leave one of them out"):
+        reader([{"field": "a"}], features=["b"])
+
+
+@pytest.mark.parametrize("missing", ["mean", "last"])
+def test_a_party_and_a_role_without_means_refuse_them(missing: str) -> None:
+    """Protects a party's ledger: a mean over entities would let each of them change what is told of the others."""
+    inputs: Inputs = [{"field": "a", "missing": missing}]
+    with pytest.raises(ValidationError, match="no earlier values"):
+        EntitySamplesSection(topic="t", inputs=inputs)
+    with pytest.raises(ConfigurationError, match="knows no client"):
+        SampleReader(SamplesSection(topic="t", inputs=inputs))
+    party = EntitySamplesSection(topic="t", inputs=[{"field": "a.b", "missing": "zero"}], entity="who", key="int64")
+    assert (party.width, party.input_names) == (1, ["a.b"])
+    found = SampleReader(party.samples).decode(Record("t", 0, 0, None, b'{"who": 3, "a": {}}'))
+    assert (found.client, found.features) == ("3", (0.0,))
+
+
+def settings(samples: dict[str, Any], **federation: Any) -> PofmklSettings:
+    return PofmklSettings(
+        federation={"name": "f", "clients": 2, **federation}, role={"kind": "pofmkl-client"}, samples={"topic": "t", **samples}
+    )
+
+
+def test_state_goes_on_where_the_numbers_mean_the_same() -> None:
+    """Protects state from another meaning, and operators from a state that is refused for how bytes are read."""
+    short = client_made_with(settings({"features": ["a", "b"]}))
+    remembered = json.loads(short.encode())
+    assert not {key for key in remembered if key.startswith(("samples.inputs", "samples.key", "samples.label_as"))}
+    same = {"inputs": [{"field": "a", "as": "number", "missing": "zero"}, {"field": "b"}], "label_as": "number"}
+    assert client_made_with(settings(same)).compare(remembered) == ([], [])
+    other = client_made_with(settings({"inputs": [{"field": "a", "missing": "mean"}, {"field": "b"}], "key": "int64"}))
+    assert {one.key for one in other.compare(remembered)[0]} == {"samples.features", "samples.client"}
+
+
+def test_inputs_are_counted_as_the_federation_counts_them() -> None:
+    """Protects the model: a server of two inputs, and a client whose category became five."""
+    samples = {"inputs": [{"field": "a"}, {"field": "c", "as": "category", "buckets": 4}]}
+    assert settings(samples, features=5).samples is not None
+    with pytest.raises(ValidationError, match=r"samples\.inputs gives 5 inputs, federation\.features says 2"):
+        settings(samples, features=["a", "c"])
+
+
+def test_other_formats_may_lack_values_too() -> None:
+    """Protects MessagePack, in which NaN is a number: it is missing there as it is in JSON."""
+    read_one = reader([{"field": "a", "missing": "zero"}], format="msgpack").decode
+    for content in ({"a": math.nan}, {"a": None}, {}):
+        assert read_one(Record("t", 0, 0, b"c", msgspec.msgpack.encode(content))).features == (0.0,)
+
+
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.sampled_from(["NaN", "1e999", NOON, "9999-12-31", "0001-01-01", "21.5"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "c"]), inner, max_size=3),
+    max_leaves=6,
+)
+EVERY_KIND: Inputs = [
+    {"field": "a.b", "as": "number", "missing": "mean"},
+    {"field": "b[0]", "missing": 3, "indicator": True},
+    {"field": "b", "as": "boolean", "missing": "zero"},
+    {"field": "c", "as": "category", "buckets": 3, "missing": "zero"},
+    {"field": "a", "as": "hour-of-day", "unit": "ms", "zone": "Europe/Oslo", "missing": "zero"},
+    {"field": "c", "as": "day-of-week", "missing": "zero"},
+    {"field": "a.c", "as": "elapsed-seconds", "since_field": "b", "unit": "us", "missing": "last"},
+]
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "c", "y", "id"]), ANYTHING))
+def test_whatever_is_in_a_record_it_is_read_or_refused(content: dict[str, Any]) -> None:
+    """Protects a worker from a record that ends it: a value of any kind becomes numbers within bounds, or a reason."""
+    read_one = reader(EVERY_KIND, sample_id="id", label="y", label_as="number", format="msgpack")
+    try:
+        value = msgspec.msgpack.encode(content)
+    except OverflowError:
+        return
+    try:
+        found = read_one.decode(Record("t", 0, 0, b"c", value))
+    except PeerError:
+        return
+    assert len(found.features) == read_one.dimension
+    lacking = {place for place, number in enumerate(found.features) if math.isnan(number)}
+    assert lacking <= set(read_one.means)
+    assert sum(abs(number) for number in found.features if number == number) < 1e18

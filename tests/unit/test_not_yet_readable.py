@@ -1,0 +1,92 @@
+"""What cannot be read because a registry does not answer: it is waited for, and nothing is lost, doubled or put aside for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from counting import CHANNELS, TOPICS, CountingRole, decode_number, number
+
+from streamfl.role import Channels, NotYetReadable, Record
+from streamfl.runtime.bus import Outgoing, Subscription
+from streamfl.runtime.memory_bus import MemoryBus
+from streamfl.runtime.worker import Worker
+
+
+class Registry:
+    """Knows how ``later`` is read once it answers."""
+
+    answers = False
+
+    def decode(self, record: Record) -> object:
+        if record.key == b"later" and not self.answers:
+            raise NotYetReadable("the schema registry cannot be asked")
+        return decode_number(record)
+
+
+def _channels(registry: Registry) -> Channels:
+    return replace(CHANNELS, inputs={name: replace(source, decode=registry.decode) for name, source in CHANNELS.inputs.items()})
+
+
+def _worker(bus: MemoryBus, registry: Registry, seconds: Callable[[], float]) -> Worker:
+    subscription = Subscription("counters", ("numbers",), ("factor",), "exactly_once")
+    return Worker(
+        CountingRole(),
+        _channels(registry),
+        bus,
+        subscription,
+        "dead-letters",
+        clock=lambda: 100.0,
+        monotonic=seconds,
+        commit_interval=0.0,
+        restore_seconds=0.0,
+    )
+
+
+def _send(bus: MemoryBus, key: bytes, partition: int, *values: bytes) -> None:
+    bus.write([Outgoing("numbers", key, value, partition) for value in values])
+
+
+def test_records_wait_for_the_registry_and_each_counts_once() -> None:
+    """Protects records from an outage of the registry: they wait in order, others go on, and the worker is not ready."""
+    bus, registry, now = MemoryBus(), Registry(), [0.0]
+    bus.create(TOPICS)
+    _send(bus, b"pump", 0, number(1, 5))
+    _send(bus, b"later", 0, number(1, 100))
+    _send(bus, b"pump", 0, number(2, 7))
+    _send(bus, b"fan", 1, number(1, 3))
+    counting = _worker(bus, registry, lambda: now[0])
+    for _ in range(5):
+        counting.step(0)
+        now[0] += 0.5
+    assert sorted(record.value or b"" for record in bus.read("totals")) == sorted([number(1, 5), number(1, 3)])
+    assert "registry cannot be asked" in (counting.health.trouble or "")
+    assert not list(bus.read("dead-letters"))
+    registry.answers = True
+    for _ in range(8):
+        counting.step(0)
+        now[0] += 0.5
+    assert [record.value for record in bus.read("totals") if record.key == b"pump"] == [number(1, 5), number(2, 12)]
+    assert [record.value for record in bus.read("totals") if record.key == b"later"] == [number(1, 100)]
+    assert counting.health.trouble is None
+    assert "streamfl_records_total 4.0" in counting.metrics.render().decode()
+
+
+def test_a_worker_that_ends_meanwhile_leaves_the_record_to_the_next() -> None:
+    """Protects the record that is waited for through a restart: its position was never committed."""
+    bus, registry, now = MemoryBus(), Registry(), [0.0]
+    bus.create(TOPICS)
+    _send(bus, b"later", 0, number(1, 100))
+    first = _worker(bus, registry, lambda: now[0])
+    first.step(0)
+    first.step(0)
+    first.close()
+    registry.answers = True
+    second = _worker(bus, registry, lambda: now[0])
+    for _ in range(4):
+        second.step(0)
+    assert [record.value for record in bus.read("totals")] == [number(1, 100)]
+    stop = threading.Event()
+    stop.set()
+    second.run(stop)

@@ -1,0 +1,113 @@
+"""A role that begins anew: what it remembers and where it reads on change in one step, or not at all."""
+
+from __future__ import annotations
+
+import math
+from contextlib import closing
+
+import pytest
+from counting import CHANNELS, TOPICS, CountingRole, number
+
+from streamfl.made_with import MadeWith
+from streamfl.role import ConfigurationError
+from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Step, Subscription
+from streamfl.runtime.memory_bus import MemoryBus, MemorySession
+from streamfl.runtime.reset import Reset
+from streamfl.runtime.worker import Worker
+
+SUBSCRIPTION = Subscription("group", ("numbers",), ("factor",))
+
+
+class Plant:
+    """The counting role's topics, and its workers."""
+
+    def __init__(self) -> None:
+        self.bus = MemoryBus()
+        self.bus.create(TOPICS)
+
+    def worker(self, kind: type[Worker] = Worker, unit: str = "mm") -> Worker:
+        made_with = MadeWith.of({"unit": unit}, ())
+        return kind(
+            CountingRole(),
+            CHANNELS,
+            self.bus,
+            SUBSCRIPTION,
+            "dead-letters",
+            commit_interval=0,
+            restore_seconds=0.3,
+            made_with=made_with,
+        )
+
+    def reset(self, at: float = -math.inf, unit: str = "mm") -> int:
+        made = self.worker(Reset, unit)
+        assert isinstance(made, Reset)
+        return made.begin_anew({"numbers": self.bus.offsets("numbers", at)})
+
+    def work(self, unit: str = "mm") -> list[bytes]:
+        """Let a worker work off what is there; what it sends."""
+        before = len(list(self.bus.read("totals")))
+        with closing(self.worker(unit=unit)) as worker:
+            while worker.step(0.0):
+                pass
+        return [record.value or b"" for record in self.bus.read("totals")][before:]
+
+
+@pytest.fixture(name="plant")
+def _plant() -> Plant:
+    plant = Plant()
+    plant.bus.write([Outgoing("numbers", b"a", number(n, 10), 0) for n in (1, 2)])
+    plant.bus.write([Outgoing("numbers", b"b", number(1, 5), 1)])
+    plant.work()
+    return plant
+
+
+def test_all_is_read_again_by_a_role_that_knows_nothing(plant: Plant) -> None:
+    """Protects a backfill: the same records give the same outputs as at first, each once."""
+    assert plant.reset() > 0
+    assert sorted(plant.work()) == [b"1 10", b"1 5", b"2 20"]
+    assert plant.work() == []
+
+
+def test_the_end_is_a_place_to_begin_too(plant: Plant) -> None:
+    """Protects whoever wants to forget without learning history again: only what comes later counts."""
+    plant.reset(math.inf)
+    assert plant.work() == []
+    plant.bus.write([Outgoing("numbers", b"a", number(1, 7), 0)])
+    assert plant.work() == [b"1 7"]
+
+
+def test_state_of_other_settings_can_be_left(plant: Plant) -> None:
+    """Protects a change of settings: a state that does not fit stops the worker, and the reset must not need to read it."""
+    with pytest.raises(ConfigurationError, match=r"unit .*streamfl reset CONFIG --all"):
+        plant.work("inch")
+    plant.reset(unit="inch")
+    assert sorted(plant.work("inch")) == [b"1 10", b"1 5", b"2 20"]
+
+
+def test_state_and_offsets_change_together_or_not_at_all(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects against half a reset: a partition that was not committed goes on as before, and the command can be run again."""
+    commit, refused = MemorySession.commit, []
+
+    def refuse(session: MemorySession, step: Step) -> None:
+        if refused or any(partition == 1 for _, partition in step.positions):
+            refused.append(step)
+            raise CommitRefused("somebody came")
+        commit(session, step)
+
+    monkeypatch.setattr(MemorySession, "commit", refuse)
+    with pytest.raises(BusUnavailable, match="run the command again"):
+        plant.reset()
+    monkeypatch.setattr(MemorySession, "commit", commit)
+    assert sorted(plant.work()) == [b"1 10", b"2 20"]
+    plant.reset()
+    assert sorted(plant.work()) == [b"1 10", b"1 5", b"2 20"]
+
+
+def test_while_a_worker_runs_nothing_is_forgotten(plant: Plant) -> None:
+    """Protects a worker that runs: its state would be gone behind its back."""
+    with closing(plant.worker()) as other:
+        other.step(0.0)
+        other.step(0.0)
+        with pytest.raises(ConfigurationError, match="stop all of them first"):
+            plant.reset()
+    assert plant.work() == []
