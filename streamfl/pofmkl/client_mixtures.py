@@ -161,10 +161,13 @@ class ClientMixtures:
         self._numbers[row] = numbers
 
     def snapshot(self, row: int) -> dict[str, Any]:
-        """A copy of a client's numbers, by the names of ``layout``, and the ``weights`` (experts,) that follow from them."""
-        numbers = {name: self._numbers[name][row].copy() for name in self.layout.names or ()}
-        weights = normalised(log_posterior(numbers["losses"][None], numbers["count"][None], self._log_prior, self._noisy))[0]
-        return numbers | {"weights": weights}
+        """A copy of a client's numbers, by the names of ``layout``."""
+        return {name: self._numbers[name][row].copy() for name in self.layout.names or ()}
+
+    def weights(self, row: int) -> Floats:
+        """Of a client's experts, (experts,); they follow from its numbers."""
+        numbers = self._numbers[[row]]
+        return np.asarray(normalised(log_posterior(numbers["losses"], numbers["count"], self._log_prior, self._noisy))[0])
 
 
 def _deviations(experts: Floats, pivot: Floats, deviation: Floats) -> Floats:

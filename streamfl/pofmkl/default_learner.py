@@ -275,6 +275,11 @@ class DefaultLearner:
         self._put_together(rows)
         return self._mixtures.kernel_losses(rows)
 
+    def weights(self, row: int) -> NDArray[np.float64]:
+        """Of a client's kernels and own experts among themselves, (experts,)."""
+        self._put_together([row])
+        return self._mixtures.weights(row)
+
     def snapshot(self, row: int) -> ClientSnapshot:
         """Copies of what is known of a client, for whoever checks it."""
         return ClientSnapshot(

@@ -150,5 +150,8 @@ class Learner(Protocol):
     def sums(self, rows: Sequence[int]) -> NDArray[np.float64]:
         """Samples, labels, squared errors and losses of each client, added up: (clients, 4)."""
 
+    def weights(self, row: int) -> NDArray[np.float64]:
+        """How a client weighs its kernels, and what else it predicts with, among themselves: (experts,)."""
+
     def kernel_losses(self, rows: Sequence[int]) -> NDArray[np.float64]:
         """What each kernel alone would have lost, without regularisation: (clients, kernels)."""

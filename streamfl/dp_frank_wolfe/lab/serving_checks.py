@@ -167,6 +167,11 @@ def _wrong(
     deviation = 0.0 if math.isinf(rho) else 2 * length / math.sqrt(2 * rho)
     if abs(part.value - exact) > (DEVIATIONS + 1) * deviation + ROUNDING * (length + deviation):
         return f"is {part.value:g}, where {exact:g} with a deviation of {deviation:g} was due"
+    if part.before is not None:
+        length_before = float(np.abs(models[part.model - 1]).sum())
+        exact_before = float(row.columns.astype(np.float64) @ models[part.model - 1]) / FEATURE_ONE
+        if deviation or abs(part.before - exact_before) > ROUNDING * length_before:
+            return f"is {part.before:g} with the model before, where {exact_before:g} was due, and nothing with noise"
     if deviation and part.value != _with_noise(chosen, party, row, part.model, PartialPlan.of(x, rho)):
         return f"is {part.value:g}, which is not {exact:g} with the noise of its row"
     return ""
@@ -223,12 +228,21 @@ def _check_published(
     for party, own in told.items():
         for one in own:
             parts[one.entity, one.model][party].append(one.value)
+            if one.before is not None:
+                parts[one.entity, one.model - 1][party].append(one.before)
+    by_party = {party: Counter(one.entity for one in own) for party, own in told.items()}
+    for entity, count in Counter(one.entity for one in published).items():
+        most = min(by_party[party][entity] for party in chosen.parties)
+        require(count <= most, f"{entity}: {count} predictions of {most} parts of a party")
     counts = Counter((one.entity, one.model) for one in published)
+    # A part that is told with two models is used with one of them.
+    beside = (-1, 0, 1) if settings.serving.mode == "exact" else (0,)
     for place, of in parts.items():
         most = min(len(of[party]) for party in chosen.parties)
         where = f"{place[0]}, model {place[1]}"
         require(counts[place] <= most, f"{where}: {counts[place]} predictions of {most} parts of a party")
-        lost = counts[place] == 0 and most > 0 and place[1] >= last - 1
+        used = sum(counts[place[0], place[1] + step] for step in beside)
+        lost = used == 0 and most > 0 and place[1] >= last - 1
         require(not lost, f"{where}: all parties told a part, and nothing is published")
     covered = settings.serving.mode == "private" and settings.privacy.is_private
     for prediction in published:

@@ -5,16 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamfl.pofmkl.client import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.default_learner import DefaultLearner
 from streamfl.pofmkl.local_experts import LOCAL_EXPERTS
-from streamfl.pofmkl.paper_learner import PaperLearner
 from streamfl.pofmkl.server import PofmklServer
 from streamfl.role import ConfigurationError
 from streamfl.simulation.laboratory import Report
@@ -42,7 +38,7 @@ def client_report(role: PofmklClient, settings: PofmklSettings, client: str | No
     for (partition, name), one in found.items():
         _, labels, squared, loss = role.learner.sums([one.row])[0].tolist()
         regret = loss - float(role.learner.kernel_losses([one.row]).min())
-        weights = _named(names, _weights(role.learner, one.row).tolist())
+        weights = _named(names, role.learner.weights(one.row).tolist())
         error = unit * squared / labels if labels else None
         best = sorted(weights, key=lambda expert: -weights[expert])
         figures.append(
@@ -123,13 +119,6 @@ def _named(names: Sequence[str], weights: Sequence[float]) -> dict[str, float]:
 
 def _local(settings: PofmklSettings) -> list[str]:
     return [*(name for name in LOCAL_EXPERTS if name in settings.experts.local), *settings.experts.river]
-
-
-def _weights(learner: Any, row: int) -> NDArray[np.float64]:
-    if isinstance(learner, DefaultLearner):
-        return np.asarray(learner.snapshot(row).mixture["weights"])
-    assert isinstance(learner, PaperLearner)
-    return learner.weights(row)
 
 
 def _when(seconds: float) -> str:

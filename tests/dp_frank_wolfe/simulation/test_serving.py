@@ -16,6 +16,7 @@ from streamfl.dp_frank_wolfe.attendance import Attendance
 from streamfl.dp_frank_wolfe.lab.faults import simulate
 from streamfl.dp_frank_wolfe.lab.scenario import scenario
 from streamfl.dp_frank_wolfe.messages import Partial, Products, content_of, read_content
+from streamfl.dp_frank_wolfe.partials import PartialPlan
 from streamfl.dp_frank_wolfe.server_selection import Selection
 from streamfl.dp_frank_wolfe.serving_party import Serving
 from streamfl.dp_frank_wolfe.serving_server import Partials
@@ -83,12 +84,12 @@ def noise_of_a_part_has_no_row(patch: pytest.MonkeyPatch) -> None:
 def the_model_before_predicts(patch: pytest.MonkeyPatch) -> None:
     """A party goes on with the weights that it had first."""
 
-    def change(real: Any, self: Any, version: int, weights: Any) -> None:
-        if self._plan is None:
-            real(self, version, weights)
-        self._plan = version, self._plan[1]
+    def change(real: Any, self: Any, version: int, entity: str, columns: Any) -> Any:
+        first = vars(self).setdefault("_first", self._task.model.weights.copy())
+        self._plan = version, PartialPlan.of(first, self._rho), None
+        return real(self, version, entity, columns)
 
-    instead(patch, Serving, "take_model", change)
+    instead(patch, Serving, "_made", change)
 
 
 def parts_of_two_models_are_added(patch: pytest.MonkeyPatch) -> None:
@@ -104,15 +105,17 @@ def parts_of_two_models_are_added(patch: pytest.MonkeyPatch) -> None:
 def a_prediction_needs_no_second_part(patch: pytest.MonkeyPatch) -> None:
     """The last party's part is enough."""
 
-    def change(real: Any, self: Any, place: Any, parts: Any) -> None:
-        real(self, place, {**dict.fromkeys(self._public.parties, 0.0), **parts})
+    def change(real: Any, self: Any, entity: str, parts: Any) -> None:
+        (*_, one) = parts.values()
+        nothing = msgspec.structs.replace(one, value=0.0, before=None if one.before is None else 0.0)
+        real(self, entity, {**dict.fromkeys(self._public.parties, nothing), **parts})
 
     def take(real: Any, self: Any, party: str, *given: Any) -> bool:
         taken = bool(real(self, party, *given))
         for place, waiting in list(self._waiting.items()):
             if self._public.parties[-1] in waiting.parts:
                 del self._waiting[place]
-                self._publish(place, waiting.parts)
+                self._publish(place[1], waiting.parts)
         return taken
 
     instead(patch, Partials, "_publish", change)
