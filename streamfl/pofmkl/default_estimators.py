@@ -214,7 +214,7 @@ class Regressor(_Alone, base.MiniBatchRegressor):  # type: ignore[misc]
     --------
     >>> from river import datasets, evaluate, metrics
     >>> import streamfl
-    >>> error = evaluate.progressive_val_score(datasets.TrumpApproval().take(200), streamfl.Regressor(), metrics.RMSE())
+    >>> error = evaluate.progressive_val_score(datasets.TrumpApproval().take(200), streamfl.Regressor(), metrics.MAE())
     >>> error.get() < 1.0
     True
 
