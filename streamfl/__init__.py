@@ -8,7 +8,7 @@ from streamfl.system import installed_systems, load
 __all__ = ["ConfigurationError", "PeerError"]
 
 # Beside what systems export: loaded when it is asked for, for a worker on a bus has no use for it.
-OWN = {"connect": "streamfl.connection:connect"}
+OWN = {"connect": "streamfl.connection:connect", "simulate": "streamfl.simulation.notebook:simulate"}
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ Whatever is set last wins: defaults, then the file, then the environment, then w
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
 import os
@@ -26,12 +27,14 @@ from streamfl.urls import check_url, without_userinfo
 __all__ = [
     "Bus",
     "Federation",
+    "GivenSettings",
     "IdentitySection",
     "Log",
     "Metrics",
     "RoleSection",
     "RoleSettings",
     "Section",
+    "SettingsSource",
     "load_kind",
     "load_settings",
 ]
@@ -208,16 +211,27 @@ class RoleSettings(BaseSettings):
         return value
 
 
+class GivenSettings(dict[str, Any]):
+    """Sections by name, keys within, given by a program in place of a file. No environment reaches into them."""
+
+    def __str__(self) -> str:
+        return "the settings"
+
+
+SettingsSource = Path | str | GivenSettings | None
 Settings = TypeVar("Settings", bound=RoleSettings)
 
 
-def load_settings(path: Path | str | None, cls: type[Settings], overrides: Mapping[str, Any] | None = None) -> Settings:
+def load_settings(path: SettingsSource, cls: type[Settings], overrides: Mapping[str, Any] | None = None) -> Settings:
     """The settings of class ``cls`` from the file at ``path`` (None: no file), the environment and ``overrides``.
+
+    A program may give :class:`GivenSettings` in place of a file.
 
     overrides: sections by name, keys within; they win over everything. ConfigurationError names every wrong key.
     """
     content = _read_file(path)
-    _merge(content, _read_environment(cls))
+    if not isinstance(path, GivenSettings):
+        _merge(content, _read_environment(cls))
     _merge(content, dict(overrides or {}))
     try:
         return cls(**content)
@@ -226,10 +240,11 @@ def load_settings(path: Path | str | None, cls: type[Settings], overrides: Mappi
         raise ConfigurationError(f"{source}: " + "\n".join(_explain(error, cls, content))) from None
 
 
-def load_kind(path: Path | str | None) -> str:
+def load_kind(path: SettingsSource) -> str:
     """``role.kind`` of the file at ``path`` or of the environment: it decides which settings class reads the rest."""
     section = _read_file(path).get("role")
-    kind = os.environ.get("STREAMFL_ROLE__KIND") or (section.get("kind") if isinstance(section, dict) else None)
+    said = None if isinstance(path, GivenSettings) else os.environ.get("STREAMFL_ROLE__KIND")
+    kind = said or (section.get("kind") if isinstance(section, dict) else None)
     if not isinstance(kind, str) or not kind:
         source = "the settings" if path is None else str(path)
         known = [name for system in installed_systems() for name in system.kinds]
@@ -239,9 +254,11 @@ def load_kind(path: Path | str | None) -> str:
     return kind
 
 
-def _read_file(path: Path | str | None) -> dict[str, Any]:
+def _read_file(path: SettingsSource) -> dict[str, Any]:
     if path is None:
         return {}
+    if isinstance(path, GivenSettings):
+        return copy.deepcopy(dict(path))
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

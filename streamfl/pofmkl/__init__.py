@@ -23,7 +23,10 @@ SYSTEM = System(
     },
     commands={"features": "streamfl.pofmkl.lab.features:features", "compare": "streamfl.pofmkl.lab.compare:compare"},
     exports={
+        "Classifier": "streamfl.pofmkl.default_estimators:Classifier",
+        "Regressor": "streamfl.pofmkl.default_estimators:Regressor",
         "POFMKLClassifier": "streamfl.pofmkl.estimators:POFMKLClassifier",
         "POFMKLRegressor": "streamfl.pofmkl.estimators:POFMKLRegressor",
+        "compare": "streamfl.pofmkl.lab.notebook:compare",
     },
 )

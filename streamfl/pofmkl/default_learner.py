@@ -9,7 +9,7 @@ them in order. The equations without state are in :mod:`streamfl.kernels.online_
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from streamfl.kernels import LOGISTIC, Loss
 from streamfl.pofmkl.client_journal import LATE_LABEL, SAMPLE, SNAPSHOT, ChangedParts, ClientJournal, Forecast, check_size
 from streamfl.pofmkl.client_mixtures import MIXTURES, RIDGE, ClientMixtures
 from streamfl.pofmkl.client_scales import ClientScales, Scale
-from streamfl.pofmkl.learner import Batch, Learnt
+from streamfl.pofmkl.learner import Batch, Learnt, waves
 from streamfl.pofmkl.local_experts import LOCAL_EXPERTS, LocalExperts
 from streamfl.pofmkl.neighbours import Projection
 from streamfl.pofmkl.restored import check_entry, check_snapshot
@@ -112,12 +112,12 @@ class DefaultLearner:
     def predict_and_learn(self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]) -> Learnt:
         self._put_together(batch.rows.tolist())
         inputs, labels, labelled = np.asarray(batch.inputs, np.float64), batch.labels, batch.labelled
-        waves = list(_waves(batch))
+        parted = list(waves(batch))
         scales: list[Scale] = []
         experts = np.empty((len(labels), self._mixtures.experts))
         predictions, counts, counts_after = np.empty((3, len(labels)))
         losses, losses_after = np.empty((2, len(labels), self.kernels))
-        for group in _groups(waves, every=self._local.finds_changes):
+        for group in [[wave] for wave in parted] if self._local.finds_changes else [parted]:
             # What scales a sample depends on the samples before it and not on the model, unless a change is found. So all waves
             # are scaled first, and the kernels of the whole group are one product.
             moments: dict[tuple[int, int], bytes] = {}
@@ -148,7 +148,7 @@ class DefaultLearner:
                     self._snapshot(row, moments[row, number])
                 self._react(rows[learning])
                 losses_after[index], counts_after[index] = self._mixtures.kernel_weights(rows)
-        scale = Scale.joined(scales).at(np.argsort(np.concatenate([index for _, index in waves])))
+        scale = Scale.joined(scales).at(np.argsort(np.concatenate([index for _, index in parted])))
         targets = np.where(labelled & (scale.known >= 2), scale.target(labels), 0.0)
         return _Learnt(
             features=self.features,
@@ -172,6 +172,15 @@ class DefaultLearner:
         self._journal.samples(rows, self._mixtures.entries(rows), no_labels, unlabelled, forecast)
         self._snapshot_due(rows)
         return forecast
+
+    def peek(self, row: int, inputs: Floats, parameters: NDArray[Any]) -> float:
+        """What :meth:`predict` would say of one sample, inputs (1, d); nothing of it stays."""
+        self._put_together([row])
+        rows, before = np.array([row]), self._scales.content(row)
+        self._scales.see(rows, inputs)
+        scale = self._scales.scale(rows, inputs)
+        self._scales.restore(row, np.frombuffer(before, self._scales.layout)[0])
+        return float(self._forecast(rows, inputs, scale, self.features.predict(scale.views, parameters)).predictions[0])
 
     def learn(
         self,
@@ -387,17 +396,3 @@ class _Learnt:
         """Target rows y_n z_i. The server's step settles how much each counts, so nothing is divided by its probability."""
         rows = self.features.rows(self.views, samples, kernels)
         return np.asarray(rows * self.targets[samples, None].astype(rows.dtype))
-
-
-_Wave = tuple[NDArray[np.intp], NDArray[np.intp]]
-
-
-def _waves(batch: Batch) -> Iterator[_Wave]:
-    """The batch cut so that no client comes twice: rows of the clients, and the numbers of their samples."""
-    for number in range(int(batch.counts.max())):
-        clients = np.flatnonzero(batch.counts > number)
-        yield batch.rows[clients], batch.starts[clients] + number
-
-
-def _groups(waves: list[_Wave], every: bool) -> list[list[_Wave]]:
-    return [[wave] for wave in waves] if every else [waves]

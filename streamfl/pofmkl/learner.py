@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from streamfl.kernels import Loss
 
-__all__ = ["Batch", "Forecast", "Learner", "Learnt"]
+__all__ = ["Batch", "Forecast", "Learner", "Learnt", "waves"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,13 @@ class Batch:
     inputs: NDArray[Any]
     labels: NDArray[np.float64]
     labelled: NDArray[np.bool_]
+
+
+def waves(batch: Batch) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    """The batch cut so that no client comes twice: rows of the clients, and the numbers of their samples."""
+    for number in range(int(batch.counts.max())):
+        clients = np.flatnonzero(batch.counts > number)
+        yield batch.rows[clients], batch.starts[clients] + number
 
 
 class Learnt(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -61,9 +62,9 @@ class LocalExperts:
         self.size = min(MOST_KEPT, max(LEAST_KEPT, (STATE_BYTES - other_bytes) // (4 * self._columns)))
         self._river_models = self._detectors = None
         if self._river:
-            self._river_models = Windowed(lambda: RiverExperts(self._river, loss, width, self._label), self.size)
+            self._river_models = Windowed(partial(RiverExperts, self._river, loss, width, self._label), self.size)
         if detector:
-            self._detectors = Windowed(lambda: ChangeDetector(self._label + 1), self.size)
+            self._detectors = Windowed(partial(ChangeDetector, self._label + 1), self.size)
         self._kept = np.empty((0, self.size, self._columns), np.float32)
 
     @property

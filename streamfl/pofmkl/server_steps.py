@@ -13,6 +13,7 @@ equation holds for a sum. h is 0 where the label is its client's mean. It does n
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any, Protocol, TypeVar
 
@@ -203,8 +204,6 @@ class RecursiveLeastSquares:
         self._inverses = np.tile(np.eye(row_length, dtype=dtype) / dtype(ridge), (kernels, 1, 1))
         self._factors = np.zeros((kernels, block, row_length), dtype)
         self._counts = [0] * kernels
-        # LAPACK itself: for a single row, scipy's checks would take longer than everything else here.
-        self._solve_triangular: Any = get_lapack_funcs("trtrs", dtype=dtype)
         self._triangle = np.triu_indices(row_length)
         self._changed_snapshots: dict[int, _Snapshot] = {}
         self._changed_slots: dict[bytes, _Slot] = {}
@@ -295,7 +294,7 @@ class RecursiveLeastSquares:
         spread.flat[:: len(units) + 1] += 1
         # r' G = (L^-1 r)' U, so that one triangular system gives both.
         solved: NDArray[Any]
-        solved, _ = self._solve_triangular(np.linalg.cholesky(spread), np.column_stack((projected, residuals)), lower=1)
+        solved, _ = _triangular_solver(self._dtype)(np.linalg.cholesky(spread), np.column_stack((projected, residuals)), lower=1)
         added[:] = solved[:, :-1]
         self._counts[kernel] += len(units)
         if self._counts[kernel] % self._block == 0:
@@ -347,6 +346,13 @@ class _Slot(msgspec.Struct, array_like=True):
     number: Count
     first: Count
     row: bytes
+
+
+@functools.cache
+def _triangular_solver(dtype: Any) -> Any:
+    # LAPACK itself: for a single row, scipy's checks would take longer than everything else here. As an attribute it would keep the
+    # step from being pickled.
+    return get_lapack_funcs("trtrs", dtype=dtype)
 
 
 def _decoded(key: bytes, value: bytes, kind: type[Remembered]) -> Remembered:

@@ -20,7 +20,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import Outgoing
-from streamfl.settings import RoleSettings
+from streamfl.settings import GivenSettings, RoleSettings
+from streamfl.simulation.tables import DataSource
 
 __all__ = [
     "Asked",
@@ -41,15 +42,15 @@ __all__ = [
 class Asked:
     """What every simulation is asked.
 
-    config: the settings file of a role of the federation, whichever.
-    data: where the data set is.
+    config: the settings file of a role of the federation, whichever; or the settings themselves.
+    data: where the data set is, or the data set.
     label: its column with the label.
     seed: None: federation.seed.
     trace: whether the report needs its arrays.
     """
 
-    config: Path
-    data: str
+    config: Path | GivenSettings
+    data: DataSource
     label: str
     seed: int | None
     trace: bool
@@ -62,6 +63,8 @@ class Report:
     title, columns, rows: a table for people.
     figures: the same for programs, as one JSON object.
     arrays: what is needed to compute a traced run again.
+    predictions: by sample, in columns of equal length: "row", of the data, "prediction", in the label's own unit, and others.
+    draw: draws the run into a matplotlib Axes.
     """
 
     title: str
@@ -69,6 +72,8 @@ class Report:
     figures: Mapping[str, Any]
     columns: Sequence[str] = ("measure", "value")
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    predictions: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    draw: Callable[[Any], None] | None = None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from streamfl.records.samples import DataError
 from streamfl.role import ConfigurationError
 from streamfl.wire import LONGEST_NAME
 
-__all__ = ["DataTable", "client_names", "input_names", "numbers", "read_data", "unread_columns"]
+__all__ = ["DataSource", "DataTable", "client_names", "input_names", "numbers", "read_data", "unread_columns"]
 
 
 class DataTable(Protocol):
@@ -31,14 +31,20 @@ class DataTable(Protocol):
         """The columns to learn from where nothing else is said."""
 
 
-def read_data(location: str) -> DataTable:
+DataSource = str | DataTable
+"""Where a data set is, or the data set; as text it is what messages call it."""
+
+
+def read_data(location: DataSource) -> DataTable:
     """The data set at ``location``; DataError if it cannot be read."""
+    if not isinstance(location, str):
+        return location
     for point in entry_points(group="streamfl.datasets", name="replay"):
         return cast(Callable[[str], DataTable], point.load())(location)
     raise ConfigurationError("no reader of data sets is installed: the entry point 'replay' in the group 'streamfl.datasets'")
 
 
-def input_names(table: DataTable, features: Sequence[str] | None, besides: Sequence[str | None], location: str) -> list[str]:
+def input_names(table: DataTable, features: Sequence[str] | None, besides: Sequence[str | None], location: DataSource) -> list[str]:
     """The columns to learn from: ``features``, or what the data itself offers without ``besides``; DataError if that is nothing."""
     others = [name for name in besides if name is not None]
     names = list(features or table.inputs(others))
@@ -58,7 +64,7 @@ def unread_columns(table: DataTable, offered: Sequence[str], besides: Sequence[s
     return unread
 
 
-def client_names(table: DataTable, column: str, location: str) -> list[str | None]:
+def client_names(table: DataTable, column: str, location: DataSource) -> list[str | None]:
     """Each row's client, None where the row names none; DataError if there is no such column or its values cannot be names."""
     if column not in table.columns:
         raise DataError(f"{location}: no column {column} (there are: {', '.join(table.columns)})")
@@ -86,7 +92,7 @@ def _client_name(value: Any) -> str | None:
     return None if value is None else str(value) or None
 
 
-def numbers(table: DataTable, names: Sequence[str], location: str) -> NDArray[np.float64]:
+def numbers(table: DataTable, names: Sequence[str], location: DataSource) -> NDArray[np.float64]:
     """The columns ``names`` as a matrix (rows, len(names)); DataError if one is missing or holds no numbers."""
     missing = [name for name in names if name not in table.columns]
     if missing:

@@ -15,7 +15,7 @@ from streamfl.records.samples import DataError
 from streamfl.role import ConfigurationError
 from streamfl.seeding import rng_for
 from streamfl.simulation.parties import TEST_FRACTION, split_columns
-from streamfl.simulation.tables import input_names, numbers, read_data, unread_columns
+from streamfl.simulation.tables import DataSource, input_names, numbers, read_data, unread_columns
 
 __all__ = [
     "DealtTable",
@@ -100,7 +100,7 @@ def checked_options(
     return split, fraction
 
 
-def deal_table(location: str, label: str, split: str, parties: Sequence[str], fraction: float, square: bool) -> DealtTable:
+def deal_table(location: DataSource, label: str, split: str, parties: Sequence[str], fraction: float, square: bool) -> DealtTable:
     """The table as the parties have it; DataError if it cannot be learnt from.
 
     fraction: of the rows, the last ones, to measure on.
@@ -130,7 +130,7 @@ def deal_table(location: str, label: str, split: str, parties: Sequence[str], fr
     return DealtTable(VerticalTable(parts, labels, test), own, label_range, int((~present).sum()))
 
 
-def labels_as_classes(dealt: DealtTable, location: str, label: str, reason: str = "") -> DealtTable:
+def labels_as_classes(dealt: DealtTable, location: DataSource, label: str, reason: str = "") -> DealtTable:
     """The table with labels 0 and 1; many tables write them -1 and 1. DataError for any other.
 
     reason: what follows the labels that are expected, in the error's text.

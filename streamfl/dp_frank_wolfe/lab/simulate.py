@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +14,7 @@ from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.lab.run import FitOutcome, run_fits
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing
-from streamfl.settings import load_settings
+from streamfl.settings import SettingsSource, load_settings
 from streamfl.simulation.laboratory import Asked, Report, progress_bar
 from streamfl.simulation.parties import NetworkDelayOption, SplitOption, check_delay
 from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table
@@ -135,7 +134,7 @@ def _read(asked: Asked, epsilon: float | None) -> DPFrankWolfeSettings:
     return DPFrankWolfeSettings(**{**content, "role": {"kind": SERVER}})
 
 
-def _check_bounds(config: Path, settings: _Members) -> None:
+def _check_bounds(config: SettingsSource, settings: _Members) -> None:
     """Bounds of columns are a party's own, and one file is there for all."""
     total = sum(settings.federation.columns.values())
     for key in ("centre", "bound"):

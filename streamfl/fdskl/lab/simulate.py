@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +12,7 @@ from streamfl.console import say
 from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.lab.run import KernelOutcome, run_kernel
 from streamfl.runtime.bus import Outgoing
-from streamfl.settings import load_settings
+from streamfl.settings import SettingsSource, load_settings
 from streamfl.simulation.laboratory import Asked, Report, progress_bar
 from streamfl.simulation.parties import (
     EpochsOption,
@@ -150,7 +149,7 @@ def _tell(outcome: KernelOutcome) -> None:
         )
 
 
-def _read(config: Path, label: str, active: str | None, seed: int | None) -> FdsklSettings:
+def _read(config: SettingsSource, label: str, active: str | None, seed: int | None) -> FdsklSettings:
     """The settings of ``config``, whichever member's they are, checked as the active party's."""
     own: dict[str, Any] = {} if seed is None else {"seed": seed}
     if active is not None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,7 +17,9 @@ from streamfl.pofmkl.lab.streams import ClientColumnOption, ClientsOption, Round
 from streamfl.role import ConfigurationError
 from streamfl.simulation.options import DataOption, LabelOption, SeedOption
 
-__all__ = ["compare"]
+__all__ = ["COLUMNS", "compare", "sorted_summaries", "summary_rows"]
+
+COLUMNS = ("method", "MSE, label on 0 to 1", "bytes sent a sample")
 
 
 def compare(
@@ -48,10 +51,7 @@ def compare(
             picture(contenders, chart, f"{Path(data).name}: {settings.federation.clients} clients")
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"--chart {chart}: cannot be written: {error}") from None
-    summaries = sorted(
-        (contender.summary() for contender in contenders),
-        key=lambda found: math.inf if found["mse"] is None else found["mse"],
-    )
+    summaries = sorted_summaries(contenders)
     if format is OutputFormat.JSON:
         print_json(
             {
@@ -63,7 +63,19 @@ def compare(
             }
         )
         return
-    rows = [
+    late = f", labels {delay_labels} samples late" if delay_labels else ""
+    print_table(f"Methods on {data}{late}", COLUMNS, summary_rows(summaries))
+
+
+def sorted_summaries(contenders: Iterable[Contender]) -> list[dict[str, Any]]:
+    """The figures of each, best first."""
+    found = (contender.summary() for contender in contenders)
+    return sorted(found, key=lambda one: math.inf if one["mse"] is None else one["mse"])
+
+
+def summary_rows(summaries: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+    """The figures of each, ready to print beneath ``COLUMNS``."""
+    return [
         (
             found["method"],
             "diverged" if found["mse"] is None else f"{found['mse']:.5f}",
@@ -71,8 +83,6 @@ def compare(
         )
         for found in summaries
     ]
-    late = f", labels {delay_labels} samples late" if delay_labels else ""
-    print_table(f"Methods on {data}{late}", ("method", "MSE, label on 0 to 1", "bytes sent a sample"), rows)
 
 
 def _sent(bytes_a_sample: float | None) -> str:

@@ -21,7 +21,7 @@ from streamfl.pofmkl.roles import feature_map
 from streamfl.role import ConfigurationError
 from streamfl.settings import Section
 
-__all__ = ["Contender", "Problem", "compare", "method_names", "picture", "settings_of"]
+__all__ = ["Contender", "Problem", "compare", "draw_errors", "method_names", "picture", "settings_of"]
 
 
 @dataclass(frozen=True)
@@ -144,19 +144,17 @@ def picture(contenders: Sequence[Contender], path: Path, title: str) -> None:
     from matplotlib import pyplot
 
     figure, (over_time, against_bytes) = pyplot.subplots(1, 2, figsize=(12, 5.2), layout="constrained")
-    colours = pyplot.get_cmap("tab20").colors  # type: ignore[attr-defined]
+    draw_errors(contenders, over_time)
+    over_time.get_legend().remove()
     for number, contender in enumerate(contenders):
-        errors = contender.squared_errors.mean(axis=1)
-        colour, own = colours[number % len(colours)], contender.name == "default"
-        running = np.cumsum(errors) / np.arange(1, len(errors) + 1)
-        over_time.plot(running, color=colour, linewidth=2.5 if own else 1.3, label=contender.name)
+        colour, own = _colour(number), contender.name == "default"
+        running = _running(contender)
         if contender.uplink_bytes:
             sent = contender.uplink_bytes / contender.squared_errors.size
             against_bytes.plot(sent, running[-1], "o", color=colour, markersize=9 if own else 6)
             against_bytes.annotate(contender.name, (sent, running[-1]), xytext=(5, 4), textcoords="offset points", fontsize=8)
         elif contender.uplink_bytes is not None:
             against_bytes.axhline(running[-1], color=colour, linewidth=1, linestyle=":")
-    over_time.set(title="Mean squared error so far", xlabel="samples a client", yscale="log")
     figure.legend(*over_time.get_legend_handles_labels(), loc="outside lower center", ncols=8, frameon=False, fontsize=8)
     against_bytes.set(title="… against bytes sent (dotted: sends nothing)", xlabel="bytes a sample", xscale="log", yscale="log")
     against_bytes.margins(x=0.25)
@@ -166,6 +164,28 @@ def picture(contenders: Sequence[Contender], path: Path, title: str) -> None:
     figure.suptitle(title)
     figure.savefig(path, dpi=140)
     pyplot.close(figure)
+
+
+def draw_errors(contenders: Sequence[Contender], axes: Any) -> None:
+    """Draw each method's mean squared error so far, with a legend."""
+    for number, contender in enumerate(contenders):
+        width = 2.5 if contender.name == "default" else 1.3
+        axes.plot(_running(contender), color=_colour(number), linewidth=width, label=contender.name)
+    axes.set(title="Mean squared error so far", xlabel="samples a client", yscale="log")
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _colour(number: int) -> Any:
+    from matplotlib import colormaps
+
+    colours = colormaps["tab20"].colors  # type: ignore[attr-defined]
+    return colours[number % len(colours)]
+
+
+def _running(contender: Contender) -> NDArray[np.float64]:
+    """The mean squared error of the samples so far, (T,)."""
+    errors = contender.squared_errors.mean(axis=1)
+    return np.asarray(np.cumsum(errors) / np.arange(1, len(errors) + 1))
 
 
 def _run(problem: Problem, name: str) -> tuple[NDArray[np.float64], float | None]:

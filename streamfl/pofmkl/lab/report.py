@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from streamfl.kernels import loss_named
 from streamfl.pofmkl.lab.federation import Outcome
 from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, label_axes
 
-__all__ = ["picture", "regret_over_time", "rows"]
+__all__ = ["draw_errors", "picture", "regret_over_time", "rows"]
 
 _CLASSIFICATION = {"log_loss": "Log loss, federation", "accuracy": "Accuracy, federation", "auc": "AUC, federation"}
 
@@ -62,22 +63,28 @@ def picture(outcome: Outcome, path: Path, title: str) -> None:
     regret = regret_over_time(outcome)
     rounds = np.arange(1, len(regret) + 1)
     figure, (errors, regrets) = pyplot.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    for name, squared, colour, width in (
-        ("running mean", outcome.mean, MEAN, 1.5),
-        ("each client on its own", outcome.local, LOCAL, 1.5),
-        ("federation", outcome.squared_errors, FEDERATION, 2.5),
-    ):
-        errors.plot(rounds, np.cumsum(squared.mean(axis=1)) / rounds, color=colour, linewidth=width, label=name)
-    for style, (name, mse) in zip(cycle(STYLES), outcome.challengers.items(), strict=False):
-        errors.axhline(mse, color="black", linewidth=1, linestyle=style, label=f"{name}, at the end")
-    label_axes(errors, "Mean squared error so far", "samples a client")
-    errors.set_yscale("log")
-    errors.legend(frameon=False, fontsize=8)
+    draw_errors(outcome, errors)
     regrets.plot(rounds, regret / rounds, color=FEDERATION, linewidth=2.5)
     label_axes(regrets, "Regret per sample", "samples a client")
     figure.suptitle(title)
     figure.savefig(path, dpi=140)
     pyplot.close(figure)
+
+
+def draw_errors(outcome: Outcome, axes: Any) -> None:
+    """Draw mean squared error over time, the federation's and what to compare it with. A challenger is a line at its last."""
+    rounds = np.arange(1, len(outcome.labels) + 1)
+    for name, squared, colour, width in (
+        ("running mean", outcome.mean, MEAN, 1.5),
+        ("each client on its own", outcome.local, LOCAL, 1.5),
+        ("federation", outcome.squared_errors, FEDERATION, 2.5),
+    ):
+        axes.plot(rounds, np.cumsum(squared.mean(axis=1)) / rounds, color=colour, linewidth=width, label=name)
+    for style, (name, mse) in zip(cycle(STYLES), outcome.challengers.items(), strict=False):
+        axes.axhline(mse, color="black", linewidth=1, linestyle=style, label=f"{name}, at the end")
+    label_axes(axes, "Mean squared error so far", "samples a client")
+    axes.set_yscale("log")
+    axes.legend(frameon=False, fontsize=8)
 
 
 def _bytes(count: float) -> str:

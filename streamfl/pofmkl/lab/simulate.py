@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from streamfl.pofmkl.lab.report import rows
+from functools import partial
+
+from streamfl.pofmkl.lab.report import draw_errors, rows
 from streamfl.pofmkl.lab.streams import ClientColumnOption, ClientsOption, RoundsOption, read_streams, run_with_progress
 from streamfl.simulation.laboratory import Asked, Report
 
@@ -15,9 +17,15 @@ def simulate(
     """Deal the rows of the data set to clients and run the federation; errors as :func:`~streamfl.pofmkl.lab.streams.deal`."""
     settings, streams = read_streams(asked.config, asked.data, asked.label, clients, rounds, asked.seed, client_column)
     outcome = run_with_progress(settings, streams, asked.trace)
+    low, high = streams.label_range
     return Report(
         title=f"Federation on {asked.data}",
         rows=rows(outcome),
         figures={**outcome.summary(), **streams.left_out},
         arrays=outcome.trace() if asked.trace else {},
+        predictions={
+            **streams.columns(),
+            "prediction": streams.by_row(low + (high - low) * outcome.predictions),
+        },
+        draw=partial(draw_errors, outcome),
     )

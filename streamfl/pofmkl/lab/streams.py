@@ -20,8 +20,8 @@ from streamfl.pofmkl.lab.federation import Outcome
 from streamfl.pofmkl.lab.federation import simulate as run_federation
 from streamfl.records.samples import DataError, SamplesSection
 from streamfl.role import ConfigurationError
-from streamfl.settings import load_kind, load_settings
-from streamfl.simulation.tables import client_names, input_names, numbers, read_data, unread_columns
+from streamfl.settings import GivenSettings, load_kind, load_settings
+from streamfl.simulation.tables import DataSource, client_names, input_names, numbers, read_data, unread_columns
 
 __all__ = ["ClientColumnOption", "ClientsOption", "RoundsOption", "Streams", "deal", "read_streams", "run_with_progress", "scaled"]
 
@@ -36,9 +36,12 @@ ClientColumnOption = Annotated[
 class Streams:
     """A data set dealt to K clients, in its own units: inputs (T, K, d), labels (T, K), names: the data's own, if it has any.
 
-    largest_norm, label_range: over all usable rows, dealt or not, so that the scale depends on neither K nor T. dropped: rows that
-    lack something. unused_rows, unused_clients: usable, and not dealt. shortest: the client whose rows were used up first, where
-    that ended the run. unread: columns that are no inputs because they hold no numbers.
+    largest_norm, label_range: over all usable rows, dealt or not, so that the scale depends on neither K nor T.
+    dropped: rows that lack something.
+    rows: (T, K), where in the data each sample stands.
+    unused_rows, unused_clients: usable, and not dealt.
+    shortest: the client whose rows were used up first, where that ended the run.
+    unread: columns that are no inputs because they hold no numbers.
     """
 
     inputs: NDArray[np.float64]
@@ -46,11 +49,22 @@ class Streams:
     largest_norm: float
     label_range: tuple[float, float]
     dropped: int
+    rows: NDArray[np.intp]
     names: list[str] | None = None
     unused_rows: int = 0
     unused_clients: int = 0
     shortest: str | None = None
     unread: tuple[str, ...] = ()
+
+    def by_row(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Something of each sample, (T, K), in the order of the data's rows."""
+        return np.asarray(values.ravel()[np.argsort(self.rows, axis=None)])
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Row, client and label of each sample, in the order of the data's rows."""
+        names = np.array(self.names or [f"client-{number}" for number in range(self.rows.shape[1])], dtype=object)
+        each = np.broadcast_to(names, self.rows.shape)
+        return {"row": self.by_row(self.rows), "client": self.by_row(each), "label": self.by_row(self.labels)}
 
     @property
     def left_out(self) -> dict[str, Any]:
@@ -64,8 +78,8 @@ class Streams:
 
 
 def read_streams(
-    config: Path,
-    data: str,
+    config: Path | GivenSettings,
+    data: DataSource,
     label: str,
     clients: int | None,
     rounds: int | None,
@@ -73,6 +87,9 @@ def read_streams(
     client_column: str | None,
 ) -> tuple[PofmklSettings, Streams]:
     """The settings of ``config`` with the scales of the data, and the data dealt to its clients."""
+    if clients is None and client_column is not None and isinstance(config, GivenSettings):
+        # A file says how large the federation is; in a notebook the data may.
+        clients = config.get("federation", {}).get("clients") or _named_clients(data, client_column)
     federation = {name: value for name, value in (("clients", clients), ("seed", seed)) if value is not None}
     kind = load_kind(config)
     if kind not in SYSTEM.kinds:
@@ -99,8 +116,12 @@ def read_streams(
     return scaled(settings, streams), streams
 
 
+def _named_clients(data: DataSource, column: str) -> int:
+    return len({name for name in client_names(read_data(data), column, data) if name is not None})
+
+
 def deal(
-    location: str,
+    location: DataSource,
     label: str,
     clients: int,
     rounds: int | None,
@@ -161,6 +182,7 @@ def deal(
         largest,
         (low, high),
         dropped=table.rows - len(usable),
+        rows=dealt,
         names=chosen,
         unused_rows=len(usable) - dealt.size,
         unused_clients=len(own) - clients if own else 0,

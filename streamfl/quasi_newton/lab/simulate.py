@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +12,7 @@ from pydantic import model_validator
 from streamfl.console import say
 from streamfl.quasi_newton.config import GUEST, QuasiNewtonSettings
 from streamfl.quasi_newton.lab.run import CurvatureOutcome, run_curvature
-from streamfl.settings import load_settings
+from streamfl.settings import SettingsSource, load_settings
 from streamfl.simulation.laboratory import Asked, Report, progress_bar
 from streamfl.simulation.parties import NetworkDelayOption, SplitOption, TestFractionOption, check_delay
 from streamfl.simulation.vertical import checked_options, deal_table, labels_as_classes
@@ -127,7 +126,9 @@ def _tell(outcome: CurvatureOutcome) -> None:
             f"gradient to themselves are learnt from with zeros: {muted}")  # fmt: skip
 
 
-def _read(config: Path, label: str, precision: Precision | None, epochs: int | None, seed: int | None) -> QuasiNewtonSettings:
+def _read(
+    config: SettingsSource, label: str, precision: Precision | None, epochs: int | None, seed: int | None
+) -> QuasiNewtonSettings:
     """The settings of ``config``, whichever member's they are, checked as the guest's."""
     own: dict[str, Any] = {} if seed is None else {"seed": seed}
     encryption: dict[str, Any] = {} if precision is None else {"precision": precision.value}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from streamfl.console import say
 from streamfl.records.samples import DataError
-from streamfl.settings import load_settings
+from streamfl.settings import SettingsSource, load_settings
 from streamfl.simulation.laboratory import Asked, Report, progress_bar
 from streamfl.simulation.parties import (
     Delay,
@@ -30,6 +29,7 @@ from streamfl.simulation.parties import (
     check_delay,
     delays_of,
 )
+from streamfl.simulation.tables import DataSource
 from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table, measured_rows
 from streamfl.vafl.config import COORDINATOR, VaflSettings
 from streamfl.vafl.lab.run import VerticalOutcome, run_vertical
@@ -169,7 +169,7 @@ class _Scales:
     label_range: tuple[float, float]
 
 
-def _read(config: Path, label: str, seed: int | None) -> VaflSettings:
+def _read(config: SettingsSource, label: str, seed: int | None) -> VaflSettings:
     """The settings of ``config``, whichever member's they are, checked as a coordinator's."""
     # What a member needs for itself comes from the data here; what all share is checked as it is for ``run``.
     sections: dict[str, Any] = {
@@ -182,7 +182,7 @@ def _read(config: Path, label: str, seed: int | None) -> VaflSettings:
 
 
 def _table(
-    settings: VaflSettings, location: str, label: str, split: str, fraction: float
+    settings: VaflSettings, location: DataSource, label: str, split: str, fraction: float
 ) -> tuple[VerticalTable, _Scales, int]:
     """The table as the parties have it; DataError if it cannot be learnt from."""
     dealt = deal_table(location, label, split, settings.federation.parties, fraction, settings.learning.loss == "square")

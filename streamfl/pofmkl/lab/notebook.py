@@ -1,0 +1,75 @@
+"""``streamfl.compare`` from Python: several methods on the same frame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+from streamfl.pofmkl.lab.compare import COLUMNS, sorted_summaries, summary_rows
+from streamfl.pofmkl.lab.comparison import Problem, draw_errors, method_names
+from streamfl.pofmkl.lab.comparison import compare as run_methods
+from streamfl.pofmkl.lab.streams import read_streams
+from streamfl.simulation.notebook import Config, Data, Result, settings_given, table_given
+
+__all__ = ["compare"]
+
+
+def compare(
+    data: Data,
+    config: Config = None,
+    *,
+    label: str = "y",
+    clients: int | None = None,
+    rounds: int | None = None,
+    seed: int | None = None,
+    client_column: str | None = None,
+    methods: Sequence[str] | None = None,
+    delay_labels: int = 0,
+) -> Result:
+    """Run several methods on the same streams: what ``streamfl compare`` does, best first.
+
+    Parameters
+    ----------
+    data
+        A DataFrame, a dictionary of columns, or what ``--data`` may be.
+    config
+        A client's settings: the path of its file, or its sections as a dictionary. Left out: all defaults.
+    label
+        The column with the label.
+    clients, rounds
+        How many clients there are, and samples of each; left out: federation.clients, or all that client_column names, and all
+        there are.
+    seed
+        Left out: federation.seed.
+    client_column
+        The column with the client; left out: rows are dealt to the clients in turn.
+    methods
+        Names; left out: all. "default" is what streamfl runs, "local" the same without a server.
+    delay_labels
+        Samples of a client by which each label comes late.
+    """
+    settings, streams = read_streams(settings_given(config), table_given(data), label, clients, rounds, seed, client_column)
+    problem = Problem(settings, streams.inputs, streams.labels, streams.names, delay_labels)
+    with threadpool_limits(1):
+        contenders = list(run_methods(problem, method_names(delay_labels) if methods is None else methods))
+    summaries = sorted_summaries(contenders)
+    low, high = streams.label_range
+    predictions: dict[str, Any] = streams.columns()
+    for contender in contenders:
+        predictions[contender.name] = streams.by_row(low + (high - low) * contender.predictions)
+    return Result(
+        f"{len(contenders)} methods, {settings.federation.clients} clients",
+        COLUMNS,
+        summary_rows(summaries),
+        {
+            "clients": settings.federation.clients,
+            "rounds": len(streams.labels),
+            "delay_labels": delay_labels,
+            **streams.left_out,
+            "methods": summaries,
+        },
+        predictions=predictions,
+        draw=lambda axes: draw_errors(contenders, axes),
+    )

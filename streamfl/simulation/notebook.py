@@ -1,0 +1,216 @@
+"""``streamfl.simulate`` from Python: on a frame, with a result that shows itself in a notebook."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from streamfl.records.samples import DataError
+from streamfl.role import ConfigurationError
+from streamfl.settings import GivenSettings, load_kind
+from streamfl.simulation.laboratory import Asked
+from streamfl.simulation.tables import DataSource
+from streamfl.system import find_system, installed_systems, load
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Config", "Data", "FrameTable", "Result", "settings_given", "simulate", "table_given"]
+
+
+class Frame(Protocol):
+    """Columns by name: a pandas or polars DataFrame, or a dictionary of sequences."""
+
+    def __getitem__(self, name: Any, /) -> Any: ...
+
+    def __len__(self) -> int: ...
+
+
+Data = str | Path | Frame
+"""A file's path, ``river:NAME``, or columns by name."""
+Config = Path | str | Mapping[str, Any] | None
+"""A role's settings: a TOML file's path, or its sections as a dictionary."""
+
+
+class FrameTable:
+    """A frame as a :class:`streamfl.simulation.tables.DataTable`; DataError if it has no rows or is no table."""
+
+    def __init__(self, frame: Any) -> None:
+        names = frame.keys() if isinstance(frame, Mapping) else getattr(frame, "columns", None)
+        if names is None:
+            raise DataError(f"columns by name are expected, such as a DataFrame or a dictionary, not a {type(frame).__name__}")
+        self._columns = {str(name): _column(frame[name], str(name)) for name in names}
+        if len(self._columns) < len(names) or len({len(values) for values in self._columns.values()}) > 1:
+            raise DataError("columns of equal length are expected, none of them twice")
+        if not self.rows:
+            raise DataError("the data has no rows")
+
+    def __str__(self) -> str:
+        return "the data"
+
+    @property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        return self._columns
+
+    @property
+    def rows(self) -> int:
+        return len(next(iter(self._columns.values()), ()))
+
+    def inputs(self, besides: Collection[str]) -> list[str]:
+        """All columns of numbers, without ``besides``."""
+        return [name for name, values in self._columns.items() if values.dtype.kind in "biuf" and name not in besides]
+
+
+def _column(values: Any, name: str) -> NDArray[Any]:
+    """Numbers as numbers with NaN for a gap, anything else as objects with None for a gap."""
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise DataError(f"the column {name} has {array.ndim} dimensions, one is expected")
+    if array.dtype.kind in "biuf":
+        return array
+    objects = array.astype(object)
+    # pandas has several signs for a gap, and one of them cannot be compared.
+    gaps = np.asarray(values.isna()) if hasattr(values, "isna") else np.array([one is None or one != one for one in objects], bool)
+    objects[gaps] = None
+    present = objects[~gaps].tolist()
+    if present and all(isinstance(one, (int, float, np.number)) for one in present):
+        return np.array([np.nan if one is None else one for one in objects.tolist()], np.float64)
+    return objects
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a run. A notebook shows it as a table; :meth:`plot` draws it.
+
+    title, columns, rows: the table.
+    figures: the same for programs.
+    predictions: by sample, in columns of equal length: "row", of the data, "prediction", in the label's own unit, and others.
+    arrays: of a traced run, what is needed to compute it again.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    figures: Mapping[str, Any]
+    predictions: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    draw: Callable[[Any], None] | None = field(default=None, repr=False)
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the run into a matplotlib Axes, or into a new one; returns it. ConfigurationError where nothing can be drawn."""
+        if self.draw is None:
+            raise ConfigurationError(f"{self.title}: this system has no picture of a run")
+        if axes is None:
+            from matplotlib import pyplot
+
+            axes = pyplot.subplots(figsize=(8, 4.2), layout="constrained")[1]
+            axes.figure.suptitle(self.title)
+        self.draw(axes)
+        return axes
+
+    def to_frame(self) -> pd.DataFrame:
+        """The predictions as a pandas DataFrame, a row a sample; ConfigurationError where the system gives none."""
+        if not self.predictions:
+            raise ConfigurationError(f"{self.title}: this system gives no prediction for each row")
+        import pandas as pd
+
+        return pd.DataFrame(dict(self.predictions))
+
+    def __str__(self) -> str:
+        widths = [max(len(row[place]) for row in (self.columns, *self.rows)) for place in range(len(self.columns))]
+        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in self.rows]
+        return "\n".join([self.title, *lines])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        def line(cells: Sequence[str], tag: str) -> str:
+            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+        head, body = line(self.columns, "th"), "".join(line(row, "td") for row in self.rows)
+        caption = f"<caption>{html.escape(self.title)}</caption>"
+        return f"<table>{caption}<thead>{head}</thead><tbody>{body}</tbody></table>"
+
+
+def settings_given(config: Config) -> Path | GivenSettings:
+    """The settings as commands take them.
+
+    A dictionary without ``role.kind`` is of the system that is shown where none is named. None: all of its defaults.
+    """
+    if isinstance(config, (str, Path)):
+        return Path(config)
+    given = GivenSettings(config or {})
+    given["role"] = {"kind": _first_kind(), **given.get("role", {})}
+    given["federation"] = {"name": "notebook", **given.get("federation", {})}
+    return given
+
+
+def _first_kind() -> str:
+    return next(system.kinds[0] for system in installed_systems() if system.simulate is not None)
+
+
+def table_given(data: Data) -> DataSource:
+    """The data as commands take it."""
+    return str(data) if isinstance(data, (str, Path)) else FrameTable(data)
+
+
+def simulate(
+    data: Data, config: Config = None, *, label: str = "y", seed: int | None = None, trace: bool = False, **options: Any
+) -> Result:
+    """Run a whole federation in this process, with the real roles and no broker: what ``streamfl simulate`` does.
+
+    >>> import streamfl
+    >>> steps = {"x": [step % 10 / 10 for step in range(200)], "y": [step % 10 / 5 for step in range(200)]}
+    >>> result = streamfl.simulate(steps, clients=2)
+    >>> result.figures["mse"] < result.figures["mse_running_mean"]
+    True
+
+    Parameters
+    ----------
+    data
+        A DataFrame, a dictionary of columns, or what ``--data`` may be.
+    config
+        A role's settings: the path of its file, or its sections as a dictionary. Left out: all defaults.
+    label
+        The column with the label.
+    seed
+        Left out: federation.seed.
+    trace
+        Whether the result has what is needed to compute the run again.
+    options
+        The command's further options that belong to the system, with ``_`` for ``-``: clients, rounds and client_column of a
+        federation of clients with rows of their own, split and epochs of one whose parties have columns.
+    """
+    settings, table = settings_given(config), table_given(data)
+    kind = load_kind(settings)
+    system = find_system(kind)
+    if system.simulate is None:
+        raise ConfigurationError(f"role.kind = {kind!r}: {system.name} cannot be simulated")
+    function = load(system.simulate)
+    _check_options(function, options, kind)
+    with threadpool_limits(1):
+        report = function(Asked(settings, table, label, seed, trace), **options)
+    return Result(
+        report.title,
+        report.columns,
+        report.rows,
+        report.figures,
+        predictions=report.predictions,
+        arrays=report.arrays,
+        draw=report.draw,
+    )
+
+
+def _check_options(function: Callable[..., Any], options: Mapping[str, Any], kind: str) -> None:
+    code = function.__code__
+    known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    wrong = [name for name in options if name not in known]
+    if wrong:
+        raise ConfigurationError(f"{wrong[0]} has no meaning with role.kind = {kind!r} (known: {', '.join(known)})")

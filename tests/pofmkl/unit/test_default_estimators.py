@@ -1,0 +1,176 @@
+"""The default learner as River estimators: good citizens of River, and what the service runs."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from river import datasets
+from river.checks import yield_checks
+
+import streamfl
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.default_estimators import KEPT, Classifier, Regressor
+from streamfl.pofmkl.lab.direct import alone
+from streamfl.role import ConfigurationError
+
+ESTIMATORS = [Regressor, Classifier]
+CHECKS = [
+    pytest.param(estimator, check, id=f"{estimator.__name__}-{number}-{check.__name__}")
+    for estimator in ESTIMATORS
+    for number, check in enumerate(yield_checks(estimator(features_per_kernel=10)))
+]
+
+
+@pytest.mark.parametrize(("estimator", "check"), CHECKS)
+def test_river_check(estimator: Any, check: Callable[[Any], None]) -> None:
+    """Each check of river.checks.check_estimator, with none skipped: pipelines and evaluators rely on every one."""
+    model = estimator(features_per_kernel=10)
+    assert not model._unit_test_skips()
+    check(model)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "loss", "data"), [(Regressor, "square", "TrumpApproval"), (Classifier, "logistic", "Phishing")]
+)
+def test_it_predicts_what_a_lone_client_of_the_service_predicts(estimator: Any, loss: str, data: str) -> None:
+    """Protects the promise of the name: who tries it in a notebook sees what the service will do, to rounding."""
+    rows = list(getattr(datasets, data)().take(150))
+    names = sorted(rows[0][0], key=repr)
+    inputs, labels = np.array([[x[name] for name in names] for x, _ in rows]), np.array([float(y) for _, y in rows])
+    settings = PofmklSettings(
+        federation={"name": "alone", "clients": 1, "features": names}, role={"kind": "pofmkl-client"}, learning={"loss": loss}
+    )
+    low, high = (labels.min(), labels.max()) if loss == "square" else (0.0, 1.0)
+    expected = low + (high - low) * alone(settings, inputs[:, None], (labels[:, None] - low) / (high - low), ["only"])[:, 0]
+    model, found = estimator(), []
+    for x, y in rows:
+        found.append(model.predict_proba_one(x)[True] if loss == "logistic" else model.predict_one(x))
+        model.learn_one(x, y)
+    # Before any label the service has the lower end of samples.label_range, which the estimator does not know.
+    np.testing.assert_allclose(found[1:], expected[1:], atol=1e-5 * (high - low))
+    assert sum(model.kernel_weights) == pytest.approx(1.0)
+
+
+def test_no_unit_of_the_label_has_to_be_known() -> None:
+    """Protects users without a label_range: the same stream in another unit is predicted the same way, in that unit."""
+    generator = np.random.default_rng(3)
+    rows = [({"a": a, "b": b}, math.sin(2 * a) + b) for a, b in generator.normal(size=(120, 2)).tolist()]
+    predictions = []
+    for unit, origin in ((1.0, 0.0), (1e-9, 0.0), (1e12, -4e13)):
+        model, found = Regressor(features_per_kernel=10), []
+        for x, y in rows:
+            found.append(model.predict_one(x))
+            model.learn_one(x, origin + unit * y)
+        predictions.append([(one - origin) / unit for one in found[1:]])
+    labels = np.array([y for _, y in rows[1:]])
+    assert np.square(predictions[0] - labels)[60:].mean() < 0.4 * labels.var()
+    np.testing.assert_allclose(predictions[1], predictions[0], atol=1e-3)
+    np.testing.assert_allclose(predictions[2], predictions[0], atol=1e-3)
+
+
+def test_looking_at_a_sample_leaves_no_trace() -> None:
+    """Protects dashboards and shadow traffic: a prediction that nobody learns from must not move the next one."""
+    rows = list(datasets.TrumpApproval().take(60))
+    model = Regressor(features_per_kernel=10)
+    for x, y in rows[:50]:
+        model.learn_one(x, y)
+    before = pickle.dumps(model)
+    for x, _ in rows[50:]:
+        model.predict_one({name: 10 * value for name, value in x.items()})
+    assert pickle.dumps(model) == before
+    untouched = copy.deepcopy(model)
+    assert [model.predict_one(x) for x, _ in rows] == [untouched.predict_one(x) for x, _ in rows]
+
+
+@pytest.mark.parametrize("gap", [None, math.nan, "absent"])
+def test_a_missing_feature_is_as_on_average(gap: Any) -> None:
+    """Protects streams with gaps: such a sample is predicted and learnt from, and is like one with the mean in that place."""
+    generator = np.random.default_rng(4)
+    model = Regressor(features_per_kernel=10)
+    seen = generator.normal(5.0, 2.0, size=(80, 2))
+    for a, b in seen.tolist():
+        model.learn_one({"a": a, "b": b}, a + b)
+    sample = {"a": 6.0} if gap == "absent" else {"a": 6.0, "b": gap}
+    assert model.predict_one(sample) == pytest.approx(model.predict_one({"a": 6.0, "b": float(seen[:, 1].mean())}), rel=1e-9)
+    model.learn_one(sample, 11.0)
+    assert math.isfinite(model.predict_one(sample))
+
+
+def test_a_late_feature_is_learnt_and_costs_nothing_of_what_was_learnt() -> None:
+    """Protects a stream that gains a sensor far from zero: errors stay small, and it helps later."""
+    generator = np.random.default_rng(5)
+    model, errors = Regressor(features_per_kernel=20), []
+    for number in range(400):
+        a, late = generator.normal(size=2).tolist()
+        x, y = {"a": a, "b": -a}, 2.0 * a
+        if number >= 200:
+            x, y = x | {"late": 1000.0 + late}, y + late
+        errors.append((model.predict_one(x) - y) ** 2)
+        model.learn_one(x, y)
+    assert np.mean(errors[150:200]) < 0.05
+    assert np.mean(errors[200:230]) < 4.0
+    assert np.mean(errors[350:]) < 0.5
+    assert len(model._latest) == KEPT
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("poison", ["text", "21.5", math.inf])
+def test_a_broken_sample_is_refused_by_name_and_leaves_no_trace(estimator: Any, poison: Any) -> None:
+    """Protects what was learnt, and the user's time: the feature is named, and text like a number is none."""
+    model = estimator(features_per_kernel=10)
+    model.learn_one({"a": 0.5}, True)
+    before = pickle.dumps(model)
+    with pytest.raises(ValueError, match="'new'"):
+        model.learn_one({"a": 1.0, "new": poison}, True)
+    with pytest.raises(ValueError, match="label"):
+        model.learn_one({"a": 1.0, "new": 1.0}, poison)
+    with pytest.raises(ValueError, match="label"):
+        model.learn_one({"a": 1.0, "new": 1.0}, None)
+    assert pickle.dumps(model) == before
+
+
+def test_frames_keep_their_index_and_names() -> None:
+    """Protects joins by index, and that rows of a frame are learnt as samples are, one by one."""
+    generator = np.random.default_rng(1)
+    frame = pd.DataFrame(generator.normal(size=(40, 2)), columns=["a", "b"], index=range(500, 540))
+    for estimator, labels in ((Regressor, frame["a"].rename("t")), (Classifier, (frame["a"] > 0).rename("t"))):
+        many, one = estimator(features_per_kernel=10), estimator(features_per_kernel=10)
+        many.learn_many(frame, labels)
+        for x, y in zip(frame.to_dict("records"), labels.tolist(), strict=True):
+            one.learn_one(x, y)
+        predicted = many.predict_many(frame)
+        assert predicted.name == "t"
+        assert predicted.index.equals(frame.index)
+        assert predicted.tolist() == [one.predict_one(x) for x in frame.to_dict("records")]
+        assert many.predict_many(frame.iloc[:0]).empty
+    with pytest.raises(ValueError, match="40 rows of features come with 39 labels"):
+        many.learn_many(frame, labels.iloc[:39])
+
+
+def test_mistakes_in_parameters_are_told() -> None:
+    """Protects from a typing slip that would choose by accident."""
+    with pytest.raises(ConfigurationError, match="'half' is not one of float32, float64"):
+        Regressor(precision="half").learn_one({"a": 1.0}, 1.0)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="'adwn' is not one of adwin, none"):
+        Regressor(detector="adwn").learn_one({"a": 1.0}, 1.0)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="known are"):
+        Regressor(river=("forest",)).learn_one({"a": 1.0}, 1.0)
+
+
+def test_it_is_far_better_than_the_mean_where_the_papers_was_worse() -> None:
+    """Protects the first try on River's own data set. The first sample, which nobody can know, is left out."""
+    rows = list(datasets.TrumpApproval().take(300))
+    model, labels, errors, means = streamfl.Regressor(), [], [], []
+    for x, y in rows:
+        errors.append(model.predict_one(x) - y)
+        means.append((sum(labels) / len(labels) if labels else 0.0) - y)
+        model.learn_one(x, y)
+        labels.append(y)
+    assert np.square(errors[1:]).mean() < 0.25 * np.square(means[1:]).mean()
