@@ -16,7 +16,19 @@ from streamfl.changelog import ChangedParts
 from streamfl.moments import Moments
 from streamfl.notices import Notices
 from streamfl.parts import Limits, LongMessages
-from streamfl.role import Decode, Measurement, Notice, PeerError, Received, Rejection, Send, StateChange, Work
+from streamfl.role import (
+    Decode,
+    Headers,
+    Measurement,
+    Notice,
+    PeerError,
+    Received,
+    Record,
+    Rejection,
+    Send,
+    StateChange,
+    Work,
+)
 from streamfl.silence import Silence
 
 __all__ = ["Desk", "Member", "Task"]
@@ -30,27 +42,29 @@ class Desk:
     """What a partition's messages lead to: records that go out, and work that is asked for.
 
     partition: its number. counts: of the member, for the operator.
+    record: of the message that is being taken; None at a tick.
     """
 
     def __init__(self, partition: int, counts: Counter[str], notices: Notices) -> None:
         self.partition = partition
         self.counts = counts
         self.notices = notices
+        self.record: Record | None = None
         self._sends: list[Send] = []
         self._asked: deque[tuple[Work, Then]] = deque()
 
-    def send(self, channel: str, values: Iterable[bytes]) -> int:
-        """The records of a message; returns their bytes."""
+    def send(self, channel: str, values: Iterable[bytes], headers: Headers = ()) -> int:
+        """The records of a message; returns their bytes. headers: of each."""
         size = 0
         for value in values:
             size += len(value)
-            self._sends.append(Send(channel, None, value, self.partition))
+            self._sends.append(Send(channel, None, value, self.partition, headers))
         self.counts["bytes_sent"] += size
         return size
 
-    def publish(self, channel: str, name: str, value: bytes) -> None:
+    def publish(self, channel: str, name: str, value: bytes, headers: Headers = ()) -> None:
         """A record for the users' consumers, under an entity's name."""
-        self._sends.append(Send(channel, name.encode(), value))
+        self._sends.append(Send(channel, name.encode(), value, None, headers))
 
     def ask(self, function: Callable[[bytes], bytes], content: bytes, then: Then) -> None:
         """Have something computed. then: what is done with the result; PeerError refuses the message that led to it."""
@@ -206,11 +220,13 @@ class Member(Generic[One]):
         while self._queue and not self._awaited:
             received = self._queue.popleft()
             task = self._tasks[received.partition]
+            task.desk.record = received.record
             self._attempt(
                 received,
                 lambda task=task, received=received: task.take(received.channel, received.message, now),  # type: ignore[misc]
                 replies,
             )
+            task.desk.record = None
             replies += self._go_on(received)
         self._look(heard, now)
         return replies

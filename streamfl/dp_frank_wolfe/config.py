@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from streamfl.dp_frank_wolfe.blocks import SamplingName
+from streamfl.records.carried import FollowedAcross
 from streamfl.records.entities import VerticalMembers, VerticalSettings
 from streamfl.settings import Section
 
@@ -152,6 +153,7 @@ class DPFrankWolfeSettings(VerticalSettings):
     privacy: BudgetSection
     learning: SparseLearningSection = Field(default_factory=SparseLearningSection)
     serving: ServingSection = Field(default_factory=ServingSection)
+    predictions: FollowedAcross = Field(default_factory=FollowedAcross)
 
     @property
     def sketch_numbers(self) -> int:

@@ -165,7 +165,7 @@ class Partial(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
 
 
 class Prediction(msgspec.Struct, frozen=True):
-    """What users read, as JSON under the entity's name. prediction: in the label's scale. private: whether epsilon covers it."""
+    """What users read, under the entity's name. prediction: in the label's scale. private: whether epsilon covers it."""
 
     entity: str
     prediction: float

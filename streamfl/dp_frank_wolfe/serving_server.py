@@ -13,6 +13,7 @@ from streamfl.dp_frank_wolfe.partials import largest_partial
 from streamfl.dp_frank_wolfe.public import Public
 from streamfl.member import Desk
 from streamfl.moments import overdue, set_back
+from streamfl.records.predictions import prediction_encoder
 from streamfl.restored import Time, check_name, check_within
 from streamfl.role import Measurement, PeerError
 from streamfl.wire import Count, Name
@@ -58,6 +59,9 @@ class Partials:
         self._parts = parts
         self._desk = desk
         self._limit = public.settings.window.limit
+        settings = public.settings
+        self._encode = prediction_encoder(settings.predictions, f"{settings.federation.name}.predictions", Prediction)
+        self._carry = settings.predictions.carried(by_party=False)
         # By model of the first part and entity, the one whose latest part came first is the first.
         self._waiting: dict[tuple[int, str], _Waiting] = {}
         self._heard = dict.fromkeys(public.parties, 0)
@@ -160,7 +164,10 @@ class Partials:
         total = math.fsum(parts[party].of(model) for party in self._public.parties)
         prediction = settings.bounds.label_centre + settings.bounds.label_bound * total
         covered = settings.serving.mode == "private" and settings.privacy.is_private
-        self._desk.publish("predictions", entity, msgspec.json.encode(Prediction(entity, prediction, model, covered)))
+        content = self._encode(Prediction(entity, prediction, model, covered))
+        # Of the part that completes it: the parties' records of an entity may come hours apart.
+        headers = () if self._desk.record is None else self._carry(self._desk.record)
+        self._desk.publish("predictions", entity, content, headers)
         self._desk.counts["predictions"] += 1
 
     def _expire(self, place: tuple[int, str]) -> None:

@@ -74,6 +74,7 @@ class ActivePartition:
         self._partition = partition
         self._figures = figures
         self.forecasts = Forecasts(partition.parts, settings.expiry, settings.limit, figures.forgotten)
+        self.forecasts.on_forget = partition.followed.forget
         self.labelled = LabelledEntities(partition.parts, max(learning.window, learning.block_instances))
         self.model = KernelModel(partition.parts, learning.block_features, learning.features_limit)
         self.cache = FeatureCache(self.model.block, self.model.limit, learning.cache_bytes)
@@ -220,9 +221,8 @@ class ActivePartition:
                 continue
             self._figures.counts["predictions"] += 1
             prediction = Prediction(entity, self._active.prediction_of(output), output, version, parties, found.revision - 1)
-            self._sends.append(
-                Send("predictions", entity.encode(), self._active.encode(prediction), self._partition.partition)
-            )
+            content, headers = self._active.encode(prediction), self._partition.followed.of(entity)
+            self._sends.append(Send("predictions", entity.encode(), content, self._partition.partition, headers))
             if entity in self._again:
                 self._again.discard(entity)
                 if found.label is None:

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from streamfl.fdskl.messages import CARRIED_BYTES, MOST_RANGES
+from streamfl.records.carried import FollowedPredictions
 from streamfl.records.entities import VerticalMembers, VerticalSettings
-from streamfl.records.predictions import PredictionsSection
 from streamfl.settings import Section
 
 __all__ = ["FEWEST_ENTITIES", "WORKER", "FdsklSettings"]
@@ -206,7 +206,7 @@ class FdsklSettings(VerticalSettings):
     learning: KernelLearningSection = Field(default_factory=KernelLearningSection)
     aggregation: AggregationSection = Field(default_factory=AggregationSection)
     alignment: EntityAlignmentSection = Field(default_factory=EntityAlignmentSection)
-    predictions: PredictionsSection = Field(default_factory=PredictionsSection)
+    predictions: FollowedPredictions = Field(default_factory=FollowedPredictions)
     standardisation: StandardisationSection = Field(default_factory=StandardisationSection)
     privacy: InputPrivacySection = Field(default_factory=InputPrivacySection)
 

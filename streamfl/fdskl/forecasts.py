@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from typing import Annotated
 
@@ -54,6 +55,8 @@ class Forecasts:
         # Of these a prediction is to be made, and nobody was asked for it in this life.
         self._gathered: dict[str, None] = {}
         self._awaited = 0
+        self.on_forget: Callable[[str], None] = lambda _entity: None
+        """What else is forgotten with a forecast."""
 
     def __len__(self) -> int:
         return len(self._forecasts)
@@ -135,6 +138,7 @@ class Forecasts:
         self._awaited -= found.awaited
         self._gathered.pop(entity, None)
         self._parts.forget(b"forecast/" + entity.encode())
+        self.on_forget(entity)
 
     def expire(self, now: float) -> None:
         for entity in overdue(self._forecasts, self._expiry, now):

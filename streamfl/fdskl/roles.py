@@ -25,6 +25,7 @@ from streamfl.fdskl.worker import FdsklWorker
 from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.identity import load_identity
 from streamfl.made_with import MadeWith, by_key
+from streamfl.records.carried import carried, carried_nothing
 from streamfl.records.entities import EntitySamplesSection
 from streamfl.records.labels import LabelReader
 from streamfl.records.predictions import prediction_encoder
@@ -121,6 +122,7 @@ def _build(settings: FdsklSettings) -> FdsklWorker:
         auto=settings.standardisation.transform == "auto",
         noise=_noise(settings, given),
         entropy=lambda: os.urandom(32),
+        carry=carried(settings.predictions) if name == federation.active_party else carried_nothing,
     )
     return FdsklWorker(worker, _active(settings) if settings.is_active else None, alignment.patience_seconds, WORKER)
 

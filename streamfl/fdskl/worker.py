@@ -202,7 +202,7 @@ class FdsklWorker:
         task = self._tasks[partition]
         active = self._actives.get(partition)
         if isinstance(message, Sample):
-            late = task.take_sample(message.client, message.features, now)
+            late = task.take_sample(message, received.record, now)
             if active is not None:
                 active.take_sample(message.client, late, now)
             if late and self.settings.own != self.settings.root:

@@ -17,7 +17,9 @@ from streamfl.fdskl.standardisation import Standardisation
 from streamfl.fdskl.sums import Sums
 from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.notices import Notices
-from streamfl.role import Send
+from streamfl.records.followed import FollowedHeaders
+from streamfl.records.samples import Sample
+from streamfl.role import Record, Send
 from streamfl.sequences import epoch_at, is_to_come
 from streamfl.wire import VERSION, Count
 
@@ -53,6 +55,7 @@ class WorkerPartition:
             self.parts, count, settings.standardise, settings.first_entities, settings.reply_seconds, settings.auto
         )
         self.secret = Secret(self.parts, settings.secret, settings.secret_is_given)
+        self.followed = FollowedHeaders(self.parts, settings.carry, settings.limit)
         self._life = _Life()
         self._sends: list[Send] = []
         self.sums = Sums(
@@ -82,10 +85,11 @@ class WorkerPartition:
         if not self.peers.are_told:
             self._tell_all()
 
-    def take_sample(self, entity: str, features: tuple[float, ...], now: float) -> bool:
+    def take_sample(self, sample: Sample, record: Record, now: float) -> bool:
         """An entity's own columns came. Returns whether others had to do with older ones, or without."""
         self._figures.counts["samples"] += 1
-        columns = np.array(features, np.float64)
+        entity, columns = sample.client, np.array(sample.features, np.float64)
+        self.followed.came(entity, record)
         self.standardisation.see(columns, now)
         late = self.columns.put(entity, columns.astype("<f8").tobytes(), now)
         self.sums.columns_came(entity)
@@ -191,5 +195,5 @@ class WorkerPartition:
         elif kind == b"peer":
             self.peers.restore(name, value)
         else:
-            return False
+            return self.followed.restore(key, value)
         return True

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 
 from streamfl.fdskl.contributions import Contributions, InputNoise, Kernel
 from streamfl.fdskl.topology import Aggregation
+from streamfl.records.carried import Carry, carried_nothing
 
 __all__ = ["WorkerSettings"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings:
-    """What is the same in all partitions of a party. See :class:`~streamfl.fdskl.worker.FdsklWorker`."""
+    """What is the same in all partitions of a party. See :class:`~streamfl.fdskl.worker.FdsklWorker`.
+
+    carry: at the party that predicts, of a sample's record the headers that its prediction gets.
+    """
 
     federation: str
     parties: tuple[str, ...]
@@ -42,6 +46,7 @@ class WorkerSettings:
     auto: bool
     noise: InputNoise | None
     entropy: Callable[[], bytes]
+    carry: Carry = carried_nothing
 
     @property
     def name(self) -> str:

@@ -11,6 +11,7 @@ from streamfl.quasi_newton.fixed_point import Kinds, kinds
 from streamfl.quasi_newton.keys import LARGEST_BITS, SMALLEST_BITS, STEP_BITS
 from streamfl.quasi_newton.preprocessing import EVIDENCE, Method
 from streamfl.quasi_newton.scorecard import Scale
+from streamfl.records.carried import FollowedPredictions
 from streamfl.records.entities import VerticalMembers, VerticalSettings
 from streamfl.settings import Section
 
@@ -206,6 +207,7 @@ class QuasiNewtonSettings(VerticalSettings):
     alignment: PrivateAlignmentSection = Field(default_factory=PrivateAlignmentSection)
     preprocessing: PreprocessingSection = Field(default_factory=PreprocessingSection)
     scoring: ScoringSection = Field(default_factory=ScoringSection)
+    predictions: FollowedPredictions = Field(default_factory=FollowedPredictions)
     retraining: RetrainingSection = Field(default_factory=RetrainingSection)
 
     @property

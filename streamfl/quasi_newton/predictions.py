@@ -1,4 +1,4 @@
-"""What the user's consumers read of a scored entity: JSON, under the entity's name."""
+"""What the user's consumers read of a scored entity, under its name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from streamfl.quasi_newton.scorecard import Calibration, Scale, score
 
-__all__ = ["Prediction", "encoded"]
+__all__ = ["Prediction", "predictions_of"]
 
 
 class Prediction(msgspec.Struct, gc=False):
@@ -30,19 +30,19 @@ class Prediction(msgspec.Struct, gc=False):
     revision: int
 
 
-def encoded(
+def predictions_of(
     names: Sequence[str],
     outputs: Sequence[float],
     revisions: Sequence[int],
     version: int,
     calibration: Calibration | None,
     scale: Scale,
-) -> Iterator[bytes]:
-    """The values of the records, one an entity."""
+) -> Iterator[Prediction]:
+    """One an entity."""
     numbers = np.array(outputs, dtype=np.float64)
     chances: list[float] | list[None] = [None] * len(names)
     points: list[float] | list[None] = [None] * len(names)
     if calibration is not None:
         chances, points = calibration.probabilities(numbers).tolist(), score(numbers, calibration, scale).tolist()
     for name, output, revision, chance, point in zip(names, outputs, revisions, chances, points, strict=True):
-        yield msgspec.json.encode(Prediction(name, chance, point, output, version, revision))
+        yield Prediction(name, chance, point, output, version, revision)

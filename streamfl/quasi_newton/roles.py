@@ -22,8 +22,11 @@ from streamfl.quasi_newton.keys import PrivateKey
 from streamfl.quasi_newton.link import Link
 from streamfl.quasi_newton.messages import HEADER_BYTES, codec
 from streamfl.quasi_newton.party_settings import PartySettings
+from streamfl.quasi_newton.predictions import Prediction
 from streamfl.quasi_newton.scoring_settings import ScoringSettings
+from streamfl.records.carried import carried
 from streamfl.records.labels import LabelReader
+from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import SampleReader
 from streamfl.role import Channels, ConfigurationError, Input, PeerError, Receiver, Record, Sender, TopicSpec
 from streamfl.role_kind import RoleKind
@@ -164,6 +167,8 @@ def _party_settings(settings: QuasiNewtonSettings) -> PartySettings:
             calibration=settings.scoring.calibration_entities,
             scale=settings.scoring.scale,
             topics=scoring_topics,
+            encode=prediction_encoder(settings.predictions, _predictions(settings), Prediction),
+            carry=carried(settings.predictions),
         ),
     )
 

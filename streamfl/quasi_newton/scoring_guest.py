@@ -15,7 +15,7 @@ from streamfl.quasi_newton.held_out import held_out_figures
 from streamfl.quasi_newton.learnt_batches import NAME_BYTES
 from streamfl.quasi_newton.messages import Message, numbers_of, read_content
 from streamfl.quasi_newton.party import PartyTask
-from streamfl.quasi_newton.predictions import encoded
+from streamfl.quasi_newton.predictions import predictions_of
 from streamfl.quasi_newton.scorecard import Calibration, fit_calibration
 from streamfl.quasi_newton.scores import BARE, CALIBRATED, Scores
 from streamfl.quasi_newton.scoring_messages import (
@@ -29,6 +29,7 @@ from streamfl.quasi_newton.scoring_messages import (
 )
 from streamfl.quasi_newton.scoring_party import Scoring
 from streamfl.quasi_newton.works import blinded, matched, read_alignment, request
+from streamfl.records.followed import FollowedHeaders
 from streamfl.restored import Time, check_within
 from streamfl.role import Measurement, PeerError
 from streamfl.wire import Count
@@ -85,7 +86,8 @@ class GuestScoring(Scoring):
         self._fitted: Calibrated | None = None
         # How good the model is, behind what it was computed from: it is asked for at every scrape, and takes a sort.
         self._figures: tuple[tuple[int, Calibration | None], dict[str, float]] = (-1, None), {}
-        party.table.on_forget = self.scores.forget
+        self._followed = FollowedHeaders(party.parts, settings.scoring.carry, settings.most)
+        party.table.on_forget = self._forget
 
     # ---- what the runtime asks
 
@@ -122,7 +124,9 @@ class GuestScoring(Scoring):
         self._publish()
 
     def restore(self, key: bytes, value: bytes) -> bool:
-        if self.scores.restore(key, value) or any(chunks.restore(key, value) for chunks in self._sought.values()):
+        if self.scores.restore(key, value) or self._followed.restore(key, value):
+            return True
+        if any(chunks.restore(key, value) for chunks in self._sought.values()):
             return True
         if key == CALIBRATION:
             self._fitted = read_calibration(value)
@@ -152,6 +156,8 @@ class GuestScoring(Scoring):
 
     def came(self, name: str) -> None:
         """The table has an entity's columns."""
+        if (record := self._party.desk.record) is not None:
+            self._followed.came(name, record)
         if self._ready():
             self.scores.came(name)
 
@@ -317,10 +323,18 @@ class GuestScoring(Scoring):
         names = sorted(self.scores.pending(told))[:PUBLISHED_AT_ONCE]
         outputs = [self.scores.output(name) for name in names]
         revisions = [self.scores.publish(name, told) for name in names]
-        values = encoded(names, outputs, revisions, self._model.version, calibration, self._settings.scale)
-        for name, value in zip(names, values, strict=True):
-            self._party.desk.publish("predictions", name, value)
+        predictions = predictions_of(names, outputs, revisions, self._model.version, calibration, self._settings.scale)
+        for name, prediction in zip(names, predictions, strict=True):
+            self._party.desk.publish("predictions", name, self._settings.encode(prediction), self._followed.of(name))
+            if told == CALIBRATED:
+                # What follows is of a later model, and no sample has led to it.
+                self._followed.forget(name)
         self._counts["predictions"] += len(names)
+
+    def _forget(self, name: str) -> None:
+        """The table has it no more."""
+        self.scores.forget(name)
+        self._followed.forget(name)
 
     # ----
 

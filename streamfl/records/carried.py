@@ -10,7 +10,17 @@ from pydantic import Field
 from streamfl.records.predictions import PredictionsSection
 from streamfl.role import Headers, Record
 
-__all__ = ["EVENT_TIME", "LONGEST_HEADERS", "FollowedPredictions", "carried", "carried_nothing", "event_time", "time_header"]
+__all__ = [
+    "EVENT_TIME",
+    "LONGEST_HEADERS",
+    "Carry",
+    "FollowedAcross",
+    "FollowedPredictions",
+    "carried",
+    "carried_nothing",
+    "event_time",
+    "time_header",
+]
 
 EVENT_TIME = "streamfl.time"
 """The header with the time of what a record tells of, in milliseconds since 1970; without it, that is the record's own time."""
@@ -22,6 +32,9 @@ TRACES = ["traceparent", "tracestate", "baggage"]
 FOLLOWED = [*TRACES, "correlation-id", "correlation_id", "x-correlation-id", "x-request-id", EVENT_TIME]
 
 HeaderName = Annotated[str, Field(min_length=1, max_length=100)]
+Carry = Callable[[Record], Headers]
+"""Of a record, the headers that what is made of it gets."""
+
 
 
 class FollowedPredictions(PredictionsSection):
@@ -35,9 +48,36 @@ class FollowedPredictions(PredictionsSection):
     milliseconds since 1970."""
 
 
-def carried(section: FollowedPredictions) -> Callable[[Record], Headers]:
+class FollowedAcross(PredictionsSection):
+    """How predictions are written, and what of a sample's own record a party hands on to whoever predicts.
+
+    Of the vertical systems whose predictions are made by a member that reads no samples.
+    """
+
+    headers: list[HeaderName] | None = Field(default=None, max_length=100)
+    """At a party: headers of a sample's record that go with what the party tells of it, for the prediction; left out: none, for
+    other members and whoever reads predictions see them, and no noise covers them. At the member that predicts: which of them a
+    prediction has; left out: `traceparent`, `tracestate`, `baggage`, `correlation-id`, `correlation_id`, `x-correlation-id`,
+    `x-request-id` and `streamfl.time`. They may have 1,500 bytes together."""
+    event_time: bool = False
+    """`true`: the header `streamfl.time` as well, the record's if it has one, else the time of the record, in milliseconds since
+    1970. A party hands on its sample's."""
+
+    def carried(self, *, by_party: bool) -> Carry:
+        """A function from a record to the headers that are handed on. by_party: of a sample, or else of what a party told."""
+        default = [] if by_party else FOLLOWED
+        return _carry(default if self.headers is None else self.headers, self.event_time)
+
+
+def carried(section: FollowedPredictions) -> Carry:
     """A function from a sample's record to the headers that its prediction gets."""
-    names, timed = frozenset(name.lower() for name in section.headers), section.event_time
+    return _carry(section.headers, section.event_time)
+
+
+def _carry(followed: list[str], timed: bool) -> Carry:
+    names = frozenset(name.lower() for name in followed)
+    if not names and not timed:
+        return carried_nothing
 
     def carry(record: Record) -> Headers:
         if not record.headers:

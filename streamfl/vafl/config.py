@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from streamfl.learning.optimisers import OptimiserName
+from streamfl.records.carried import FollowedAcross
 from streamfl.records.entities import VerticalMembers, VerticalSettings
-from streamfl.records.predictions import PredictionsSection
 from streamfl.settings import Section
 from streamfl.vafl.networks import Activation
 from streamfl.wire import ROOM
@@ -202,7 +202,7 @@ class VaflSettings(VerticalSettings):
     head: HeadSection = Field(default_factory=HeadSection)
     learning: VerticalLearningSection = Field(default_factory=VerticalLearningSection)
     alignment: AlignmentSection = Field(default_factory=AlignmentSection)
-    predictions: PredictionsSection = Field(default_factory=PredictionsSection)
+    predictions: FollowedAcross = Field(default_factory=FollowedAcross)
     privacy: PrivacySection = Field(default_factory=PrivacySection)
 
     @property

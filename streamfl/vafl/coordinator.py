@@ -26,8 +26,9 @@ from streamfl.moments import Moments
 from streamfl.notices import Notices
 from streamfl.privacy.ledger import KIND as SPENT
 from streamfl.privacy.ledger import Ledger, promise_ended
+from streamfl.records.carried import Carry, carried_nothing
 from streamfl.records.labels import Label
-from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.role import Headers, Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.vafl.alignment import NOTHING, Alignment
 from streamfl.vafl.coordinator_figures import CoordinatorFigures
 from streamfl.vafl.coordinator_partition import CoordinatorPartition, CoordinatorSnapshot
@@ -76,6 +77,7 @@ class VaflCoordinator:
     ledger_limit: entities of a partition of which it is remembered what was told of their labels; of others nothing is told.
     without_noise: whether a coordinator that has a ledger may go on without noise.
     patience: seconds after which a party that shows nothing, while others do or labels come, is trouble.
+    carry: of an embedding's record, the headers that a prediction made of it gets.
     """
 
     prompt = True
@@ -102,6 +104,7 @@ class VaflCoordinator:
         ledger_limit: int = 1_000_000,
         without_noise: bool = False,
         patience: float = math.inf,
+        carry: Carry = carried_nothing,
     ) -> None:
         self.parties = tuple(parties)
         self.embedding_size = embedding_size
@@ -121,7 +124,7 @@ class VaflCoordinator:
         self._tasks: dict[int, CoordinatorPartition] = {}
         self._notices = Notices()
         self._figures = CoordinatorFigures()
-        self._intake = Intake(self._numbers, dtype, embedding_size, fingerprint, loss)
+        self._intake = Intake(self._numbers, dtype, embedding_size, fingerprint, loss, carry)
         self._predictions = Predictions(loss, encode_prediction, original, self._figures.counts)
         self._release = LabelRelease(loss, gradient_noise, noise_secret, fingerprint, budget)
         self._replies = Replies(self.parties, fingerprint)
@@ -179,8 +182,7 @@ class VaflCoordinator:
         for partition, messages in of_partition.items():
             replies += self._take(self._tasks[partition], messages, now)
         self._watch.end_batch(not batch, now)
-        replies += self._replies.take_requests()
-        return replies
+        return [*replies, *self._replies.take_requests()]
 
     # ---- what others may look at
 
@@ -268,8 +270,7 @@ class VaflCoordinator:
         if again or late:
             self._tell_of_two(number, shown, again, late)
             shown = shown.only(new)
-        sends: list[Send] = []
-        begin = 0
+        sends, begin = list[Send](), 0
         while begin < len(shown.names):
             part = shown[begin : begin + STRETCH]
             rows, _, read = task.entities.admit(part.names, now)
@@ -281,7 +282,7 @@ class VaflCoordinator:
             task.parties.keep_up(number, task.entities.missed(rows, number, now))
             task.entities.show(rows, number, part)
             self._watch.awaited(task.entities.missing(rows))
-            sends += self._work_off(task, part.names, rows, now, task.parties.behind, (number, ages))
+            sends += self._work_off(task, part.names, rows, now, task.parties.behind, (number, ages), part.headers)
         return sends
 
     def _tell_of_two(self, number: int, shown: Shown, again: list[int], late: list[int]) -> None:
@@ -316,19 +317,19 @@ class VaflCoordinator:
         now: float,
         behind: NDArray[np.bool_],
         newest: tuple[int, NDArray[np.int64]] | None = None,
+        headers: Sequence[Headers] = (),
     ) -> list[Send]:
         """Predict and learn from what is ready of these entities.
 
         behind: the parties that no quorum waits for.
-        newest: the number of the party that has just shown them, and how old each embedding was when it came.
+        newest: the number of the party that has just shown them, and how old each embedding was when it came. headers: of each.
         """
         entities, means = task.entities, task.parties.means
         predicting = NOTHING if newest is None else entities.to_predict(rows)
         predicted = rows[predicting.places]
         inputs = entities.inputs(predicted, means)
         outputs = np.empty((len(predicted), self.loss.outputs), self.dtype)
-        requests: list[Send] = []
-        answers: list[Send] = []
+        requests, answers = list[Send](), list[Send]()
         if entities.labelled(rows):
             epochs, sequences, versions = entities.numbers(rows)
             ages, outdated = task.parties.ages(epochs, versions, self.alignment.max_staleness, newest)
@@ -352,11 +353,11 @@ class VaflCoordinator:
             answers = encode(partition, learnt, epochs[learning], sequences[learning], answered, gradients)
         else:
             outputs[:] = self._predict(task, inputs)
-        sends: list[Send] = []
-        if len(predicted):
-            entities.predicted(predicted, outputs)
-            sends = self._predictions.sends(names, predicting, outputs)
-        return sends + self._replies.order(requests, answers)
+        replies = self._replies.order(requests, answers)
+        if not len(predicted):
+            return replies
+        entities.predicted(predicted, outputs)
+        return self._predictions.sends(names, headers, predicting, outputs) + replies
 
     def _between_steps(
         self, head: LearningHead, predicted: NDArray[np.intp], learnt: NDArray[np.intp]

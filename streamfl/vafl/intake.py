@@ -8,6 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from streamfl.moments import time_written
+from streamfl.records.carried import Carry, carried_nothing
 from streamfl.records.labels import Label
 from streamfl.role import PeerError, Received, Rejection
 from streamfl.sequences import check_numbers
@@ -26,14 +27,24 @@ class Intake:
     embedding_size: numbers of each.
     fingerprint: of what all members have to agree on.
     loss: says what a label can be.
+    carry: of an embedding's record, the headers that a prediction made of it gets.
     """
 
-    def __init__(self, numbers: Mapping[str, int], dtype: Any, embedding_size: int, fingerprint: int, loss: OutputLoss) -> None:
+    def __init__(
+        self,
+        numbers: Mapping[str, int],
+        dtype: Any,
+        embedding_size: int,
+        fingerprint: int,
+        loss: OutputLoss,
+        carry: Carry = carried_nothing,
+    ) -> None:
         self._numbers = numbers
         self._dtype = dtype
         self._embedding_size = embedding_size
         self._fingerprint = fingerprint
         self._loss = loss
+        self._carry = carry
 
     def sorted_out(self, messages: list[Received], now: float) -> tuple[list[Received], Shown, list[Rejection]]:
         """The messages that nothing is wrong with, the embeddings among them, and the others."""
@@ -72,7 +83,8 @@ class Intake:
             [one.sequence for one in shown],
             [one.parameters_version for one in shown],
         )
-        return Shown(*columns, values), bool(bounded.all())
+        headers = [self._carry(one.record) for one in embeddings]
+        return Shown(*columns, headers, values), bool(bounded.all())
 
     def _are_sound(self, embeddings: list[Received], shown: Shown, now: float) -> bool:
         """Whether nothing is wrong with any of them. False means that each has to be looked at by itself."""

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.role import PeerError
+from streamfl.role import Headers, PeerError
 from streamfl.sequences import Run, note, was_heard
 from streamfl.vafl.messages import bounded_array
 from streamfl.wire import Count, encode_array
@@ -45,16 +45,25 @@ class _Party(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Embeddings of one party, each of another entity: names, numbers, and ``values`` (n, embedding size)."""
+    """Embeddings of one party, each of another entity: names, numbers, ``headers`` that a prediction made of it gets, and
+    ``values`` (n, embedding size)."""
 
     names: list[str]
     epochs: list[int]
     sequences: list[int]
     versions: list[int]
+    headers: list[Headers]
     values: NDArray[Any]
 
     def __getitem__(self, part: slice) -> Shown:
-        return Shown(self.names[part], self.epochs[part], self.sequences[part], self.versions[part], self.values[part])
+        return Shown(
+            self.names[part],
+            self.epochs[part],
+            self.sequences[part],
+            self.versions[part],
+            self.headers[part],
+            self.values[part],
+        )
 
     def only(self, places: Sequence[int]) -> Shown:
         return Shown(
@@ -62,6 +71,7 @@ class Shown:
             [self.epochs[place] for place in places],
             [self.sequences[place] for place in places],
             [self.versions[place] for place in places],
+            [self.headers[place] for place in places],
             self.values[places],
         )
 

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from streamfl.moments import Moments
 from streamfl.notices import Notices
+from streamfl.records.carried import Carry, carried_nothing
 from streamfl.records.samples import Sample
-from streamfl.role import Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
+from streamfl.role import Headers, Measurement, Notice, PeerError, Received, Rejection, Send, StateChange
 from streamfl.silence import Silence
 from streamfl.vafl.messages import (
     ANOTHER,
@@ -65,6 +66,7 @@ class VaflParty:
     requests: how often an entity is shown anew because the coordinator asks.
     ledger_limit: entities of a partition of which it is remembered what was released; of others nothing is sent.
     patience: seconds after which embeddings without any answer are trouble.
+    carry: of a sample's record, the headers that its embedding gets.
     """
 
     prompt = True
@@ -88,6 +90,7 @@ class VaflParty:
         requests: int = 4,
         ledger_limit: int = 1_000_000,
         patience: float = math.inf,
+        carry: Carry = carried_nothing,
     ) -> None:
         self.name = name
         self.function = function
@@ -99,6 +102,7 @@ class VaflParty:
         self.waiting_limit = waiting_limit
         self.mechanism = mechanism
         self.requests = requests
+        self._carry = carry
         self._settings = PartySettings(
             name=name,
             function=function,
@@ -170,7 +174,7 @@ class VaflParty:
         for received in batch:
             task, message = self._tasks[received.record.partition], received.message
             if isinstance(message, Sample):
-                self._take_sample(task, message.client, next(features), now)
+                self._take_sample(task, message.client, next(features), self._carry(received.record), now)
                 continue
             try:
                 self._check(received, message, next(checked))
@@ -234,13 +238,13 @@ class VaflParty:
 
     # ---- what comes in
 
-    def _take_sample(self, task: PartyPartition, entity: str, features: bytes, now: float) -> None:
+    def _take_sample(self, task: PartyPartition, entity: str, features: bytes, headers: Headers, now: float) -> None:
         self._figures.counts["samples"] += 1
         task.life.begin(now)
         if task.waiting.samples or (self.steps.in_flight is not None and task.busy):
-            task.waiting.append(entity, features)
+            task.waiting.append(entity, features, headers)
         else:
-            self._queue(task, entity, features, now)
+            self._queue(task, entity, features, headers, now)
 
     def _check(self, received: Received, reply: Reply, bounded: bool) -> None:
         """PeerError for a wrong reply. bounded: whether its gradient is known to be sound."""
@@ -284,7 +288,7 @@ class VaflParty:
         if shown.requests >= self.requests:
             self._figures.withheld["requests"] += 1
             return False
-        queued = self._queue(task, entity, shown.features, now, shown.requests + 1)
+        queued = self._queue(task, entity, shown.features, (), now, shown.requests + 1)
         self._figures.counts["embeddings_again"] += queued
         return queued
 
@@ -301,13 +305,15 @@ class VaflParty:
             task.life.begin(now)
             self._queue(task, *task.waiting.take(), now)
 
-    def _queue(self, task: PartyPartition, entity: str, features: bytes, now: float, requests: int = 0) -> bool:
+    def _queue(
+        self, task: PartyPartition, entity: str, features: bytes, headers: Headers, now: float, requests: int = 0
+    ) -> bool:
         """Queue an entity to be shown with this batch. Returns whether it is: its budget may not allow it."""
         mechanism = self.mechanism
         if mechanism is not None and not self._spend(task, entity, mechanism.cost(1, 0)):
             return False
         sequence = task.life.next_sequence(bare=mechanism is None)
-        task.shown.queue(entity, ShownEntity(now, sequence, features, requests))
+        task.shown.queue(entity, ShownEntity(now, sequence, features, requests), headers)
         self._figures.counts["embeddings"] += 1
         return True
 
@@ -320,11 +326,12 @@ class VaflParty:
         queue, life = task.shown.take_queue(), task.life
         epoch, steps = life.epoch, life.steps
         assert epoch is not None
-        rows = encode_rows(within_bounds(task.model.embeddings(queue), self.function.dtype))
+        embeddings = task.model.embeddings([(entity, shown) for entity, shown, _ in queue])
+        rows = encode_rows(within_bounds(embeddings, self.function.dtype))
         sends = []
-        for (entity, shown), content in zip(queue, rows, strict=True):
+        for (entity, shown, headers), content in zip(queue, rows, strict=True):
             message = Embedding(VERSION, self.fingerprint, entity, epoch, shown.sequence, steps, content)
-            sends.append(Send("embeddings", entity.encode(), EMBEDDING.encode(message), task.partition))
+            sends.append(Send("embeddings", entity.encode(), EMBEDDING.encode(message), task.partition, headers))
         return sends
 
     def _spend(self, task: PartyPartition, entity: str, cost: float) -> bool:

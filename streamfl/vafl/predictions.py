@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.role import Measurement, Send
+from streamfl.role import Headers, Measurement, Send
 from streamfl.vafl.alignment import Predicting
 from streamfl.vafl.heads import OutputLoss
 from streamfl.vafl.messages import Prediction
@@ -42,10 +42,12 @@ class Predictions:
         # Loss, and whether the likeliest class was right, of the last labels that came after a prediction.
         self._recent: deque[tuple[float, float]] = deque(maxlen=WINDOW)
 
-    def sends(self, names: Sequence[str], predicting: Predicting, outputs: NDArray[Any]) -> list[Send]:
+    def sends(
+        self, names: Sequence[str], headers: Sequence[Headers], predicting: Predicting, outputs: NDArray[Any]
+    ) -> list[Send]:
         """One for each entity that is predicted.
 
-        names: of all entities that were asked about.
+        names: of all entities that were asked about. headers: those of the embeddings that led to it.
         outputs: (n, outputs), of those that are predicted.
         """
         revised = int(np.count_nonzero(predicting.revisions))
@@ -58,7 +60,8 @@ class Predictions:
         encode, sends = self._encode, []
         for place, value, embeddings, revision in zip(*columns, strict=True):
             name = names[place]
-            sends.append(Send("predictions", name.encode(), encode(Prediction(name, value, embeddings, revision))))
+            content = encode(Prediction(name, value, embeddings, revision))
+            sends.append(Send("predictions", name.encode(), content, None, headers[place]))
         return sends
 
     def score(self, outputs: NDArray[np.float64], labels: NDArray[np.float64]) -> None:

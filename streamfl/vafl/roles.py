@@ -111,6 +111,7 @@ def _build_party(settings: VaflSettings) -> VaflParty:
         requests=settings.alignment.requests,
         ledger_limit=settings.privacy.ledger_limit,
         patience=alignment.patience_seconds,
+        carry=settings.predictions.carried(by_party=True),
     )
 
 
@@ -162,6 +163,7 @@ def _build_coordinator(settings: VaflSettings) -> VaflCoordinator:
         ledger_limit=settings.privacy.ledger_limit,
         without_noise=settings.privacy.without_noise,
         patience=alignment.patience_seconds,
+        carry=settings.predictions.carried(by_party=False),
     )
 
 

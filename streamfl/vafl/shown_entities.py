@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from streamfl.changelog import ChangedParts
 from streamfl.moments import overdue, set_back
+from streamfl.records.carried import LONGEST_HEADERS
 from streamfl.restored import Time, check_name
-from streamfl.role import PeerError
+from streamfl.role import Headers, PeerError
 from streamfl.vafl.party_life import PartyLife
 from streamfl.wire import Count, Name
 
@@ -55,7 +56,7 @@ class ShownEntities:
         self._limit = limit
         self._forgotten = forgotten
         self._entities: dict[str, ShownEntity] = {}
-        self._queue: list[tuple[str, ShownEntity]] = []
+        self._queue: list[tuple[str, ShownEntity, Headers]] = []
 
     def __len__(self) -> int:
         return len(self._entities)
@@ -72,13 +73,13 @@ class ShownEntities:
         """When the oldest expires."""
         return next(iter(self._entities.values())).since + self._expiry if self._entities else None
 
-    def queue(self, entity: str, shown: ShownEntity) -> None:
-        """The entity is to be shown with the present batch."""
+    def queue(self, entity: str, shown: ShownEntity, headers: Headers = ()) -> None:
+        """The entity is to be shown with the present batch, and these headers with it."""
         # At the end: the table is in the order of age.
         self._entities.pop(entity, None)
         self._entities[entity] = shown
         self._parts.remember(b"entity/" + entity.encode(), shown)
-        self._queue.append((entity, shown))
+        self._queue.append((entity, shown, headers))
         if len(self._entities) > self._limit:
             self.forget(next(iter(self._entities)))
             self._forgotten["displaced"] += 1
@@ -87,7 +88,7 @@ class ShownEntities:
     def queued(self) -> bool:
         return bool(self._queue)
 
-    def take_queue(self) -> list[tuple[str, ShownEntity]]:
+    def take_queue(self) -> list[tuple[str, ShownEntity, Headers]]:
         """What is to be shown now, in order."""
         queue, self._queue = self._queue, []
         return queue
@@ -108,7 +109,7 @@ class ShownEntities:
 
     def end_epoch(self, epoch: int) -> None:
         """What was shown so far was shown in this epoch, which is given up. What is queued will be shown in the next."""
-        queued = {entity for entity, _ in self._queue}
+        queued = {entity for entity, _, _ in self._queue}
         for entity, shown in self._entities.items():
             if entity not in queued:
                 shown.epoch = shown.epoch or epoch
@@ -124,6 +125,14 @@ class ShownEntities:
         self._parts.remember(b"entity/" + entity.encode(), shown)
 
 
+class _WaitingSample(msgspec.Struct, array_like=True, gc=False):
+    """As it is remembered; headers are left out where there are none."""
+
+    entity: Name
+    features: bytes
+    headers: Annotated[Headers, msgspec.Meta(max_length=LONGEST_HEADERS)] = ()
+
+
 class WaitingSamples:
     """Samples of one partition that wait until fewer entities are on their way, in order.
 
@@ -135,18 +144,18 @@ class WaitingSamples:
         self._parts = parts
         self._life = life
         # Read by others: a look at it costs no call.
-        self.samples: deque[tuple[str, bytes]] = deque()
+        self.samples: deque[tuple[str, bytes, Headers]] = deque()
 
     def __len__(self) -> int:
         return len(self.samples)
 
-    def append(self, entity: str, features: bytes) -> None:
-        sample: Any = (entity, features)
+    def append(self, entity: str, features: bytes, headers: Headers) -> None:
+        sample: Any = (entity, features, headers) if headers else (entity, features)
         self._parts.remember(b"waiting/%d" % (self._life.first_waiting + len(self.samples)), sample)
-        self.samples.append(sample)
+        self.samples.append((entity, features, headers))
 
-    def take(self) -> tuple[str, bytes]:
-        """The entity and features of the first."""
+    def take(self) -> tuple[str, bytes, Headers]:
+        """The entity, features and headers of the first."""
         sample = self.samples.popleft()
         self._parts.forget(b"waiting/%d" % self._life.first_waiting)
         self._life.waited_no_longer()
@@ -154,8 +163,8 @@ class WaitingSamples:
 
     def restore(self, name: bytes, value: bytes, check: Callable[[bytes], None]) -> None:
         """check: raises PeerError for features that cannot be a sample's."""
-        entity, features = msgspec.msgpack.decode(value, type=tuple[Name, bytes])
-        check(features)
+        sample = msgspec.msgpack.decode(value, type=_WaitingSample)
+        check(sample.features)
         if int(name) < len(self.samples):
             raise PeerError("malformed", f"{b'waiting/' + name!r} is remembered after {len(self.samples)} others")
-        self.samples.append((entity, features))
+        self.samples.append((sample.entity, sample.features, sample.headers))

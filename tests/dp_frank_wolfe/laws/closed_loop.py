@@ -22,7 +22,7 @@ from streamfl.dp_frank_wolfe.roles import ROLES
 from streamfl.dp_frank_wolfe.server import ServerTask
 from streamfl.dp_frank_wolfe.window import Window
 from streamfl.member import Member
-from streamfl.role import Received, Record, Rejection, Send, StateChange, receive_at_once
+from streamfl.role import Headers, Received, Record, Rejection, Send, StateChange, receive_at_once
 
 BEGIN = 1000.0
 MOST_STEPS = 20_000
@@ -51,6 +51,7 @@ class ClosedLoop:
 
     settings: by member's name. copies: how often each record is delivered. away: members that take no turns.
     writes: every record that was sent, committed or not, as (from, topic, key, value). committed: the others left out.
+    predicted: of all predictions that were committed, key and headers.
     """
 
     def __init__(self, settings: dict[str, DPFrankWolfeSettings], copies: int = 1) -> None:
@@ -59,6 +60,7 @@ class ClosedLoop:
         self.away: Collection[str] = ()
         self.writes: list[tuple[str, str, str | None, bytes]] = []
         self.committed: list[tuple[str, str, str | None, bytes]] = []
+        self.predicted: list[tuple[bytes | None, Headers]] = []
         self.members: dict[str, Seat] = {}
         self.rows: dict[str, tuple[Any, float]] = {}
         for name, own in settings.items():
@@ -88,9 +90,9 @@ class ClosedLoop:
 
     # ---- what users write
 
-    def write(self, topic: str, key: str | None, value: bytes) -> None:
+    def write(self, topic: str, key: str | None, value: bytes, headers: Headers = ()) -> None:
         """A record that everybody gets who reads the topic."""
-        record = Record(topic, 0, len(self.writes), None if key is None else key.encode(), value, (), self.now)
+        record = Record(topic, 0, len(self.writes), None if key is None else key.encode(), value, headers, self.now)
         for member in self.members.values():
             if topic in member.inputs:
                 member.unread.extend([(topic, record)] * self.copies)
@@ -177,7 +179,8 @@ class ClosedLoop:
         for send in sends:
             topic = member.outputs[send.channel]
             self.committed.append((member.name, topic, _text(send.key), send.value))
-            self.write(topic, _text(send.key), send.value)
+            self.predicted += [(send.key, send.headers)] if send.channel == "predictions" else []
+            self.write(topic, _text(send.key), send.value, send.headers)
 
     # ---- what came of it
 

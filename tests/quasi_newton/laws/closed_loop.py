@@ -17,7 +17,7 @@ from streamfl.quasi_newton.guest import GuestTask
 from streamfl.quasi_newton.lab.direct import Party, Trace, train
 from streamfl.quasi_newton.party import PartyTask
 from streamfl.quasi_newton.roles import ROLES
-from streamfl.role import Received, Record, Rejection, Send, StateChange, receive_at_once
+from streamfl.role import Headers, Received, Record, Rejection, Send, StateChange, receive_at_once
 
 BEGIN = 1000.0
 MOST_STEPS = 20_000
@@ -46,6 +46,7 @@ class ClosedLoop:
 
     settings: by member's name. copies: how often each record is delivered.
     writes: every record that was sent, committed or not, as (from, topic, value). committed: the others left out.
+    predicted: of all predictions that were committed, key and headers.
     """
 
     def __init__(self, settings: dict[str, QuasiNewtonSettings], copies: int = 1) -> None:
@@ -53,6 +54,7 @@ class ClosedLoop:
         self.copies = copies
         self.writes: list[tuple[str, str, bytes]] = []
         self.committed: list[tuple[str, str, bytes]] = []
+        self.predicted: list[tuple[bytes | None, Headers]] = []
         self.members: dict[str, Place] = {}
         for name, own in settings.items():
             channels = ROLES[own.role.kind].channels(own)
@@ -62,9 +64,9 @@ class ClosedLoop:
             role.open(0)
             self.members[name] = Place(name, own, role, inputs, dict(channels.outputs))
 
-    def write(self, topic: str, key: str | None, value: bytes) -> None:
+    def write(self, topic: str, key: str | None, value: bytes, headers: Headers = ()) -> None:
         """A record that everybody gets who reads the topic."""
-        record = Record(topic, 0, len(self.writes), None if key is None else key.encode(), value, (), self.now)
+        record = Record(topic, 0, len(self.writes), None if key is None else key.encode(), value, headers, self.now)
         for member in self.members.values():
             if topic in member.inputs:
                 member.unread.extend([(topic, record)] * self.copies)
@@ -127,7 +129,8 @@ class ClosedLoop:
         for send in sends:
             topic = member.outputs[send.channel]
             self.committed.append((name, topic, send.value))
-            self.write(topic, None if send.key is None else send.key.decode(), send.value)
+            self.predicted += [(send.key, send.headers)] if send.channel == "predictions" else []
+            self.write(topic, None if send.key is None else send.key.decode(), send.value, send.headers)
 
     def commit(self, name: str) -> None:
         member = self.members[name]
