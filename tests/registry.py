@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -60,9 +61,9 @@ class FakeRegistry:
 
 
 @contextmanager
-def serving() -> Iterator[FakeRegistry]:
-    """A registry on a free port of this machine."""
-    registry = FakeRegistry()
+def serving(registry: FakeRegistry | None = None, context: ssl.SSLContext | None = None) -> Iterator[FakeRegistry]:
+    """A registry on a free port. registry: one that served before comes back, at its own port. context: for https."""
+    registry = registry or FakeRegistry()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -90,8 +91,11 @@ def serving() -> Iterator[FakeRegistry]:
         def log_message(self, format: str, *arguments: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    registry.url = f"http://127.0.0.1:{server.server_port}"
+    server = ThreadingHTTPServer(("127.0.0.1", int(registry.url.rpartition(":")[2] or 0)), Handler)
+    if context is not None:
+        # Whoever shakes hands wrongly holds up a thread of its own and not the server's.
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    registry.url = f"http{'' if context is None else 's'}://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

@@ -77,7 +77,7 @@ class Registry:
         for key in ("password_file", "token_file", "oauth_client_secret_file"):
             if (path := getattr(section, key)) is not None:
                 _secret(path, key)
-        self._opener = urllib.request.build_opener(_NoRedirect(), urllib.request.HTTPSHandler(context=_context(section)))
+        _context(section)
 
     def schema(self, number: int) -> Schema:
         """The schema of this number.
@@ -167,7 +167,7 @@ class Registry:
                 self._token_until = float("-inf")
                 text += "; see the user, password_file, token_file or oauth_… of [registry]"
             cause = f"{error.code} {text}"
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, ConfigurationError) as error:
             cause = str(getattr(error, "reason", None) or error) or type(error).__name__
         raise self._pause(cause)
 
@@ -206,7 +206,10 @@ class Registry:
             headers["Authorization"] = login
         deadline = self._clock() + self._section.timeout_seconds
         request = urllib.request.Request(url, body, headers)
-        with self._opener.open(request, timeout=self._section.timeout_seconds) as answer:
+        # Certificates are read anew with each request: they last for weeks, and workers for longer.
+        secured = [urllib.request.HTTPSHandler(context=_context(self._section))] if url.startswith("https") else []
+        opener = urllib.request.build_opener(_NoRedirect(), *secured)
+        with opener.open(request, timeout=self._section.timeout_seconds) as answer:
             content = b""
             while piece := answer.read1(1 << 16):
                 content += piece
@@ -239,11 +242,16 @@ def _secret(path: str, key: str) -> str:
         raise ConfigurationError(f"registry.{key} = {path!r} cannot be read: {error}") from None
 
 
+def _no_passphrase() -> str:
+    # Without it the library would ask at the terminal, and wait.
+    raise ValueError("the key is encrypted, and one without a passphrase is expected")
+
+
 def _context(section: RegistrySection) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=section.ca_file)
         if section.certificate_file is not None:
-            context.load_cert_chain(section.certificate_file, section.key_file)
+            context.load_cert_chain(section.certificate_file, section.key_file, _no_passphrase)
         return context
-    except (OSError, ssl.SSLError) as error:
+    except (OSError, ssl.SSLError, ValueError) as error:
         raise ConfigurationError(f"[registry] ca_file, certificate_file or key_file cannot be used: {error}") from None

@@ -35,11 +35,12 @@ class RegistrySection(Section):
     headers: dict[str, str] = Field(default_factory=dict)
     """Sent with every request, as some registries ask it: `{ target-sr-cluster = "lsrc-1" }`. Nothing secret belongs here."""
     ca_file: str | None = Field(default=None, min_length=1)
-    """Certificates that the registry's has to come from; left out: those of the system."""
+    """Certificates that the registry's has to come from; left out: those of the system. This file and the two below are read anew
+    at every request, so that certificates can be changed while the worker runs."""
     certificate_file: str | None = Field(default=None, min_length=1)
     """This client's certificate, where the registry asks for one; with key_file."""
     key_file: str | None = Field(default=None, min_length=1)
-    """The certificate's private key."""
+    """The certificate's private key, without a passphrase."""
     timeout_seconds: float = Field(default=5.0, gt=0, le=30, allow_inf_nan=False)
     """A request that takes longer has failed. It is tried again; meanwhile records wait in their topic."""
 
