@@ -9,13 +9,16 @@ import csv
 import io
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
 from streamfl.records.formats import FormatKeys
 from streamfl.role import ConfigurationError, PassedOver
-from streamfl_connectors.framing import LENGTH, is_framed, told_of_frame
+from streamfl_connectors.framing import LENGTH, is_framed, missing_extra, told_of_frame
+
+if TYPE_CHECKING:
+    from streamfl_connectors.json_schema import Checked
 
 __all__ = ["Csv", "Json", "JsonSchema", "MessagePack"]
 
@@ -56,18 +59,45 @@ class Json:
 
 
 class JsonSchema(Json):
-    """JSON behind the number of a JSON schema, as serialisers with a registry write it. The number is passed over.
+    """JSON behind the number of a JSON schema, as serialisers with a registry write it.
 
-    JSON says itself what it is, so that no registry is asked; a record without the number is taken too.
+    The number is passed over unless records are to be checked: JSON says itself what it is, so that no registry is asked; a record
+    without the number is taken too.
 
     >>> JsonSchema().decoder(dict)(bytes([0, 0, 0, 0, 7]) + b'{"a": 1}')
     {'a': 1}
     """
 
+    takes = ("schema_file", "check_schema")
+
+    def __init__(self, checked: Checked | None = None) -> None:
+        super().__init__()
+        self._checked = checked
+
+    @classmethod
+    def for_topic(cls, section: FormatKeys, setting: str) -> JsonSchema:
+        """The format of a topic; ConfigurationError if records are to be checked and nothing is there to check them by."""
+        if not section.check_schema:
+            if section.schema_file is not None:
+                raise ConfigurationError(f"{setting}.schema_file has a meaning with {setting}.check_schema = true alone")
+            return cls()
+        try:
+            from streamfl_connectors.json_schema import Checked
+        except ImportError as missing:
+            raise missing_extra(setting, section.format, "json-schema", missing) from None
+        return cls(Checked.for_topic(section, setting))
+
     def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
-        """A function from bytes to ``type``; it raises msgspec.DecodeError or ValueError."""
+        """A function from bytes to ``type``; it raises msgspec.DecodeError, ValueError, PeerError or NotYetReadable."""
         inner = super().decoder(type)
+        if self._checked is not None:
+            return self._checked.decoder(inner)
         return lambda value: inner(value[LENGTH:] if is_framed(value) else value)
+
+    def encode(self, content: Any) -> bytes:
+        """The JSON of a mapping, sequence, text, number, Struct or None; if records are checked, behind its schema's number."""
+        written = super().encode(content)
+        return written if self._checked is None else self._checked.named(written)
 
 
 class MessagePack:

@@ -17,7 +17,7 @@ __all__ = ["Format", "FormatKeys", "format_named", "format_of", "is_textual", "w
 Decoded = TypeVar("Decoded")
 
 # Of a topic's section, what only some formats take.
-SPECIAL_KEYS = ("schema_file", "message", "columns")
+SPECIAL_KEYS = ("schema_file", "message", "columns", "check_schema")
 
 
 class FormatKeys(Protocol):
@@ -34,6 +34,9 @@ class FormatKeys(Protocol):
 
     @property
     def columns(self) -> Sequence[str] | None: ...
+
+    @property
+    def check_schema(self) -> bool | None: ...
 
     @property
     def registry(self) -> RegistrySection | None: ...

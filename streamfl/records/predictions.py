@@ -38,6 +38,11 @@ class PredictionsSection(Section):
         """See ``schema_file``."""
         return None
 
+    @property
+    def check_schema(self) -> None:
+        """See ``schema_file``."""
+        return None
+
 
 def prediction_encoder(section: PredictionsSection, topic: str, kind: type[msgspec.Struct]) -> Callable[[Any], bytes]:
     """A function from predictions, each a ``kind``, to the bytes of records of ``topic``.

@@ -63,7 +63,7 @@ class RegistrySection(Section):
 class TopicSection(Section):
     """A topic of the user's own, and how its records are written."""
 
-    forgotten: ClassVar[set[str]] = {"schema_file", "message", "columns", "registry"}
+    forgotten: ClassVar[set[str]] = {"schema_file", "message", "columns", "check_schema", "registry"}
 
     topic: TopicName
     """Your own topic, none of the federation's."""
@@ -72,7 +72,9 @@ class TopicSection(Section):
     format."""
     schema_file: str | None = Field(default=None, min_length=1)
     """The file with the records' schema, where they name none of a registry: Avro's in JSON, Protobuf's as `.proto` or as a
-    descriptor set of protoc."""
+    descriptor set of protoc, a JSON Schema with check_schema."""
+    check_schema: bool | None = None
+    """`true`: with `json-schema`, what its schema refuses goes to the dead letters. Left out: the schema is passed over."""
     message: str | None = Field(default=None, min_length=1)
     """Of Protobuf: the message's full name, where the schema has several."""
     columns: list[str] | None = Field(default=None, min_length=1)
