@@ -272,6 +272,7 @@ class Channels:
     receivers: the peers that read an output; what is sent there names its partition. party: in whose name all of it is sent, if it
     is one's. published: changelogs that peers read too, and that somebody else may therefore write to: the role is given all of
     their records, in order, and tells its own from others'. seals: where members have keys, headers for each record of an output.
+    times: of outputs whose records have another time than that of their writing, how it is found in a record's headers, in seconds.
     lasting: changelogs that outlive the federation, such as what was spent of a person's budget: other federations take them back
     under other settings, and nobody deletes them to begin anew.
     """
@@ -284,6 +285,7 @@ class Channels:
     party: str | None = None
     published: Collection[str] = ()
     seals: Mapping[str, Seal] = field(default_factory=dict)
+    times: Mapping[str, Callable[[Headers], float | None]] = field(default_factory=dict)
     lasting: Collection[str] = ()
 
     @property

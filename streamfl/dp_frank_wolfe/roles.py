@@ -23,6 +23,7 @@ from streamfl.made_with import MadeWith, by_key
 from streamfl.member import Desk, Member
 from streamfl.parts import Limits, decoded_in_parts
 from streamfl.privacy.anchor import Anchor
+from streamfl.records.carried import timed
 from streamfl.records.labels import LabelReader
 from streamfl.records.samples import SampleReader
 from streamfl.role import Channels, ConfigurationError, Input, Receiver, Record, Sender, TopicSpec
@@ -163,6 +164,7 @@ def _server_channels(settings: DPFrankWolfeSettings) -> Channels:
         outputs={**asks, "model": f"{federation.name}.model", **served},
         changelogs={"state": f"{settings.member}.state"},
         receivers={f"asks/{party}": Receiver(PARTY, party) for party in federation.parties},
+        times=timed(settings.predictions),
     )
 
 

@@ -25,7 +25,7 @@ from streamfl.fdskl.worker import FdsklWorker
 from streamfl.fdskl.worker_settings import WorkerSettings
 from streamfl.identity import load_identity
 from streamfl.made_with import MadeWith, by_key
-from streamfl.records.carried import carried, carried_nothing
+from streamfl.records.carried import carried, carried_nothing, timed
 from streamfl.records.entities import EntitySamplesSection
 from streamfl.records.labels import LabelReader
 from streamfl.records.predictions import prediction_encoder
@@ -259,6 +259,7 @@ def _channels(settings: FdsklSettings) -> Channels:
         changelogs={"state": f"{settings.member}.state"},
         receivers=receivers,
         party=own,
+        times=timed(settings.predictions),
     )
 
 

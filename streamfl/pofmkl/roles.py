@@ -24,7 +24,7 @@ from streamfl.pofmkl.server import PofmklServer
 from streamfl.pofmkl.server_steps import AdaGrad, AveragedStep, RecursiveLeastSquares, ServerStep, StochasticGradient
 from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.pofmkl.views import ViewedFeatures
-from streamfl.records.carried import carried
+from streamfl.records.carried import carried, timed
 from streamfl.records.fields import LABEL_RANGE
 from streamfl.records.imputation import RunningMeans
 from streamfl.records.input_watch import InputWatch
@@ -284,6 +284,7 @@ def _client_channels(settings: PofmklSettings) -> Channels:
         outputs={"predictions": f"{name}.predictions", "updates": f"{name}.updates"},
         changelogs={"state": settings.state_topic},
         receivers={"updates": Receiver(SERVER)},
+        times=timed(settings.predictions),
     )
 
 

@@ -24,7 +24,7 @@ from streamfl.quasi_newton.messages import HEADER_BYTES, codec
 from streamfl.quasi_newton.party_settings import PartySettings
 from streamfl.quasi_newton.predictions import Prediction
 from streamfl.quasi_newton.scoring_settings import ScoringSettings
-from streamfl.records.carried import carried
+from streamfl.records.carried import carried, timed
 from streamfl.records.labels import LabelReader
 from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import SampleReader
@@ -288,7 +288,8 @@ def _channels(settings: QuasiNewtonSettings) -> Channels:
     inputs["decisions"] = Input(
         f"{federation.name}.{own}.decisions", decode, makes_room=True, sender=Sender(COORDINATOR, _for_nobody)
     )
-    return Channels(inputs=inputs, outputs=outputs, changelogs=changelogs, receivers=receivers, party=own)
+    times = timed(settings.predictions)
+    return Channels(inputs=inputs, outputs=outputs, changelogs=changelogs, receivers=receivers, party=own, times=times)
 
 
 _LINKED = (".residuals", ".outputs", ".questions", ".answers")

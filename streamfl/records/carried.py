@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 from pydantic import Field
@@ -20,6 +20,8 @@ __all__ = [
     "carried_nothing",
     "event_time",
     "time_header",
+    "time_in",
+    "timed",
 ]
 
 EVENT_TIME = "streamfl.time"
@@ -44,8 +46,9 @@ class FollowedPredictions(PredictionsSection):
     """Headers of the sample's record that its prediction has too, whatever their case. They may have 1,500 bytes together; what
     does not fit is left out."""
     event_time: bool = False
-    """`true`: each prediction has the header `streamfl.time`, the sample's if it has one, else the time of its record, in
-    milliseconds since 1970."""
+    """`true`: each prediction has the time of its sample, which is the sample's header `streamfl.time`, else its record's time. It
+    is in the prediction's header of this name, in milliseconds since 1970, and is the time of the prediction's record. Left out:
+    the record has the time of its writing."""
 
 
 class FollowedAcross(PredictionsSection):
@@ -61,7 +64,8 @@ class FollowedAcross(PredictionsSection):
     `x-request-id` and `streamfl.time`. They may have 1,500 bytes together."""
     event_time: bool = False
     """`true`: the header `streamfl.time` as well, the record's if it has one, else the time of the record, in milliseconds since
-    1970. A party hands on its sample's."""
+    1970. A party hands on its sample's. At the member that predicts it is the time of the prediction's record, too; left out, that
+    is the time of its writing."""
 
     def carried(self, *, by_party: bool) -> Carry:
         """A function from a record to the headers that are handed on. by_party: of a sample, or else of what a party told."""
@@ -101,10 +105,21 @@ def carried_nothing(_record: Record) -> Headers:
 
 def event_time(record: Record) -> float:
     """The time of what a record tells of, in seconds: its header's, or its own."""
-    for name, content in record.headers:
+    told = time_in(record.headers)
+    return record.timestamp if told is None else told
+
+
+def time_in(headers: Headers) -> float | None:
+    """The time in a record's headers, in seconds."""
+    for name, content in headers:
         if name == EVENT_TIME and content.removeprefix(b"-").isdigit() and len(content) < 17:
             return int(content) / 1000
-    return record.timestamp
+    return None
+
+
+def timed(section: FollowedPredictions | FollowedAcross) -> Mapping[str, Callable[[Headers], float | None]]:
+    """For the channels of a role that predicts: where the records of predictions have their time from."""
+    return {"predictions": time_in} if section.event_time else {}
 
 
 def time_header(seconds: float) -> tuple[str, bytes]:

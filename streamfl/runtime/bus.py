@@ -89,13 +89,18 @@ class TopicState:
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
-    """A record to be written."""
+    """A record to be written. timestamp: in seconds; None, and one that is no time or ahead of now: that of its writing."""
 
     topic: str
     key: bytes | None
     value: bytes | None
     partition: int | None = None
     headers: tuple[tuple[str, bytes], ...] = ()
+    timestamp: float | None = None
+
+    def written_at(self, now: float) -> float:
+        """The time that it gets, in seconds. A cluster refuses what is too far ahead, and with it the whole step."""
+        return now if self.timestamp is None or self.timestamp <= 0 else min(self.timestamp, now)
 
 
 def transactional_prefix(group: str) -> str:

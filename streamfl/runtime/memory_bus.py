@@ -359,7 +359,8 @@ class _Log:
         self._records: list[Record] = []
 
     def append(self, record: Outgoing, now: float) -> None:
-        self._records.append(Record(self._topic, self._partition, self.end, record.key, record.value, record.headers, now))
+        at = record.written_at(now)
+        self._records.append(Record(self._topic, self._partition, self.end, record.key, record.value, record.headers, at))
         self.end += 1
         if self._compacted and len(self._records) >= self._compact_at:
             self._compact()

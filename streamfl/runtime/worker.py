@@ -333,12 +333,12 @@ class Worker:
             raise _GivenUp
 
     def _outgoing(self, send: Send) -> Outgoing:
-        headers = send.headers + self._headers(send.channel, send.key, send.value, send.partition)
-        return Outgoing(self._channels.outputs[send.channel], send.key, send.value, send.partition, headers)
+        channels, headers = self._channels, send.headers + self._headers(send.channel, send.key, send.value, send.partition)
+        at = channels.times[send.channel](send.headers) if send.channel in channels.times else None
+        return Outgoing(channels.outputs[send.channel], send.key, send.value, send.partition, headers, at)
 
     def _headers(self, channel: str, key: bytes | None, value: bytes | None, partition: int | None) -> Headers:
-        seal = self._channels.seals.get(channel)
-        return () if seal is None else seal(key, value, partition)
+        return self._channels.seals[channel](key, value, partition) if channel in self._channels.seals else ()
 
     def _count(self, draft: Draft) -> None:
         self.metrics.taken(draft.records, draft.repeated, draft.passed_over)

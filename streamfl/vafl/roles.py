@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from streamfl.records.carried import timed
 from streamfl.records.labels import Label, LabelReader
 from streamfl.records.predictions import prediction_encoder
 from streamfl.records.samples import Sample, SampleReader
@@ -246,6 +247,7 @@ def _coordinator_channels(settings: VaflSettings) -> Channels:
         },
         changelogs={"state": f"{settings.member}.state"},
         receivers={f"gradients/{party}": Receiver(PARTY, party) for party in parties},
+        times=timed(settings.predictions),
     )
 
 

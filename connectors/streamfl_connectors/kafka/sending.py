@@ -121,10 +121,12 @@ class _Batch(ProducerBatch):  # type: ignore[misc]
 
     def fill(self, records: Sequence[Outgoing], begin: int) -> int:
         """Take records from ``begin`` on, at least one, as many as there is room for. Returns where the next begins."""
-        append, now, largest = self.records.append, int(time.time() * 1000), 0
+        append, now, largest = self.records.append, time.time(), 0
+        milliseconds = int(now * 1000)
         for place in range(begin, len(records)):
             record = records[place]
-            taken = append(now, record.key, record.value, record.headers)
+            at = milliseconds if record.timestamp is None else int(record.written_at(now) * 1000)
+            taken = append(at, record.key, record.value, record.headers)
             if taken is None:
                 break
             largest = max(largest, taken.size)

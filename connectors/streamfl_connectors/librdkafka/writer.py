@@ -57,8 +57,8 @@ class Writer:
         for record in records:
             partition = -1 if record.partition is None else record.partition
             try:
-                if record.headers:
-                    produce(record.topic, record.value, record.key, partition, headers=list(record.headers))
+                if record.headers or record.timestamp is not None:
+                    produce(record.topic, record.value, record.key, partition, timestamp=_at(record), headers=list(record.headers))
                 else:
                     produce(record.topic, record.value, record.key, partition)
             except BufferError:
@@ -137,11 +137,17 @@ class Writer:
         while True:
             self.client.poll(0.05)
             try:
-                self.client.produce(record.topic, record.value, record.key, partition, headers=list(record.headers))
+                headers = list(record.headers)
+                self.client.produce(record.topic, record.value, record.key, partition, timestamp=_at(record), headers=headers)
                 return
             except BufferError as error:
                 if time.monotonic() > deadline:
                     raise BusUnavailable("writing: the queue of records that wait for the cluster is full") from error
+
+
+def _at(record: Outgoing) -> int:
+    """Its time in milliseconds; 0 leaves it to the library."""
+    return 0 if record.timestamp is None else int(record.written_at(time.time()) * 1000)
 
 
 def ready_writer(

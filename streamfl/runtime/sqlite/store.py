@@ -172,8 +172,8 @@ class Store:
             connection.executemany(
                 "INSERT INTO records VALUES (?, ?, ?, ?, ?)",
                 [
-                    (first + number, record.key, record.value, _encode(record.headers) if record.headers else None, now)
-                    for number, record in enumerate(mine)
+                    (first + at, one.key, one.value, _encode(one.headers) if one.headers else None, one.written_at(now))
+                    for at, one in enumerate(mine)
                 ],
             )
             end += len(mine)
@@ -215,7 +215,8 @@ class Store:
             stop = first + SLICE
             if tidy + SLICE > end - (RECENT if topic.compacted else 0):
                 break
-            (written,) = connection.execute("SELECT timestamp FROM records WHERE id = ?", (stop - 1,)).fetchone()
+            # As on Kafka, a piece of a log goes when its youngest record is old enough.
+            (written,) = connection.execute("SELECT MAX(timestamp) FROM records WHERE id >= ? AND id < ?", (first, stop)).fetchone()
             if written > self._clock() - kept:
                 break
             if topic.compacted:

@@ -29,6 +29,19 @@ class CommitLaws:
         with joined(bus, samples, group=group) as (session, _):
             assert values(records_of(session, 1)) == [b"three"]
 
+    def test_a_record_has_the_time_that_it_is_given(self, bus: Bus) -> None:
+        """Protects readers that go by time, and the cluster's consent: a time ahead of now, or none, is that of the writing."""
+        samples, outputs = new_topic(bus), new_topic(bus)
+        bus.write([Outgoing(samples, None, b"one", 0)])
+        with joined(bus, samples) as (session, _):
+            records_of(session, 1)
+            times = (1_700_000_000.25, None, 4_000_000_000.0, 0.0, -5.0)
+            session.commit(Step({(samples, 0): 1}, [Outgoing(outputs, None, b"x", 0, (), at) for at in times]))
+            eventually(lambda: values(bus.read(outputs)), [b"x"] * len(times))
+        given, usual, *others = (record.timestamp for record in bus.read(outputs))
+        assert abs(given - 1_700_000_000.25) < 0.002
+        assert all(abs(at - usual) < 60 for at in others)
+
     def test_a_commit_that_fails_is_not_seen_at_all(self, bus: Bus) -> None:
         """Protects against half a step: a record for a topic that is not there takes the good ones with it."""
         samples, outputs, state = new_topic(bus), new_topic(bus), new_topic(bus, compacted=True)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
 from fdskl.makers import lives, make_worker, settings_of
 
+from streamfl.fdskl.config import WORKER
+from streamfl.fdskl.roles import ROLES
 from streamfl.fdskl.worker import FdsklWorker
 from streamfl.records.labels import Label
 from streamfl.records.samples import Sample
 from streamfl.role import Headers, Received, Record, Rejection, Send
+from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.kinds import build_worker
+from streamfl.runtime.memory_bus import MemoryBus
 
 TRACE: Headers = (("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),)
 
@@ -43,3 +52,21 @@ def test_headers_wait_with_the_prediction_and_go_with_it() -> None:
     label = Received("labels", Label("a", "a", 1.0), Record("labels", 0, 0, b"a", b""))
     second.receive([label], 14.0)
     assert [change.value for change in second.changed_state() if change.key == b"headers/a"] == [None]
+
+
+@pytest.mark.parametrize("asked_for", [True, False])
+def test_a_prediction_has_its_samples_time_where_that_is_asked_for(asked_for: bool) -> None:
+    """Protects readers that go by time, and by default a backlog's predictions, which retention would delete as they come."""
+    settings = settings_of("p0", 1, predictions={"event_time": asked_for})
+    bus, then = MemoryBus(clock=lambda: 2_000_000_000.0), 1_700_000_000.0
+    bus.create([replace(spec, partitions=spec.partitions or 1) for spec in ROLES[WORKER].topics(settings)])
+    value, told = b'{"x": 0.5, "y": 1.0}', (("streamfl.time", b"%d" % (1000 * (then + 60))),)
+    bus.write([Outgoing("samples", b"a", value, 0, TRACE, then), Outgoing("samples", b"b", value, 0, told, then)])
+    with closing(build_worker(settings, bus)) as worker:
+        for _ in range(50):
+            worker.step(0.02)
+    found = {record.key: record for record in bus.read("f.predictions")}
+    assert {key: record.timestamp for key, record in found.items()} == (
+        {b"a": then, b"b": then + 60} if asked_for else {b"a": 2_000_000_000.0, b"b": 2_000_000_000.0}
+    )
+    assert found[b"a"].headers == ((*TRACE, ("streamfl.time", b"1700000000000")) if asked_for else TRACE)
