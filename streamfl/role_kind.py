@@ -28,7 +28,7 @@ class RoleKind(Generic[Settings]):
     settings: the class of its configuration file. build: the role, with no partition open. channels: the topics behind its names.
     topics: the topics that it needs. made_with: the settings that are remembered beside its state. partitioned_like: for a topic
     that needs as many partitions as another, the other's name. begins_anew: whether its state may be forgotten while its peers keep
-    theirs, for `streamfl reset`: nothing was promised that depends on it.
+    theirs, for `streamfl reset`: nothing was promised that depends on it. It may depend on the settings.
     """
 
     name: str
@@ -38,4 +38,8 @@ class RoleKind(Generic[Settings]):
     topics: Callable[[Settings], Sequence[TopicSpec]]
     made_with: Callable[[Settings], MadeWith]
     partitioned_like: Callable[[Settings], Mapping[str, str]] = _any_number
-    begins_anew: bool = False
+    begins_anew: bool | Callable[[Settings], bool] = False
+
+    def may_begin_anew(self, settings: Settings) -> bool:
+        """Whether the role of these settings may be reset."""
+        return self.begins_anew if isinstance(self.begins_anew, bool) else self.begins_anew(settings)

@@ -45,10 +45,10 @@ def reset(
     at = None if to is None else _time(to)
     configured = read_configuration(config)
     kind = configured.kind
-    if not kind.begins_anew:
+    if not kind.may_begin_anew(configured.settings):
         raise ConfigurationError(
-            f"a {kind.name} cannot be reset: what it remembers belongs to what it told its peers, or promised. To begin anew, use "
-            "another federation.name at every member"
+            f"a {kind.name} of these settings cannot be reset: what it remembers belongs to what it told its peers, or promised "
+            "(docs/changing.md says which can). To begin anew, use another federation.name at every member"
         )
     with closing(configured.connect()) as bus, telling_remedy(configured):
         members = bus.members(configured.settings.group)

@@ -361,6 +361,11 @@ def _made_with(settings: FdsklSettings) -> MadeWith:
     return MadeWith.of(content, _MAY_CHANGE)
 
 
+def _begins_anew(settings: FdsklSettings) -> bool:
+    """Whether it alone knows the model. Another party's secret, which it would forget, is what the model's features are of."""
+    return settings.federation.active_parties == [settings.own_party]
+
+
 ROLES: dict[str, RoleKind[Any]] = {
     WORKER: RoleKind(
         name=WORKER,
@@ -370,5 +375,6 @@ ROLES: dict[str, RoleKind[Any]] = {
         topics=_topics,
         made_with=_made_with,
         partitioned_like=_partitioned_like,
+        begins_anew=_begins_anew,
     )
 }

@@ -46,7 +46,7 @@ def refusal(
 def ways_to_begin_anew(changelogs: Iterable[str], group: str) -> str:
     """What to delete so that all inputs are read again from their beginning."""
     return (
-        "stop the workers and run streamfl reset CONFIG --all; or by hand: "
+        "stop the workers and run streamfl reset CONFIG --all, where the role can be reset; or by hand: "
         f"delete the topics {', '.join(changelogs)} (what was learnt is in them, nothing of yours) and the "
         f"offsets of the consumer group {group!r}, and make the topics again"
     )
