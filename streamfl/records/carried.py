@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from streamfl.identity.authentication import SEAL
 from streamfl.records.predictions import PredictionsSection
 from streamfl.role import Headers, Record
 
@@ -66,6 +67,13 @@ class FollowedAcross(PredictionsSection):
     """`true`: the header `streamfl.time` as well, the record's if it has one, else the time of the record, in milliseconds since
     1970. A party hands on its sample's. At the member that predicts it is the time of the prediction's record, too; left out, that
     is the time of its writing."""
+
+    @field_validator("headers")
+    @classmethod
+    def _are_no_seals(cls, value: list[str] | None) -> list[str] | None:
+        if any(name.lower() == SEAL for name in value or ()):
+            raise ValueError(f'"{SEAL}" is by what members prove who they are; give the header of your samples another name')
+        return value
 
     def carried(self, *, by_party: bool) -> Carry:
         """A function from a record to the headers that are handed on. by_party: of a sample, or else of what a party told."""

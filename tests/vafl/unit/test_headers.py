@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from vafl.makers import make_coordinator
 
 from streamfl.records.carried import Carry, FollowedAcross
@@ -63,6 +64,12 @@ def test_a_party_hands_on_what_it_names_and_nothing_else(section: FollowedAcross
     reply = Reply(VERSION, 0, "a", shown.epoch, shown.sequence, encode_array(np.zeros(1)))
     received = Received("gradients", REPLY.decode(REPLY.encode(reply)), Record("gradients", 0, 0, b"a", b""))
     assert sent(second.receive([received], 11.0), "embeddings") == [(b"b", handed)]
+
+
+def test_no_header_is_taken_for_a_seal() -> None:
+    """Protects a federation with keys: two seals on one message are forged, and every embedding of the party would be refused."""
+    with pytest.raises(ValidationError, match="prove who they are"):
+        FollowedAcross(headers=["Seal"])
 
 
 def embedding(name: str, entity: str, headers: Headers) -> Received:

@@ -24,9 +24,10 @@ VERTICAL = ("bank", "shop")
 
 
 class Loans:
-    """A VAFL federation of two parties and a coordinator with keys."""
+    """A VAFL federation of two parties and a coordinator with keys. predictions: the section of all three."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **predictions: Any) -> None:
+        self._predictions = predictions
         self.keys = Keys(folder, "loans")
         self.keys.add("head", "vafl-coordinator")
         for party in VERTICAL:
@@ -41,6 +42,7 @@ class Loans:
             **sections,
             "federation": {"name": "loans", "parties": list(VERTICAL), "embedding_size": 1, **sections["federation"]},
             "bus": {"commit_interval_ms": 0},
+            "predictions": self._predictions,
         }
         if member == "head":
             content |= {"role": {"kind": "vafl-coordinator"}, "labels": {"topic": "results", "label": "y"}}
@@ -71,6 +73,20 @@ class Loans:
     def refused(self, member: str) -> Counter[str]:
         own = "vafl-coordinator" if member == "head" else member
         return Counter(dict(letter.headers)["error"].decode() for letter in self.bus.read(f"loans.{own}.dead-letters"))
+
+
+def test_a_samples_trace_and_time_go_with_sealed_messages(tmp_path: Path) -> None:
+    """Protects the whole way from a sample to its prediction: what goes along breaks no seal, and the seal goes no further."""
+    loans = Loans(tmp_path, headers=["traceparent"], event_time=True)
+    then, trace = 1_600_000_000.0, ("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+    for party in VERTICAL:
+        loans.bus.write([Outgoing(f"seen-{party}", b"e1", b'{"x": 1}', 0, (trace, ("baggage", b"x")), then)])
+        loans.settle()
+    predictions = list(loans.bus.read("loans.predictions"))
+    assert [record.headers for record in predictions] == [(trace, ("streamfl.time", b"1600000000000"))] * 2
+    assert [record.timestamp for record in predictions] == [then] * 2
+    assert [record.timestamp > then for record in loans.bus.read("loans.bank.embeddings")] == [True]
+    assert not loans.refused("head")
 
 
 def test_vertical_messages_of_strangers_are_refused(tmp_path: Path) -> None:
