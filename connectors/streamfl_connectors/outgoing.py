@@ -7,7 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing
 
-__all__ = ["check_records", "most_bytes", "no_partition", "too_large"]
+__all__ = ["REFUSED_TIME", "check_records", "most_bytes", "no_partition", "too_large"]
+
+REFUSED_TIME = (
+    "a topic refuses the time of a record: with predictions.event_time that is the sample's, so leave the topic's "
+    "message.timestamp.before.max.ms at its default; otherwise it is the clock of this machine"
+)
 
 # A batch's header and the lengths and deltas of a record take no more than the first, the lengths of each header than the other.
 LARGEST_FRAME, LARGEST_HEADER_FRAME = 100, 10

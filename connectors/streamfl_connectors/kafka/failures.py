@@ -15,6 +15,7 @@ from kafka.errors import KafkaError
 
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Subscription, transactional_prefix
+from streamfl_connectors.outgoing import REFUSED_TIME
 
 __all__ = ["FAILURES", "NOT_LET_IN", "Failure", "causes_logged", "needed", "quieten", "translated"]
 
@@ -67,6 +68,7 @@ FAILURES = (
         "stop",
         "the broker does not allow bus.options.transaction_timeout_ms: choose a value up to its transaction.max.timeout.ms",
     ),
+    Failure((kafka_errors.InvalidTimestampError,), "stop", f"{REFUSED_TIME} ({{error}})"),
     Failure(
         (kafka_errors.NoOffsetForPartitionError, kafka_errors.OffsetOutOfRangeError),
         "stop",

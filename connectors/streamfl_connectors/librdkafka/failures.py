@@ -9,6 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, transactional_prefix
+from streamfl_connectors.outgoing import REFUSED_TIME
 
 __all__ = ["NOT_LET_IN", "UNREADABLE", "needed", "told", "translated"]
 
@@ -61,6 +62,7 @@ MISTAKES = {
     "workers need the same bus.url scheme",
     KafkaError.INVALID_SESSION_TIMEOUT: "the broker does not allow bus.options 'session.timeout.ms': choose a value between its "
     "group.min.session.timeout.ms and group.max.session.timeout.ms",
+    KafkaError.INVALID_TIMESTAMP: REFUSED_TIME,
     KafkaError.MSG_SIZE_TOO_LARGE: "a record for topic {topic!r} is too large: raise max.message.bytes of the topic and "
     "bus.options 'message.max.bytes'",
 }
