@@ -55,7 +55,8 @@ class WorkerPartition:
             self.parts, count, settings.standardise, settings.first_entities, settings.reply_seconds, settings.auto
         )
         self.secret = Secret(self.parts, settings.secret, settings.secret_is_given)
-        self.followed = FollowedHeaders(self.parts, settings.carry, settings.limit)
+        # One more: a sample's are there before the oldest forecast gives way to its own.
+        self.followed = FollowedHeaders(self.parts, settings.carry, settings.limit + 1)
         self._life = _Life()
         self._sends: list[Send] = []
         self.sums = Sums(

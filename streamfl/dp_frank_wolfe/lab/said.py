@@ -26,6 +26,7 @@ from streamfl.privacy.integer_distribution import IntegerDistribution
 from streamfl.privacy.integer_noise import IntegerNoise
 from streamfl.privacy.release_bits import Release
 from streamfl.privacy.zcdp import rho_of_choice
+from streamfl.role import Headers
 from streamfl.simulation.faults.cluster import FaultyBus
 from streamfl.simulation.faults.said import Topics, require
 
@@ -183,10 +184,10 @@ def recorded(said: Said, part_bytes: int = 0) -> Iterator[None]:
     assert ROLES
     send, add = Desk.send, IntegerNoise.add
 
-    def noted(self: Desk, channel: str, values: Iterable[bytes]) -> int:
+    def noted(self: Desk, channel: str, values: Iterable[bytes], headers: Headers = ()) -> int:
         found = list(values)
         said.sends(channel, found)
-        return send(self, channel, found)
+        return send(self, channel, found, headers)
 
     def added(self: IntegerNoise, values: Integers, bits: bytes) -> Integers:
         said.draws(bits, values, f"noise {self.variance} {self.unit}", lambda release: self.rho)

@@ -212,6 +212,7 @@ def scenario(seed: int) -> DPFrankWolfeScenario:
             else (float(draws.uniform(1.0, 8.0)) if estimator == "frank-wolfe" else float(more.uniform(0.2, 2.0))),
         },
         "bounds": {"bound": 2.0, "label_bound": 3.0, "prediction": 1.0},
+        "predictions": {"headers": ["traceparent"]},
         "privacy": {"epsilon": epsilon, "delta": 1e-4, "insecure_test_noise": chance(0.3)},
         "learning": {
             "estimator": estimator,

@@ -17,6 +17,7 @@ from streamfl.quasi_newton import messages
 from streamfl.quasi_newton.coordinator import CoordinatorTask
 from streamfl.quasi_newton.lab.made_up_secrets import made_up_files
 from streamfl.quasi_newton.messages import Message
+from streamfl.role import Headers
 from streamfl.simulation.faults.said import Topics
 
 __all__ = ["Said", "messages_of", "recorded", "whole_messages"]
@@ -80,10 +81,10 @@ def recorded(said: Said, part_bytes: int) -> Iterator[None]:
     """Whatever members of this process send and open is noted meanwhile. part_bytes: of a message in a record; 0: the usual."""
     send, opens, usual = Desk.send, CoordinatorTask._open, messages.PART_BYTES
 
-    def noted(self: Desk, channel: str, values: Iterable[bytes]) -> int:
+    def noted(self: Desk, channel: str, values: Iterable[bytes], headers: Headers = ()) -> int:
         found = list(values)
         said.sends(channel, found)
-        return send(self, channel, found)
+        return send(self, channel, found, headers)
 
     def opened(self: CoordinatorTask, content: bytes, *given: Any) -> Any:
         said.opened[self.run.run, self.run.round].add(_digest(content))

@@ -18,6 +18,7 @@ from streamfl.settings import RoleSettings
 from streamfl.simulation.faults.buses import MemoryCluster
 from streamfl.simulation.faults.chances import Rates
 from streamfl.simulation.faults.cluster import FaultyBus
+from streamfl.simulation.faults.followed import astray, traced
 from streamfl.simulation.faults.history import History
 from streamfl.simulation.faults.schedule import BEGIN, Killed, Scheduler
 from streamfl.simulation.faults.slow_pool import SlowPool
@@ -77,6 +78,7 @@ def run(shape: Shape, check: Callable[[FaultyBus], None], bus: str) -> Verdict:
         with closing(federation.bus):
             federation.run()
             check(federation.bus)
+            failure = astray(federation.bus, [settings for _, settings in shape.members.values()]) or None
     except CheckFailed as failed:
         failure = str(failed)
     except Exception as error:
@@ -300,4 +302,5 @@ class Federation:
             self.bus.write([self._record(reading)])
 
     def _record(self, reading: Reading) -> Outgoing:
-        return Outgoing(reading.topic, reading.client.encode(), self._encode(reading.content))
+        key = reading.client.encode()
+        return Outgoing(reading.topic, key, self._encode(reading.content), None, traced(key))

@@ -244,6 +244,7 @@ def scenario(seed: int) -> VaflScenario:
             # What was learnt from is remembered, so that a label that comes twice is known to.
             "keep": chance(0.5),
         },
+        predictions={"headers": ["traceparent"]},  # type: ignore[arg-type]
     )
     faulty_seconds = float(between(5, 30))
     seen: dict[str, frozenset[str]] = {}

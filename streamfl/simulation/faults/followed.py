@@ -1,0 +1,31 @@
+"""That a prediction has the headers of its own sample, whatever was killed between the two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from streamfl.role import Headers
+from streamfl.runtime.bus import Bus
+from streamfl.settings import RoleSettings
+
+__all__ = ["astray", "traced"]
+
+TRACE = "traceparent"
+
+
+def traced(key: bytes) -> Headers:
+    """Headers that name the record's key."""
+    return ((TRACE, key),)
+
+
+def astray(bus: Bus, members: Iterable[RoleSettings]) -> str:
+    """In words, which predictions have another's trace, or that none of them has any; empty: all is as it should be."""
+    for topic in {f"{settings.federation.name}.predictions" for settings in members}:
+        if not bus.describe([topic]):
+            continue
+        found = [(record.key, dict(record.headers).get(TRACE)) for record in bus.read(topic)]
+        if wrong := [one for one in found if one[1] not in (None, one[0])]:
+            return f"predictions with the trace of another sample: {wrong[:3]}"
+        if found and not any(trace for _, trace in found):
+            return f"none of {len(found)} predictions has its sample's trace"
+    return ""
