@@ -39,7 +39,6 @@ Carry = Callable[[Record], Headers]
 """Of a record, the headers that what is made of it gets."""
 
 
-
 class FollowedPredictions(PredictionsSection):
     """How predictions are written, and what of its sample's own record each has. Its key is that record's."""
 
