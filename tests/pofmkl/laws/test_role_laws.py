@@ -30,7 +30,7 @@ from streamfl.pofmkl.messages import (
 from streamfl.pofmkl.paper_learner import PaperLearner
 from streamfl.pofmkl.server import PofmklServer
 from streamfl.records.samples import Sample, SampleReader, SamplesSection
-from streamfl.role import PeerError, Received, Record, Rejection, Send
+from streamfl.role import Measurement, PeerError, Received, Record, Rejection, Send
 from streamfl.seeding import uniform
 from streamfl.testing.role_laws import Extreme, RoleLaws, State, Subject, Traffic, law_batch_equals_singles
 from streamfl.wire import VERSION, decode_array, encode_array
