@@ -294,6 +294,7 @@ def test_a_guest_has_an_input_of_its_own() -> None:
         ([], ["last-label"], COUNTING, "models.counter: nobody uses it"),
         (["knn"], [], {"knn": {"make": "guest_models:Counting"}}, "'knn' is no name for a model of one's own"),
         (["counter"], [], {"counter": {"maker": "x:y"}}, "models.counter.make is missing"),
+        (["counter"], [], {"counter": {"maker": "x:y"}}, "models.counter.maker is not known, did you mean 'make'?"),
         (["counter"], [], {"counter": {"make": "guest_models:no_model"}}, "models.counter.make = 'guest_models:no_model': it gave"),
         (["counter"], [], {"counter": {"make": "guest_models:Counting", "state_bytes": 10**7}}, "models.counter.state_bytes"),
         (["guest_models:lines"], [], {}, "has no attribute 'lines'"),
