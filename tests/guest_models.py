@@ -72,7 +72,7 @@ class Forgetful(Line):
 class Guest(Line):
     """Wrong in one way, from a label on.
 
-    how: predict, learn, state or restore raise; nan, inf, text, none, list: what it predicts.
+    how: predict, learn, state or restore raise, exit: predict ends the process; nan, inf, text, none, list: what it predicts.
     after: so many labels are learnt first.
     """
 
@@ -82,8 +82,8 @@ class Guest(Line):
 
     def predict_one(self, x: dict[int, float]) -> Any:
         wrong = self.labels >= self.after
-        if wrong and self.how == "predict":
-            raise KeyError("gone")
+        if wrong and self.how in ("predict", "exit"):
+            raise KeyError("gone") if self.how == "predict" else SystemExit(0)
         return PREDICTIONS[self.how] if wrong and self.how in PREDICTIONS else 0.25
 
     def learn_one(self, x: dict[int, float], y: float) -> None:
@@ -130,6 +130,11 @@ class Chance:
     def learn_one(self, x: dict[int, float], y: bool) -> None:
         assert y is True or y is False
         self.count, self.true = self.count + 1, self.true + y
+
+
+def hungry(rates: list[float]) -> Line:
+    """Takes from the list that it is given."""
+    return Line(rates.pop())
 
 
 def no_model() -> object:

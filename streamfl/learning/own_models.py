@@ -6,6 +6,7 @@ is data: numbers, texts, lists, dictionaries and arrays, bounded in size. Nothin
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import json
@@ -23,6 +24,7 @@ from streamfl.role import ConfigurationError, Measurement
 from streamfl.wire import fingerprint
 
 __all__ = [
+    "GUESTS_ERRORS",
     "REMEMBERED_BYTES",
     "STATE_BYTES",
     "Model",
@@ -42,6 +44,8 @@ log = logging.getLogger(__name__)
 Loss = Literal["square", "logistic"]
 GROUP = "streamfl.models"
 STATE_BYTES = 65_536
+# What a guest may raise, sys.exit() included. Ctrl-C is the operator's.
+GUESTS_ERRORS = (Exception, SystemExit)
 # What is remembered with a state, at most.
 REMEMBERED_BYTES = 100
 REASONS = ("make", "predict", "no_number", "learn", "state", "too_large", "restore")
@@ -94,11 +98,12 @@ class OwnModel:
         try:
             function = _function(self.make)
         # It is the operator's own code, and may fail in any way.
-        except (Exception, SystemExit) as error:
+        except GUESTS_ERRORS as error:
             raise ConfigurationError(f"{where}: {_told(error)}; {_remedy(error)}") from None
         try:
-            model = function(**self.parameters)
-        except (Exception, SystemExit) as error:
+            # A copy: a guest may change a list that it is given, and the next client's model is given it too.
+            model = function(**copy.deepcopy(dict(self.parameters)))
+        except GUESTS_ERRORS as error:
             given = ", ".join(self.parameters) or "no parameters"
             text = f"{where}: calling it with {given} raised {_told(error)}; give parameters that it takes"
             raise ConfigurationError(text) from None

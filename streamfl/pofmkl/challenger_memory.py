@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from streamfl.learning.challengers import Challenger
 from streamfl.learning.model_state import Remembered
-from streamfl.learning.own_models import ModelFailures, OwnChallenger, decode_remembered
+from streamfl.learning.own_models import GUESTS_ERRORS, ModelFailures, OwnChallenger, decode_remembered
 from streamfl.restored import check_name
 from streamfl.role import PeerError, StateChange
 
@@ -41,7 +41,7 @@ class ChallengerMemory:
                 try:
                     model.take_back(remembered)
                 # The operator's own code may raise anything.
-                except Exception as error:
+                except GUESTS_ERRORS as error:
                     self.drop(client, name)
                     self._note(name, "restore", error, "it begins anew")
                     failed.append(name)
@@ -53,7 +53,7 @@ class ChallengerMemory:
             return
         try:
             self._changed[client[0], _key(client[1], name)] = model.remembered(model.labels)
-        except Exception as error:
+        except GUESTS_ERRORS as error:
             self.drop(client, name)
             self._note(name, "state", error, "it is not remembered, and would begin anew after a restart")
 
@@ -92,7 +92,7 @@ class ChallengerMemory:
         else:
             self._changed[partition, PREFIX + rest] = None
 
-    def _note(self, name: str, reason: str, error: Exception, then: str) -> None:
+    def _note(self, name: str, reason: str, error: BaseException, then: str) -> None:
         if self._failures is not None:
             self._failures.note(name, reason, error, then)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from streamfl.learning.challengers import own_model
 from streamfl.learning.model_state import Remembered, StateRefused
-from streamfl.learning.own_models import ModelFailures, OwnChallenger, OwnModel, decode_remembered
+from streamfl.learning.own_models import GUESTS_ERRORS, ModelFailures, OwnChallenger, OwnModel, decode_remembered
 from streamfl.pofmkl.client_journal import ChangedParts, part_key
 from streamfl.pofmkl.windowed import by_column
 
@@ -86,7 +86,7 @@ class LastingExperts:
                 try:
                     found[place] = model.predict(by_column(inputs))
                 # The operator's own code may raise anything. The client goes on without it.
-                except Exception as error:
+                except GUESTS_ERRORS as error:
                     self._failures.note(self._models[place].name, "predict", error, "the running mean stands for it")
         return found
 
@@ -128,7 +128,7 @@ class LastingExperts:
                 if remembered.number != number:
                     raise StateRefused("restore", f"it is of sample {remembered.number}, not {number}")
                 return self._copy(place, remembered)
-            except Exception as error:
+            except GUESTS_ERRORS as error:
                 self._note(place, "restore", error)
         return self._new(place, kept, number)
 
@@ -139,7 +139,7 @@ class LastingExperts:
             try:
                 content = model.remembered(number)
                 again = self._copy(place, decode_remembered(content))
-            except Exception as error:
+            except GUESTS_ERRORS as error:
                 self._note(place, "state", error)
                 content, again = Remembered(number).encoded(), None
         self._changed.put(row, part_key(KIND, place), content)
@@ -155,7 +155,7 @@ class LastingExperts:
         model: OwnChallenger | None
         try:
             model = OwnChallenger(self._models[place], self._loss)
-        except Exception as error:
+        except GUESTS_ERRORS as error:
             self._note(place, "make", error)
             return None
         for before in range(max(0, number - self._period), number):
@@ -167,12 +167,12 @@ class LastingExperts:
             return None
         try:
             model.learn(by_column(sample[: self._inputs]), float(sample[self._label]))
-        except Exception as error:
+        except GUESTS_ERRORS as error:
             self._failures.note(self._models[place].name, "learn", error, "it is off for a while")
             return None
         return model
 
-    def _note(self, place: int, reason: str, error: Exception) -> None:
+    def _note(self, place: int, reason: str, error: BaseException) -> None:
         self._failures.note(self._models[place].name, reason, error, "it begins anew with the latest samples")
 
     def part_keys(self) -> Iterable[bytes]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from streamfl.learning.accuracy import classification_figures
 from streamfl.learning.challengers import Challenger, challenger, model_name
-from streamfl.learning.own_models import ModelFailures, NoNumber, OwnChallenger, OwnModel
+from streamfl.learning.own_models import GUESTS_ERRORS, ModelFailures, NoNumber, OwnChallenger, OwnModel
 from streamfl.pofmkl.challenger_memory import ChallengerMemory
 from streamfl.records.samples import Sample
 from streamfl.role import Measurement
@@ -82,7 +82,7 @@ class LiveChallengers:
                     step = "learn"
                     own[name].learn(inputs, label)
                 # Whatever another library's model raises: it is a guest here, and the worker goes on without it.
-                except Exception as error:
+                except GUESTS_ERRORS as error:
                     self._fail(key, name, step, error)
                     continue
                 self.memory.learnt(key, name, own[name])
@@ -111,10 +111,10 @@ class LiveChallengers:
         try:
             self._challengers[key][name] = challenger(self._models[name], self._loss)
         # It could be made when the worker started.
-        except Exception as error:
+        except GUESTS_ERRORS as error:
             self._fail(key, name, "make", error)
 
-    def _fail(self, key: _ClientKey, name: str, reason: str, error: Exception) -> None:
+    def _fail(self, key: _ClientKey, name: str, reason: str, error: BaseException) -> None:
         self._states.note(name, reason, error, f"it is off for client {key[1]} for {OFF_LABELS} labels")
         self._challengers[key].pop(name, None)
         self._off.setdefault(key, {})[name] = OFF_LABELS

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.learning.challengers import Challenger, challenger, model_name
-from streamfl.learning.own_models import ModelFailures, NoNumber, OwnModel
+from streamfl.learning.own_models import GUESTS_ERRORS, ModelFailures, NoNumber, OwnModel
 
 __all__ = ["ChangeDetector", "RiverExperts", "Windowed", "by_column", "risen_since"]
 
@@ -96,7 +96,7 @@ class RiverExperts:
             try:
                 self._models[place] = challenger(model, loss)
             # It could be made when the worker started. Another library's model may raise anything, at any time.
-            except Exception as error:
+            except GUESTS_ERRORS as error:
                 self._note(place, "make", error, "it is off for a while")
 
     def learn(self, sample: _Rows) -> None:
@@ -105,7 +105,7 @@ class RiverExperts:
         for place in [*self._models]:
             try:
                 self._models[place].learn(inputs, label)
-            except Exception as error:
+            except GUESTS_ERRORS as error:
                 self._note(place, "learn", error, "it is off for a while")
                 del self._models[place]
 
@@ -121,11 +121,11 @@ class RiverExperts:
                 if math.isfinite(prediction):
                     return prediction
                 raise NoNumber(f"the prediction is {prediction}")
-            except Exception as error:
+            except GUESTS_ERRORS as error:
                 self._note(place, "predict", error, "the running mean stands for it")
         return math.nan
 
-    def _note(self, place: int, reason: str, error: Exception, then: str) -> None:
+    def _note(self, place: int, reason: str, error: BaseException, then: str) -> None:
         self._failures.note(self._names[place], reason, error, then)
 
 

@@ -133,6 +133,12 @@ def test_predictions_stay_within_the_labels_seen() -> None:
     assert one.predict({}) == 3.0
 
 
+def test_parameters_are_each_models_own() -> None:
+    """Protects the next client: what a model does to a list that it was given is not seen by the next one that is made."""
+    own = OwnModel("hungry", "guest_models:hungry", {"rates": [0.1]})
+    assert [own.made("square").rate for _ in range(2)] == [0.1, 0.1]
+
+
 def test_a_classifier_gives_probabilities_that_are_never_certain() -> None:
     """Protects the log loss: before a label it is one half, and after n labels it is away from 0 and 1 by 1 / (2 n + 2)."""
     one = challenger(OwnModel("chance", "guest_models:Chance"), "logistic")

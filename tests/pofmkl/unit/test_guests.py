@@ -157,7 +157,7 @@ def test_a_state_beyond_its_bound_is_not_remembered() -> None:
 @pytest.mark.parametrize(
     ("how", "reason"),
     [
-        *(("predict", "predict"), ("learn", "learn"), ("state", "state"), ("restore", "state")),
+        *(("predict", "predict"), ("exit", "predict"), ("learn", "learn"), ("state", "state"), ("restore", "state")),
         *((how, "no_number") for how in ("nan", "inf", "text", "none", "list")),
     ],
 )
@@ -245,7 +245,7 @@ def test_nobody_remembers_what_nobody_runs() -> None:
     assert states(first) == {key: None}
 
 
-@pytest.mark.parametrize("how", ["predict", "learn", "nan", "none"])
+@pytest.mark.parametrize("how", ["predict", "exit", "learn", "nan", "none"])
 def test_a_challenger_that_fails_comes_back(how: str) -> None:
     """Protects from one wrong moment that decides for good: it is off for some labels, counted once, and begins anew."""
     found = role(["wrong", "last-label"], {"wrong": {"make": "guest_models:Guest", "parameters": {"how": how}}})
