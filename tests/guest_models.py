@@ -155,3 +155,23 @@ class Wild(Counting):
 
     def predict_one(self, x: dict[int, float]) -> float:
         return 1e9
+
+
+class Shared(Counting):
+    """All of it count together."""
+
+    total = 0
+
+    def predict_one(self, x: dict[int, float]) -> float:
+        return Shared.total / 1e6
+
+    def learn_one(self, x: dict[int, float], y: float) -> None:
+        Shared.total += 1
+
+
+class Asked(Counting):
+    """Counts predictions."""
+
+    def predict_one(self, x: dict[int, float]) -> float:
+        self.count += 1
+        return self.count / 1e6

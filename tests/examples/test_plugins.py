@@ -69,6 +69,15 @@ class Site:
         return log.read_text()
 
 
+def test_its_laws_pass() -> None:
+    """Protects whoever copies the example: the laws of a model, run as its page says, pass on its models."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(EXAMPLE), *filter(None, sys.path)])}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(EXAMPLE), "test_laws.py"]
+    ended = subprocess.run(command, cwd=EXAMPLE, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stdout
+    assert " passed" in ended.stdout
+
+
 @pytest.mark.long
 def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
     """Protects whoever copies the package: its format, models and connector are found, work, and go on after a restart."""
