@@ -201,7 +201,14 @@ def _put_samples(
 
 
 def _put_labels(
-    draft: Draft, kind: RoleKind[Any], seen: Seen, topic: str, client: str | None, label: str | None, sample_id: str | None, own: Any
+    draft: Draft,
+    kind: RoleKind[Any],
+    seen: Seen,
+    topic: str,
+    client: str | None,
+    label: str | None,
+    sample_id: str | None,
+    own: Sequence[tuple[str, str, Any]],
 ) -> None:
     known = section_class(kind.settings, "labels")
     if label is None:
@@ -236,7 +243,7 @@ def _assignment(text: str, kind: RoleKind[Any]) -> tuple[str, str, Any]:
 def _settle(
     draft: Draft, kind: RoleKind[Any], config: Path, seen: Seen | None, own: Sequence[tuple[str, str, Any]]
 ) -> int | None:
-    """Leave out what the role does not read, and read the records with the settings: how many can be; None: unknown."""
+    """Leave out what the role does not read, and read the records with the settings: how many can be, or None."""
     if draft.to_fill_in(kind.settings):
         return None
     try:

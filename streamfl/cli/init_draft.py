@@ -70,7 +70,7 @@ class Draft:
                 lines += _line(key, value, why)
             if "." not in name:
                 for key, meaning in _lacking(section_class(settings, name), keys):
-                    lines += [*_commented([f"To fill in: {meaning}"]), f"# {key} = "]
+                    lines += [*_commented([f"To fill in: {meaning}"]), f"# {key} ="]
             lines += _commented(self.notes.get(name, []))
             lines.append("")
             if name == "samples":

@@ -178,12 +178,12 @@ def _listed(names: Sequence[str]) -> str:
     return (", ".join(names[:CHOICES]) or "none") + more
 
 
-def _strings(contents: Sequence[Mapping[str, Any]], field: str, columns: Collection[str] | None) -> list[str]:
+def _strings(contents: Sequence[dict[str, Any]], field: str, columns: Collection[str] | None) -> list[str]:
     try:
         path = path_of(field, columns)
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
-    found = [path.find(dict(content)) for content in contents]
+    found = [path.find(content) for content in contents]
     return [str(value) for value in found if isinstance(value, (str, int)) and not isinstance(value, bool) and value != ""]
 
 

@@ -65,18 +65,18 @@ class _Values:
         return len({repr(value) for value in self.present})
 
 
-def field_values(contents: Sequence[Mapping[str, Any]], columns: Collection[str] | None = None) -> dict[str, list[Any]]:
+def field_values(contents: Sequence[dict[str, Any]], columns: Collection[str] | None = None) -> dict[str, list[Any]]:
     """By path, the values that are there, neither null nor NaN, of at most a thousand fields."""
     found: dict[str, list[Any]] = {}
     for path in _paths(contents):
         where = path_of(path, columns)
-        values = [where.find(dict(content)) for content in contents]
+        values = [where.find(content) for content in contents]
         found[path] = [value for value in values if value is not ABSENT and value is not None and value == value]
     return found
 
 
 def guess_fields(
-    contents: Sequence[Mapping[str, Any]],
+    contents: Sequence[dict[str, Any]],
     besides: Collection[str] = (),
     textual: bool = False,
     columns: Collection[str] | None = None,
@@ -91,12 +91,17 @@ def guess_fields(
     values = field_values(contents, columns)
     found = []
     for path, present in values.items():
-        # Null where other records have an object is no field.
-        within = not present and any(other.startswith((f"{path}.", f"{path}[")) for other in values)
-        if within or path_of(path, columns) in others:
+        if path_of(path, columns) in others or _is_within(path, present, values):
             continue
         found.append(_guess(_Values(path, len(contents), present), textual, "mean" if means else "zero"))
     return found
+
+
+def _is_within(path: str, present: Sequence[Any], others: Collection[str]) -> bool:
+    """Whether it is no field: null or empty where other records have something within."""
+    if not all(isinstance(value, (dict, list)) for value in present):
+        return False
+    return any(other.startswith((f"{path}.", f"{path}[")) for other in others)
 
 
 def numbers_among(values: Sequence[Any]) -> list[float]:
@@ -112,7 +117,7 @@ def numbers_among(values: Sequence[Any]) -> list[float]:
     return found
 
 
-def _paths(contents: Sequence[Mapping[str, Any]]) -> list[str]:
+def _paths(contents: Sequence[dict[str, Any]]) -> list[str]:
     found: dict[str, None] = {}
     for content in contents:
         found |= dict.fromkeys(leaf_paths(content, MOST_FIELDS, MOST_ITEMS))
