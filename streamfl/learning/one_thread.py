@@ -11,7 +11,7 @@ __all__ = ["one_thread"]
 
 
 def one_thread() -> AbstractContextManager[object]:
-    """Within it BLAS uses one thread: on a busy machine a product of a few numbers waits 20 times as long for a second one."""
+    """Within it BLAS uses one thread: on a busy machine a product of a few numbers waits for a second one."""
     # Looking for the libraries takes longer than a step of learning.
     limited: AbstractContextManager[object] = _libraries().limit(limits=1, user_api="blas")
     return limited

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import struct
+import time
 import tomllib
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 from command_line import run_command
+from registry import serving
+from streamfl_connectors.framing import framed
 
 from streamfl.cli.preflight import read_configuration
 from streamfl.runtime.bus import Outgoing, TopicSpec
@@ -186,6 +191,49 @@ def test_names_of_strangers_cannot_leave_their_place(site: Site) -> None:
     assert "\x1b" not in text
     assert tomllib.loads(text)["bus"]["url"] == site.url
     assert f"{ROWS} of {ROWS}" in error
+
+
+SCHEMA = {
+    "type": "record",
+    "name": "Reading",
+    "fields": [
+        {"name": "site", "type": "string"},
+        {"name": "temp", "type": ["null", "double"]},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "load", "type": "double"},
+    ],
+}
+
+
+def avro(number: int, n: int) -> bytes:
+    content = io.BytesIO()
+    row = {"site": f"s{n % 3}", "temp": None if n % 4 == 0 else n / 3, "at": 1_790_000_000_000 + n, "load": float(n)}
+    fastavro.schemaless_writer(content, fastavro.parse_schema(SCHEMA), row)
+    return framed(number, content.getvalue())
+
+
+def test_records_behind_a_registry(site: Site) -> None:
+    """Protects Avro: its schema is asked for, the registry's address is in the file, and silence ends with exit code 3 in time."""
+    with serving() as registry:
+        number = registry.add(SCHEMA)
+        site.write("readings", [(b"key", avro(number, n)) for n in range(ROWS)])
+        asked = ("--from-topic", "readings", "--client", "site", "--label", "load", "--registry", registry.url)
+        code, _, error = site.init("new.toml", *asked)
+        assert code == 0, error
+        assert f"{ROWS} of {ROWS} records" in error
+        written = tomllib.loads((site.folder / "new.toml").read_text())
+        assert (written["registry"]["url"], written["samples"]["format"]) == (registry.url, "avro")
+        assert written["samples"]["inputs"] == [
+            {"field": "temp", "missing": "mean"},
+            {"field": "at", "as": "hour-of-day", "unit": "ms"},
+        ]
+        registry.status = 503
+        began = time.monotonic()
+        code, _, error = site.init("later.toml", *asked, "--seconds", "0.2")
+        assert code == 3
+        assert "503" in error
+        assert time.monotonic() - began < 30
+        assert not (site.folder / "later.toml").exists()
 
 
 VERTICAL = ("--parties", "bank,shop", "--federation", "credit")
