@@ -326,7 +326,8 @@ def _tell(
     if "samples.rekey" in draft.sections:
         say(f"the topic is not keyed as it has to be: streamfl rekey {config} writes it anew, beside the worker")
     others = ", ".join(name for name in find_system(kind.name).kinds if name != kind.name)
-    say(f"then: streamfl topics {config} --create, streamfl check {config}, streamfl run {config}")
+    inputs = "-inputs" if seen is not None and seen.partitions is None else ""
+    say(f"then: streamfl topics {config} --create{inputs}, streamfl check {config}, streamfl run {config}")
     if others:
         say(f"for {others}: the same command with --role and another file")
 

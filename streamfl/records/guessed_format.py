@@ -126,20 +126,30 @@ def _awaited(decode: Callable[[bytes], Any], value: bytes, deadline: float) -> A
 
 
 def _columns(name: str, values: Sequence[bytes], given: TopicSection) -> dict[str, Any]:
-    """Of CSV: the names that the first line has, or made-up ones."""
+    """Of CSV: the names that one line has, or made-up ones."""
     if name != "csv":
         return {"columns": None}
     if given.columns is not None:
         return {}
-    try:
-        line = next(csv.reader([values[0].decode("utf-8-sig").rstrip("\r\n")], strict=True), [])
-    except (UnicodeDecodeError, csv.Error):
-        line = []
-    names = [text.strip() for text in line]
-    if len(names) > 1 and len(set(names)) == len(names) and all(names) and not any(map(_is_a_number, names)):
-        return {"columns": line}
+    lines = [_fields(value) for value in values]
+    named = [line for line in lines if _are_names(line)]
+    # Where names lie within a topic, there is one such line; several are samples whose values are all text.
+    if named and (named[0] is lines[0] or len(named) == 1):
+        return {"columns": named[0]}
     # One column without a comma is any text at all.
-    return {"columns": [f"column_{place}" for place in range(1, max(2, len(names)) + 1)]}
+    return {"columns": [f"column_{place}" for place in range(1, max(2, len(lines[0])) + 1)]}
+
+
+def _fields(value: bytes) -> list[str]:
+    try:
+        return next(csv.reader([value.decode("utf-8-sig").rstrip("\r\n")], strict=True), [])
+    except (UnicodeDecodeError, csv.Error):
+        return []
+
+
+def _are_names(line: Sequence[str]) -> bool:
+    names = [text.strip() for text in line]
+    return len(names) > 1 and len(set(names)) == len(names) and all(names) and not any(map(_is_a_number, names))
 
 
 def _is_a_number(text: str) -> bool:

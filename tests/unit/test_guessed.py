@@ -115,6 +115,8 @@ def test_names_of_columns_come_from_the_first_line_or_are_made_up() -> None:
     with_names = guess_format([b"site,temp,note", *lines], TopicSection(topic="t"), time.monotonic())
     assert with_names.keys["columns"] == ["site", "temp", "note"]
     assert (len(with_names.read), with_names.passed_over) == (ROWS, 1)
+    within = guess_format([*lines, b"site,temp,note"], TopicSection(topic="t"), time.monotonic())
+    assert (within.keys["columns"], within.passed_over) == (["site", "temp", "note"], 1)
     assert guess_format(lines, TopicSection(topic="t"), time.monotonic()).keys["columns"] == ["column_1", "column_2", "column_3"]
 
 

@@ -174,6 +174,7 @@ def test_a_file_will_do(site: Site) -> None:
         assert code == 0, error
         said = json.loads(out)
         assert said["readable"] == said["records"] >= ROWS
+        assert not error
         assert said["to_fill_in"] == []
         assert said["settings"]["bus"]["url"].startswith("kafka://")
         assert read_configuration(site.folder / name).kind.name == "pofmkl-client"
@@ -191,6 +192,24 @@ def test_names_of_strangers_cannot_leave_their_place(site: Site) -> None:
     assert "\x1b" not in text
     assert tomllib.loads(text)["bus"]["url"] == site.url
     assert f"{ROWS} of {ROWS}" in error
+
+
+def test_labels_on_a_topic_of_their_own(site: Site) -> None:
+    """Protects late labels: their range stands with the samples, and without a sample's id nothing could be joined."""
+    readings = [{"id": f"r{n}", "site": f"s{n % 3}", "temp": n / 3, "wear": 1} for n in range(ROWS)]
+    outcomes = [{"id": f"r{n}", "wear": 100 + n} for n in range(ROWS)]
+    site.write("readings", [(one["site"].encode(), one) for one in readings])
+    site.write("outcomes", [(f"s{n % 3}".encode(), one) for n, one in enumerate(outcomes)])
+    asked = ("--from-topic", "readings", "--labels-topic", "outcomes", "--label", "wear", "--client", "site")
+    code, _, error = site.init("lacking.toml", *asked)
+    assert code == 0, error
+    assert "to fill in: labels.sample_id" in error
+    assert site.init("new.toml", *asked, "--sample-id", "id")[0] == 0
+    written = tomllib.loads((site.folder / "new.toml").read_text())
+    assert written["samples"]["features"] == ["temp"]
+    assert written["samples"]["label_range"] == [100.0, 160.0]
+    assert written["labels"] == {"topic": "outcomes", "sample_id": "id", "label": "wear"}
+    read_configuration(site.folder / "new.toml")
 
 
 SCHEMA = {
