@@ -31,6 +31,7 @@ __all__ = ["init"]
 # A bus that no other process sees, and what is written in its place.
 NOWHERE = "memory://"
 ELSEWHERE = "kafka://localhost:9092"
+BEFORE = "Before it runs:"
 
 
 def init(
@@ -172,6 +173,7 @@ def _put_samples(
     no_label: bool,
     own: Sequence[tuple[str, str, Any]],
 ) -> list[Guess]:
+    sections.check_fields(seen, (client, label, sample_id))
     known = section_class(kind.settings, "samples").model_fields
     federation = section_class(kind.settings, "federation").model_fields
     name = "client" if "client" in known else "entity"
@@ -210,6 +212,7 @@ def _put_labels(
     sample_id: str | None,
     own: Sequence[tuple[str, str, Any]],
 ) -> None:
+    sections.check_fields(seen, (client, label, sample_id))
     known = section_class(kind.settings, "labels")
     if label is None:
         raise sections.ask_for_label(seen, [one for one in (client, sample_id) if one is not None])
@@ -251,7 +254,7 @@ def _settle(
     except ConfigurationError as error:
         if any(f"{section}.{key}" in str(error) for section, key, _ in own):
             raise
-        draft.head.append(f"Before it runs: {error}")
+        draft.head.append(f"{BEFORE} {error}")
         return None
     try:
         read = users_channels(Configured(config, kind, settings))
@@ -261,7 +264,7 @@ def _settle(
         kind.build(settings)
         source = kind.channels(settings).inputs.get("samples")
     except ConfigurationError as error:
-        draft.head.append(f"Before it runs: {error}")
+        draft.head.append(f"{BEFORE} {error}")
         return None
     if source is None or seen is None or "samples" not in draft.sections:
         return None
@@ -285,9 +288,14 @@ def _write(config: Path, draft: Draft, kind: RoleKind[Any], seen: Seen | None) -
     if missing := draft.to_fill_in(kind.settings):
         head.append(f"To fill in: {', '.join(missing)}.")
     draft.head[:0] = head
+    text = draft.text(kind.settings)
     try:
-        with config.open("x", encoding="utf-8") as file:
-            file.write(draft.text(kind.settings))
+        content = text.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError("what was given on the command line is not text in UTF-8") from None
+    try:
+        with config.open("xb") as file:
+            file.write(content)
     except OSError as error:
         raise ConfigurationError(f"{config}: cannot be written: {error.strerror or error}") from None
 
@@ -311,6 +319,7 @@ def _tell(
                 "settings": draft.content(),
                 "left_out": {guess.path: guess.why for guess in guesses if guess.keys is None},
                 "to_fill_in": missing,
+                "before_it_runs": [note for note in draft.head if note.startswith(BEFORE)],
             }
         )
         return
@@ -321,7 +330,7 @@ def _tell(
     for key in missing:
         say(f"to fill in: {key}")
     for note in draft.head[1:]:
-        if note.startswith("Before"):
+        if note.startswith(BEFORE):
             say(note)
     if "samples.rekey" in draft.sections:
         say(f"the topic is not keyed as it has to be: streamfl rekey {config} writes it anew, beside the worker")

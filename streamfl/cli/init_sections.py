@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -22,6 +22,7 @@ from streamfl.role import ConfigurationError, PeerError
 
 __all__ = [
     "ask_for_label",
+    "check_fields",
     "guesses_of",
     "has_names",
     "put_inputs",
@@ -34,6 +35,15 @@ __all__ = [
 
 # As names of whoever a sample is of, or as labels: so many are told where one has to be chosen.
 CHOICES = 12
+
+
+def check_fields(seen: Seen, fields: Iterable[str | None]) -> None:
+    """ConfigurationError if one of these is no field that a record could have."""
+    for field in fields:
+        try:
+            path_of(field or "any", seen.format.keys.get("columns"))
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
 
 
 def put_topic(draft: Draft, section: str, topic: str, seen: Seen) -> None:
@@ -179,10 +189,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _strings(contents: Sequence[dict[str, Any]], field: str, columns: Collection[str] | None) -> list[str]:
-    try:
-        path = path_of(field, columns)
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from None
+    path = path_of(field, columns)
     found = [path.find(content) for content in contents]
     return [str(value) for value in found if isinstance(value, (str, int)) and not isinstance(value, bool) and value != ""]
 
