@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from streamfl.records.fields import number_in, shown
@@ -26,6 +27,7 @@ SHARE = 0.9
 PRESENT = 0.5
 # With fewer records, that all values differ says nothing.
 ENOUGH = 10
+OTHER_TIMES = "day-of-week and elapsed-seconds are possible too"
 WORDS = {"true", "false", "yes", "no", "on", "off"}
 # From 2008 to 2039.
 EPOCH = {"s": (1.2e9, 2.2e9), "ms": (1.2e12, 2.2e12), "us": (1.2e15, 2.2e15)}
@@ -157,6 +159,8 @@ def _kind(values: _Values, name: str, textual: bool) -> tuple[dict[str, Any] | N
         return {"as": "boolean"}, "true or false"
     if any(isinstance(value, (dict, list, bytes)) for value in present):
         return None, f"no single value: {shown(present[0])}"
+    if all(isinstance(value, datetime) for value in present):
+        return {"as": "hour-of-day"}, f"a time, such as {present[0]}. {OTHER_TIMES}"
     numbers = numbers_among([value for value in present if not isinstance(value, bool)])
     if len(numbers) >= SHARE * len(present):
         return _number(values, numbers, name, textual)
@@ -166,7 +170,7 @@ def _kind(values: _Values, name: str, textual: bool) -> tuple[dict[str, Any] | N
     times = Timestamps(None)
     if sum(_works(lambda text: times.read(text, ""), text) for text in texts) >= SHARE * len(texts):
         zone = "" if re.search(r"([+-]\d\d:?\d\d|Z)$", texts[0].strip()) else "; it names no zone: UTC is taken, or set zone"
-        return {"as": "hour-of-day"}, f"a time, such as {texts[0].strip()}{zone}. day-of-week and elapsed-seconds are possible too"
+        return {"as": "hour-of-day"}, f"a time, such as {texts[0].strip()}{zone}. {OTHER_TIMES}"
     return _category(values, sorted(set(texts)))
 
 
@@ -181,7 +185,7 @@ def _number(values: _Values, numbers: list[float], name: str, textual: bool) -> 
             told = f"a time since 1970 in {unit}, such as {shown(values.present[0])}"
             if as_text:
                 return None, f"{told}, as text: only a number can be read as such a time"
-            return {"as": "hour-of-day", "unit": unit}, f"{told}. day-of-week and elapsed-seconds are possible too"
+            return {"as": "hour-of-day", "unit": unit}, f"{told}. {OTHER_TIMES}"
     whole = all(number.is_integer() for number in numbers)
     if whole and len(values.present) >= ENOUGH and values.distinct == len(values.present) and _is_an_id(name):
         return None, "each record has another: it looks like a name or a number in order"

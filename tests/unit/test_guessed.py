@@ -6,6 +6,7 @@ import json
 import struct
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -29,6 +30,7 @@ FIELDS: dict[str, tuple[Any, Mapping[str, Any] | None]] = {
     "truth": (lambda n: n % 2 == 0, {"as": "boolean"}),
     "word": (lambda n: ["on", "off"][n % 2], {"as": "boolean"}),
     "at": (lambda n: f"2026-11-{1 + n % 28:02d}T0{n % 10}:00:00+01:00", {"as": "hour-of-day"}),
+    "time": (lambda n: datetime(2026, 1, 1 + n % 28, n % 24, tzinfo=UTC), {"as": "hour-of-day"}),
     "millis": (lambda n: 1_790_000_000_000 + n, {"as": "hour-of-day", "unit": "ms"}),
     "createdAt": (lambda n: 1_790_000_000 + n, {"as": "hour-of-day", "unit": "s"}),
     "watts": (lambda n: 1_790_000_000 + n, {}),

@@ -185,6 +185,21 @@ def test_a_file_will_do(site: Site) -> None:
     assert site("init", site.folder / "no.toml", "--from-file", site.folder / "nowhere")[0] == 5
 
 
+def test_rows_of_csv_get_into_the_topic(site: Site) -> None:
+    """Protects the way on from a table: what was written for its lines reads the rows that `replay` writes."""
+    table = site.folder / "plant.csv"
+    rows = [f"s{n % 3},{n / 7:.2f},2026-01-01T{n % 24:02d}:00:00,{n}\n" for n in range(ROWS)]
+    table.write_text("".join(["site,temp,at,load\n", *rows]))
+    client = site.folder / "client.toml"
+    code, _, error = site.init("client.toml", "--from-file", table, "--client", "site", "--label", "load")
+    assert code == 0, error
+    assert "--create-inputs" in error
+    site.said("topics", client, "--create-inputs")
+    site.said("replay", client, "--data", table)
+    assert len(list(site.bus.read("plant"))) == ROWS
+    site.said("check", client)
+
+
 def test_names_of_strangers_cannot_leave_their_place(site: Site) -> None:
     """Protects the file from records: a field's name with quotes, newlines or a section in it stays a name."""
     evil = '"\n[bus]\nurl = "kafka://evil:1"\n# \x7f\x1b'
