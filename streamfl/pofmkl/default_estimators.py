@@ -130,7 +130,7 @@ class _Alone(base.Estimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _learn(self, x: _Sample, label: float) -> None:
-        with one_thread():
+        with one_thread:
             new = self._columns.new(x)
             if new:
                 room = self._columns.room
@@ -181,7 +181,7 @@ class _Alone(base.Estimator):  # type: ignore[misc]
         """What the learner predicts, nothing of which stays; None before it has learnt anything."""
         if self._learner is None:
             return None
-        with one_thread():
+        with one_thread:
             return self._learner.peek(self._client, self._columns.row(x), self._parameters)
 
     @classmethod

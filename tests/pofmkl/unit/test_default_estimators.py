@@ -16,6 +16,7 @@ from river.checks import yield_checks
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import streamfl
+from streamfl.learning.one_thread import one_thread
 from streamfl.pofmkl import default_estimators
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.default_estimators import KEPT, Classifier, Regressor
@@ -87,7 +88,12 @@ def test_products_are_on_one_thread_and_others_have_theirs_back(monkeypatch: pyt
         model.learn_one({"a": 1.0}, 1.0)
         model.predict_one({"a": 1.0})
         assert threads() == before
-    assert during == [{1}, {1}]
+        with one_thread:
+            model.predict_one({"a": 1.0})
+            # As if a second Python thread had come and gone.
+            assert threads() == {1}
+        assert threads() == before
+    assert during == [{1}, {1}, {1}]
 
 
 def test_no_unit_of_the_label_has_to_be_known() -> None:
