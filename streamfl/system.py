@@ -31,7 +31,7 @@ OWN = "streamfl"
 class System:
     """One learning system.
 
-    Every value but name, summary, kinds, rank and extras is a place, "module:attribute", and is loaded when it is asked for: a
+    Every value but name, summary, kinds, rank, refusals and extras is a place, "module:attribute". It is loaded when asked for: a
     worker never imports a laboratory.
 
     name: as ``streamfl demo NAME`` and ``make simulate SYSTEM=NAME`` say it.
@@ -49,6 +49,7 @@ class System:
     readers: by the last part of a topic's name, such as "updates", a :class:`streamfl.simulation.laboratory.Readers`.
     inspect: by role kind, a :class:`streamfl.simulation.laboratory.Inspection`: what is shown of the role's state.
     exports: by name, what ``streamfl.NAME`` is.
+    refusals: reasons why its roles alone refuse records, and what each means; :mod:`streamfl.refusals` has those of all systems.
     extras: by name, extras that parts of it need, and what for.
     """
 
@@ -67,6 +68,7 @@ class System:
     readers: Mapping[str, str] = field(default_factory=dict)
     inspect: Mapping[str, str] = field(default_factory=dict)
     exports: Mapping[str, str] = field(default_factory=dict)
+    refusals: Mapping[str, str] = field(default_factory=dict)
     extras: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -76,12 +78,13 @@ class System:
         if not isinstance(self.rank, int):
             raise TypeError(f"{self.name}: rank = {self.rank!r} is no whole number")
         parts = [part for part in (self.simulate, self.demo, self.faults, self.fuzz, self.dashboard) if part is not None]
-        for group in (self.sources, self.commands, self.readers, self.inspect, self.exports, self.extras):
+        for group in (self.sources, self.commands, self.readers, self.inspect, self.exports, self.refusals, self.extras):
             if not isinstance(group, Mapping):
                 raise TypeError(
-                    f"{self.name}: sources, commands, readers, inspect, exports and extras are dictionaries, not {group!r}"
+                    f"{self.name}: sources, commands, readers, inspect, exports, refusals and extras are dictionaries, "
+                    f"not {group!r}"
                 )
-            parts += [] if group is self.extras else group.values()
+            parts += [] if group is self.refusals or group is self.extras else group.values()
         for place in (self.roles, *parts):
             if not isinstance(place, str) or ":" not in place:
                 raise TypeError(f"{self.name}: {place!r} is no place: \"module:attribute\" is expected")

@@ -21,4 +21,16 @@ SYSTEM = System(
     faults="streamfl.dp_frank_wolfe.lab.faults:FAULTS",
     fuzz="streamfl.dp_frank_wolfe.lab.fuzz:DP_FRANK_WOLFE",
     commands={"ledger": "streamfl.dp_frank_wolfe.lab.ledger:ledger"},
+    refusals={
+        "another_answer": "a party says another content than before at this place of the fit",
+        "another_ask": "the server says another content than before at this place of the fit",
+        "another_manifest": "a party has frozen other rows than the server's",
+        "another_sketch": "a column that is shown for the second time",
+        "budget": "a window with entities that have no budget left, or no room in the ledger",
+        "full": "a record of a new entity, and window.limit entities wait already",
+        "ledger": "the ledger and its file do not agree",
+        "ledger_went_back": "a release that does not follow those before it in its party's ledger",
+        "out_of_bounds": "a sum beyond what noise could take it to",
+        "quota": "a party chose or showed more columns than are its part",
+    },
 )

@@ -19,4 +19,7 @@ SYSTEM = System(
     sources={"fdskl-worker": "streamfl.simulation.sources:entity_samples_and_labels"},
     faults="streamfl.fdskl.lab.faults:FAULTS",
     fuzz="streamfl.fdskl.lab.fuzz:FDSKL",
+    refusals={
+        "topology": "a sum of a party that sends to somebody else, or of other parties than those below it",
+    },
 )

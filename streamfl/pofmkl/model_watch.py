@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 from streamfl.pofmkl.agreement import Agreement
@@ -93,6 +94,8 @@ class ModelWatch:
         self._silence.answered()
 
     def measure(self) -> Iterable[Measurement]:
-        yield Measurement("model_version", "gauge", "Version of the model in use", max(self._table.versions), (), True)
+        version = max(self._table.versions)
+        text = "Version of the model in use; no number before there is one"
+        yield Measurement("model_version", "gauge", text, version or math.nan, (), True)
         text = "Kernels' parameters in the model topic that belong to no version that the server signed"
         yield Measurement("unsigned_parameters", "counter", text, self._table.unsigned)
