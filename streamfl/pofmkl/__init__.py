@@ -16,6 +16,7 @@ SYSTEM = System(
     faults="streamfl.pofmkl.lab.faults:FAULTS",
     fuzz="streamfl.pofmkl.lab.fuzz:POFMKL",
     dashboard="streamfl.pofmkl.lab.dashboard:DASHBOARD",
+    alerts="streamfl.pofmkl.lab.alerts:ALERTS",
     readers={"updates": "streamfl.pofmkl.lab.readable:updates", "model": "streamfl.pofmkl.lab.readable:model"},
     inspect={
         "pofmkl-client": "streamfl.pofmkl.lab.inspect:client_report",

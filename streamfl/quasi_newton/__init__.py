@@ -20,6 +20,7 @@ SYSTEM = System(
         "quasi-newton-host": "streamfl.simulation.sources:entity_samples_and_labels",
     },
     dashboard="streamfl.quasi_newton.lab.dashboard:DASHBOARD",
+    alerts="streamfl.quasi_newton.lab.alerts:ALERTS",
     faults="streamfl.quasi_newton.lab.faults:FAULTS",
     fuzz="streamfl.quasi_newton.lab.fuzz:QUASI_NEWTON",
     commands={

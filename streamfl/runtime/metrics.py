@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -67,6 +67,9 @@ class Metrics:
             self.counted.append(Described(PREFIX + name, "histogram", labels, text))
             return Histogram(PREFIX + name, text, labels, registry=registry, buckets=SECONDS)
 
+        text = "When this worker started, in seconds since 1970."
+        self.counted.append(Described(f"{PREFIX}start_time_seconds", "gauge", (), text))
+        Gauge(f"{PREFIX}start_time_seconds", text, registry=registry).set_to_current_time()
         self.batch_seconds = histogram("batch_seconds", "Seconds a role takes for a batch.")
         self.step_seconds = histogram("step_seconds", "Seconds from the end of a poll to the end of its commit.")
         self.work_seconds = histogram(
