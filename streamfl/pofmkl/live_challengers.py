@@ -94,13 +94,13 @@ class LiveChallengers:
         for name, mse in self.mean_squared_errors().items():
             label, count = (("model", name),), self._labels[name]
             predictions, labels = recent_arrays(self._recent[name])
-            windowed = float(np.square(predictions - labels).mean()) if count else math.nan
+            windowed = float(np.square(predictions - labels).mean()) if count else 0.0
             text = f"Mean squared error of the challenger on the clients' own samples, {_SINCE}"
-            yield Measurement("challenger_mse", "gauge", text, mse if count else math.nan, label)
+            yield Measurement("challenger_mse", "gauge", text, mse, label, known=count > 0)
             text = "Squared error of the challenger, added up over the labels of streamfl_challenger_labels_total"
             yield Measurement("challenger_squared_error_sum", "counter", text, self._squared_errors[name], label)
             text = f"Mean squared error of the challenger over the last 1000 labels, of those {_SINCE}"
-            yield Measurement("challenger_mse_windowed", "gauge", text, windowed, label)
+            yield Measurement("challenger_mse_windowed", "gauge", text, windowed, label, known=count > 0)
             yield Measurement("challenger_labels", "counter", f"Labels that the challenger was judged by, {_SINCE}", count, label)
             yield Measurement(
                 "challenger_failures", "counter", "Clients for which the challenger failed and is off", self._failures[name], label

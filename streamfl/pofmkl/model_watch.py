@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 
 from streamfl.pofmkl.agreement import Agreement
@@ -96,6 +95,6 @@ class ModelWatch:
     def measure(self) -> Iterable[Measurement]:
         version = max(self._table.versions)
         text = "Version of the model in use; no number before there is one"
-        yield Measurement("model_version", "gauge", text, version or math.nan, (), True)
+        yield Measurement("model_version", "gauge", text, version, (), True, version > 0)
         text = "Kernels' parameters in the model topic that belong to no version that the server signed"
         yield Measurement("unsigned_parameters", "counter", text, self._table.unsigned)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable
 
@@ -132,15 +131,14 @@ class Outcomes:
         yield Measurement(
             "regret", "gauge", "Loss of the predictions minus loss of each client's best kernel, summed over clients", regret
         )
-        yield Measurement(
-            "regret_per_sample", "gauge", "Regret divided by streamfl_lifetime_labels", regret / labels if labels else math.nan
-        )
+        text = "Regret divided by streamfl_lifetime_labels"
+        yield Measurement("regret_per_sample", "gauge", text, regret / max(labels, 1), known=labels > 0)
         text = "Mean squared error of all predictions of these clients, restarts included, on the learning scale"
-        yield Measurement("mse", "gauge", text, squared_error / labels if labels else math.nan)
+        yield Measurement("mse", "gauge", text, squared_error / max(labels, 1), known=labels > 0)
         predictions, recent_labels = recent_arrays(self._recent)
-        windowed = float(np.square(predictions - recent_labels).mean()) if self._recent else math.nan
+        windowed = float(np.square(predictions - recent_labels).mean()) if self._recent else 0.0
         text = "Mean squared error of the last 1000 predictions since the worker's start, on the learning scale"
-        yield Measurement("mse_windowed", "gauge", text, windowed, (), True)
+        yield Measurement("mse_windowed", "gauge", text, windowed, (), True, bool(self._recent))
         if self._learner.loss is LOGISTIC:
             yield from classification_measurements(predictions, recent_labels)
         best = int(np.argmin(self._kernel_losses().sum(axis=0)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -199,9 +198,9 @@ class PofmklServer:
     def measure(self) -> Iterable[Measurement]:
         shards = list(self._shards.values())
         yield Measurement("updates_applied", "counter", "Uploads added to the model", self._incidents.applied, (), True)
-        version = max((shard.model.version for shard in shards), default=math.nan)
+        version = max((shard.model.version for shard in shards), default=0)
         text = "Newest version of the model; no number while the worker has no part of it"
-        yield Measurement("model_version", "gauge", text, version, (), True)
+        yield Measurement("model_version", "gauge", text, version, (), True, bool(shards))
         clients = max((len(shard.members) for shard in shards), default=0)
         yield Measurement("clients", "gauge", "Clients heard of", clients, (), True)
         yield Measurement("round_waiting", "gauge", "Clients heard in the open round", self._heard, (), True)

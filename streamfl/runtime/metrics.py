@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -158,5 +159,6 @@ class _Measurements(Collector):
                 labels = [label for label, _ in measurement.labels]
                 family = CounterMetricFamily if measurement.kind == "counter" else GaugeMetricFamily
                 families[name] = family(name, measurement.help, labels=labels)
-            families[name].add_metric([value for _, value in measurement.labels], measurement.value)
+            value = measurement.value if measurement.known else math.nan
+            families[name].add_metric([value for _, value in measurement.labels], value)
         yield from families.values()

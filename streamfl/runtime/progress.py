@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 
 from streamfl.role import Measurement
@@ -46,7 +45,7 @@ class Progress:
         sums: dict[str, float] = {}
         parts: dict[str, dict[str, int]] = {}
         for one in measurements:
-            if not one.headline or math.isnan(one.value):
+            if not one.headline or not one.known:
                 continue
             value = one.value
             if one.kind == "counter":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable
 
@@ -46,7 +45,7 @@ class CoordinatorFigures:
         self.duplicates = 0
         self.superseded = 0
         self.tally = Tally()
-        self._aged = self._steps = 0
+        self._aged = self._steps = self._oldest = 0
         self._ages: deque[int] = deque(maxlen=WINDOW)
 
     def count(self, decision: Decision, ages: NDArray[np.int64]) -> None:
@@ -55,6 +54,7 @@ class CoordinatorFigures:
         used = ages[learns][decision.used[learns]]
         self._aged += len(used)
         self._steps += int(used.sum())
+        self._oldest = max(self._oldest, int(used.max(initial=0)))
         self._ages.extend(used[-WINDOW:].tolist())
         self.counts["learnt"] += int(learns.sum())
         self.counts["learnt_below_quorum"] += int((learns & decision.together & decision.below_quorum).sum())
@@ -82,5 +82,6 @@ class CoordinatorFigures:
         yield Measurement("aged_embeddings", "counter", text, self._aged)
         text = "Steps, as far as known here, that parties took since they made these embeddings, added up"
         yield Measurement("staleness_steps", "counter", text, self._steps)
+        yield Measurement("staleness_largest", "gauge", "The largest such number of steps since the worker's start", self._oldest)
         text = f"The largest such number of steps of the last {WINDOW} embeddings since the worker's start"
-        yield Measurement("staleness_largest", "gauge", text, max(self._ages, default=math.nan))
+        yield Measurement("staleness_largest_windowed", "gauge", text, max(self._ages, default=0), known=bool(self._ages))

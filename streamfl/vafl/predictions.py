@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -86,11 +85,11 @@ class Predictions:
         if classifies:
             yield Measurement("right_predictions", "counter", "Those of these predictions that were right", self._right)
         text = f"Mean loss of the predictions made before the label, over the last {WINDOW} labels since the worker's start"
-        mean = sum(loss for loss, _ in self._recent) / count if count else math.nan
-        yield Measurement("loss_windowed", "gauge", text, mean, (), True)
+        mean = sum(loss for loss, _ in self._recent) / max(count, 1)
+        yield Measurement("loss_windowed", "gauge", text, mean, (), True, count > 0)
         if classifies:
             text = f"Share of the predictions that were right, over the last {WINDOW} labels since the worker's start"
-            share = sum(right for _, right in self._recent) / count if count else math.nan
-            yield Measurement("accuracy", "gauge", text, share)
+            share = sum(right for _, right in self._recent) / max(count, 1)
+            yield Measurement("accuracy", "gauge", text, share, known=count > 0)
         else:
-            yield Measurement("mse_windowed", "gauge", text, mean)
+            yield Measurement("mse_windowed", "gauge", text, mean, known=count > 0)

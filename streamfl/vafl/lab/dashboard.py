@@ -82,7 +82,7 @@ DASHBOARD = Dashboard(
                 "short",
                 (
                     Query(mean_over_time("staleness_steps_total", "aged_embeddings_total"), "mean"),
-                    Query(f"max({series('staleness_largest')})", "largest"),
+                    Query(f"max({series('staleness_largest_windowed')})", "largest"),
                 ),
             ),
             Panel(
