@@ -38,5 +38,5 @@ def pages(systems: Iterable[System]) -> dict[str, str]:
 
 
 def _alerts(suffix: str, whose: str, alerts: tuple[Alert, ...]) -> dict[str, str]:
-    page = f"docs/runbook{suffix}.md"
+    page = f"{PAGES}/runbook{suffix}.md"
     return {f"{BOARDS}/alerts{suffix}.yaml": rules(f"streamfl{suffix}", page, alerts), page: runbook(whose, NOTE, alerts)}

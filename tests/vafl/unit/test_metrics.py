@@ -82,7 +82,7 @@ def test_vertical_overview_shows_what_it_promises() -> None:
         "streamfl_predictions_total",
         "streamfl_embeddings_total",
         "streamfl_staleness_steps_total",
-        "streamfl_staleness_largest",
+        "streamfl_staleness_largest_windowed",
         "streamfl_requests_total",
         "streamfl_entities",
         "streamfl_waiting_samples",
