@@ -124,6 +124,20 @@ def test_broken_avro_is_one_kind_of_error(tmp_path: Path) -> None:
         decode(b"\x02a\x00\x00\x02" + b"\xc8\x01" + b"x" * 100 + b"\x00")
 
 
+def test_why_avro_is_broken_is_told_alike_each_time(tmp_path: Path) -> None:
+    """Protects dead letters: work that is done again says the same, and no text is empty or has an address of memory in it."""
+    schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": ["null", "float"]}, {"name": "b", "type": "double"}]}
+    format = avro(tmp_path, schema)
+    decode, good = anything(format), format.encode({"a": 1.0, "b": 2.0})
+    told = set()
+    for value in [good[:length] for length in range(len(good))] + [b"\x08" + good[1:]]:
+        with pytest.raises(ValueError, match="it does not fit its Avro schema: [a-z]") as found:
+            decode(value)
+        assert "<" not in str(found.value)
+        told.add(str(found.value).partition(": ")[2])
+    assert told == {"it ends too soon", "a member of a union or an enum is named that the schema does not have"}
+
+
 def test_protobuf_gives_plain_content(tmp_path: Path) -> None:
     """Protects Protobuf's values: nested, enums by name, times in seconds, defaults there, what was not set left out."""
     format = protobuf(tmp_path)
