@@ -10,7 +10,7 @@ import msgspec
 
 from streamfl.records.carried import event_time, time_header
 from streamfl.records.fields import name_in, named_fields
-from streamfl.records.formats import Format, is_textual, without_value
+from streamfl.records.formats import Format, without_value
 from streamfl.records.paths import ABSENT, Path, path_of
 from streamfl.records.rekey import AssembleSection
 from streamfl.records.times import Timestamps
@@ -118,7 +118,7 @@ class PieceReader:
     ) -> None:
         self._content = _Content(format, by, columns, read_key)
         self._section = section
-        self._times = Timestamps(section.time_unit, textual=is_textual(format))
+        self._times = Timestamps(section.time_unit)
         self._fields = {name: path_of(name, columns) for name in fields}
         self._id, self._time, self._name, self._value = (
             None if text is None else path_of(text, columns) for text in (section.id, section.time, section.name, section.value)
