@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import msgspec
 
-from streamfl.records.fields import LARGEST_NUMBER, named_fields, number_in, shown
+from streamfl.records.fields import LARGEST_NUMBER, named_fields, number_in, says_nothing, shown
 from streamfl.records.formats import Format, is_textual
 from streamfl.records.inputs import Input, InputSection, Numbers
 from streamfl.records.paths import ABSENT, Path, path_of
@@ -132,9 +132,10 @@ class SampleFields:
 
     def _label_in(self, content: dict[str, Any]) -> float | None:
         label = None if self._label is None else self._label.find(content)
-        if label is None or label is ABSENT or (self.textual and label == ""):
+        as_text = self.textual or self._section.label_as == "number"
+        if label is None or label is ABSENT or (as_text and says_nothing(label)):
             return None
-        return label_in(label, self._label, self.textual or self._section.label_as == "number", " or null")
+        return label_in(label, self._label, as_text, " or null")
 
     def _dimension(self) -> int:
         section = self._section

@@ -183,6 +183,17 @@ def test_one_field_may_be_several_inputs_and_paths_work_everywhere() -> None:
         read(inputs, content | {"payload": {"readings": []}}, client="meta.site")
 
 
+@pytest.mark.parametrize("text", ["", "  ", "NaN", "null"])
+def test_a_label_that_says_nothing_leaves_a_sample_unlabelled(text: str) -> None:
+    """Protects the sample's prediction: empty text is no wrong label, in JSON as in CSV, and no reason to refuse the record."""
+    found = read([{"field": "f"}], {"f": 1, "y": text}, label="y", label_as="number")
+    assert (found.features, found.label) == ((1.0,), None)
+    with pytest.raises(PeerError, match="y is"):
+        read([{"field": "f"}], {"f": 1, "y": text}, label="y")
+    with pytest.raises(PeerError, match="y is 'high'"):
+        read([{"field": "f"}], {"f": 1, "y": "high"}, label="y", label_as="number")
+
+
 def test_the_short_form_takes_paths_too() -> None:
     """Protects the short form: features = [...] with nested names, and a nested list."""
     section = SamplesSection(topic="t", features=["meta.a", "b"], label="meta.y")
