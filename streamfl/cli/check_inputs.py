@@ -61,25 +61,29 @@ def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Chann
         except Unreadable as failure:
             yield Finding(f"records of {source.topic}", False, str(failure), remedy_of(configured, failure))
             continue
-        awaited = ""
+        awaited: list[str] = []
+        looked = 0
         for record in records:
+            looked += 1
             try:
                 batch.append(Received(channel, source.decode(record), record))
             except PassedOver:
                 continue
             except NotYetReadable as error:
-                awaited = str(error)
-                break
+                awaited.append(str(error))
+                # One schema may be unknown. Where several are, each is waited for in vain.
+                if len(awaited) == EXAMPLES:
+                    break
             except PeerError as error:
                 wrong.append((record, error))
-        if awaited:
-            yield Finding(f"records of {source.topic}", False, awaited, "see the section [registry], and the registry's own log")
-            continue
-        if not wrong and (errors := _never_readable(source, records)):
+        if not wrong and not awaited and (errors := _never_readable(source, records)):
             wrong = errors
             remedy = "a worker takes such values for missing ones, and tells nobody: correct them or the settings"
-        readable = f"{len(records) - len(wrong)} of {counted(len(records), 'record')} readable" if records else "no records yet"
-        yield Finding(f"records of {source.topic}", not wrong, "; ".join([readable, *_grouped(wrong)]), remedy if wrong else "")
+        if awaited:
+            remedy = "see the section [registry], and the registry's own log" + (f"; {remedy}" if wrong else "")
+        fine = f"{looked - len(wrong) - len(awaited)} of {counted(looked, 'record')} readable" if records else "no records yet"
+        detail = "; ".join([fine, *dict.fromkeys(awaited), *_grouped(wrong)])
+        yield Finding(f"records of {source.topic}", not (wrong or awaited), detail, remedy if wrong or awaited else "")
     yield from _labels(configured, batch)
     try:
         if batch:

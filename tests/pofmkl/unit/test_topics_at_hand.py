@@ -183,6 +183,8 @@ def test_updates_and_the_model_are_readable(plant: Plant) -> None:
     assert [one["number"] for one in updates] == list(range(1, 1 + len(updates)))
     assert all(one["client"] == "press-1" and one["length"] >= 0 and one["kernels"] for one in updates)
     assert any(one.get("model_version") for one in plant.lines("read", plant.server, "model"))
+    assert plant.lines("read", plant.client, "readings") == plant.lines("read", plant.client, "samples")
+    assert plant.said("read", plant.client, "predictions", "--client", "nobody").endswith(".predictions: none\n")
     code, _, error = plant("read", plant.client, "nothing")
     assert (code, "there are" in error and "predictions" in error) == (2, True)
 
