@@ -40,7 +40,7 @@ LimitOption = Annotated[
 def read(
     config: ConfigArgument,
     what: Annotated[
-        str, typer.Argument(help="predictions, updates, model, dead-letters, samples, … as the federation calls its topics, or your own topic's name.")
+        str, typer.Argument(help="predictions, updates, model, dead-letters, samples, …, or the name of a topic of yours.")
     ] = "predictions",
     follow: FollowOption = False,
     client: ClientOption = None,

@@ -14,7 +14,7 @@ from streamfl.records.paths import path_of
 from streamfl.records.rekey import AssembleSection, RekeySection
 from streamfl.rekeying.assembly import Assembled, Assembly, Together
 from streamfl.rekeying.pieces import decode_piece
-from streamfl.rekeying.reader import PieceReader, RekeyReader
+from streamfl.rekeying.reader import PieceReader, RekeyReader, with_infinities
 from streamfl.rekeying.role import Rekeying
 from streamfl.role import Channels, ConfigurationError, Input, TopicSpec
 from streamfl.role_kind import RoleKind
@@ -160,7 +160,8 @@ def _decoder(stream: Stream) -> Callable[..., Any]:
     encode = None
     if not stream.as_it_is:
         _check_written(stream)
-        encode = format_of(stream.target, stream.name).encode
+        plain = format_of(stream.target, stream.name).encode
+        encode = (lambda content: plain(with_infinities(content))) if stream.target.format == "json" else plain
     return RekeyReader(source, stream.by, columns, encode, read_key, write_key).decode
 
 

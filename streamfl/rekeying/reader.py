@@ -18,7 +18,7 @@ from streamfl.rekeying.pieces import Named, Piece, Scalar, check_size, scalar
 from streamfl.role import Headers, PeerError, Record
 from streamfl.wire import LONGEST_KEY, MAXIMUM_BYTES, VERSION, encoded_size
 
-__all__ = ["FROM", "PieceReader", "RekeyReader", "Rekeyed"]
+__all__ = ["FROM", "PieceReader", "RekeyReader", "Rekeyed", "with_infinities"]
 
 FROM = "streamfl.from"
 """The header of a record that was written anew: where it lay, as topic-partition-offset."""
@@ -153,6 +153,18 @@ class PieceReader:
             found = {name: (path.find(cast(dict[str, Any], content)), name) for name, path in self._fields.items()}
         values = {name: scalar(value, shown) for name, (value, shown) in found.items() if value is not ABSENT}
         return {name: value for name, value in values.items() if value is not None}
+
+
+def with_infinities(content: Any) -> Any:
+    """The content with infinities as text.
+
+    JSON has no infinity and would say null. A null is filled in like any missing value, and a wrong value passed in silence.
+    """
+    if isinstance(content, dict):
+        return {name: with_infinities(value) for name, value in content.items()}
+    if isinstance(content, list):
+        return [with_infinities(value) for value in content]
+    return repr(content) if isinstance(content, float) and math.isinf(content) else content
 
 
 def _origin(record: Record, time: float) -> Headers:

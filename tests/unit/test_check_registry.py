@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from command_line import run_command
 from registry import serving
+from streamfl_connectors.avro import AvroSchema
+from streamfl_connectors.framing import framed
 
 from streamfl.role import TopicSpec
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.memory_bus import MemoryBus
-from streamfl_connectors.avro import AvroSchema
-from streamfl_connectors.framing import framed
 
 CLIENT = """
 [federation]

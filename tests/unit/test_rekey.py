@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from command_line import run_command
 
@@ -338,6 +340,20 @@ def test_lines_of_csv_become_json_by_client(tmp_path: Path) -> None:
     plant.write(b"north,21.5", b"south,3")
     drain(plant.worker())
     assert plant.samples() == {"north": [{"site": "north", "temp": "21.5"}], "south": [{"site": "south", "temp": "3"}]}
+
+
+def test_an_infinity_is_no_missing_value(tmp_path: Path) -> None:
+    """Protects clients' means: JSON writes an infinity as null, and the client would fill it in and say nothing."""
+    msgpack = [msgspec.msgpack.encode({"meta": {"site": "a"}, "id": "1", "temp": value}) for value in (math.inf, math.nan)]
+    plant = Plant(tmp_path, 'format = "msgpack"')
+    plant.write(*msgpack)
+    drain(plant.worker())
+    assert [one["temp"] for one in plant.samples()["a"]] == ["inf", None]
+    sensor = Plant(tmp_path, ASSEMBLE)
+    sensor.write(b'{"meta": {"site": "a"}, "sensor": "temp", "value": 1e999, "ts": 5}')
+    drain(sensor.worker())
+    [letter] = sensor.bus.read("plant.dead-letters")
+    assert b"value is inf" in dict(letter.headers)["text"]
 
 
 def test_what_was_refused_goes_back_and_what_stops_it_is_passed_over(
