@@ -12,6 +12,7 @@ from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import Configured, counted
 from streamfl.cli.unreadable import remedy as remedy_of
 from streamfl.records.formats import format_of
+from streamfl.records.keys import KeySection, binary_hint
 from streamfl.records.paths import leaf_paths
 from streamfl.records.samples import Sample, SamplesSection
 from streamfl.role import (
@@ -84,6 +85,7 @@ def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Chann
         fine = f"{looked - len(wrong) - len(awaited)} of {counted(looked, 'record')} readable" if records else "no records yet"
         detail = "; ".join([fine, *dict.fromkeys(awaited), *_grouped(wrong)])
         yield Finding(f"records of {source.topic}", not (wrong or awaited), detail, remedy if wrong or awaited else "")
+        yield from _keys(configured, channel, records)
     yield from _labels(configured, batch)
     try:
         if batch:
@@ -131,6 +133,18 @@ def _grouped(wrong: Iterable[tuple[Record, PeerError]]) -> list[str]:
 def _spread(partitions: int) -> list[int]:
     count = min(partitions, SAMPLE_PARTITIONS)
     return [index * partitions // count for index in range(count)]
+
+
+def _keys(configured: Configured, channel: str, records: Sequence[Record]) -> Iterator[Finding]:
+    """Whether keys that are taken for names are binary numbers: low ones are text as well, and the others are none."""
+    section = getattr(configured.settings, channel, None)
+    named = getattr(section, "client", None) or getattr(section, "entity", None)
+    if not isinstance(section, KeySection) or section.key != "text" or named:
+        return
+    hints = [hint for record in records if (hint := binary_hint(record.key or b""))]
+    if hints:
+        detail = f"{len(hints)} of {counted(len(records), 'record')} have a key that is no text{hints[0]}"
+        yield Finding(f"keys of {section.topic}", False, detail, f"say in [{channel}] how the key is written, or name a field")
 
 
 def _labels(configured: Configured, batch: Sequence[Received]) -> Iterator[Finding]:

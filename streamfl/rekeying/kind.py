@@ -153,7 +153,8 @@ def _build(settings: RoleSettings, name: str) -> Rekeying:
 def _decoder(stream: Stream) -> Callable[..., Any]:
     source = format_of(stream.source, f"{stream.name}.rekey")
     columns = stream.source.columns
-    read_key, write_key = key_reader(stream.source, f"{stream.name}.rekey"), key_writer(stream.target)
+    read_key = key_reader(stream.source, f"{stream.name}.rekey")
+    write_key: Callable[[str], bytes] | None = key_writer(stream.target)
     if stream.assemble is not None:
         _check_written(stream)
         return PieceReader(source, stream.by, columns, stream.assemble, stream.fields, read_key).decode
@@ -162,6 +163,9 @@ def _decoder(stream: Stream) -> Callable[..., Any]:
         _check_written(stream)
         plain = format_of(stream.target, stream.name).encode
         encode = (lambda content: plain(with_infinities(content))) if stream.target.format == "json" else plain
+    if stream.by is None and (stream.source.key, stream.source.key_field) == (stream.target.key, stream.target.key_field):
+        # A UUID in letters, or an object in JSON, would be spelt otherwise, and lie apart from its labels on another topic.
+        write_key = None
     return RekeyReader(source, stream.by, columns, encode, read_key, write_key).decode
 
 

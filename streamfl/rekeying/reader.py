@@ -70,7 +70,7 @@ class RekeyReader:
     """Decodes records that go on one by one.
 
     encode: what is written of a record's fields; None: its bytes as they are. read_key, write_key: of whom the records' keys tell,
-    where ``by`` is None, and the new keys.
+    where ``by`` is None, and the new keys; None: the key stays what it is.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class RekeyReader:
         columns: Sequence[str] | None,
         encode: Callable[[Any], bytes] | None,
         read_key: ReadKey = _text,
-        write_key: Callable[[str], bytes] = str.encode,
+        write_key: Callable[[str], bytes] | None = str.encode,
     ) -> None:
         self._content = _Content(format, by, columns, read_key)
         self._write_key = write_key
@@ -94,7 +94,7 @@ class RekeyReader:
         if record.value is None:
             raise without_value(self._content.format, "a record")
         try:
-            key = self._write_key(name)
+            key = (record.key or b"") if self._write_key is None else self._write_key(name)
             value = record.value if self._encode is None else self._encode(content)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise PeerError("malformed", f"it cannot be written as the section says: {error}") from None

@@ -216,6 +216,22 @@ def test_csv_is_a_line_by_named_columns() -> None:
     assert decode(format.encode({"site": 'a "b"', "temp": 1, "more": 2})) == {"site": 'a "b"', "temp": "1", "note": None}
 
 
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (b"north;21.5;x", "1 value, 3 are expected, .* they are separated by commas, and this line has semicolons"),
+        (b"north\t21.5\tx", "1 value, 3 .* this line has tabs"),
+        (b"north,21.5", "2 values, 3 are expected, one for each of columns$"),
+        (b"north", "1 value, 3 are expected, one for each of columns$"),
+        (b" \r\n", "an empty line$"),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_said(line: bytes, text: str) -> None:
+    """Protects whoever's lines have another separator, as in half of Europe: the reason says so, and counts in English."""
+    with pytest.raises(ValueError, match=f"^{text}"):
+        anything(format_of(TopicSection(topic="t", format="csv", columns=["site", "temp", "note"])))(line)
+
+
 EVENT = {"before": None, "after": {"id": 1, "temp": 2.5}, "op": "c", "ts_ms": 5, "source": {"ts_ms": 4}}
 ROW = {"id": 1, "temp": 2.5, "__op": "c", "__ts_ms": 5, "__source_ts_ms": 4}
 

@@ -342,6 +342,28 @@ def test_lines_of_csv_become_json_by_client(tmp_path: Path) -> None:
     assert plant.samples() == {"north": [{"site": "north", "temp": "21.5"}], "south": [{"site": "south", "temp": "3"}]}
 
 
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ("", b"north"),
+        ('key = "uuid"', b"12345678-1234-5678-1234-567812345678"),
+        ('key = "uuid"', bytes(range(16))),
+        ('key = "json"\nkey_field = "id"', b'{"id":7,"kind":"pump"}'),
+        ('key = "int64"', bytes(8)),
+    ],
+)
+def test_a_key_that_is_not_said_to_change_stays_byte_by_byte(tmp_path: Path, settings: str, key: bytes) -> None:
+    """Protects samples from lying apart from their labels: a key that is spelt otherwise belongs to another partition."""
+    plant = Plant(tmp_path)
+    text = plant.path.read_text().replace('client = "meta.site"', settings)
+    plant.path.write_text(text)
+    plant.write({"temp": 1}, key=key)
+    drain(plant.worker())
+    [record] = plant.bus.read("by-site")
+    assert record.key == key
+    assert record.partition == plant.bus.partition_of(key, 2)
+
+
 def test_an_infinity_is_no_missing_value(tmp_path: Path) -> None:
     """Protects clients' means: JSON writes an infinity as null, and the client would fill it in and say nothing."""
     msgpack = [msgspec.msgpack.encode({"meta": {"site": "a"}, "id": "1", "temp": value}) for value in (math.inf, math.nan)]
