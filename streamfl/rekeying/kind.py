@@ -92,27 +92,28 @@ def rekey_kind(name: str) -> RoleKind[Any]:
     def channels(settings: RoleSettings) -> Channels:
         stream = _stream(settings, name)
         source, outputs = Input(stream.source.topic, _decoder(stream)), {"keyed": stream.target.topic}
+        # How far one came stands here too: Kafka forgets a group's offsets, and all would be written a second time.
+        state = {"state": f"{settings.group}.state"}
         if stream.assemble is None:
-            return Channels({"source": source}, outputs, {})
+            return Channels({"source": source}, outputs, state)
         pieces = f"{settings.group}.pieces"
         inputs = {"source": source, "pieces": Input(pieces, decode_piece)}
-        return Channels(inputs, outputs | {"pieces": pieces}, {"state": f"{settings.group}.state"})
+        return Channels(inputs, outputs | {"pieces": pieces}, state)
 
     def topics(settings: RoleSettings) -> Sequence[TopicSpec]:
         stream = _stream(settings, name)
         users = [TopicSpec(stream.source.topic, None, compacted=False, users=True)]
         # The section's own topic is ours to make here: nobody else writes it.
         own = [TopicSpec(topic, None, compacted=False) for topic in (stream.target.topic, settings.dead_letters)]
+        own.append(TopicSpec(f"{settings.group}.state", None, compacted=True, preferred={"segment.bytes": "67108864"}))
         if stream.assemble is not None:
             own.append(TopicSpec(f"{settings.group}.pieces", None, compacted=False))
-            own.append(TopicSpec(f"{settings.group}.state", None, compacted=True, preferred={"segment.bytes": "67108864"}))
         return [*users, *own]
 
     def partitioned_like(settings: RoleSettings) -> dict[str, str]:
         stream = _stream(settings, name)
-        if stream.assemble is None:
-            return {}
-        return {f"{settings.group}.{own}": stream.source.topic for own in ("pieces", "state")}
+        owned = ("state",) if stream.assemble is None else ("pieces", "state")
+        return {f"{settings.group}.{own}": stream.source.topic for own in owned}
 
     def made_with(settings: RoleSettings) -> MadeWith:
         stream = _stream(settings, name)

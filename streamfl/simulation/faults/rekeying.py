@@ -106,9 +106,6 @@ def scenario(seed: int) -> RekeyScenario:
     chance, between = drawn_by(draws)
     together, once = chance(0.7), chance(0.8)
     rates = drawn_rates(draws, seed, once)
-    if not together:
-        # Where nothing is remembered, the group's offsets are all that says how far one came.
-        rates = replace(rates, forget_offsets=0.0)
     settings = RekeySettings(
         federation=Federation(name="plant"),
         role=RoleSection(kind=KIND),
