@@ -129,7 +129,7 @@ def rekey_kind(name: str) -> RoleKind[Any]:
     def build(settings: RoleSettings) -> Rekeying:
         return _build(settings, name)
 
-    return RoleKind(f"rekey-{name}", RoleSettings, build, channels, topics, made_with, partitioned_like)
+    return RoleKind(f"rekey-{name}", RoleSettings, build, channels, topics, made_with, partitioned_like, begins_anew=True)
 
 
 def _build(settings: RoleSettings, name: str) -> Rekeying:

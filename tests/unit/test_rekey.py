@@ -21,6 +21,7 @@ from streamfl.role import ConfigurationError, TopicSpec
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.memory_bus import MemoryBus
+from streamfl.runtime.remembered_settings import ways_to_begin_anew
 from streamfl.runtime.worker import Worker
 
 CONFIG = """
@@ -362,6 +363,30 @@ def test_a_key_that_is_not_said_to_change_stays_byte_by_byte(tmp_path: Path, set
     [record] = plant.bus.read("by-site")
     assert record.key == key
     assert record.partition == plant.bus.partition_of(key, 2)
+
+
+def test_a_topic_is_written_once_more_only_if_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects a topic that was written anew from another copy of all of it: Kafka forgets a group's offsets after seven days."""
+    plant = Plant(tmp_path)
+    plant.write(*({"meta": {"site": site}, "id": 1, "temp": 1.0} for site in SITES))
+    worker = plant.worker()
+    drain(worker)
+    code, _, error = run_command(monkeypatch, capsys, "reset", plant.path, "--all", "--stream", "samples")
+    assert (code, "stop them first" in error) == (2, True)
+    worker.close()
+    group = rekeying(plant.configured, "samples").settings.group
+    plant.bus._groups[group].committed.clear()
+    again = plant.worker()
+    drain(again)
+    again.close()
+    assert sum(map(len, plant.samples().values())) == len(SITES)
+    assert run_command(monkeypatch, capsys, "reset", plant.path, "--all", "--stream", "samples")[0] == 0
+    drain(plant.worker())
+    assert {site: len(found) for site, found in plant.samples().items()} == dict.fromkeys(SITES, 2)
+    assert "--stream samples;" in ways_to_begin_anew(["t"], group)
+    assert run_command(monkeypatch, capsys, "reset", plant.path, "--client", "a", "--stream", "samples")[0] == 2
 
 
 def test_an_infinity_is_no_missing_value(tmp_path: Path) -> None:
