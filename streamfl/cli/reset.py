@@ -128,7 +128,8 @@ def _tell(configured: Configured, result: Mapping[str, object], dry_run: bool) -
     else:
         say(f"forgot all that this {kind} remembered: {counted(int(str(result['forgotten'])), 'record')}")
     for topic, found in offsets.items():
-        say(f"{would}read {topic} from {', '.join(f'{partition}: {offset}' for partition, offset in found.items())} on")
+        places = (f"{offset} in partition {partition}" for partition, offset in sorted(found.items(), key=lambda one: int(one[0])))
+        say(f"{would}read {topic} on from offset {', '.join(places)}")
 
 
 def _time(text: str) -> float:
