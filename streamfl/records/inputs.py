@@ -183,7 +183,7 @@ class Input:
         self._textual = textual
         # As a time or a truth value, empty text can only mean that there is none. It may be a category.
         self._empty_is_missing = textual or section.kind in (*_TIMES, "boolean")
-        self._nothing = _missing_ones(section.missing_values or [])
+        self._nothing = _missing_ones(section.missing_values) if section.missing_values else None
         self._indicated = section.indicator
         self._make = self._maker(section, columns)
         number = section.missing / self._norm if isinstance(section.missing, float) else math.nan if section.fills_means else 0.0
@@ -196,7 +196,8 @@ class Input:
         PeerError with reason missing_field, not_numeric, not_finite, not_a_category or not_a_time.
         """
         value = self.path.find(content)
-        if value is ABSENT or value is None or value != value or (self._empty_is_missing and value == "") or self._nothing(value):
+        nothing = self._nothing is not None and self._nothing(value)
+        if value is ABSENT or value is None or value != value or (self._empty_is_missing and value == "") or nothing:
             if self._reject:
                 raise self._lacking(content, value)
             return self._missing
@@ -210,7 +211,7 @@ class Input:
     def _lacking(self, content: dict[str, Any], value: Any) -> PeerError:
         if value is ABSENT:
             return PeerError("missing_field", self.path.lacking(content))
-        if value is None or value == "" or self._nothing(value):
+        if value is None or value == "" or (self._nothing is not None and self._nothing(value)):
             return PeerError("not_numeric", f"{self.path} is {shown(value)}, a value is expected")
         return PeerError("not_finite", f"{self.path} is {shown(value)}, a finite number is expected")
 
@@ -273,8 +274,6 @@ def _missing_ones(values: list[str | float]) -> Callable[[Any], bool]:
     """Whether a value is one of these: text by its letters, a number by its size, also where it is text."""
     texts = {value.strip() for value in values if isinstance(value, str)}
     numbers = {value for value in values if not isinstance(value, str)}
-    if not values:
-        return lambda value: False
 
     def is_one(value: Any) -> bool:
         if isinstance(value, str):

@@ -140,6 +140,14 @@ def test_another_value_is_refused_with_its_reason(one: dict[str, Any], value: An
     assert caught.value.text.startswith("f is ")
 
 
+def test_a_text_that_may_say_that_there_is_none_is_told_how_to_say_so() -> None:
+    """Protects whoever's topic has N/A in it: the reason names the setting. A number that is written otherwise is no such text."""
+    with pytest.raises(PeerError, match="missing_values"):
+        features({"as": "number", "missing": "zero"}, "N/A")
+    with pytest.raises(PeerError, match=r"a number is expected$"):
+        features({"as": "number", "missing": "zero"}, "21,5")
+
+
 def test_a_bucket_is_the_same_for_good() -> None:
     """Protects a federation's parameters: another hash, in another release, would shuffle what they were learnt of.
 
