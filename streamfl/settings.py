@@ -347,14 +347,17 @@ def _locate(location: tuple[int | str, ...], content: Any, missing: bool) -> tup
 
 
 def _model_at(cls: type[BaseModel], path: list[str]) -> type[BaseModel] | None:
+    named = False
     for name in path:
-        if name.isdecimal():
-            # A place in a list of sections.
+        if named or name.isdecimal():
+            # The user's name for a section, or its place in a list.
+            named = False
             continue
         field = cls.model_fields.get(name)
         models = [] if field is None else _models_in(field.annotation)
         if not models:
             return None
+        named = field is not None and get_origin(field.annotation) is dict
         cls = models[0]
     return cls
 
@@ -362,7 +365,7 @@ def _model_at(cls: type[BaseModel], path: list[str]) -> type[BaseModel] | None:
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and get_origin(annotation) is None:
         return [annotation] if issubclass(annotation, BaseModel) else []
-    if get_origin(annotation) in (Union, types.UnionType, Annotated, list):
+    if get_origin(annotation) in (Union, types.UnionType, Annotated, list, dict):
         return [model for member in get_args(annotation) for model in _models_in(member)]
     return []
 

@@ -30,6 +30,7 @@ __all__ = ["app", "command_places", "main"]
 log = logging.getLogger(__name__)
 
 COMMANDS = {
+    "init": "streamfl.cli.init:init",
     "run": "streamfl.cli.run:run",
     "rekey": "streamfl.cli.rekey:rekey",
     "check": "streamfl.cli.check:check",

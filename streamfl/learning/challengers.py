@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
+from streamfl.learning.own_models import OwnChallenger, OwnModel, is_own
 from streamfl.role import ConfigurationError
 
 __all__ = [
@@ -17,7 +17,8 @@ __all__ = [
     "RunningMean",
     "challenger",
     "challenger_names",
-    "is_own",
+    "model_name",
+    "own_model",
 ]
 
 
@@ -183,18 +184,11 @@ def challenger_names() -> tuple[str, ...]:
     return (*_TRIVIAL, *_REGRESSORS)
 
 
-def is_own(name: str) -> bool:
-    """Whether the name is that of a model of the user's own, "package.module:function"."""
-    module, _, function = name.partition(":")
-    return function.isidentifier() and all(part.isidentifier() for part in module.split("."))
-
-
-def challenger(name: str, loss: Literal["square", "logistic"] = "square") -> Challenger:
+def challenger(name: str | OwnModel, loss: Literal["square", "logistic"] = "square") -> Challenger:
     """A new challenger for labels that are numbers, or with loss = "logistic" for labels 0 and 1, of which it gives probabilities.
 
-    name: one of :func:`challenger_names`; or "package.module:function", a function that takes nothing and returns a new River
-    regressor, with loss = "logistic" a classifier.
-    ConfigurationError lists the known names, or says what is wrong with the function.
+    name: one of :func:`challenger_names`; or a model of one's own, or "package.module:function" for one without parameters.
+    ConfigurationError lists the known names, or says what is wrong with the model.
 
     >>> mean = challenger("running-mean")
     >>> mean.learn({0: 1.0}, 4.0)
@@ -205,10 +199,8 @@ def challenger(name: str, loss: Literal["square", "logistic"] = "square") -> Cha
     >>> share.predict({0: 2.0})
     0.75
     """
-    if is_own(name):
-        if loss == "logistic":
-            return Probability(RiverClassifier(_own(name, "classifier")))
-        return RiverChallenger(_own(name, "regressor"))
+    if isinstance(name, OwnModel) or is_own(name):
+        return OwnChallenger(own_model(name), loss)
     if name not in challenger_names():
         raise ConfigurationError(f"challenger {name!r}: known are {', '.join(challenger_names())}")
     if loss == "logistic":
@@ -216,16 +208,11 @@ def challenger(name: str, loss: Literal["square", "logistic"] = "square") -> Cha
     return _TRIVIAL[name]() if name in _TRIVIAL else RiverChallenger(_REGRESSORS[name]())
 
 
-def _own(name: str, kind: str) -> Any:
-    from river import base
+def own_model(name: str | OwnModel) -> OwnModel:
+    """How the model of one's own is made that a name, "package.module:function", stands for."""
+    return name if isinstance(name, OwnModel) else OwnModel(name, name)
 
-    module, _, function = name.partition(":")
-    try:
-        model = getattr(importlib.import_module(module), function)()
-    # It is the operator's own code, and may fail in any way.
-    except Exception as error:
-        raise ConfigurationError(f"model {name!r}: {type(error).__name__}: {error}") from None
-    # River looks at the last step of a pipeline, which itself has every method.
-    if not isinstance(model, base.Classifier if kind == "classifier" else base.Regressor):
-        raise ConfigurationError(f"model {name!r}: no {kind} of River's, which is expected with this loss: {model!r}")
-    return model
+
+def model_name(model: str | OwnModel) -> str:
+    """As settings and metrics name it."""
+    return model.name if isinstance(model, OwnModel) else model

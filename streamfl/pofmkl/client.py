@@ -324,7 +324,7 @@ class PofmklClient:
                 self._seats.restore_part((change.partition, check_name(rest[2:end])), rest[end:], value)
             elif kind == b"means":
                 self._means.restore(self._seats.known((change.partition, check_name(rest))).key, value)
-            elif kind in (b"join", b"waiting"):
+            elif kind in (b"join", b"waiting", b"challenger"):
                 self._labels.restore(kind, change.partition, rest, value)
             else:
                 raise PeerError("malformed", f"{change.key!r} is nothing that a client remembers")

@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from streamfl.kernels.dictionary import LARGEST_SMOOTHNESS, Kernel, grid, paper_dictionary
-from streamfl.learning.challengers import challenger, challenger_names, is_own
 from streamfl.made_with import shown
+from streamfl.pofmkl.model_settings import ChallengersSection, ExpertsSection, Models, check_models
 from streamfl.pofmkl.views import VIEWS
 from streamfl.records.carried import FollowedPredictions
 from streamfl.records.labels import LabelsSection
 from streamfl.records.samples import SamplesSection
 from streamfl.records.topic import RecordSettings
-from streamfl.role import ConfigurationError
 from streamfl.settings import Federation, Section
 
 __all__ = [
@@ -174,45 +173,12 @@ class KernelsSection(Section):
         return grid(list(self.families or ["gaussian"]), bandwidths, self.smoothness)
 
 
-def _known_models(value: list[str]) -> list[str]:
-    known = challenger_names()
-    if len(set(value)) < len(value) or not all(name in known or is_own(name) for name in value):
-        raise ValueError(f'any of {", ".join(known)} are expected, or a "package.module:function" of your own, and none twice')
-    return value
-
-
-ModelNames = Annotated[list[str], AfterValidator(_known_models)]
-
-
-class ExpertsSection(Section):
-    """Who takes part in a client's own mixture; belongs to preset = "default"."""
-
-    local: list[Literal["running-mean", "last-label", "neighbours", "scaled-neighbours"]] = Field(
-        default=["running-mean", "last-label", "neighbours", "scaled-neighbours"]
-    )
-    """Predictors from the client's own samples, beside the kernels."""
-    river: ModelNames = Field(default=[])
-    """Any that challengers.models may name, as experts beside the kernels. They learn a client's latest 100 to 256 samples, and
-    begin anew with the latest 100 to 128 whenever these have been followed by as many."""
-    mixtures: list[Literal["kernels", "all", "ridge"]] = Field(default=["kernels", "all", "ridge"], min_length=1)
-    """`kernels`: the kernels alone. `all`: all experts. `ridge`: all of them, corrected by a ridge regression. The results are
-    mixed once more."""
-
-
 class DriftSection(Section):
     """What a client does when its errors rise; belongs to preset = "default"."""
 
     detector: Literal["adwin", "none"] = "adwin"
     """`adwin`: where River's ADWIN finds that a client's errors rose, the client forgets its samples from before. `none`: no client
     ever forgets at once."""
-
-
-class ChallengersSection(Section):
-    """What learns beside a client on its own samples, to be measured: its predictions are not published and not remembered."""
-
-    models: ModelNames = Field(default=[])
-    """Any of `running-mean`, `last-label`, `linear`, `knn`, `scaled-knn`, `hoeffding`; with the logistic loss River's classifiers.
-    """
 
 
 class UplinkSection(Section):
@@ -243,6 +209,7 @@ class PofmklSettings(RecordSettings):
     drift: DriftSection = Field(default_factory=DriftSection)
     uplink: UplinkSection = Field(default_factory=UplinkSection)
     challengers: ChallengersSection = Field(default_factory=ChallengersSection)
+    models: Models = Field(default_factory=dict)
 
     @property
     def state_topic(self) -> str:
@@ -325,12 +292,7 @@ class PofmklSettings(RecordSettings):
 
     @model_validator(mode="after")
     def _own_models_fit_the_loss(self) -> PofmklSettings:
-        for key, names in (("experts.river", self.experts.river), ("challengers.models", self.challengers.models)):
-            for name in filter(is_own, names):
-                try:
-                    challenger(name, self.learning.loss)
-                except ConfigurationError as error:
-                    raise ValueError(f"{key}: {error}") from None
+        check_models(self, self.learning.loss)
         return self
 
     @model_validator(mode="after")

@@ -18,6 +18,7 @@ from river import base
 from streamfl.kernels import LOGISTIC, SQUARE, Loss
 from streamfl.kernels.log_weights import normalised
 from streamfl.learning.challengers import challenger
+from streamfl.learning.one_thread import one_thread
 from streamfl.pofmkl.config import BANDWIDTHS
 from streamfl.pofmkl.default_learner import DefaultLearner
 from streamfl.pofmkl.learner import Batch
@@ -129,15 +130,16 @@ class _Alone(base.Estimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _learn(self, x: _Sample, label: float) -> None:
-        new = self._columns.new(x)
-        if new:
-            room = self._columns.room
-            self._columns.add(new, x)
-            if self._columns.room > room or self._learner is None:
-                self._begin()
-        self._columns.see(x)
-        self._latest.append((x, label))
-        self._learn_row(self._columns.row(x), label)
+        with one_thread:
+            new = self._columns.new(x)
+            if new:
+                room = self._columns.room
+                self._columns.add(new, x)
+                if self._columns.room > room or self._learner is None:
+                    self._begin()
+            self._columns.see(x)
+            self._latest.append((x, label))
+            self._learn_row(self._columns.row(x), label)
 
     def _begin(self) -> None:
         """A learner with room for the columns, that has learnt the latest samples."""
@@ -179,7 +181,8 @@ class _Alone(base.Estimator):  # type: ignore[misc]
         """What the learner predicts, nothing of which stays; None before it has learnt anything."""
         if self._learner is None:
             return None
-        return self._learner.peek(self._client, self._columns.row(x), self._parameters)
+        with one_thread:
+            return self._learner.peek(self._client, self._columns.row(x), self._parameters)
 
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import logit
 
 from streamfl.kernels import LOGISTIC, Loss
+from streamfl.learning.own_models import OwnModel
 from streamfl.pofmkl.client_journal import LATE_LABEL, SAMPLE, SNAPSHOT, ChangedParts, ClientJournal, Forecast, check_size
 from streamfl.pofmkl.client_mixtures import MIXTURES, RIDGE, ClientMixtures
 from streamfl.pofmkl.client_scales import ClientScales, Scale
@@ -54,7 +55,7 @@ class DefaultLearner:
     loss: of predictions and labels.
     seed: of the federation.
     experts: names of ``LOCAL_EXPERTS``.
-    river: names of :func:`streamfl.learning.challengers.challenger`, experts that learn the same columns as the neighbours.
+    river: of :func:`streamfl.learning.challengers.challenger`, experts that learn the same columns as the neighbours.
     mixtures: names of ``MIXTURES``; "ridge" corrects "all".
     detector: "none" never forgets.
     """
@@ -70,7 +71,7 @@ class DefaultLearner:
         loss: Loss,
         seed: int,
         experts: Sequence[str] = LOCAL_EXPERTS,
-        river: Sequence[str] = (),
+        river: Sequence[str | OwnModel] = (),
         mixtures: Sequence[str] = MIXTURES,
         detector: Literal["adwin", "none"] = "adwin",
     ) -> None:
@@ -93,6 +94,7 @@ class DefaultLearner:
         kind: Literal["square", "logistic"] = "logistic" if logistic else "square"
         other_bytes = self._snapshot_bytes
         self._local = LocalExperts(experts, project.width, other_bytes, river, kind, detector != "none", self._changed)
+        self.measure = self._local.measure
         self._free: list[int] = []
 
     def borrow(self) -> int:
@@ -239,7 +241,7 @@ class DefaultLearner:
 
     @property
     def part_bytes(self) -> int:
-        return max(self._snapshot_bytes, self._local.sample_bytes, self._journal.entry_bytes)
+        return max(self._snapshot_bytes, self._local.sample_bytes, self._local.state_bytes, self._journal.entry_bytes)
 
     def remember(self, rows: Sequence[int]) -> list[bytes]:
         return [b""] * len(rows)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.kernels import LOGISTIC
+from streamfl.pofmkl.challenger_memory import ChallengerMemory
 from streamfl.pofmkl.learner import Batch, Learner, Learnt
 from streamfl.pofmkl.live_challengers import LiveChallengers
 from streamfl.pofmkl.model import ModelTable
@@ -71,6 +72,7 @@ class LabelsWithSamples:
         self._predictions = predictions
         self._budgeted = budgeted
         self._challengers = challengers
+        self._memory = ChallengerMemory() if challengers is None else challengers.memory
         self.room = SampleRoom(learner.dimension, learner.loss is LOGISTIC)
 
     def open(self, partition: int) -> None:
@@ -78,6 +80,7 @@ class LabelsWithSamples:
 
     def close(self, partition: int) -> None:
         self.room.close(partition)
+        self._memory.close(partition)
         if self._challengers is not None:
             self._challengers.close(partition)
 
@@ -176,14 +179,17 @@ class LabelsWithSamples:
         """Samples wait for the model and for bytes, not for a time."""
 
     def forget(self, client: Client) -> Iterable[bytes]:
-        if self._challengers is not None:
-            self._challengers.forget(client.key)
-        return self.room.forget_client(client)
+        keys = [] if self._challengers is None else self._challengers.forget(client.key)
+        return [*self.room.forget_client(client), *keys]
 
     def changed_state(self) -> Iterable[StateChange]:
-        return self.room.changed_state()
+        yield from self.room.changed_state()
+        yield from self._memory.changed_state()
 
     def restore(self, kind: bytes, partition: int, rest: bytes, value: bytes) -> None:
+        if kind == b"challenger":
+            self._memory.restore(partition, rest, value)
+            return
         if kind != b"waiting":
             raise PeerError("malformed", "it was remembered with labels on a topic of their own: with [labels]")
         name = check_name(rest[8:])

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.kernels import Loss
+from streamfl.role import Measurement
 
 __all__ = ["Batch", "Forecast", "Learner", "Learnt", "waves"]
 
@@ -146,6 +147,9 @@ class Learner(Protocol):
 
     def part_keys(self, row: int) -> Iterable[bytes]:
         """Every key under which ``parts`` may have given something of this client."""
+
+    def measure(self) -> Iterable[Measurement]:
+        """Figures that only this learner has."""
 
     def sums(self, rows: Sequence[int]) -> NDArray[np.float64]:
         """Samples, labels, squared errors and losses of each client, added up: (clients, 4)."""

@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.learning.accuracy import classification_figures
-from streamfl.learning.challengers import Challenger, challenger
+from streamfl.learning.challengers import Challenger, challenger, model_name
+from streamfl.learning.own_models import GUESTS_ERRORS, ModelFailures, NoNumber, OwnChallenger, OwnModel
+from streamfl.pofmkl.challenger_memory import ChallengerMemory
 from streamfl.records.samples import Sample
 from streamfl.role import Measurement
 
@@ -23,29 +25,42 @@ log = logging.getLogger(__name__)
 WINDOW = 1000
 """So many labels the windowed figures look back, here and of the federation's own predictions."""
 
+# A model that failed may be right again: nothing that it did decides for good.
+OFF_LABELS = 256
+
 _ClientKey = tuple[int, str]
 _CLASSIFICATION = {
     "log_loss": "Mean log loss of the last 1000 predictions, in nats",
     "accuracy": "Share of the last 1000 predictions whose label was the likelier one",
     "auc": "Area under the ROC curve of the last 1000 predictions, clients together; no number while they have one label only",
 }
-_SINCE = "since this worker's start; a client's challenger begins anew when the worker starts or the client's partition moves"
+_SINCE = (
+    "since this worker's start; a client's challenger begins anew when the worker starts or the client's partition moves, unless "
+    "it remembers itself"
+)
 
 
 class LiveChallengers:
     """Predicts each labelled sample with every challenger of its client, then lets them learn it.
 
-    models: names that :func:`challenger` knows, others are a ConfigurationError. A challenger is held for each
+    models: that :func:`challenger` knows, others are a ConfigurationError. A challenger is held for each
     client and model until its partition is closed; one that raises, or whose prediction is no finite number, is dropped for that
-    client and counted, and the first one of a model is logged.
+    client and counted. It begins anew after ``OFF_LABELS`` further labels. The first failure of a model and reason is logged.
     """
 
-    def __init__(self, models: Sequence[str], loss: Literal["square", "logistic"]) -> None:
-        self._models = tuple(models)
+    def __init__(self, models: Sequence[str | OwnModel], loss: Literal["square", "logistic"]) -> None:
+        self._models = {model_name(model): model for model in models}
         self._loss = loss
         # Importing River takes a second: at the start, and not while samples wait.
-        for name in self._models:
-            challenger(name, loss)
+        made = {name: challenger(model, loss) for name, model in self._models.items()}
+        own = {name: model.lasting for name, model in made.items() if isinstance(model, OwnChallenger)}
+        for name, lasting in own.items():
+            if not lasting:
+                log.info("challenger %s has no state() and restore(): it begins anew when this worker starts", name)
+        self._states = ModelFailures("challenger", self._models)
+        self.memory = ChallengerMemory([name for name, lasting in own.items() if lasting], self._states)
+        self._lasting = any(own.values())
+        self._off: dict[_ClientKey, dict[str, int]] = {}
         self._challengers: dict[_ClientKey, dict[str, Challenger]] = {}
         self._labels = dict.fromkeys(self._models, 0)
         self._squared_errors = dict.fromkeys(self._models, 0.0)
@@ -55,35 +70,68 @@ class LiveChallengers:
     def run(self, samples: Iterable[tuple[_ClientKey, Sample]]) -> None:
         """Take labelled samples, each with its partition and client, those of one client in its order."""
         for key, sample in samples:
-            own = self._challengers.get(key)
-            if own is None:
-                own = self._challengers[key] = {name: challenger(name, self._loss) for name in self._models}
+            own = self._own(key)
             inputs, label = dict(enumerate(sample.features)), sample.label
             assert label is not None
             for name in [*own]:
+                step = "predict"
                 try:
                     prediction = own[name].predict(inputs)
                     if not math.isfinite(prediction):
-                        raise ArithmeticError(f"the prediction is {prediction}")
+                        raise NoNumber(f"the prediction is {prediction}")
+                    step = "learn"
                     own[name].learn(inputs, label)
                 # Whatever another library's model raises: it is a guest here, and the worker goes on without it.
-                except Exception as error:
-                    if not self._failures[name]:
-                        log.warning("challenger %s of client %s failed and is switched off for it: %r", name, key[1], error)
-                    del own[name]
-                    self._failures[name] += 1
+                except GUESTS_ERRORS as error:
+                    self._fail(key, name, step, error)
                     continue
+                self.memory.learnt(key, name, own[name])
                 self._labels[name] += 1
                 self._squared_errors[name] += (prediction - label) ** 2
                 self._recent[name].append((prediction, label))
 
-    def forget(self, key: _ClientKey) -> None:
-        """Forget a client's challengers; what was measured stays."""
+    def _own(self, key: _ClientKey) -> dict[str, Challenger]:
+        """The challengers of a client. They are made with its first label, and those that were off once their time is over."""
+        own = self._challengers.get(key)
+        if own is None:
+            own = self._challengers[key] = {}
+            for name in self._models:
+                self._make(key, name)
+            for name in self.memory.take_back(key, own):
+                self._make(key, name)
+        off = self._off.get(key, {})
+        for name in [*off]:
+            off[name] -= 1
+            if not off[name]:
+                del off[name]
+                self._make(key, name)
+        return own
+
+    def _make(self, key: _ClientKey, name: str) -> None:
+        try:
+            self._challengers[key][name] = challenger(self._models[name], self._loss)
+        # It could be made when the worker started.
+        except GUESTS_ERRORS as error:
+            self._fail(key, name, "make", error)
+
+    def _fail(self, key: _ClientKey, name: str, reason: str, error: BaseException) -> None:
+        self._states.note(name, reason, error, f"it is off for client {key[1]} for {OFF_LABELS} labels")
+        self._challengers[key].pop(name, None)
+        self._off.setdefault(key, {})[name] = OFF_LABELS
+        self.memory.drop(key, name)
+        self._failures[name] += 1
+
+    def forget(self, key: _ClientKey) -> Iterable[bytes]:
+        """Forget a client's challengers; what was measured stays. Returns the keys that they may be remembered under."""
         self._challengers.pop(key, None)
+        self._off.pop(key, None)
+        return self.memory.forget(key)
 
     def close(self, partition: int) -> None:
         """Forget the challengers of a partition's clients; what was measured stays."""
         self._challengers = {key: own for key, own in self._challengers.items() if key[0] != partition}
+        self._off = {key: off for key, off in self._off.items() if key[0] != partition}
+        self.memory.close(partition)
 
     def mean_squared_errors(self) -> dict[str, float]:
         """Of each model over all labels, 0 before the first."""
@@ -101,11 +149,13 @@ class LiveChallengers:
             text = f"Mean squared error of the challenger over the last 1000 labels, of those {_SINCE}"
             yield Measurement("challenger_mse_windowed", "gauge", text, windowed, label)
             yield Measurement("challenger_labels", "counter", f"Labels that the challenger was judged by, {_SINCE}", count, label)
-            yield Measurement(
-                "challenger_failures", "counter", "Clients for which the challenger failed and is off", self._failures[name], label
-            )
+            text = f"Times that the challenger failed for a client, which then goes {OFF_LABELS} labels without it"
+            yield Measurement("challenger_failures", "counter", text, self._failures[name], label)
             if self._loss == "logistic":
                 yield from classification_measurements(predictions, labels, "challenger_", label)
+        if self._lasting:
+            text = "States of challengers that were not remembered or not taken back"
+            yield from self._states.measure("challenger_state_failures", text, ("state", "too_large", "restore"))
 
 
 def recent_arrays(recent: deque[tuple[float, float]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -9,12 +9,17 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.learning.challengers import model_name, own_model
+from streamfl.learning.own_models import REMEMBERED_BYTES, ModelFailures, OwnModel, decode_remembered, is_own_model
 from streamfl.pofmkl.client_journal import ChangedParts, check_size, cut, part_key
 from streamfl.pofmkl.client_scales import LARGEST_TARGET, Scale
+from streamfl.pofmkl.lasting_experts import KIND as MODEL
+from streamfl.pofmkl.lasting_experts import LastingExperts, lasting
 from streamfl.pofmkl.neighbours import neighbour_predictions
 from streamfl.pofmkl.restored import check_kept
 from streamfl.pofmkl.views import LAGS
 from streamfl.pofmkl.windowed import ChangeDetector, RiverExperts, Windowed
+from streamfl.role import Measurement
 
 __all__ = ["LOCAL_EXPERTS", "LocalExperts"]
 
@@ -38,7 +43,7 @@ class LocalExperts:
     names: of ``LOCAL_EXPERTS``.
     width: columns of the projected inputs.
     other_bytes: what the rest of a client's state takes.
-    river, loss: names of River's models that learn these samples, and the loss that they are for.
+    river, loss: River's models that learn these samples, or those of one's own, and the loss that they are for.
     detector: whether changes of the clients' errors are looked for.
     changed: where changed slots are noted.
     """
@@ -48,7 +53,7 @@ class LocalExperts:
         names: Sequence[str],
         width: int,
         other_bytes: int,
-        river: Sequence[str],
+        river: Sequence[str | OwnModel],
         loss: Literal["square", "logistic"],
         detector: bool,
         changed: ChangedParts,
@@ -60,9 +65,19 @@ class LocalExperts:
         self._river = [*river]
         self._changed = changed
         self.size = min(MOST_KEPT, max(LEAST_KEPT, (STATE_BYTES - other_bytes) // (4 * self._columns)))
-        self._river_models = self._detectors = None
-        if self._river:
-            self._river_models = Windowed(partial(RiverExperts, self._river, loss, width, self._label), self.size)
+        self._failures = ModelFailures("expert", map(model_name, self._river))
+        own = {place: own_model(model) for place, model in enumerate(self._river) if is_own_model(model)}
+        lasts = {place: model for place, model in own.items() if lasting(model, loss)}
+        brief = {place: model for place, model in enumerate(self._river) if place not in lasts}
+        # Each of one's own has a key, so that nothing is left of a model that remembered itself in an earlier release.
+        self._own_keys = [part_key(MODEL, place) for place in own]
+        self.state_bytes = max((own[place].state_bytes + REMEMBERED_BYTES for place in lasts), default=0)
+        self._lasting = self._river_models = self._detectors = None
+        if lasts:
+            self._lasting = LastingExperts(lasts, loss, width, self._label, self.size, changed, self._failures)
+        if brief:
+            make = partial(RiverExperts, brief, loss, width, self._label, self._failures)
+            self._river_models = Windowed(make, self.size)
         if detector:
             self._detectors = Windowed(partial(ChangeDetector, self._label + 1), self.size)
         self._kept = np.empty((0, self.size, self._columns), np.float32)
@@ -87,6 +102,8 @@ class LocalExperts:
     def forget(self, row: int) -> None:
         self._kept[row] = 0
         self._forget_windows(row)
+        if self._lasting is not None:
+            self._lasting.forget(row)
 
     def keep(self, rows: NDArray[np.intp], scale: Scale, labels: Floats, errors: Floats) -> None:
         """Put one sample of each of these clients into its ring. errors (rows,): of their predictions, between 0 and 1."""
@@ -98,6 +115,8 @@ class LocalExperts:
         self._kept[rows, slots] = kept
         for row, slot, content in zip(rows.tolist(), slots.tolist(), cut(kept, self.sample_bytes), strict=True):
             self._changed.put(row, part_key(KIND, slot), content)
+        if self._lasting is not None:
+            self._lasting.keep(rows.tolist(), self._kept, (scale.kept + 1).tolist())
 
     def predict(self, rows: NDArray[np.intp], scale: Scale) -> Floats:
         """What each local expert predicts, (rows, count); the running mean until they know better."""
@@ -137,12 +156,16 @@ class LocalExperts:
     def _river_predictions(self, rows: NDArray[np.intp], scale: Scale) -> Floats:
         """(rows, river): what River's models predict; the running mean where one has no opinion."""
         result = np.repeat(scale.mean[:, None], len(self._river), axis=1)
-        if self._river_models is not None:
+        if self._river:
             queries = scale.queries.astype(np.float32)
-            for place in np.flatnonzero(scale.known).tolist():
-                row = int(rows[place])
-                experts = self._river_models.at(row, self._kept[row], int(scale.kept[place]))
-                result[place] = experts.predict(queries[place])
+            for at in np.flatnonzero(scale.known).tolist():
+                row, count = int(rows[at]), int(scale.kept[at])
+                found: dict[int, float] = {}
+                if self._river_models is not None:
+                    found |= self._river_models.at(row, self._kept[row], count).predict(queries[at])
+                if self._lasting is not None:
+                    found |= self._lasting.predict(row, self._kept[row], count, queries[at])
+                result[at, list(found)] = list(found.values())
         return np.where(np.isnan(result), scale.mean[:, None], result)
 
     def samples_since_change(self, row: int, kept: int) -> int:
@@ -156,6 +179,8 @@ class LocalExperts:
         for slot, content in enumerate(cut(latest.astype("<f4"), self.sample_bytes)):
             self._changed.put(row, part_key(KIND, slot), content)
         self._forget_windows(row)
+        if self._lasting is not None:
+            self._lasting.begin_anew(row)
         return np.asarray(latest[:, self._label], np.float64)
 
     def _forget_windows(self, row: int) -> None:
@@ -165,10 +190,16 @@ class LocalExperts:
 
     def part_keys(self) -> Iterable[bytes]:
         """Every key that a slot may be remembered under."""
-        return (part_key(KIND, slot) for slot in range(self.size))
+        yield from (part_key(KIND, slot) for slot in range(self.size))
+        yield from self._own_keys
 
     def restore(self, row: int, key: bytes, value: bytes) -> bool:
-        """Take back a slot; False if the key is not one. PeerError if the sample cannot be one."""
+        """Take back a slot, or a model; False if the key is of neither. PeerError if the sample or model cannot be one."""
+        if key in self._own_keys:
+            remembered = decode_remembered(value)
+            if self._lasting is not None:
+                self._lasting.restore(row, int.from_bytes(key[1:], "big"), remembered)
+            return True
         slot = int.from_bytes(key[1:], "big")
         if not (key[:1] == KIND and slot < self.size and key == part_key(KIND, slot)):
             return False
@@ -181,6 +212,11 @@ class LocalExperts:
     def snapshot(self, row: int) -> NDArray[np.float32]:
         """A copy of the client's ring, (size, columns); the label is column ``label_column``."""
         return np.array(self._kept[row])
+
+    def measure(self) -> Iterable[Measurement]:
+        """What models of River's, or of one's own, got wrong."""
+        text = "What a model among the experts got wrong; the running mean stood for it, or it began anew with the latest samples"
+        return self._failures.measure("expert_failures", text)
 
     @property
     def label_column(self) -> int:

@@ -106,6 +106,7 @@ class Outcomes:
         yield Measurement("labels", "counter", "Labels learnt from", self._labels, (), True)
         yield Measurement("unlabelled_samples", "counter", "Samples that came without a label", self._unlabelled)
         yield Measurement("drifts", "counter", "Rises of a client's error that were found and reacted to", self._learner.drifts)
+        yield from self._learner.measure()
 
     def measure_errors(self) -> Iterable[Measurement]:
         """How well it was predicted."""

@@ -81,6 +81,10 @@ def client_made_with(settings: PofmklSettings) -> MadeWith:
     if settings.labels is None:
         # A sample's name is only shown, but where its label has to find it.
         free = free | {"samples.sample_id"}
+    for name in settings.experts.river:
+        # What an expert knows is of how it was made. How much it may remember is free to change.
+        if (model := settings.models.get(name)) is not None:
+            content |= {f"models.{name}.make": model.make, f"models.{name}.parameters": model.parameters}
     # A client with labels on their own topic remembers otherwise than one whose samples have them.
     content["labels.topic"] = None if settings.labels is None else settings.labels.topic
     return MadeWith.of(content, free)

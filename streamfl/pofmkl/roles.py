@@ -18,6 +18,7 @@ from streamfl.pofmkl.default_learner import DefaultLearner
 from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.live_challengers import LiveChallengers
 from streamfl.pofmkl.messages import UPDATE, Prediction, Update, decode_model_record
+from streamfl.pofmkl.model_settings import models_named
 from streamfl.pofmkl.paper_learner import PaperLearner
 from streamfl.pofmkl.remembered import client_made_with, federation_settings, pace_settings, server_made_with
 from streamfl.pofmkl.server import PofmklServer
@@ -123,7 +124,7 @@ def learner(settings: PofmklSettings, dimension: int) -> Learner:
         loss=loss_named(learning.loss),
         seed=settings.federation.seed,
         experts=settings.experts.local,
-        river=settings.experts.river,
+        river=models_named(settings.experts.river, settings.models),
         mixtures=settings.experts.mixtures,
         detector=settings.drift.detector,
     )
@@ -161,7 +162,7 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
         fingerprint=_fingerprint(settings),
         encode_prediction=prediction_encoder(settings.predictions, f"{settings.federation.name}.predictions", Prediction),
         original=reader.original,
-        challengers=LiveChallengers(settings.challengers.models, learning.loss) if settings.challengers.models else None,
+        challengers=_challengers(settings),
         join=_join(settings),
         signing=_signing(settings),
         seal_bytes=0 if settings.identity.key_file is None else SEAL_BYTES,
@@ -171,6 +172,11 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
         carry=carried(settings.predictions),
         means=means,
     )
+
+
+def _challengers(settings: PofmklSettings) -> LiveChallengers | None:
+    models = models_named(settings.challengers.models, settings.models)
+    return LiveChallengers(models, settings.learning.loss) if models else None
 
 
 def _signing(settings: PofmklSettings) -> ModelSigning | None:
@@ -207,7 +213,7 @@ def _check_sizes(settings: PofmklSettings, made: Learner, means: RunningMeans) -
     _check_fits(
         f"the scales and weights of a client, with inputs of dimension {made.dimension} and {kernels} kernels,",
         made.part_bytes,
-        "name fewer samples.features, kernels.bandwidths, kernels.views or experts.river",
+        "name fewer samples.features, kernels.bandwidths, kernels.views or experts.river, or lower a model's state_bytes",
     )
     # A number takes nine bytes. It waits with its record's key.
     waiting = made.forecast_bytes if settings.labels is not None else 9 * made.dimension + LONGEST_KEY

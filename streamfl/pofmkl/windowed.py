@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.learning.challengers import challenger
+from streamfl.learning.challengers import Challenger, challenger, model_name
+from streamfl.learning.own_models import GUESTS_ERRORS, ModelFailures, NoNumber, OwnModel
 
-__all__ = ["ChangeDetector", "RiverExperts", "Windowed", "risen_since"]
-
-log = logging.getLogger(__name__)
+__all__ = ["ChangeDetector", "RiverExperts", "Windowed", "by_column", "risen_since"]
 
 # Samples between two checks. A check takes a few microseconds; until the next one, an old model goes on predicting.
 CHECK_EVERY = 8
@@ -75,41 +73,60 @@ class RiverExperts:
     A model that raises while it learns is off, and predicts NaN, until the window begins anew. Any model predicts NaN where its
     prediction raises or is not finite.
 
-    names: of the models.
+    models: by their place among the client's experts of River's.
     loss: of the labels.
     inputs: how many columns of a kept sample are the input.
     label: which column is the label.
+    failures: where failures are counted.
     """
 
-    def __init__(self, names: Sequence[str], loss: Literal["square", "logistic"], inputs: int, label: int) -> None:
-        self._models = {name: challenger(name, loss) for name in names}
-        self._names = names
+    def __init__(
+        self,
+        models: Mapping[int, str | OwnModel],
+        loss: Literal["square", "logistic"],
+        inputs: int,
+        label: int,
+        failures: ModelFailures,
+    ) -> None:
+        self._names = {place: model_name(model) for place, model in models.items()}
+        self._models: dict[int, Challenger] = {}
         self._inputs, self._label = inputs, label
+        self._failures = failures
+        for place, model in models.items():
+            try:
+                self._models[place] = challenger(model, loss)
+            # It could be made when the worker started. Another library's model may raise anything, at any time.
+            except GUESTS_ERRORS as error:
+                self._note(place, "make", error, "it is off for a while")
 
     def learn(self, sample: _Rows) -> None:
         """Let every model learn a kept sample (width,)."""
-        inputs, label = _by_column(sample[: self._inputs]), float(sample[self._label])
-        for name in [*self._models]:
+        inputs, label = by_column(sample[: self._inputs]), float(sample[self._label])
+        for place in [*self._models]:
             try:
-                self._models[name].learn(inputs, label)
-            # Another library's model may raise anything. The client goes on without it.
-            except Exception as error:
-                log.warning("expert %s failed to learn a sample and is off for a while: %r", name, error)
-                del self._models[name]
+                self._models[place].learn(inputs, label)
+            except GUESTS_ERRORS as error:
+                self._note(place, "learn", error, "it is off for a while")
+                del self._models[place]
 
-    def predict(self, inputs: _Rows) -> list[float]:
-        """A prediction of each model for inputs (columns,), NaN where there is none."""
-        return [*self._predictions(_by_column(inputs))]
+    def predict(self, inputs: _Rows) -> dict[int, float]:
+        """By place, a prediction of each model for inputs (columns,), NaN where there is none."""
+        x = by_column(inputs)
+        return {place: self._prediction(place, x) for place in self._names}
 
-    def _predictions(self, inputs: dict[int, float]) -> Iterator[float]:
-        for name in self._names:
-            prediction = math.nan
-            if name in self._models:
-                try:
-                    prediction = self._models[name].predict(inputs)
-                except Exception as error:
-                    log.warning("expert %s failed to predict a sample: %r", name, error)
-            yield prediction if math.isfinite(prediction) else math.nan
+    def _prediction(self, place: int, inputs: dict[int, float]) -> float:
+        if place in self._models:
+            try:
+                prediction = self._models[place].predict(inputs)
+                if math.isfinite(prediction):
+                    return prediction
+                raise NoNumber(f"the prediction is {prediction}")
+            except GUESTS_ERRORS as error:
+                self._note(place, "predict", error, "the running mean stands for it")
+        return math.nan
+
+    def _note(self, place: int, reason: str, error: BaseException, then: str) -> None:
+        self._failures.note(self._names[place], reason, error, then)
 
 
 class ChangeDetector:
@@ -155,5 +172,6 @@ def risen_since(errors: NDArray[np.float64]) -> int:
     return int(after[np.argmax(scores)]) if scores.max() > 0 else 0
 
 
-def _by_column(inputs: NDArray[Any]) -> dict[int, float]:
+def by_column(inputs: NDArray[Any]) -> dict[int, float]:
+    """The numbers of a sample (columns,) as models take them."""
     return dict(enumerate(inputs.astype(np.float64).tolist()))

@@ -13,7 +13,7 @@ from streamfl.records.formats import FormatKeys, format_of, is_textual, without_
 from streamfl.records.keys import KeySection, key_reader, remembered_key
 from streamfl.records.paths import ABSENT, FieldPath, Path, path_of
 from streamfl.records.rekey import RekeyedTopic
-from streamfl.records.sample_fields import label_in, name_at
+from streamfl.records.sample_fields import fits_a_struct, label_in, name_at
 from streamfl.role import ConfigurationError, PeerError, Record
 from streamfl.wire import LONGEST_KEY, MAXIMUM_BYTES
 
@@ -94,7 +94,7 @@ class LabelReader:
         self._key = key_reader(cast(KeySection, section), "labels")
         self._diagnose = format.decoder(cast(type[Any], Any))
         self._decode: Callable[[bytes], Any] | None = None
-        rename = {attribute: path.name for attribute, path in self._paths.items() if path.name is not None}
+        rename = {attribute: str(path.name) for attribute, path in self._paths.items() if fits_a_struct(path)}
         if len(rename) == len(names) and not self._textual and section.label_as is None:
             kinds = {"sample_id": str | int, "label": float | bool, "client": str | int}
             fields = [(attribute, kinds[attribute]) for attribute in names]

@@ -132,22 +132,26 @@ FieldPath = Annotated[str, AfterValidator(_is_a_path)]
 """A setting that names a field."""
 
 
-def leaf_paths(content: Any, most: int = 200) -> list[str]:
-    """The paths to all values of a record that are no objects, as a setting would name them; so many at most."""
+def leaf_paths(content: Any, most: int = 200, items: int = 0) -> list[str]:
+    """The paths to all values of a record that are no objects, as a setting would name them; so many at most.
+
+    items: so many items of a list have paths of their own; 0: a list is one value, and of a list of objects the first is told.
+    """
     found: list[str] = []
-    for path in _leaves(content, "", 0):
+    for path in _leaves(content, "", 0, items):
         if len(found) == most:
             break
         found.append(path)
     return found
 
 
-def _leaves(content: Any, come: str, depth: int) -> Iterator[str]:
+def _leaves(content: Any, come: str, depth: int, items: int) -> Iterator[str]:
     if depth < MOST_STEPS and isinstance(content, dict) and content:
         for name, value in content.items():
-            yield from _leaves(value, _joined(come, str(name)), depth + 1)
-    elif depth < MOST_STEPS and isinstance(content, list) and content and isinstance(content[0], dict):
-        yield from _leaves(content[0], _joined(come, 0), depth + 1)
+            yield from _leaves(value, _joined(come, str(name)), depth + 1, items)
+    elif depth < MOST_STEPS and isinstance(content, list) and content and (items or isinstance(content[0], dict)):
+        for place, value in enumerate(content[: items or 1]):
+            yield from _leaves(value, _joined(come, place), depth + 1, items)
     elif come:
         yield come
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, cast
 
 import msgspec
@@ -12,7 +13,10 @@ from streamfl.records.inputs import Input, InputSection, Numbers
 from streamfl.records.paths import ABSENT, Path, path_of
 from streamfl.role import ConfigurationError, PeerError
 
-__all__ = ["SampleFields"]
+__all__ = ["SampleFields", "fits_a_struct", "label_in", "name_at"]
+
+# In no name of a struct's field.
+_UNFIT = re.compile(r'[\\"\x00-\x1f]')
 
 
 class SampleFields:
@@ -49,8 +53,8 @@ class SampleFields:
         """The struct that a record is decoded into; None where it takes more than that."""
         section = self._section
         paths = [self._client, self._sample_id, self._label, self._listed, *(one.path for one in self.inputs)]
-        nested = any(path is not None and path.name is None for path in paths)
-        if section.inputs is not None or section.label_as is not None or self.textual or nested:
+        simple = all(path is None or fits_a_struct(path) for path in paths)
+        if section.inputs is not None or section.label_as is not None or self.textual or not simple:
             return None
         fields: list[tuple[str, Any, Any]] = []
         rename: dict[str, str] = {}
@@ -171,6 +175,11 @@ class SampleFields:
 
     def _place(self, index: int) -> str:
         return f"{self._listed}[{index}]" if self._listed is not None else self._places[index]
+
+
+def fits_a_struct(path: Path) -> bool:
+    """Whether a struct can have this field: it stands in the record itself, under a name that a struct takes."""
+    return path.name is not None and _UNFIT.search(path.name) is None
 
 
 def name_at(path: Path, content: dict[str, Any]) -> str | int:

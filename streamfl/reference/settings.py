@@ -49,7 +49,8 @@ def sections(settings: type[BaseModel]) -> dict[str, type[BaseModel]]:
     for name, field in settings.model_fields.items():
         for member in get_args(field.annotation) or (field.annotation,):
             if isinstance(member, type) and issubclass(member, BaseModel):
-                found[name] = member
+                # Of a table of sections the user gives the names.
+                found[f"{name}.NAME" if get_origin(field.annotation) is dict else name] = member
     return found
 
 

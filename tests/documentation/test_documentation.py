@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import importlib
 import re
 import tomllib
 from pathlib import Path
@@ -104,3 +105,14 @@ def test_the_example_in_the_readme_runs() -> None:
     outcome = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
     assert outcome.attempted > 0
     assert outcome.failed == 0
+
+
+def test_what_plug_ins_are_told_to_use_is_there() -> None:
+    """Protects whoever writes a plug-in: a class, Protocol or exception that its pages name exists under that name."""
+    text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "plugins").glob("*.md"))
+    places = set(re.findall(r"`(streamfl(?:\.[a-z_]+)*)\.([A-Z]\w+)", text))
+    places |= {(module, name) for names, module in re.findall(r"^\| ((?:`\w+`,? ?)+) \| `(streamfl[.\w]+)` \|", text, re.MULTILINE)
+               for name in re.findall(r"\w+", names)}
+    assert len(places) > 15
+    for module, name in places:
+        assert hasattr(importlib.import_module(module), name), f"{module}.{name}"

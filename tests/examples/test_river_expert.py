@@ -48,7 +48,8 @@ def test_the_model_takes_part_and_is_measured(
     [
         ("own_models:nothing", "has no attribute 'nothing'"),
         ("no_models:bayesian_line", "No module named 'no_models'"),
-        ("pathlib:Path", "no regressor of River's"),
+        ("pathlib:Path", "which has no learn_one and no predict_one"),
+        ("river.linear_model:LogisticRegression", "no regressor of River's"),
         ("bayesian_line", "any of running-mean, last-label"),
         ("own models:line", "package.module:function"),
     ],

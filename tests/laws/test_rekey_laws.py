@@ -94,7 +94,7 @@ def subject(together: Together) -> Subject:
         anybody=anybody if together.span is None else lambda extreme: anybody(extreme)[:-1],
         decode={"source": READER.decode, "pieces": decode_piece},
         bad=bad,
-        # Where there is no room, whoever is oldest by the clock gives way and is forgotten, and what comes of it later is sent again.
+        # Without room, whoever is oldest by the clock gives way and is forgotten, and what comes of it later is sent again.
         paced=["keyed", "refused"] if together.limit < ROOMY else [],
     )
 

@@ -58,6 +58,8 @@ def test_a_label_is_scaled_and_other_fields_are_ignored(name: str) -> None:
 def test_client_by_key_or_by_field() -> None:
     """Protects the join: the client's name comes from where the section says, and a name may be a whole number."""
     assert reader().decode(record(b'{"s": "1", "y": 0.5, "c": "other"}')).client == "dev"
+    quoted = reader(client='the "client"')
+    assert quoted.decode(record(b'{"s": "1", "y": 0.5, "the \\"client\\"": "other"}')).client == "other"
     found = reader(client="c").decode(record(b'{"s": 7, "y": true, "c": 9}', None))
     assert (found.client, found.sample, found.label) == ("9", "7", 1.0)
 

@@ -123,6 +123,10 @@ def test_field_names_need_not_be_identifiers() -> None:
     """Users name their fields as they like."""
     read = reader(features=["t 1", "class", "é-2"])
     assert read.decode(record(json.dumps({"t 1": 1, "class": 2, "é-2": 3, "c": "x"}).encode())).features == (1, 2, 3)
+    odd = ['in "quotes"', "back\\slash", "two\nlines"]
+    read = reader(features=odd)
+    content = {name: place for place, name in enumerate(odd)} | {"c": "x"}
+    assert read.decode(record(json.dumps(content).encode())).features == (0, 1, 2)
 
 
 def test_settings_that_make_no_reader() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pofmkl.laws import test_role_laws as pofmkl_laws
 
 from streamfl.kernels import LOGISTIC, SQUARE, Loss
+from streamfl.learning.own_models import OwnModel
 from streamfl.pofmkl import client_journal, local_experts
 from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
 from streamfl.pofmkl.default_learner import DefaultLearner
@@ -40,12 +41,17 @@ def _short_memory() -> Iterator[None]:
         yield
 
 
-def client(mode: str, shards: int, loss: Loss, views: int, missing: bool = False) -> PofmklClient:
+def client(
+    mode: str, shards: int, loss: Loss, views: int, missing: bool = False, river: Sequence[str | OwnModel] = ()
+) -> PofmklClient:
     lockstep = mode.startswith("lockstep")
     rate = 400.0 if mode.endswith("budget") else None
     return PofmklClient(
         learner=DefaultLearner(
-            features=ViewedFeatures(VIEWS[views], BANDWIDTHS, FEATURES, DIMENSION, seed=3, dtype=np.float64), loss=loss, seed=3
+            features=ViewedFeatures(VIEWS[views], BANDWIDTHS, FEATURES, DIMENSION, seed=3, dtype=np.float64),
+            loss=loss,
+            seed=3,
+            river=river,
         ),
         pace=Pace(lockstep, 1 if lockstep else 3 if mode == "bounded" else None, 1.0),
         uplink=Uplink(2 if rate is None else None, rate, 0.5),
@@ -117,12 +123,15 @@ def alike(one: object, other: object) -> bool:
 
 
 def same_part(kind: bytes, one: bytes, other: bytes) -> bool:
-    """A snapshot begins with two whole numbers, an entry of the journal (whole, input, label) with one; all else is numbers."""
+    """A snapshot begins with two whole numbers, an entry of the journal (whole, input, label) with one; all else is numbers.
+
+    Kept samples, and models that counted them, are equal.
+    """
     if kind == b"s":
         return one[:32] == other[:32] and close_bytes(one[32:], other[32:])
     if kind in (b"i", b"j", b"l"):
         return one[:8] == other[:8] and close_bytes(one[8:], other[8:])
-    assert kind == b"k"
+    assert kind in (b"k", b"m")
     return one == other
 
 
@@ -177,9 +186,11 @@ MAY_LACK = SampleReader(
 )
 
 
-def subject(mode: str, shards: int, loss: Loss, views: int, missing: bool = False) -> Subject:
+def subject(
+    mode: str, shards: int, loss: Loss, views: int, missing: bool = False, river: Sequence[str | OwnModel] = ()
+) -> Subject:
     return Subject(
-        make=lambda: client(mode, shards, loss, views, missing),
+        make=lambda: client(mode, shards, loss, views, missing, river),
         traffic=traffic(shards, loss, views, missing),
         anybody=anybody(shards, len(BANDWIDTHS) * views, loss),
         decode=pofmkl_laws.CLIENT_DECODE | ({"samples": MAY_LACK.decode} if missing else {}),
@@ -216,3 +227,11 @@ class TestClient(RoleLaws):
 )
 class TestClientWithMissingInputs(RoleLaws):
     """Means that depend on how samples were polled, that a restart loses, or that waiting samples get late, would show here."""
+
+
+COUNTING = (OwnModel("counting", "guest_models:Counting"), OwnModel("growing", "guest_models:growing", state_bytes=4))
+
+
+@pytest.mark.parametrize("subject", [pytest.param(subject("async", 1, SQUARE, 2, river=COUNTING), id="async")])
+class TestClientWithModelsOfOnesOwn(RoleLaws):
+    """A model that is remembered at another sample, or twice, because of how samples were polled, would show here."""

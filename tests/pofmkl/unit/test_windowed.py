@@ -12,6 +12,7 @@ from river import linear_model, preprocessing
 
 from streamfl.kernels import LOGISTIC, SQUARE, Loss
 from streamfl.learning.challengers import LastLabel
+from streamfl.learning.own_models import ModelFailures
 from streamfl.pofmkl import windowed
 from streamfl.pofmkl.default_learner import DefaultLearner
 from streamfl.pofmkl.learner import Batch, Learnt
@@ -194,9 +195,12 @@ def test_expert_that_raises_is_replaced_by_the_running_mean(
 def test_expert_that_gives_no_number_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """An infinite prediction must not count as an opinion."""
     monkeypatch.setattr(LastLabel, "predict", lambda self, inputs: np.inf)
-    experts = RiverExperts(["last-label"], "square", 1, 1)
+    failures = ModelFailures("expert", ["last-label"])
+    experts = RiverExperts({0: "last-label"}, "square", 1, 1, failures)
     experts.learn(np.array([0.0, 1.0], np.float32))
-    assert np.isnan(experts.predict(np.array([0.0], np.float32))).all()
+    assert np.isnan(experts.predict(np.array([0.0], np.float32))[0])
+    counts = {item.labels[1][1]: item.value for item in failures.measure("expert_failures", "")}
+    assert {reason for reason, count in counts.items() if count} == {"no_number"}
 
 
 def test_rise_is_dated_to_the_sample() -> None:

@@ -1,0 +1,345 @@
+"""``streamfl init``: a settings file for records as they are."""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from streamfl.cli import init_sections as sections
+from streamfl.cli.init_draft import Draft, section_class
+from streamfl.cli.init_read import Seen, lines_of, look, records_of, topic_section
+from streamfl.cli.named_topics import users_channels
+from streamfl.cli.preflight import Configured, counted
+from streamfl.console import FormatOption, OutputFormat, print_json, print_table, say
+from streamfl.records.guessed import Guess
+from streamfl.records.topic import RecordSettings
+from streamfl.role import ConfigurationError, NotYetReadable, PassedOver, PeerError
+from streamfl.role_kind import RoleKind
+from streamfl.runtime.bus import connect
+from streamfl.runtime.kinds import find_kind
+from streamfl.settings import GivenSettings, load_settings
+from streamfl.system import find_system, installed_systems
+
+__all__ = ["init"]
+
+# A bus that no other process sees, and what is written in its place.
+NOWHERE = "memory://"
+ELSEWHERE = "kafka://localhost:9092"
+BEFORE = "Before it runs:"
+
+
+def init(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The file to write. One that exists is not overwritten.")],
+    role: Annotated[str | None, typer.Option(help="The role's kind; left out: a client with samples of its own.")] = None,
+    from_topic: Annotated[str | None, typer.Option(help="Look at some records of this topic.")] = None,
+    from_file: Annotated[
+        Path | None, typer.Option(help="Look at the first lines of this file instead: JSON, an object a line, or CSV.")
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="bus.url, such as kafka://host:9092 or sqlite://plant.db.")] = None,
+    client: Annotated[
+        str | None,
+        typer.Option("--client", "--entity", help="The field that names the client or entity; left out: the record's key."),
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="The field to be predicted.")] = None,
+    no_label: Annotated[bool, typer.Option("--no-label", help="No field is: predict, and learn nothing.")] = False,
+    labels_topic: Annotated[
+        str | None, typer.Option(help="The topic that labels come on, where they are not with the samples.")
+    ] = None,
+    sample_id: Annotated[
+        str | None, typer.Option(help="The field with the sample's id; left out: its place in the topic.")
+    ] = None,
+    federation: Annotated[str, typer.Option(help="federation.name.")] = "federation",
+    parties: Annotated[str | None, typer.Option(help="federation.parties, with commas between them.")] = None,
+    party: Annotated[str | None, typer.Option(help="party.name, which of the parties this is.")] = None,
+    record_format: Annotated[str | None, typer.Option(help="How records are written; left out: it is found out.")] = None,
+    columns: Annotated[str | None, typer.Option(help="Of CSV: the columns' names, with commas between them.")] = None,
+    registry: Annotated[str | None, typer.Option(help="registry.url, where records name a schema by number.")] = None,
+    schema_file: Annotated[str | None, typer.Option(help="Of bare Avro and Protobuf: the file with the schema.")] = None,
+    message: Annotated[str | None, typer.Option(help="Of Protobuf: the message's name.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Another key, such as --set federation.clients=40. It can be repeated.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="For so long the bus and the registry are waited for.")] = 30.0,
+    format: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Look at some records and write a settings file for them, with the reason of every guess beside it as a comment.
+
+    Found out are the records' format and, field by field, numbers, times, truth values and categories. Which field names the
+    client and which is to be predicted is never guessed. Nothing is written to the bus. Logins of a cluster and of a registry come
+    from the environment, as STREAMFL_BUS__OPTIONS__… and STREAMFL_REGISTRY__…, and are not put into the file.
+    """
+    if config.exists():
+        raise ConfigurationError(f"{config}: exists, and is not overwritten: give another name, or move it away")
+    if from_topic is not None and from_file is not None:
+        raise ConfigurationError("--from-topic and --from-file exclude one another: leave one out")
+    if from_topic is None and from_file is None and labels_topic is None:
+        raise ConfigurationError("--from-topic is missing: the topic with the records to look at; or a file, --from-file")
+    kind = find_kind(role or installed_systems()[0].kinds[0])
+    given = {
+        "format": record_format,
+        "columns": None if columns is None else columns.split(","),
+        "schema_file": schema_file,
+        "message": message,
+    }
+    own = [_assignment(one, kind) for one in settings or ()]
+    reached = _reached(kind, federation, url, registry)
+    look_at = _Look(reached, given, time.monotonic() + seconds, seconds)
+    if url is None and reached.bus.url == NOWHERE and from_file is None:
+        raise ConfigurationError("--url is missing: where the topic is, such as kafka://host:9092 or sqlite://plant.db")
+
+    draft = Draft()
+    draft.put("federation", "name", federation, "the first part of the names of its topics")
+    _put_parties(draft, kind, parties, party)
+    found = reached.bus.url
+    draft.put("bus", "url", ELSEWHERE if found == NOWHERE else found, "say where it is" if found == NOWHERE else "")
+    draft.put("role", "kind", kind.name)
+    if party is not None:
+        draft.put("party", "name", party)
+    if registry is not None:
+        draft.put("registry", "url", registry)
+
+    guesses: list[Guess] = []
+    samples: Seen | None = None
+    if from_topic is not None or from_file is not None:
+        topic, samples = look_at.samples(from_topic, from_file)
+        guesses = _put_samples(draft, kind, samples, topic, client, label, labels_topic, sample_id, no_label, own)
+    if labels_topic is not None:
+        _put_labels(draft, kind, look_at.topic(labels_topic), labels_topic, client, label, sample_id, own)
+    for section, key, value in own:
+        draft.put(section, key, value, "as you say")
+    readable = _settle(draft, kind, config, samples, own)
+    _write(config, draft, kind, samples)
+    _tell(config, draft, kind, samples, guesses, readable, format)
+
+
+class _Look:
+    """Reads records, each source once."""
+
+    def __init__(self, reached: RecordSettings, given: dict[str, Any], deadline: float, seconds: float) -> None:
+        self._reached, self._given, self._deadline, self._seconds = reached, given, deadline, seconds
+
+    def samples(self, topic: str | None, file: Path | None) -> tuple[str, Seen]:
+        """The topic's name and what was seen of it, or of the file that is to become one."""
+        if topic is not None:
+            return topic, self.topic(topic)
+        assert file is not None
+        name = "".join(one if one.isascii() and (one.isalnum() or one in "._-") else "-" for one in file.stem) or "samples"
+        return name, look(lines_of(file), self._section(name), None, self._deadline)
+
+    def topic(self, name: str) -> Seen:
+        """What lies in a topic."""
+        section, bus = self._section(name), self._reached.bus
+        with closing(connect(bus.url, {"connect_timeout_seconds": self._seconds, **bus.options})) as opened:
+            records, partitions = records_of(opened, name, self._deadline)
+        return look(records, section, partitions, self._deadline)
+
+    def _section(self, topic: str) -> Any:
+        return topic_section(topic, registry=self._reached.registry, **self._given)
+
+
+def _reached(kind: RoleKind[Any], federation: str, url: str | None, registry: str | None) -> RecordSettings:
+    """Bus and registry, as the command line and the environment have them."""
+    overrides: dict[str, Any] = {"federation": {"name": federation}, "role": {"kind": kind.name}}
+    if url is not None:
+        overrides["bus"] = {"url": url}
+    if registry is not None:
+        overrides["registry"] = {"url": registry}
+    return load_settings(None, RecordSettings, overrides)
+
+
+def _put_parties(draft: Draft, kind: RoleKind[Any], parties: str | None, party: str | None) -> None:
+    vertical = "parties" in section_class(kind.settings, "federation").model_fields
+    if not vertical and (parties is not None or party is not None):
+        raise ConfigurationError(f"--parties and --party have no meaning for a {kind.name}: its members have the same columns")
+    if parties is not None:
+        draft.put("federation", "parties", parties.split(","), "in the same order at every member")
+
+
+def _put_samples(
+    draft: Draft,
+    kind: RoleKind[Any],
+    seen: Seen,
+    topic: str,
+    client: str | None,
+    label: str | None,
+    labels_topic: str | None,
+    sample_id: str | None,
+    no_label: bool,
+    own: Sequence[tuple[str, str, Any]],
+) -> list[Guess]:
+    sections.check_fields(seen, (client, label, sample_id))
+    known = section_class(kind.settings, "samples").model_fields
+    federation = section_class(kind.settings, "federation").model_fields
+    name = "client" if "client" in known else "entity"
+    sections.put_topic(draft, "samples", topic, seen)
+    names = sections.put_names(draft, "samples", name, seen, client, _said(own, "samples"))
+    sections.put_partitions(draft, "samples", name, topic, seen, client)
+    if sample_id is not None:
+        if "sample_id" not in known:
+            raise ConfigurationError(f"--sample-id has no meaning for a {kind.name}: an entity is one sample")
+        draft.put("samples", "sample_id", sample_id)
+    used = [one for one in (client, sample_id) if one is not None]
+    if "label" in known and labels_topic is None:
+        if label is None and not no_label:
+            raise sections.ask_for_label(seen, used)
+        if label is None:
+            sections.without_label(draft)
+        else:
+            sections.put_labels(draft, "samples", section_class(kind.settings, "samples"), seen, label)
+    guesses = sections.guesses_of(seen, [*used, *([] if label is None else [label])], "client" in known)
+    width = sections.put_inputs(draft, guesses)
+    if "clients" in federation:
+        draft.put("federation", "clients", max(1, len(set(names))), "as many as these records name: say how many there are")
+    if "features" in federation:
+        features = draft.sections["samples"].get("features", (width, ""))[0]
+        draft.put("federation", "features", features, "what a sample is; the same at every member")
+    return guesses
+
+
+def _put_labels(
+    draft: Draft,
+    kind: RoleKind[Any],
+    seen: Seen,
+    topic: str,
+    client: str | None,
+    label: str | None,
+    sample_id: str | None,
+    own: Sequence[tuple[str, str, Any]],
+) -> None:
+    sections.check_fields(seen, (client, label, sample_id))
+    known = section_class(kind.settings, "labels")
+    if label is None:
+        raise sections.ask_for_label(seen, [one for one in (client, sample_id) if one is not None])
+    sections.put_topic(draft, "labels", topic, seen)
+    name = "client" if "client" in known.model_fields else "entity"
+    named = client if client is not None and sections.has_names(seen, client) else None
+    sections.put_names(draft, "labels", name, seen, named, _said(own, "labels"))
+    if sample_id is not None and "sample_id" in known.model_fields:
+        draft.put("labels", "sample_id", sample_id)
+    sections.put_labels(draft, "labels", known, seen, label)
+
+
+def _said(own: Sequence[tuple[str, str, Any]], section: str) -> dict[str, Any]:
+    return {key: value for name, key, value in own if name == section}
+
+
+def _assignment(text: str, kind: RoleKind[Any]) -> tuple[str, str, Any]:
+    """Section, key and value of ``section.key=value``; a value that is none of TOML is text."""
+    place, equals, written = text.partition("=")
+    section, _, key = place.strip().rpartition(".")
+    if not equals or not section or not key:
+        raise ConfigurationError(f"--set {text}: section.key=value is expected, such as federation.clients=40")
+    if "." not in section and key not in (known := section_class(kind.settings, section).model_fields):
+        raise ConfigurationError(f"--set {text}: {section}.{key} is not known; known are {', '.join(known)}")
+    try:
+        return section, key, tomllib.loads(f"value = {written}")["value"]
+    except tomllib.TOMLDecodeError:
+        return section, key, written.strip()
+
+
+def _settle(
+    draft: Draft, kind: RoleKind[Any], config: Path, seen: Seen | None, own: Sequence[tuple[str, str, Any]]
+) -> int | None:
+    """Leave out what the role does not read, and read the records with the settings: how many can be, or None."""
+    if draft.to_fill_in(kind.settings):
+        return None
+    try:
+        settings = load_settings(GivenSettings(draft.content()), kind.settings)
+    except ConfigurationError as error:
+        if any(f"{section}.{key}" in str(error) for section, key, _ in own):
+            raise
+        draft.head.append(f"{BEFORE} {error}")
+        return None
+    try:
+        read = users_channels(Configured(config, kind, settings))
+        for section in {"samples", "labels"} & draft.sections.keys() - read.keys():
+            for name in [one for one in draft.sections if one.split(".")[0] == section]:
+                draft.drop(name)
+        kind.build(settings)
+        source = kind.channels(settings).inputs.get("samples")
+    except ConfigurationError as error:
+        draft.head.append(f"{BEFORE} {error}")
+        return None
+    if source is None or seen is None or "samples" not in draft.sections:
+        return None
+    count = 0
+    for record in seen.records:
+        try:
+            source.decode(record)
+        except (PeerError, NotYetReadable):
+            continue
+        except PassedOver:
+            pass
+        count += 1
+    return count
+
+
+def _write(config: Path, draft: Draft, kind: RoleKind[Any], seen: Seen | None) -> None:
+    told = f"Written by `streamfl init`{'' if seen is None else f' from {seen.told()}'}. Comments say why a key is as it is."
+    head = [told]
+    if "samples" in draft.sections:
+        head.append("A record that lacks one of the fields named here is a dead letter, unless the field's table has `missing`.")
+    if missing := draft.to_fill_in(kind.settings):
+        head.append(f"To fill in: {', '.join(missing)}.")
+    draft.head[:0] = head
+    text = draft.text(kind.settings)
+    try:
+        content = text.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError("what was given on the command line is not text in UTF-8") from None
+    try:
+        with config.open("xb") as file:
+            file.write(content)
+    except OSError as error:
+        raise ConfigurationError(f"{config}: cannot be written: {error.strerror or error}") from None
+
+
+def _tell(
+    config: Path,
+    draft: Draft,
+    kind: RoleKind[Any],
+    seen: Seen | None,
+    guesses: Sequence[Guess],
+    readable: int | None,
+    format: OutputFormat,
+) -> None:
+    missing, total = draft.to_fill_in(kind.settings), 0 if seen is None else len(seen.records)
+    if format is OutputFormat.JSON:
+        print_json(
+            {
+                "config": str(config),
+                "records": total,
+                "readable": readable,
+                "settings": draft.content(),
+                "left_out": {guess.path: guess.why for guess in guesses if guess.keys is None},
+                "to_fill_in": missing,
+                "before_it_runs": [note for note in draft.head if note.startswith(BEFORE)],
+            }
+        )
+        return
+    if guesses and "samples" in draft.sections:
+        rows = [(guess.path, _taken(guess), guess.why) for guess in guesses]
+        print_table(f"Fields of {counted(total, 'record')}", ("field", "taken as", "why"), rows)
+    say(f"wrote {config}" + ("" if readable is None else f": {readable} of {counted(total, 'record')} can be read with it"))
+    for key in missing:
+        say(f"to fill in: {key}")
+    for note in draft.head[1:]:
+        if note.startswith(BEFORE):
+            say(note)
+    if "samples.rekey" in draft.sections:
+        say(f"the topic is not keyed as it has to be: streamfl rekey {config} writes it anew, beside the worker")
+    others = ", ".join(name for name in find_system(kind.name).kinds if name != kind.name)
+    inputs = "-inputs" if seen is not None and seen.partitions is None else ""
+    say(f"then: streamfl topics {config} --create{inputs}, streamfl check {config}, streamfl run {config}")
+    if others:
+        say(f"for {others}: the same command with --role and another file")
+
+
+def _taken(guess: Guess) -> str:
+    return "" if guess.keys is None else str(guess.keys.get("as", "number"))

@@ -1,0 +1,210 @@
+"""What ``streamfl init`` writes of samples and labels, and why."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from streamfl.cli.init_draft import Draft
+from streamfl.cli.init_read import Seen
+from streamfl.cli.preflight import counted
+from streamfl.records.fields import shown
+from streamfl.records.formats import is_textual
+from streamfl.records.guessed import Guess, field_values, guess_fields, numbers_among
+from streamfl.records.inputs import InputSection
+from streamfl.records.paths import ABSENT, path_of
+from streamfl.records.samples import DataError
+from streamfl.role import ConfigurationError, PeerError
+
+__all__ = [
+    "ask_for_label",
+    "check_fields",
+    "guesses_of",
+    "has_names",
+    "put_inputs",
+    "put_labels",
+    "put_names",
+    "put_partitions",
+    "put_topic",
+    "without_label",
+]
+
+# As names of whoever a sample is of, or as labels: so many are told where one has to be chosen.
+CHOICES = 12
+
+
+def check_fields(seen: Seen, fields: Iterable[str | None]) -> None:
+    """ConfigurationError if one of these is no field that a record could have."""
+    for field in fields:
+        try:
+            path_of(field or "any", seen.format.keys.get("columns"))
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
+
+
+def put_topic(draft: Draft, section: str, topic: str, seen: Seen) -> None:
+    """The topic and how its records are written."""
+    draft.put(section, "topic", topic)
+    for key, value in seen.format.keys.items():
+        if (key, value) != ("format", "json"):
+            made_up = key == "columns" and value[0] == "column_1"
+            why = seen.format.why if key == "format" else "made-up names, for no line of names was found" if made_up else ""
+            draft.put(section, key, value, why)
+
+
+def put_names(draft: Draft, section: str, name: str, seen: Seen, given: str | None, said: Mapping[str, Any]) -> list[str]:
+    """Whose each record is: ``name`` is "client" or "entity", ``given`` the field that the user says; the names that were seen.
+
+    said: other keys of the section, such as how a record's key is read. ConfigurationError if no field and no key has names.
+    """
+    contents, columns = seen.format.read, seen.format.keys.get("columns")
+    if given is not None:
+        found = _strings(contents, given, columns)
+        if not found:
+            raise ConfigurationError(f"--{name} {given}: no record has a name there; {_names(seen)}")
+        draft.put(section, name, given, f"{len(set(found))} different in {counted(len(contents), 'record')}")
+        return found
+    try:
+        keys = seen.keys(said)
+    except PeerError as error:
+        raise ConfigurationError(
+            f"which {name} a record is of is not known: {error.text}. Say --{name} FIELD; {_names(seen)}. Or say how the key is "
+            f"read, such as --set {section}.key=int64, or {section}.key=json and {section}.key_field=FIELD"
+        ) from None
+    different = f"{len(set(keys))} different in these records"
+    note = f"The {name} is the record's key: {different}. Where a field names it: {name} = \"FIELD\"."
+    draft.notes.setdefault(section, []).append(note)
+    return keys
+
+
+def has_names(seen: Seen, field: str) -> bool:
+    """Whether these records have names in this field."""
+    return bool(_strings(seen.format.read, field, seen.format.keys.get("columns")))
+
+
+def put_partitions(draft: Draft, section: str, name: str, topic: str, seen: Seen, given: str | None) -> bool:
+    """Where one name lies in several partitions: a topic that `streamfl rekey` writes. Whether it is so."""
+    if given is None or (seen.partitions or 1) < 2:
+        return False
+    columns = seen.format.keys.get("columns")
+    where: dict[str, set[int]] = defaultdict(set)
+    for record, content in zip(seen.records, seen.format.contents, strict=True):
+        for value in [] if content is None else _strings([content], given, columns):
+            where[value].add(record.partition)
+    torn = [value for value, places in where.items() if len(places) > 1]
+    if not torn:
+        return False
+    draft.put(
+        section, "topic", f"{topic}-by-{name}",
+        f"{topic} is not keyed by the {name}: {shown(torn[0])} lies in {len(where[torn[0]])} partitions. `streamfl rekey` writes "
+        "this topic, keyed as it has to be",
+    )
+    draft.put(f"{section}.rekey", "topic", topic, "your own")
+    return True
+
+
+def put_inputs(draft: Draft, guesses: Sequence[Guess]) -> int:
+    """The fields that samples are made of; how many numbers a sample then is. DataError if no field will do."""
+    taken = [guess for guess in guesses if guess.keys is not None]
+    if not taken:
+        raise DataError("no field can be an input: " + "; ".join(f"{guess.path}: {guess.why}" for guess in guesses[:CHOICES]))
+    notes = draft.notes.setdefault("samples", [])
+    if all(not guess.keys for guess in taken):
+        draft.put("samples", "features", [guess.path for guess in taken])
+        notes += [f"{guess.path}: {guess.why}" for guess in taken]
+    else:
+        draft.inputs = [({"field": guess.path, **(guess.keys or {})}, f"{guess.path}: {guess.why}") for guess in taken]
+    left = [guess for guess in guesses if guess.keys is None]
+    if left:
+        notes += ["Left out, each for its reason:", *(f"  {guess.path}: {guess.why}" for guess in left)]
+    return sum(len(InputSection(**{"field": guess.path, **(guess.keys or {})}).names) for guess in taken)
+
+
+def guesses_of(seen: Seen, besides: Collection[str], means: bool) -> list[Guess]:
+    """What the fields of these records look like."""
+    columns = seen.format.keys.get("columns")
+    return guess_fields(seen.format.read, besides, is_textual(seen.format.format), columns, means)
+
+
+def put_labels(draft: Draft, section: str, known: type[BaseModel], seen: Seen, label: str) -> None:
+    """The field with the label, and its range where the section has one. ConfigurationError if it holds no numbers."""
+    contents, columns = seen.format.read, seen.format.keys.get("columns")
+    values = field_values(contents, columns).get(label, [])
+    if not values:
+        values = [value for content in contents if (value := path_of(label, columns).find(content)) not in (ABSENT, None)]
+    numbers = numbers_among(values)
+    if not numbers:
+        found = f"it is {shown(values[0])}" if values else "no record has it"
+        raise ConfigurationError(f"--label {label}: {found}, numbers are expected; {_labels(seen)}")
+    none = len(values) - len(numbers)
+    told = f"{len(numbers)} of {counted(len(contents), 'record')} have it" + (f", and {none} hold no number" if none else "")
+    draft.put(section, "label", label, told)
+    if any(isinstance(value, str) for value in values) and not is_textual(seen.format.format):
+        draft.put(section, "label_as", "number", "it is text")
+    where = section if "label_range" in known.model_fields else "samples"
+    low, high = _range(min(numbers), max(numbers))
+    if set(numbers) <= {0.0, 1.0}:
+        told += '. They are 0 and 1: with [learning] loss = "logistic" predictions are probabilities'
+        draft.put(section, "label", label, told)
+    draft.put(where, "label_range", [low, high], f"these were {min(numbers):g} to {max(numbers):g}. It is the unit of errors")
+
+
+def without_label(draft: Draft) -> None:
+    """Say that nothing is learnt."""
+    note = 'No label is named: samples are predicted, and nothing is learnt. Else: label = "FIELD".'
+    draft.notes.setdefault("samples", []).append(note)
+
+
+def ask_for_label(seen: Seen, besides: Collection[str]) -> ConfigurationError:
+    """What to raise where the user has not said which field is the label."""
+    return ConfigurationError(
+        f"which field is to be predicted is not known: say --label FIELD, or --no-label; {_labels(seen, besides)}"
+    )
+
+
+def _labels(seen: Seen, besides: Collection[str] = ()) -> str:
+    found = [guess for guess in guesses_of(seen, besides, True) if guess.keys is not None]
+    numbers = [guess.path for guess in found if (guess.keys or {}).get("as", "number") in ("number", "boolean")]
+    return f"fields with numbers are {_listed(numbers)}"
+
+
+def _names(seen: Seen) -> str:
+    found = field_values(seen.format.read, seen.format.keys.get("columns"))
+    named: Mapping[str, int] = {
+        path: len({str(value) for value in values})
+        for path, values in found.items()
+        if values and all(isinstance(value, (str, int)) and not isinstance(value, bool) for value in values)
+    }
+    few = sorted(named, key=lambda path: named[path])
+    return "fields that could name it are " + _listed([f"{path} ({named[path]} different)" for path in few])
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - CHOICES} more" if len(names) > CHOICES else ""
+    return (", ".join(names[:CHOICES]) or "none") + more
+
+
+def _strings(contents: Sequence[dict[str, Any]], field: str, columns: Collection[str] | None) -> list[str]:
+    path = path_of(field, columns)
+    found = [path.find(content) for content in contents]
+    return [str(value) for value in found if isinstance(value, (str, int)) and not isinstance(value, bool) and value != ""]
+
+
+def _range(low: float, high: float) -> tuple[float, float]:
+    """Round numbers around these; 0 and 1 for what lies there.
+
+    >>> _range(3.2, 97.0)
+    (0.0, 100.0)
+    """
+    if low >= 0.0 and high <= 1.0:
+        return 0.0, 1.0
+    if low == high:
+        return low, low + max(1.0, abs(low))
+    step = 10.0 ** math.floor(math.log10(high - low))
+    # Steps of a power of ten above 1 are exact, those below are rounded to their own digits.
+    digits = max(0, -round(math.log10(step)))
+    return round(math.floor(low / step) * step, digits), round(math.ceil(high / step) * step, digits)

@@ -1,0 +1,103 @@
+"""What a model of one's own remembers, as bytes: MessagePack of plain values and arrays, bounded, and never a pickle."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from streamfl.restored import check_within
+from streamfl.role import PeerError
+from streamfl.wire import Count
+
+__all__ = ["LARGEST_STATE", "Remembered", "StateRefused", "decode_state", "encode_state"]
+
+# Of a record. What else is in one takes less than 100 bytes.
+LARGEST_STATE = 900_000
+ARRAY = 1
+# Little-endian numbers and truth values: arrays of anything else could hold objects.
+KINDS = ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8")
+# Of what is checked on the way back; predictions and labels lie far within.
+LARGEST_NUMBER = 1e12
+
+
+class StateRefused(ValueError):
+    """A state that is not remembered, or not taken back. reason: state, too_large or restore."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class Remembered(msgspec.Struct, array_like=True, frozen=True):
+    """A model after its sample of this number.
+
+    number: of samples that were kept when it was remembered.
+    made: of how the model is made.
+    labels, low, high: how many labels it learnt, the smallest and the largest.
+    state: what the model said; empty: nothing is remembered, and it begins anew.
+    """
+
+    number: Count
+    made: int = 0
+    labels: Count = 0
+    low: float = 0.0
+    high: float = 0.0
+    state: bytes = b""
+
+    def encoded(self) -> bytes:
+        return msgspec.msgpack.encode(self)
+
+    def checked(self) -> Remembered:
+        """Itself; PeerError where a number cannot be one that was written."""
+        check_within([self.low, self.high], -LARGEST_NUMBER, LARGEST_NUMBER, "labels of a model")
+        if not self.low <= self.high or len(self.state) > LARGEST_STATE:
+            raise PeerError("malformed", "a model's state has labels in the wrong order, or is too large")
+        return self
+
+
+def encode_state(state: Any, most: int) -> bytes:
+    """The bytes of a state; StateRefused where it holds something else than plain values and arrays, or is too large.
+
+    >>> decode_state(encode_state({"weights": np.ones(2), "count": 3}, 1000), 1000)
+    {'weights': array([1., 1.]), 'count': 3}
+    """
+    try:
+        content = msgspec.msgpack.encode(state, enc_hook=_encode_array)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        raise StateRefused("state", f"the state cannot be written: {error}") from None
+    if len(content) > most:
+        raise StateRefused("too_large", f"the state takes {len(content)} bytes, state_bytes = {most} are allowed")
+    return content
+
+
+def decode_state(content: bytes, most: int) -> Any:
+    """What :func:`encode_state` was given; StateRefused if it is nothing like it."""
+    if len(content) > most:
+        raise StateRefused("too_large", f"{len(content)} bytes are remembered, state_bytes = {most} are allowed")
+    try:
+        return msgspec.msgpack.decode(content, ext_hook=_decode_array)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise StateRefused("restore", f"the state cannot be read: {error}") from None
+
+
+def _encode_array(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if not isinstance(value, np.ndarray):
+        raise TypeError(f"a {type(value).__name__} is no plain value and no array")
+    array = np.ascontiguousarray(value, value.dtype.newbyteorder("<")).reshape(value.shape)
+    if array.dtype.str not in KINDS:
+        raise TypeError(f"an array of {value.dtype} is none of numbers")
+    return msgspec.msgpack.Ext(ARRAY, msgspec.msgpack.encode((array.dtype.str, array.shape, array.tobytes())))
+
+
+def _decode_array(code: int, content: memoryview) -> Any:
+    if code != ARRAY:
+        raise ValueError(f"extension {code} is no array")
+    kind, shape, numbers = msgspec.msgpack.decode(content, type=tuple[str, tuple[Count, ...], bytes])
+    if kind not in KINDS or math.prod(shape) * np.dtype(kind).itemsize != len(numbers) or len(shape) > 32:
+        raise ValueError(f"{len(numbers)} bytes are no array of {kind[:8]}")
+    return np.frombuffer(numbers, kind).reshape(shape).copy()

@@ -1,0 +1,286 @@
+"""Models of the user's own: functions of installed packages make them, and the operator's settings name them.
+
+They are guests. Whatever they raise or return is caught, counted and told, and the worker goes on without them. What they remember
+is data: numbers, texts, lists, dictionaries and arrays, bounded in size. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib
+import json
+import logging
+import math
+import numbers
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoints, entry_points
+from typing import Any, Literal, Protocol
+
+from streamfl.learning.model_state import Remembered, StateRefused, decode_state, encode_state
+from streamfl.restored import decode_restored
+from streamfl.role import ConfigurationError, Measurement
+from streamfl.wire import fingerprint
+
+__all__ = [
+    "GUESTS_ERRORS",
+    "REMEMBERED_BYTES",
+    "STATE_BYTES",
+    "Model",
+    "ModelFailures",
+    "NoNumber",
+    "OwnChallenger",
+    "OwnModel",
+    "RemembersItself",
+    "decode_remembered",
+    "installed_models",
+    "is_own",
+    "is_own_model",
+]
+
+log = logging.getLogger(__name__)
+
+Loss = Literal["square", "logistic"]
+GROUP = "streamfl.models"
+STATE_BYTES = 65_536
+# What a guest may raise, sys.exit() included. Ctrl-C is the operator's.
+GUESTS_ERRORS = (Exception, SystemExit)
+# What is remembered with a state, at most.
+REMEMBERED_BYTES = 100
+REASONS = ("make", "predict", "no_number", "learn", "state", "too_large", "restore")
+
+
+class Model(Protocol):
+    """What a model of one's own has to have, as River's have it; with the logistic loss predict_proba_one for predict_one."""
+
+    def predict_one(self, x: dict[int, float], /) -> float:
+        """The prediction of a sample whose label is not known yet. x: by the column's number."""
+
+    def learn_one(self, x: dict[int, float], y: float, /) -> Any:
+        """Take the label in; with the logistic loss it is True or False. What is returned is not looked at."""
+
+
+class RemembersItself(Protocol):
+    """What a model may have besides, to be remembered over restarts."""
+
+    def state(self) -> Any:
+        """All that it has learnt: None, truth values, numbers, texts, bytes, lists, dictionaries and NumPy arrays of these."""
+
+    def restore(self, state: Any, /) -> None:
+        """Take back what :meth:`state` gave, in a model that is as new. Tuples come back as lists."""
+
+
+class NoNumber(ValueError):
+    """A model's prediction is no finite number."""
+
+
+@dataclass(frozen=True)
+class OwnModel:
+    """How a model is made.
+
+    name: as ``experts.river`` and ``challengers.models`` have it.
+    make: "package.module:function", or the name of an entry point of the group ``streamfl.models``.
+    parameters: the function's keyword arguments.
+    state_bytes: the most that a model may remember.
+    setting: where the operator named it, for errors.
+    """
+
+    name: str
+    make: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    state_bytes: int = STATE_BYTES
+    setting: str = "make"
+
+    def made(self, loss: Loss) -> Any:
+        """A new model; ConfigurationError says what is wrong, where, and what to do."""
+        where = f"model {self.name!r}: {self.setting} = {self.make!r}"
+        try:
+            function = _function(self.make)
+        # It is the operator's own code, and may fail in any way.
+        except GUESTS_ERRORS as error:
+            raise ConfigurationError(f"{where}: {_told(error)}; {_remedy(error)}") from None
+        try:
+            # A copy: a guest may change a list that it is given, and the next client's model is given it too.
+            model = function(**copy.deepcopy(dict(self.parameters)))
+        except GUESTS_ERRORS as error:
+            given = ", ".join(self.parameters) or "no parameters"
+            text = f"{where}: calling it with {given} raised {_told(error)}; give parameters that it takes"
+            raise ConfigurationError(text) from None
+        missing = [name for name in _methods(loss) if not callable(getattr(model, name, None))]
+        if missing:
+            kind = type(model).__name__
+            raise ConfigurationError(
+                f"{where}: it gave a {kind}, which has no {' and no '.join(missing)}; with this loss a model needs "
+                f"{' and '.join(_methods(loss))}"
+            )
+        _check_kind(model, loss, where)
+        return model
+
+    @functools.cached_property
+    def fingerprint(self) -> int:
+        """Of how it is made: what another model remembered is not taken back."""
+        return fingerprint(self.make, json.dumps(dict(self.parameters), sort_keys=True, default=str))
+
+
+class OwnChallenger:
+    """A model of one's own as a challenger or an expert, with what bounds its predictions. ``labels``: so many it learnt.
+
+    Predictions are kept between the smallest and the largest label that it learnt, and probabilities away from 0 and 1 by
+    1 / (2 n + 2) after n labels.
+    """
+
+    def __init__(self, own: OwnModel, loss: Loss) -> None:
+        self._own = own
+        self._logistic = loss == "logistic"
+        self._model = own.made(loss)
+        self.labels, self._low, self._high = 0, 0.0, 0.0
+
+    def predict(self, inputs: dict[int, float]) -> float:
+        # A copy: what a guest does to its input is nobody else's concern.
+        if self._logistic:
+            least = 0.5 / (self.labels + 1)
+            return min(max(_probability(self._model.predict_proba_one(dict(inputs))), least), 1.0 - least)
+        return min(max(_number(self._model.predict_one(dict(inputs))), self._low), self._high)
+
+    def learn(self, inputs: dict[int, float], label: float) -> None:
+        self._model.learn_one(dict(inputs), bool(label) if self._logistic else label)
+        self._low = min(self._low, label) if self.labels else label
+        self._high = max(self._high, label) if self.labels else label
+        self.labels += 1
+
+    @property
+    def lasting(self) -> bool:
+        """Whether the model can be remembered."""
+        return all(callable(getattr(self._model, name, None)) for name in ("state", "restore"))
+
+    def remembered(self, number: int) -> bytes:
+        """All that it has learnt by its sample of this number. StateRefused, or whatever the model raises."""
+        state = encode_state(self._model.state(), self._own.state_bytes)
+        return Remembered(number, self._own.fingerprint, self.labels, self._low, self._high, state).encoded()
+
+    def take_back(self, remembered: Remembered) -> None:
+        """Be as when ``remembered`` was written. StateRefused, or whatever the model raises."""
+        if remembered.made != self._own.fingerprint:
+            raise StateRefused("restore", "it was remembered of a model that was made otherwise")
+        self._model.restore(decode_state(remembered.state, self._own.state_bytes))
+        self.labels, self._low, self._high = remembered.labels, remembered.low, remembered.high
+
+
+class ModelFailures:
+    """Counts what models get wrong, and logs the first of each model and reason.
+
+    use: expert or challenger, for the text.
+    models: the names.
+    """
+
+    def __init__(self, use: str, models: Iterable[str]) -> None:
+        self._use = use
+        self._counts = {name: dict.fromkeys(REASONS, 0) for name in models}
+
+    def note(self, model: str, reason: str, error: BaseException, then: str) -> None:
+        """A model failed. then: what is done about it, for the log."""
+        reason = _reason(error, reason)
+        self._counts[model][reason] += 1
+        if self._counts[model][reason] == 1:
+            told = f"{self._use} {model}: {reason}: {_told(error)}; {then}"
+            log.warning("%s; further ones are only counted", told)
+
+    def measure(self, name: str, text: str, reasons: Collection[str] = REASONS) -> Iterable[Measurement]:
+        """A counter by model and reason."""
+        for model, counts in self._counts.items():
+            for reason in reasons:
+                yield Measurement(name, "counter", text, counts[reason], (("model", model), ("reason", reason)))
+
+
+def is_own_model(model: str | OwnModel) -> bool:
+    """Whether it is a model of the user's own, and not one of ours by its name."""
+    return isinstance(model, OwnModel) or is_own(model)
+
+
+def is_own(name: str) -> bool:
+    """Whether the name is that of a model of the user's own, "package.module:function"."""
+    module, _, function = name.partition(":")
+    return function.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
+def installed_models() -> Collection[str]:
+    """The names of models that installed packages offer, in the group ``streamfl.models``."""
+    return sorted({point.name for point in _installed()})
+
+
+@functools.cache
+def _installed() -> EntryPoints:
+    # Every package's metadata is read for it.
+    return entry_points(group=GROUP)
+
+
+def _function(make: str) -> Callable[..., Any]:
+    if is_own(make):
+        module, _, name = make.partition(":")
+        found = getattr(importlib.import_module(module), name)
+    else:
+        points = [point for point in _installed() if point.name == make]
+        if not points:
+            known = ", ".join(installed_models()) or "none"
+            raise LookupError(f"no installed package offers a model of this name (known: {known})")
+        found = points[0].load()
+    if not callable(found):
+        raise TypeError(f"it is a {type(found).__name__}, not a function")
+    return found  # type: ignore[no-any-return]
+
+
+def _methods(loss: Loss) -> tuple[str, str]:
+    return ("learn_one", "predict_proba_one" if loss == "logistic" else "predict_one")
+
+
+def _check_kind(model: Any, loss: Loss, where: str) -> None:
+    from river import base
+
+    # A pipeline has every method. River tells its kind by its last step.
+    kind = base.Classifier if loss == "logistic" else base.Regressor
+    if isinstance(model, base.Base) and not isinstance(model, kind):
+        named = kind.__name__.lower()
+        raise ConfigurationError(f"{where}: no {named} of River's, which is expected with this loss: {type(model).__name__}")
+
+
+def _number(prediction: Any) -> float:
+    # A text that looks like a number is a mistake, and float() would take it.
+    if not isinstance(prediction, numbers.Real):
+        raise NoNumber(f"the prediction is a {type(prediction).__name__}, no number")
+    if not math.isfinite(prediction):
+        raise NoNumber(f"the prediction is {prediction}")
+    return float(prediction)
+
+
+def _probability(prediction: Any) -> float:
+    if isinstance(prediction, Mapping):
+        # As River's: a class that was never seen is left out, and none at all is no opinion.
+        prediction = prediction.get(True, 0.0) if prediction else 0.5
+    probability = _number(prediction)
+    if not 0.0 <= probability <= 1.0:
+        raise NoNumber(f"the prediction is {probability:g}, no probability")
+    return probability
+
+
+def _reason(error: BaseException, reason: str) -> str:
+    if isinstance(error, StateRefused):
+        return error.reason
+    return "no_number" if isinstance(error, NoNumber) else reason
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:300]
+
+
+def _remedy(error: BaseException) -> str:
+    if isinstance(error, ImportError):
+        return "install its package where streamfl runs, or name its folder in PYTHONPATH"
+    if isinstance(error, LookupError):
+        return 'install the package, or say "package.module:function"'
+    return 'say "package.module:function", with a function that is there'
+
+
+def decode_remembered(content: bytes) -> Remembered:
+    """What :meth:`OwnChallenger.remembered` gave; PeerError if it cannot be that."""
+    return decode_restored(content, Remembered, "a model's state").checked()

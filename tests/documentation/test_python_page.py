@@ -1,0 +1,43 @@
+"""The pages for people with a notebook or with records of their own: what they show is what happens."""
+
+from __future__ import annotations
+
+import doctest
+import io
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from command_line import run_command
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_examples_for_python_run() -> None:
+    """Protects whoever copies from the page into a notebook."""
+    outcome = doctest.testfile(str(DOCS / "python.md"), module_relative=False)
+    assert outcome.attempted > 15
+    assert outcome.failed == 0
+
+
+def test_settings_from_a_file_as_the_page_does_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects the first file of settings: every command from a file of records to a check that passes, as it stands there."""
+    text = (DOCS / "init.md").read_text(encoding="utf-8")
+    [line] = re.findall(r"```json\n(.*?)\n```", text)
+    rows = [json.loads(line) | {"flow": n / 7, "lever": 5 + n % 3} for n in range(20)]
+    (tmp_path / "readings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.chdir(tmp_path)
+    commands = re.findall(r"^    streamfl (.*)$", text.partition("## From a topic")[0], re.MULTILINE)
+    assert len(commands) == 6
+    for command in commands:
+        arguments, _, redirected = command.partition(" < ")
+        content = (tmp_path / redirected).read_bytes() if redirected else b""
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
+        code, _, error = run_command(monkeypatch, capsys, *shlex.split(arguments))
+        assert code == 0, f"{command}: {error}"

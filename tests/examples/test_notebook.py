@@ -1,0 +1,56 @@
+"""The notebook of the examples: its cells, run in their order, say what its text says."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "examples" / "notebook"
+
+
+@pytest.fixture(name="notebook")
+def _notebook() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((FOLDER / "federation.ipynb").read_text(encoding="utf-8"))
+    return content
+
+
+def test_it_is_a_notebook_without_outputs(notebook: dict[str, Any]) -> None:
+    """Protects the repository from pictures, and whoever opens it: every cell is of the format, and nothing was run in it."""
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
+    for cell in notebook["cells"]:
+        assert cell["cell_type"] in ("markdown", "code")
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            assert cell["execution_count"] is None
+
+
+def test_its_cells_run_and_show_something(notebook: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the first try in a notebook: no cell fails, each shows something, and figures go the way that is claimed."""
+    monkeypatch.chdir(tmp_path)
+    mpl.use("agg")
+    names: dict[str, Any] = {}
+    shown = [_shown("".join(cell["source"]), names) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    errors = (names["alone"] ** 2).mean()
+    assert errors["streamfl.Regressor"] < errors["running mean"]
+    together, compared = names["together"], names["compared"]
+    assert together.figures["mse"] < together.figures["mse_running_mean"]
+    assert "<table>" in together._repr_html_()
+    assert [one["method"] for one in compared.figures["methods"]] == ["default", "local", "running-mean"]
+    assert len(names["predicted"]) == len(names["readings"])
+    assert shown[-1] == ("press-0", names["readings"].to_dict("records")[0])
+
+
+def _shown(source: str, names: dict[str, Any]) -> Any:
+    """Run a cell as a notebook does; the value of its last line."""
+    tree = ast.parse(source)
+    last = tree.body[-1]
+    assert isinstance(last, ast.Expr), source
+    tree.body[-1] = ast.copy_location(ast.Assign([ast.Name("_", ast.Store())], last.value), last)
+    exec(compile(ast.fix_missing_locations(tree), "cell", "exec"), names)
+    return names["_"]

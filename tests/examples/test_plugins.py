@@ -1,0 +1,103 @@
+"""The example of a package with a format, models and a connector: installed, it does what its page says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from streamfl.runtime.bus import Outgoing, connect
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "plugins"
+ROWS = 600
+
+
+class Site:
+    """A folder with the package as pip installs it, the example's settings and a shell."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # pip leaves its build beside the sources.
+        source = shutil.copytree(EXAMPLE, folder / "source")
+        pip = [sys.executable, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps", "--no-index"]
+        subprocess.run([*pip, "--target", folder / "site", source], check=True, timeout=300)
+        shutil.copy(EXAMPLE / "client.toml", folder)
+        paths = os.pathsep.join([str(folder / "site"), *filter(None, sys.path)])
+        (folder / "bin").mkdir()
+        for name, command in (("streamfl", f"{sys.executable} -m streamfl"), ("python3", sys.executable)):
+            (folder / "bin" / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+            (folder / "bin" / name).chmod(0o755)
+        path = os.pathsep.join([str(folder / "bin"), os.environ["PATH"]])
+        self.environment = os.environ | {"PYTHONPATH": paths, "PATH": path, "HALL_NORTH": "sqlite://north.db", "COLUMNS": "200"}
+
+    def shell(self, script: str) -> str:
+        ended = subprocess.run(
+            ["bash", "-e", "-c", script],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert ended.returncode == 0, f"{script}\n{ended.stdout}\n{ended.stderr}"
+        return ended.stdout
+
+    def run_until(self, predictions: int) -> str:
+        """Run the worker until there are so many predictions, and stop it; its log."""
+        log = self.folder / "log"
+        with log.open("w") as out, closing(connect(f"sqlite://{self.folder}/north.db")) as bus:
+            worker = subprocess.Popen(["streamfl", "run", "client.toml"], cwd=self.folder, env=self.environment, stderr=out)
+            try:
+                deadline = time.monotonic() + 120
+                while sum(1 for _ in bus.read("presses.predictions")) < predictions:
+                    assert time.monotonic() < deadline, log.read_text()
+                    assert worker.poll() is None, log.read_text()
+                    time.sleep(0.2)
+            finally:
+                worker.send_signal(signal.SIGTERM)
+                assert worker.wait(60) == 0, log.read_text()
+        return log.read_text()
+
+
+def test_its_laws_pass() -> None:
+    """Protects whoever copies the example: the laws of a model, run as its page says, pass on its models."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(EXAMPLE), *filter(None, sys.path)])}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(EXAMPLE), "test_laws.py"]
+    ended = subprocess.run(command, cwd=EXAMPLE, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stdout
+    assert " passed" in ended.stdout
+
+
+@pytest.mark.long
+def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
+    """Protects whoever copies the package: its format, models and connector are found, work, and go on after a restart."""
+    site = Site(tmp_path)
+    text = (EXAMPLE / "README.md").read_text(encoding="utf-8")
+    first, then = re.findall(r"^((?:    [^\n]*\n)+)", text, re.MULTILINE)
+    install, address, *script, run = [line[4:] for line in first.splitlines()]
+    assert (install, address, run) == ("pip install .", "export HALL_NORTH=sqlite://north.db", "streamfl run client.toml")
+    site.shell("\n".join(script))
+    with closing(connect(f"sqlite://{tmp_path}/north.db")) as bus:
+        assert b"press=b temp=0 speed=2 force=40.0" in [record.value for record in bus.read("readings")]
+        bus.write([Outgoing("readings", b"a", b"no line of it")])
+        assert "failed" not in site.run_until(ROWS)
+        # Snapshots were taken of models that remember themselves: the next worker begins with them.
+        remembered = [record for record in bus.read("presses.pofmkl-client.state") if record.key is not None]
+        assert any(record.key.startswith(b"challenger/\0\1aquick") for record in remembered)
+        [letter] = bus.read("presses.dead-letters")
+        assert letter.value == b"no line of it"
+        bus.write([Outgoing("readings", b"a", b"press=a temp=3 speed=2 force=41")])
+        assert "begins anew" not in site.run_until(ROWS + 1)
+    said = site.shell(then.splitlines()[-1])
+    assert re.search(r"\bholt [01]\.\d\d", said), said
+    assert re.search(r"\bline [01]\.\d\d", said), said

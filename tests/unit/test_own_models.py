@@ -1,0 +1,156 @@
+"""Models of one's own: how they are made and bounded, and what is remembered of them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from streamfl.learning.challengers import challenger
+from streamfl.learning.model_state import StateRefused, decode_state, encode_state
+from streamfl.learning.own_models import OwnChallenger, OwnModel, decode_remembered
+from streamfl.role import ConfigurationError, PeerError
+
+PLAIN: list[Any] = [None, True, 3, -0.1, "ü", b"\0", [1, [2.5, None]], {"a": {1: 2.0}}, float("inf")]
+ARRAYS = [np.arange(6).astype(kind).reshape(2, 3) for kind in ("f8", "f4", "i8", "i4", "u1", "?", ">f8")]
+
+
+@pytest.mark.parametrize("state", [*PLAIN, [PLAIN, {"deep": PLAIN}]])
+def test_a_plain_state_comes_back_as_it_was(state: Any) -> None:
+    """Protects what a model has learnt from being another thing after a restart."""
+    assert decode_state(encode_state(state, 1000), 1000) == state
+
+
+@pytest.mark.parametrize("array", [*ARRAYS, np.zeros((0, 3)), np.array(2.5), np.asfortranarray(ARRAYS[0])])
+def test_an_array_comes_back_with_shape_and_kind(array: Any) -> None:
+    """Protects weights: a list, or another precision, would make another model of it. It can be written to, as before."""
+    found = decode_state(encode_state({"w": array}, 1000), 1000)["w"]
+    assert found.dtype == array.dtype.newbyteorder("=")
+    assert found.shape == array.shape
+    np.testing.assert_array_equal(found, array)
+    assert found.flags.writeable
+
+
+def test_a_number_of_numpy_is_a_number() -> None:
+    """Protects the commonest state, a number that NumPy computed."""
+    given = [np.float64(0.1), np.int64(3), np.bool_(True), np.float32(0.5)]
+    assert decode_state(encode_state(given, 100), 100) == [0.1, 3, True, 0.5]
+
+
+@pytest.mark.parametrize("state", [object(), np.array([object()]), np.array(["a"]), {"f": print}, 2**80, [1j]])
+def test_what_is_no_data_is_refused(state: Any) -> None:
+    """Protects the changelog: only data may lie there, for nothing else can be read without running somebody's code."""
+    with pytest.raises(StateRefused) as found:
+        encode_state(state, 1000)
+    assert found.value.reason == "state"
+
+
+def test_a_state_has_a_bound_both_ways() -> None:
+    """Protects disk and memory: neither a model nor a changelog may make a record as large as it likes."""
+    content = encode_state(b"x" * 100, 102)
+    with pytest.raises(StateRefused, match="102 bytes, state_bytes = 101"):
+        encode_state(b"x" * 100, 101)
+    with pytest.raises(StateRefused) as found:
+        decode_state(content, 101)
+    assert found.value.reason == "too_large"
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(StateRefused):
+        encode_state(nested, 10**6)
+    with pytest.raises(StateRefused):
+        decode_state(b"\x91" * 60_000 + b"\x90", 10**6)
+
+
+def test_damaged_states_are_refused_and_nothing_else() -> None:
+    """Protects a start from a damaged record: whatever the bytes are, a state is refused or read, and no other error comes out."""
+    draws = random.Random(5)
+    content = encode_state({"w": ARRAYS[0], "seen": {3: 4}, "names": ["a", None]}, 1000)
+    refused = 0
+    for _ in range(3000):
+        damaged = bytearray(content)
+        for _ in range(draws.choice([1, 1, 2, 5])):
+            damaged[draws.randrange(len(damaged))] = draws.randrange(256)
+        try:
+            decode_state(bytes(damaged[: draws.choice([len(damaged), draws.randrange(len(damaged))])]), 1000)
+        except StateRefused:
+            refused += 1
+    assert refused > 1000
+
+
+def test_damaged_records_of_a_model_are_the_peers_error() -> None:
+    """Protects a start likewise: what surrounds a state is checked before anything is made of it."""
+    draws = random.Random(6)
+    made = OwnChallenger(OwnModel("line", "guest_models:line"), "square")
+    made.learn({0: 1.0, 1: 0.0, 2: 1.0}, 0.5)
+    content = made.remembered(64)
+    assert decode_remembered(content).number == 64
+    for _ in range(3000):
+        damaged = bytearray(content)
+        damaged[draws.randrange(len(damaged))] = draws.randrange(256)
+        try:
+            found = decode_remembered(bytes(damaged))
+        except PeerError:
+            continue
+        assert np.isfinite([found.low, found.high]).all()
+    with pytest.raises(PeerError):
+        decode_remembered(msgspec.msgpack.encode([64, 1, 1, 2.0, 1.0, b""]))
+
+
+@pytest.mark.parametrize(
+    ("make", "parameters", "loss", "said"),
+    [
+        ("no_such_package:line", {}, "square", "No module named 'no_such_package'; install its package"),
+        ("guest_models:lines", {}, "square", "has no attribute 'lines'; say \"package.module:function\""),
+        ("guest_models:ready", {}, "square", "it is a str, not a function"),
+        ("guest_models:line", {"speed": 1}, "square", "calling it with speed raised TypeError"),
+        ("guest_models:raising", {}, "square", "calling it with no parameters raised OSError: no weights here"),
+        ("guest_models:no_model", {}, "square", "a object, which has no learn_one and no predict_one"),
+        ("guest_models:line", {}, "logistic", "a Line, which has no predict_proba_one"),
+        ("river.linear_model:LogisticRegression", {}, "square", "no regressor of River's"),
+        ("river.linear_model:LinearRegression", {}, "logistic", "has no predict_proba_one"),
+        ("unheard", {}, "square", "no installed package offers a model of this name"),
+    ],
+)
+def test_what_is_wrong_is_told_with_what_to_do(make: str, parameters: dict[str, Any], loss: Any, said: str) -> None:
+    """Protects the first try: the setting, its value, what is wrong and what to do, and no traceback."""
+    own = OwnModel("mine", make, parameters, setting="models.mine.make")
+    with pytest.raises(ConfigurationError) as found:
+        challenger(own, loss)
+    assert str(found.value).startswith(f"model 'mine': models.mine.make = {make!r}: ")
+    assert said in str(found.value)
+
+
+def test_predictions_stay_within_the_labels_seen() -> None:
+    """Protects the mixture, and the figures, from a model that is off by orders of magnitude before it has learnt much."""
+    one = OwnChallenger(OwnModel("wild", "guest_models:Wild"), "square")
+    assert one.predict({}) == 0.0
+    one.learn({}, 2.0)
+    one.learn({}, 3.0)
+    assert one.predict({}) == 3.0
+
+
+def test_parameters_are_each_models_own() -> None:
+    """Protects the next client: what a model does to a list that it was given is not seen by the next one that is made."""
+    own = OwnModel("hungry", "guest_models:hungry", {"rates": [0.1]})
+    assert [own.made("square").rate for _ in range(2)] == [0.1, 0.1]
+
+
+def test_a_classifier_gives_probabilities_that_are_never_certain() -> None:
+    """Protects the log loss: before a label it is one half, and after n labels it is away from 0 and 1 by 1 / (2 n + 2)."""
+    one = challenger(OwnModel("chance", "guest_models:Chance"), "logistic")
+    assert one.predict({}) == 0.5
+    for _ in range(4):
+        one.learn({}, 1.0)
+    assert one.predict({}) == pytest.approx(0.9)
+
+
+def test_what_another_model_remembered_is_not_taken_back() -> None:
+    """Protects from numbers under another meaning: parameters were changed, and the state is of the model before."""
+    one = OwnChallenger(OwnModel("line", "guest_models:line", {"rate": 0.1}), "square")
+    other = OwnChallenger(OwnModel("line", "guest_models:line", {"rate": 0.2}), "square")
+    with pytest.raises(StateRefused, match="made otherwise"):
+        other.take_back(decode_remembered(one.remembered(1)))
