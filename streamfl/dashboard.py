@@ -12,33 +12,50 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Any, Literal
 
-__all__ = ["Dashboard", "Panel", "Query", "rate", "series", "worker_panels"]
+__all__ = ["CHOICES", "Dashboard", "Panel", "Query", "mean_over_time", "rate", "series", "worker_panels"]
 
 HEIGHT = 8
 SCHEMA = 41
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
-CHOSEN_JOBS = '{job=~"$job"}'
+# The system is fixed: federations of several systems have metrics of one name.
+CHOSEN = 'system="$system",federation=~"$federation",role=~"$role",group=~"$group",instance=~"$instance"'
+
+# What the viewer chooses workers by: labels that each of their series has, and what is written beside the choice.
+CHOICES = {"federation": "Federation", "role": "Role", "group": "Consumer group", "instance": "Worker"}
 
 PanelKind = Literal["timeseries", "stat", "gauge", "bargauge", "table"]
 Unit = Literal["short", "ops", "Bps", "s", "bytes", "percentunit"]
 
 
-def series(metric: str) -> str:
-    """The series of one of streamfl's metrics, of the jobs that the viewer has chosen.
+def series(metric: str, *roles: str) -> str:
+    """The series of one of streamfl's metrics, of the workers that the viewer has chosen.
 
-    >>> series("labels_total")
-    'streamfl_labels_total{job=~"$job"}'
+    roles: of workers with these roles alone; none: of any.
+
+    >>> series("labels_total").partition("{")[0]
+    'streamfl_labels_total'
+    >>> series("labels_total", "vafl-coordinator").endswith(',role=~"vafl-coordinator"}')
+    True
     """
-    return f"streamfl_{metric}{CHOSEN_JOBS}"
+    own = f',role=~"{"|".join(roles)}"' if roles else ""
+    return f"streamfl_{metric}{{{CHOSEN}{own}}}"
 
 
-def rate(counter: str) -> str:
-    """How fast one of streamfl's counters grows, a second.
+def rate(counter: str, *roles: str) -> str:
+    """How fast one of streamfl's counters grows, a second; roles as :func:`series`.
 
-    >>> rate("labels_total")
-    'rate(streamfl_labels_total{job=~"$job"}[$__rate_interval])'
+    >>> rate("labels_total").endswith("[$__rate_interval])")
+    True
     """
-    return f"rate({series(counter)}[$__rate_interval])"
+    return f"rate({series(counter, *roles)}[$__rate_interval])"
+
+
+def mean_over_time(sums: str, counts: str, *roles: str) -> str:
+    """The mean of what came within the latest interval, from two counters: of what was added up, and of how much of it came.
+
+    It is right for any number of workers, after any restart, and over any time.
+    """
+    return f"sum({rate(sums, *roles)}) / sum({rate(counts, *roles)})"
 
 
 @dataclass(frozen=True)
@@ -89,7 +106,7 @@ def worker_panels(first: int | None = None) -> tuple[Panel, ...]:
             "Dead letters",
             "Records that were refused and went to the dead-letter topics, by reason. It should be empty.",
             "ops",
-            (Query(f"sum by (job, instance, reason) ({rate('dead_letters_total')})", "{{job}} {{instance}} {{reason}}"),),
+            (Query(f"sum by (group, reason) ({rate('dead_letters_total')}) > 0", "{{group}} {{reason}}"),),
             id=own[0],
         ),
         Panel(
@@ -101,11 +118,12 @@ def worker_panels(first: int | None = None) -> tuple[Panel, ...]:
         ),
         Panel(
             "Workers up",
-            "1 while Prometheus reaches a worker, and the commits a second of each, which show that it goes round.",
+            "1 while Prometheus reaches a worker that it has seen within the last hour, and the commits a second of each, which "
+            "show that it goes round.",
             "short",
             (
-                Query('min by (job, instance) (up{job=~"$job"})', "up, {{job}} {{instance}}"),
-                Query(f"sum by (job, instance) ({rate('commits_total')})", "commits a second, {{job}} {{instance}}"),
+                Query(f"min by (instance) (up and on (job, instance) last_over_time({series('ready')}[1h]))", "up, {{instance}}"),
+                Query(f"sum by (group, instance) ({rate('commits_total')})", "commits a second, {{group}} {{instance}}"),
             ),
             id=own[2],
         ),
@@ -119,17 +137,15 @@ class Dashboard:
     name: of its file, without ".json".
     uid: by what Grafana knows it; no other dashboard has the same.
     title: its heading.
-    jobs_with: a metric that every worker of the system has: Prometheus jobs that have it can be chosen.
+    system: whose workers it shows.
     rows: panels from top to bottom, and from left to right.
-    all_jobs: the regular expression of the choice "All"; None: the jobs that were found.
     """
 
     name: str
     uid: str
     title: str
-    jobs_with: str
+    system: str
     rows: tuple[tuple[Panel, ...], ...]
-    all_jobs: str | None = None
 
     @property
     def filename(self) -> str:
@@ -138,9 +154,9 @@ class Dashboard:
 
     @property
     def expressions(self) -> list[str]:
-        """Every query, the one that finds the jobs included."""
+        """Every query, those that find what can be chosen included."""
         panels = [panel for row in self.rows for panel in row]
-        return [query.expression for panel in panels for query in panel.queries] + [self._jobs]
+        return [query.expression for panel in panels for query in panel.queries] + [self._values(name) for name in CHOICES]
 
     def to_json(self) -> str:
         """The text of the file."""
@@ -161,26 +177,33 @@ class Dashboard:
             "timezone": "browser",
             "annotations": {"list": []},
             "links": [],
-            "templating": {"list": [_DATA_SOURCES, self._choice_of_jobs()]},
+            "templating": {"list": [_DATA_SOURCES, self._own_system(), *(self._choice(name) for name in CHOICES)]},
             "panels": list(self._panels()),
         }
 
-    @property
-    def _jobs(self) -> str:
-        return f"label_values(streamfl_{self.jobs_with}, job)"
+    def _own_system(self) -> dict[str, Any]:
+        chosen = {"text": self.system, "value": self.system}
+        return {"name": "system", "type": "constant", "query": self.system, "current": chosen, "hide": 2, "skipUrlSync": True}
 
-    def _choice_of_jobs(self) -> dict[str, Any]:
+    def _values(self, name: str) -> str:
+        """What finds the values of a label. Each choice narrows those after it."""
+        before = [f'{other}=~"${other}"' for other in list(CHOICES)[: list(CHOICES).index(name)]]
+        chosen = ",".join(['system="$system"', *before])
+        return f"label_values(streamfl_ready{{{chosen}}}, {name})"
+
+    def _choice(self, name: str) -> dict[str, Any]:
+        query = self._values(name)
         return {
-            "name": "job",
-            "label": "Job",
+            "name": name,
+            "label": CHOICES[name],
             "type": "query",
             "datasource": SOURCE,
-            "query": {"query": self._jobs, "refId": "job"},
-            "definition": self._jobs,
+            "query": {"query": query, "refId": name},
+            "definition": query,
             "refresh": 2,
             "includeAll": True,
+            "allValue": ".*",
             "multi": True,
-            **({} if self.all_jobs is None else {"allValue": self.all_jobs}),
             "current": {"text": "All", "value": "$__all"},
             "sort": 1,
         }

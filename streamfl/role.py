@@ -176,6 +176,7 @@ class Measurement(msgspec.Struct, frozen=True, gc=False):
     """A figure for the operator: a Prometheus counter or gauge. Labels must not grow with the number of clients.
 
     headline: one of the few figures that belong in the log's line of progress.
+    known: whether there is a figure yet; if not, the value says nothing, and ``/metrics`` has NaN.
     """
 
     name: str
@@ -184,6 +185,7 @@ class Measurement(msgspec.Struct, frozen=True, gc=False):
     value: float
     labels: tuple[tuple[str, str], ...] = ()
     headline: bool = False
+    known: bool = True
 
 
 class Notice(msgspec.Struct, frozen=True):

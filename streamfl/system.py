@@ -31,7 +31,7 @@ OWN = "streamfl"
 class System:
     """One learning system.
 
-    Every value but name, summary, kinds, rank and extras is a place, "module:attribute", and is loaded when it is asked for: a
+    Every value but name, summary, kinds, rank, refusals and extras is a place, "module:attribute". It is loaded when asked for: a
     worker never imports a laboratory.
 
     name: as ``streamfl demo NAME`` and ``make simulate SYSTEM=NAME`` say it.
@@ -46,9 +46,11 @@ class System:
     fuzz: a :class:`streamfl.testing.fuzz.federations.Fuzzed`: recorded messages, and who takes wrong ones.
     commands: by name, functions that become commands of ``streamfl``.
     dashboard: a :class:`streamfl.dashboard.Dashboard`.
+    alerts: a tuple of :class:`streamfl.alerts.Alert`.
     readers: by the last part of a topic's name, such as "updates", a :class:`streamfl.simulation.laboratory.Readers`.
     inspect: by role kind, a :class:`streamfl.simulation.laboratory.Inspection`: what is shown of the role's state.
     exports: by name, what ``streamfl.NAME`` is.
+    refusals: reasons why its roles alone refuse records, and what each means; :mod:`streamfl.refusals` has those of all systems.
     extras: by name, extras that parts of it need, and what for.
     """
 
@@ -64,9 +66,11 @@ class System:
     fuzz: str | None = None
     commands: Mapping[str, str] = field(default_factory=dict)
     dashboard: str | None = None
+    alerts: str | None = None
     readers: Mapping[str, str] = field(default_factory=dict)
     inspect: Mapping[str, str] = field(default_factory=dict)
     exports: Mapping[str, str] = field(default_factory=dict)
+    refusals: Mapping[str, str] = field(default_factory=dict)
     extras: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -75,13 +79,15 @@ class System:
             raise TypeError(f"{self.name}: name, summary and roles are texts, and kinds is a tuple of texts")
         if not isinstance(self.rank, int):
             raise TypeError(f"{self.name}: rank = {self.rank!r} is no whole number")
-        parts = [part for part in (self.simulate, self.demo, self.faults, self.fuzz, self.dashboard) if part is not None]
-        for group in (self.sources, self.commands, self.readers, self.inspect, self.exports, self.extras):
+        own = (self.simulate, self.demo, self.faults, self.fuzz, self.dashboard, self.alerts)
+        parts = [part for part in own if part is not None]
+        for group in (self.sources, self.commands, self.readers, self.inspect, self.exports, self.refusals, self.extras):
             if not isinstance(group, Mapping):
                 raise TypeError(
-                    f"{self.name}: sources, commands, readers, inspect, exports and extras are dictionaries, not {group!r}"
+                    f"{self.name}: sources, commands, readers, inspect, exports, refusals and extras are dictionaries, "
+                    f"not {group!r}"
                 )
-            parts += [] if group is self.extras else group.values()
+            parts += [] if group is self.refusals or group is self.extras else group.values()
         for place in (self.roles, *parts):
             if not isinstance(place, str) or ":" not in place:
                 raise TypeError(f"{self.name}: {place!r} is no place: \"module:attribute\" is expected")

@@ -16,7 +16,11 @@ SYSTEM = System(
     simulate="streamfl.fdskl.lab.simulate:simulate",
     demo="streamfl.fdskl.lab.demo:demo",
     dashboard="streamfl.fdskl.lab.dashboard:DASHBOARD",
+    alerts="streamfl.fdskl.lab.alerts:ALERTS",
     sources={"fdskl-worker": "streamfl.simulation.sources:entity_samples_and_labels"},
     faults="streamfl.fdskl.lab.faults:FAULTS",
     fuzz="streamfl.fdskl.lab.fuzz:FDSKL",
+    refusals={
+        "topology": "a sum of a party that sends to somebody else, or of other parties than those below it",
+    },
 )

@@ -16,6 +16,7 @@ SYSTEM = System(
     faults="streamfl.pofmkl.lab.faults:FAULTS",
     fuzz="streamfl.pofmkl.lab.fuzz:POFMKL",
     dashboard="streamfl.pofmkl.lab.dashboard:DASHBOARD",
+    alerts="streamfl.pofmkl.lab.alerts:ALERTS",
     readers={"updates": "streamfl.pofmkl.lab.readable:updates", "model": "streamfl.pofmkl.lab.readable:model"},
     inspect={
         "pofmkl-client": "streamfl.pofmkl.lab.inspect:client_report",
@@ -28,5 +29,14 @@ SYSTEM = System(
         "POFMKLClassifier": "streamfl.pofmkl.estimators:POFMKLClassifier",
         "POFMKLRegressor": "streamfl.pofmkl.estimators:POFMKLRegressor",
         "compare": "streamfl.pofmkl.lab.notebook:compare",
+    },
+    refusals={
+        "incomplete": "a signed version of the model some of whose parameters others have written over",
+        "kernel": "kernel numbers that do not belong to the shard",
+        "replayed": "an older version of the model, or a record of it, written again",
+        "shard": "a partition of the model that federation.shards does not have",
+        "too_large": "a target row longer than 3: its label was not clipped",
+        "too_many_clients": "one client more than federation.clients",
+        "unknown_version": "an update made on a version of the model that the server never published",
     },
 )

@@ -138,16 +138,17 @@ class LiveChallengers:
         return {name: total / max(self._labels[name], 1) for name, total in self._squared_errors.items()}
 
     def measure(self) -> Iterable[Measurement]:
-        """The figures of each model, over all clients; before the first label errors are 0, as the federation's are."""
+        """The figures of each model, over all clients; means are no number before the first label, as the federation's are."""
         for name, mse in self.mean_squared_errors().items():
             label, count = (("model", name),), self._labels[name]
             predictions, labels = recent_arrays(self._recent[name])
             windowed = float(np.square(predictions - labels).mean()) if count else 0.0
-            yield Measurement(
-                "challenger_mse", "gauge", f"Mean squared error of the challenger on the clients' own samples, {_SINCE}", mse, label
-            )
+            text = f"Mean squared error of the challenger on the clients' own samples, {_SINCE}"
+            yield Measurement("challenger_mse", "gauge", text, mse, label, known=count > 0)
+            text = "Squared error of the challenger, added up over the labels of streamfl_challenger_labels_total"
+            yield Measurement("challenger_squared_error_sum", "counter", text, self._squared_errors[name], label)
             text = f"Mean squared error of the challenger over the last 1000 labels, of those {_SINCE}"
-            yield Measurement("challenger_mse_windowed", "gauge", text, windowed, label)
+            yield Measurement("challenger_mse_windowed", "gauge", text, windowed, label, known=count > 0)
             yield Measurement("challenger_labels", "counter", f"Labels that the challenger was judged by, {_SINCE}", count, label)
             text = f"Times that the challenger failed for a client, which then goes {OFF_LABELS} labels without it"
             yield Measurement("challenger_failures", "counter", text, self._failures[name], label)

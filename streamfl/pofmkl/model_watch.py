@@ -93,6 +93,8 @@ class ModelWatch:
         self._silence.answered()
 
     def measure(self) -> Iterable[Measurement]:
-        yield Measurement("model_version", "gauge", "Version of the model in use", max(self._table.versions), (), True)
+        version = max(self._table.versions)
+        text = "Version of the model in use; no number before there is one"
+        yield Measurement("model_version", "gauge", text, version, (), True, version > 0)
         text = "Kernels' parameters in the model topic that belong to no version that the server signed"
         yield Measurement("unsigned_parameters", "counter", text, self._table.unsigned)

@@ -26,7 +26,10 @@ USELESS = (
 
 
 class Outcomes:
-    """Counts predictions and labels since it was made; nothing of it is remembered.
+    """Counts predictions, labels and errors since it was made; nothing of that is remembered.
+
+    What is remembered is each client's: its labels, errors and losses over its whole life. Sums of both are told: a mean over
+    any time follows from the counters, and one over all time from the gauges, whatever was restarted.
 
     learner: whose sums and losses of each client the figures are computed from.
     seats: the clients.
@@ -37,6 +40,7 @@ class Outcomes:
         self._learner = learner
         self._seats = seats
         self._labels = self._unlabelled = 0
+        self._squared_error = self._loss = 0.0
         self._recent: deque[tuple[float, float]] = deque(maxlen=WINDOW)
         self._told_bounded = 0
         # Predictions, and those of them that were bounded, when they were judged last; and what was found.
@@ -50,6 +54,8 @@ class Outcomes:
     def learnt(self, predictions: NDArray[np.float64], labels: NDArray[np.float64]) -> None:
         """Labels were learnt, (labels,) both."""
         self._labels += len(labels)
+        self._squared_error += float(np.square(predictions - labels).sum())
+        self._loss += float(self._learner.loss.value(predictions, labels).sum())
         self._recent.extend(zip(predictions[-WINDOW:].tolist(), labels[-WINDOW:].tolist(), strict=True))
 
     def judge(self) -> None:
@@ -110,21 +116,30 @@ class Outcomes:
 
     def measure_errors(self) -> Iterable[Measurement]:
         """How well it was predicted."""
-        labels, regret = self._sums()[:, 1].sum(), self.total_regret()
+        _, labels, squared_error, loss = self._sums().sum(axis=0).tolist()
+        regret = self.total_regret()
         text = "Predictions kept at one label range beyond samples.label_range"
         yield Measurement("bounded_predictions", "counter", text, self._learner.bounded)
+        text = "Squared error of the predictions, added up over the labels of streamfl_labels_total, on the learning scale"
+        yield Measurement("squared_error_sum", "counter", text, self._squared_error)
+        yield Measurement("loss_sum", "counter", "Loss of the predictions, added up over the same labels", self._loss)
+        life = "over the whole life of the clients that this worker has, restarts included"
+        yield Measurement("lifetime_labels", "gauge", f"Labels learnt from, {life}", labels)
+        yield Measurement("lifetime_squared_error", "gauge", f"Squared error of the predictions, added up {life}", squared_error)
+        yield Measurement("lifetime_loss", "gauge", f"Loss of the predictions, added up {life}", loss)
+        text = f"What each client's best kernel alone would have lost, added up {life}"
+        yield Measurement("lifetime_best_kernel_loss", "gauge", text, loss - regret)
         yield Measurement(
             "regret", "gauge", "Loss of the predictions minus loss of each client's best kernel, summed over clients", regret
         )
-        yield Measurement(
-            "regret_per_sample", "gauge", "Regret divided by the labels learnt from", regret / labels if labels else 0.0
-        )
-        yield Measurement("mse", "gauge", "Mean squared error of all predictions, on the learning scale", self.mean_squared_error())
+        text = "Regret divided by streamfl_lifetime_labels"
+        yield Measurement("regret_per_sample", "gauge", text, regret / max(labels, 1), known=labels > 0)
+        text = "Mean squared error of all predictions of these clients, restarts included, on the learning scale"
+        yield Measurement("mse", "gauge", text, squared_error / max(labels, 1), known=labels > 0)
         predictions, recent_labels = recent_arrays(self._recent)
         windowed = float(np.square(predictions - recent_labels).mean()) if self._recent else 0.0
-        yield Measurement(
-            "mse_windowed", "gauge", "Mean squared error of the last 1000 predictions, on the learning scale", windowed, (), True
-        )
+        text = "Mean squared error of the last 1000 predictions since the worker's start, on the learning scale"
+        yield Measurement("mse_windowed", "gauge", text, windowed, (), True, bool(self._recent))
         if self._learner.loss is LOGISTIC:
             yield from classification_measurements(predictions, recent_labels)
         best = int(np.argmin(self._kernel_losses().sum(axis=0)))

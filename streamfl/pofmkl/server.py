@@ -199,7 +199,8 @@ class PofmklServer:
         shards = list(self._shards.values())
         yield Measurement("updates_applied", "counter", "Uploads added to the model", self._incidents.applied, (), True)
         version = max((shard.model.version for shard in shards), default=0)
-        yield Measurement("model_version", "gauge", "Newest version of the model", version, (), True)
+        text = "Newest version of the model; no number while the worker has no part of it"
+        yield Measurement("model_version", "gauge", text, version, (), True, bool(shards))
         clients = max((len(shard.members) for shard in shards), default=0)
         yield Measurement("clients", "gauge", "Clients heard of", clients, (), True)
         yield Measurement("round_waiting", "gauge", "Clients heard in the open round", self._heard, (), True)

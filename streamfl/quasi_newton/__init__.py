@@ -20,6 +20,7 @@ SYSTEM = System(
         "quasi-newton-host": "streamfl.simulation.sources:entity_samples_and_labels",
     },
     dashboard="streamfl.quasi_newton.lab.dashboard:DASHBOARD",
+    alerts="streamfl.quasi_newton.lab.alerts:ALERTS",
     faults="streamfl.quasi_newton.lab.faults:FAULTS",
     fuzz="streamfl.quasi_newton.lab.fuzz:QUASI_NEWTON",
     commands={
@@ -27,4 +28,17 @@ SYSTEM = System(
         "scorecard": "streamfl.quasi_newton.lab.export:scorecard",
     },
     extras={"paillier": "encryption (encryption.precision = \"paillier\")"},
+    refusals={
+        "alignment": "a message of a training over other common entities, or other batches of them",
+        "ciphertext_bare": "a ciphertext that is not blinded",
+        "ciphertext_factor": "a ciphertext that is not coprime to n",
+        "ciphertext_range": "a ciphertext that is not between 1 and n squared",
+        "ciphertext_repeated": "a vector has the same ciphertext twice",
+        "envelope": "nobody with the link's secret sealed it for this topic and round",
+        "out_of_bounds": "a decrypted number beyond the public bound of its kind",
+        "repeated": "an alignment that names an entity twice",
+        "repeated_decryption": "one more number to be decrypted for a party, round and kind that had its own",
+        "unpinned_key": "a Paillier key with another fingerprint than the settings'",
+        "weak_key": "a Paillier key that anybody could break, or that does not fit the blinding",
+    },
 )

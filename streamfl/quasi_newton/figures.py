@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from streamfl.quasi_newton import SYSTEM
+from streamfl.refusals import REASONS
 from streamfl.role import Measurement
 
 __all__ = ["COUNTS", "FAR_OUT", "PHASES", "Traffic", "measured", "measured_place"]
@@ -94,5 +96,5 @@ def measured(counts: Counter[str], refused: Counter[str]) -> Iterator[Measuremen
     """All counts, those that are 0 too, and what was refused by its reason."""
     for name, text in COUNTS.items():
         yield Measurement(name, "counter", text, counts[name])
-    for reason, count in sorted(refused.items()):
-        yield Measurement("refused_messages", "counter", "Messages that were refused", count, (("reason", reason),))
+    for reason in sorted({*REASONS, *SYSTEM.refusals, *refused}):
+        yield Measurement("refused_messages", "counter", "Messages that were refused", refused[reason], (("reason", reason),))

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from streamfl.identity import load_identity, sealed_channels
+from streamfl.refusals import REASONS
 from streamfl.role import Channels
 from streamfl.role_kind import RoleKind
 from streamfl.runtime.bus import Bus, Subscription, new_transactional_id
+from streamfl.runtime.metrics import Metrics
 from streamfl.runtime.pool import Pool
 from streamfl.runtime.repair import Repair
 from streamfl.runtime.reset import Reset
@@ -97,6 +99,13 @@ def _build(worker: type[AnyWorker], settings: RoleSettings, bus: Bus, own: RoleK
         stall_seconds=settings.bus.stall_timeout_seconds,
         progress_seconds=settings.log.progress_seconds,
         made_with=kind.made_with(settings),
+        metrics=_metrics(settings, kind),
         **given,
     )
+
+
+def _metrics(settings: RoleSettings, kind: RoleKind[Any]) -> Metrics:
+    system = find_system(settings.role.kind)
+    labels = {"system": system.name, "federation": settings.federation.name, "role": kind.name, "group": settings.group}
+    return Metrics(labels=labels, reasons=(*REASONS, *system.refusals))
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -38,16 +39,26 @@ def describe(one: Measurement) -> Described:
 class Metrics:
     """What one worker counts, and beside it whatever ``measure`` gives at the moment of the question.
 
+    labels: of every series, by name: whose worker it is. Without them, sums over workers would mix federations.
+    reasons: why records may be refused. Their counters are there from the start: one that is born at 22 never grew.
     counted: what the worker itself counts, described.
 
-    >>> metrics = Metrics(lambda: [Measurement("samples", "counter", "Samples taken.", 3.0)])
-    >>> "streamfl_samples_total 3.0" in metrics.render().decode()
+    >>> metrics = Metrics(lambda: [Measurement("samples", "counter", "Samples taken.", 3.0)], {"system": "means"})
+    >>> 'streamfl_samples_total{system="means"} 3.0' in metrics.render().decode()
     True
     """
 
-    def __init__(self, measure: Callable[[], Iterable[Measurement]]) -> None:
+    def __init__(
+        self,
+        measure: Callable[[], Iterable[Measurement]] = list,
+        labels: Mapping[str, str] | None = None,
+        reasons: Iterable[str] = (),
+    ) -> None:
         registry = CollectorRegistry()
+        self.measure = measure
         self.counted: list[Described] = []
+        self._labels = dict(labels or {})
+        reasons = tuple(reasons)
 
         def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
             self.counted.append(Described(f"{PREFIX}{name}_total", "counter", labels, text))
@@ -57,6 +68,9 @@ class Metrics:
             self.counted.append(Described(PREFIX + name, "histogram", labels, text))
             return Histogram(PREFIX + name, text, labels, registry=registry, buckets=SECONDS)
 
+        text = "When this worker started, in seconds since 1970."
+        self.counted.append(Described(f"{PREFIX}start_time_seconds", "gauge", (), text))
+        Gauge(f"{PREFIX}start_time_seconds", text, registry=registry).set_to_current_time()
         self.batch_seconds = histogram("batch_seconds", "Seconds a role takes for a batch.")
         self.step_seconds = histogram("step_seconds", "Seconds from the end of a poll to the end of its commit.")
         self.work_seconds = histogram(
@@ -67,16 +81,19 @@ class Metrics:
         self.dead_letters = counter("dead_letters", "Input records refused, by reason.", ("reason",))
         text = "Input records that are no messages and nobody's mistake, such as deletions, by reason."
         self.passed_over = counter("records_passed_over", text, ("reason",))
+        self.table_rejections = counter("table_rejections", "Table records refused, by reason.", ("reason",))
+        for refused in (self.dead_letters, self.table_rejections):
+            for reason in reasons:
+                refused.labels(reason)
         for reason in PassedOver.REASONS:
             self.passed_over.labels(reason)
-        self.table_rejections = counter("table_rejections", "Table records refused, by reason.", ("reason",))
         self.commits = counter("commits", "Steps committed.")
         self.commits_refused = counter("commits_refused", "Steps refused because the partitions had moved.")
         self.bus_failures = counter("bus_failures", "Times the cluster did not answer.")
         self.output_bytes = counter("output_bytes", "Bytes of keys and values published.")
         self.changelog_bytes = counter("changelog_bytes", "Bytes of keys and values remembered.")
         self._registry = registry
-        registry.register(_Measurements(measure))
+        registry.register(_Measurements(lambda: self.measure()))
 
     def taken(self, records: int, repeated: int, passed_over: Mapping[str, int]) -> None:
         """Count what was read of inputs: for the first time, once more, and what of the former is no message, by reason."""
@@ -84,6 +101,12 @@ class Metrics:
         self.repeated.inc(repeated)
         for reason, count in passed_over.items():
             self.passed_over.labels(reason).inc(count)
+
+    def committed(self, output_bytes: int, changelog_bytes: int) -> None:
+        """Count a step that was committed, and what it published and remembered."""
+        self.commits.inc()
+        self.output_bytes.inc(output_bytes)
+        self.changelog_bytes.inc(changelog_bytes)
 
     def headlines(self) -> Iterator[Measurement]:
         """What of the worker's own counters belongs in the log's line of progress."""
@@ -99,7 +122,25 @@ class Metrics:
 
     def render(self) -> bytes:
         """All figures in the text format, version 0.0.4."""
-        return generate_latest(self._registry)
+        return generate_latest(_Labelled(self._registry, self._labels))
+
+
+class _Labelled(CollectorRegistry):
+    """All that another registry has, with more labels and without the times at which counters were made."""
+
+    def __init__(self, registry: CollectorRegistry, labels: Mapping[str, str]) -> None:
+        super().__init__()
+        self._all = registry
+        self._labels = labels
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._all.collect():
+            family.samples = [
+                sample._replace(labels={**self._labels, **sample.labels})
+                for sample in family.samples
+                if not sample.name.endswith("_created")
+            ]
+            yield family
 
 
 class _Measurements(Collector):
@@ -118,5 +159,6 @@ class _Measurements(Collector):
                 labels = [label for label, _ in measurement.labels]
                 family = CounterMetricFamily if measurement.kind == "counter" else GaugeMetricFamily
                 families[name] = family(name, measurement.help, labels=labels)
-            families[name].add_metric([value for _, value in measurement.labels], measurement.value)
+            value = measurement.value if measurement.known else math.nan
+            families[name].add_metric([value for _, value in measurement.labels], value)
         yield from families.values()

@@ -45,7 +45,7 @@ class Progress:
         sums: dict[str, float] = {}
         parts: dict[str, dict[str, int]] = {}
         for one in measurements:
-            if not one.headline:
+            if not one.headline or not one.known:
                 continue
             value = one.value
             if one.kind == "counter":

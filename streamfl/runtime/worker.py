@@ -58,7 +58,7 @@ class Worker:
     seconds. max_records, the input records of one commit at most. restore_seconds, how long a changelog may lag behind the group's
     offsets before the cluster counts as unavailable. progress_seconds, between two lines of progress, 0 for none. monotonic, sleep:
     by what it measures its own waiting. made_with: the settings that are remembered beside the role's state. pool: where the role's
-    work is done. All but :meth:`measure` and ``health`` belong to one thread.
+    work is done. metrics: what counts it. All but :meth:`measure` and ``health`` belong to one thread.
     """
 
     def __init__(
@@ -78,11 +78,13 @@ class Worker:
         sleep: Callable[[float], None] = time.sleep,
         made_with: MadeWith | None = None,
         pool: Pool | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self.role = role
         self.lock = threading.Lock()
         self.health = Health(stall_seconds, monotonic)
-        self.metrics = Metrics(self.measure)
+        self.metrics = metrics or Metrics()
+        self.metrics.measure = self.measure
         self._journal = Journal(log.warning, monotonic)
         self._progress = Progress(progress_seconds, monotonic)
         self._channels = channels
@@ -348,9 +350,7 @@ class Worker:
         self._count_tables(draft)
         if draft.step:
             self.health.committed()
-            self.metrics.commits.inc()
-            self.metrics.output_bytes.inc(draft.output_bytes)
-            self.metrics.changelog_bytes.inc(draft.changelog_bytes)
+            self.metrics.committed(draft.output_bytes, draft.changelog_bytes)
 
     def _count_tables(self, draft: Draft) -> None:
         # Apart: a refused step's inputs are read again, its table records are not.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 import numpy as np
@@ -13,6 +14,7 @@ from streamfl.vafl.entities import Tally
 
 __all__ = ["CoordinatorFigures"]
 
+WINDOW = 1000
 HEADLINES = {"embeddings", "labels", "predictions", "learnt", "gradients"}
 COUNTS = {
     "embeddings": "Embeddings taken",
@@ -43,15 +45,17 @@ class CoordinatorFigures:
         self.duplicates = 0
         self.superseded = 0
         self.tally = Tally()
-        self._staleness_sum = self._staleness_count = self._staleness_largest = 0
+        self._aged = self._steps = self._oldest = 0
+        self._ages: deque[int] = deque(maxlen=WINDOW)
 
     def count(self, decision: Decision, ages: NDArray[np.int64]) -> None:
         """Entities were worked off. ages: (n, M), steps that the party took since each embedding."""
         learns = decision.learns
         used = ages[learns][decision.used[learns]]
-        self._staleness_sum += int(used.sum())
-        self._staleness_count += len(used)
-        self._staleness_largest = max(self._staleness_largest, int(used.max(initial=0)))
+        self._aged += len(used)
+        self._steps += int(used.sum())
+        self._oldest = max(self._oldest, int(used.max(initial=0)))
+        self._ages.extend(used[-WINDOW:].tolist())
         self.counts["learnt"] += int(learns.sum())
         self.counts["learnt_below_quorum"] += int((learns & decision.together & decision.below_quorum).sum())
         self.counts["outdated_embeddings"] += int(decision.outdated[learns].sum())
@@ -74,7 +78,10 @@ class CoordinatorFigures:
         text = "Requests for a newer embedding that nobody answered"
         yield Measurement("silent_parties", "counter", text, self.tally.silent, (), True)
         yield Measurement("entities", "gauge", "Entities that are remembered", entities, (), True)
-        mean = self._staleness_sum / self._staleness_count if self._staleness_count else 0.0
-        text = "Mean number of steps, as far as known here, that a party took since an embedding that a gradient was computed from"
-        yield Measurement("staleness_mean", "gauge", text, mean)
-        yield Measurement("staleness_largest", "gauge", "The largest such number of steps", self._staleness_largest)
+        text = "Embeddings that gradients were computed from, each as often as one was"
+        yield Measurement("aged_embeddings", "counter", text, self._aged)
+        text = "Steps, as far as known here, that parties took since they made these embeddings, added up"
+        yield Measurement("staleness_steps", "counter", text, self._steps)
+        yield Measurement("staleness_largest", "gauge", "The largest such number of steps since the worker's start", self._oldest)
+        text = f"The largest such number of steps of the last {WINDOW} embeddings since the worker's start"
+        yield Measurement("staleness_largest_windowed", "gauge", text, max(self._ages, default=0), known=bool(self._ages))

@@ -39,6 +39,10 @@ class Predictions:
         self._encode = encode
         self._original = original
         self._counts = counts
+        self._scored = 0
+        self._loss_sum = 0.0
+        # Of the square loss nothing is right or wrong.
+        self._right = 0
         # Loss, and whether the likeliest class was right, of the last labels that came after a prediction.
         self._recent: deque[tuple[float, float]] = deque(maxlen=WINDOW)
 
@@ -66,18 +70,26 @@ class Predictions:
         if not len(outputs):
             return
         likeliest = outputs.argmax(axis=1) if self._loss.name == "softmax" else outputs[:, 0] > 0
-        losses = self._loss.values(outputs, labels).tolist()
-        self._recent.extend(zip(losses, (likeliest == labels).astype(float).tolist(), strict=True))
+        losses, right = self._loss.values(outputs, labels).tolist(), (likeliest == labels).astype(float).tolist()
+        self._scored += len(losses)
+        self._loss_sum += sum(losses)
+        self._right += int(sum(right))
+        self._recent.extend(zip(losses, right, strict=True))
 
     def measure(self) -> Iterable[Measurement]:
-        if not self._recent:
-            return
-        count = len(self._recent)
-        text = f"Mean loss of the predictions made before the label, over the last {WINDOW} labels"
-        mean = sum(loss for loss, _ in self._recent) / count
-        yield Measurement("loss_windowed", "gauge", text, mean, (), True)
-        if self._loss.name == "square":
-            yield Measurement("mse_windowed", "gauge", text, mean)
+        """Sums since the process began, and means over the last labels, which are no number before the first."""
+        classifies, count = self._loss.name != "square", len(self._recent)
+        yield Measurement("scored", "counter", "Labels of entities that had been predicted", self._scored)
+        text = "Loss of the predictions made before the label, added up over the labels of streamfl_scored_total"
+        yield Measurement("loss_sum", "counter", text, self._loss_sum)
+        if classifies:
+            yield Measurement("right_predictions", "counter", "Those of these predictions that were right", self._right)
+        text = f"Mean loss of the predictions made before the label, over the last {WINDOW} labels since the worker's start"
+        mean = sum(loss for loss, _ in self._recent) / max(count, 1)
+        yield Measurement("loss_windowed", "gauge", text, mean, (), True, count > 0)
+        if classifies:
+            text = f"Share of the predictions that were right, over the last {WINDOW} labels since the worker's start"
+            share = sum(right for _, right in self._recent) / max(count, 1)
+            yield Measurement("accuracy", "gauge", text, share, known=count > 0)
         else:
-            text = f"Share of the predictions that were right, over the last {WINDOW} labels"
-            yield Measurement("accuracy", "gauge", text, sum(right for _, right in self._recent) / count)
+            yield Measurement("mse_windowed", "gauge", text, mean, known=count > 0)

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from command_line import run_command
 
-from streamfl.dashboard import Dashboard
+from streamfl.dashboard import CHOICES, Dashboard
 from streamfl.reference.metrics import role_metrics, worker_metrics
 from streamfl.runtime.metrics import Described
 from streamfl.system import System, load, systems_with
 
 SYSTEMS = systems_with("dashboard")
-USED = re.compile(r"\bstreamfl_[a-z_]+\b")
+USED = re.compile(r"\bstreamfl_[a-z0-9_]+\b")
 # What Prometheus itself says of everything that it scrapes.
 PROMETHEUS_OWN = re.compile(r"\bup\{")
 HISTOGRAM_SERIES = ("_bucket", "_sum", "_count")
@@ -146,7 +146,8 @@ def test_queries_are_well_formed(system: System, described: Dashboard) -> None:
             assert expression.count(opening) == expression.count(closed), expression
         for series in re.findall(r"rate\((\w+)", expression):
             assert names[metric_of(series, names)].kind in {"counter", "histogram"}, f"{series} is no counter in {expression}"
-        allowed = {"job", "instance"}.union(*(names[metric_of(series, names)].labels for series in USED.findall(expression)))
+        own = [names[metric_of(series, names)].labels for series in USED.findall(expression)]
+        allowed = {"job", "instance", *CHOICES}.union(*own)
         allowed |= {"le"} if "_bucket" in expression else set()
         for grouping in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression):
             assert {label.strip() for label in grouping.split(",")} <= allowed, expression

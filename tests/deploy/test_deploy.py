@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 import yaml
+from prometheus import promtool
 
 from streamfl.runtime.kinds import find_kind
 from streamfl.settings import RoleSettings, load_kind, load_settings
@@ -161,6 +162,20 @@ def test_prometheus_scrapes_every_worker() -> None:
         assert metrics.host == "0.0.0.0", name
         expected.add(f"{name}:{metrics.port}")
     assert scraped == expected
+
+
+def test_prometheus_has_the_alerts(tmp_path: Path) -> None:
+    """Protects an operator who relies on the alerts: Prometheus is given the rules, and takes the configuration with them."""
+    configuration = (DEPLOY / "prometheus.yml").read_text(encoding="utf-8")
+    [pattern] = read_yaml(DEPLOY / "prometheus.yml")["rule_files"]
+    folder, _, names = pattern.rpartition("/")
+    assert (DEPLOY / mounts(services()["prometheus"])[folder]).resolve() == ROOT / "dashboards"
+    found = sorted((ROOT / "dashboards").glob(names))
+    assert found
+    (tmp_path / "prometheus.yml").write_text(configuration.replace(folder, str(ROOT / "dashboards")))
+    checked = promtool("check", "config", str(tmp_path / "prometheus.yml"))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert checked.stdout.count("SUCCESS") >= len(found)
 
 
 def test_health_check_asks_the_configured_port() -> None:

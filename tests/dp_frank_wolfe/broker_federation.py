@@ -29,6 +29,7 @@ from broker import Broker, free_ports
 from command_line import run_command
 from identities import Keys
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from scraped import scraped
 
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
 from streamfl.dp_frank_wolfe.lab import direct
@@ -244,13 +245,12 @@ class Federation:
             return 0, ""
 
     def metric(self, member: str, name: str) -> float:
-        """What /metrics has of a figure without labels; NaN where nobody answers yet."""
+        """What /metrics has of a figure; NaN where nobody answers yet."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[member]}/metrics", timeout=5) as answer:
-                lines = [line.split() for line in answer.read().decode().splitlines()]
+                return scraped(answer.read().decode(), name)
         except OSError:
             return math.nan
-        return next((float(value) for key, value in (one for one in lines if len(one) == 2) if key == name), math.nan)
 
     def said(self, bus: Bus, topic: str) -> list[Message]:
         """The messages that were committed."""

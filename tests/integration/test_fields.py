@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from broker import Broker
 from command_line import run_command
+from scraped import scraped
 
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.bus import Outgoing, connect
@@ -104,12 +105,12 @@ def test_records_are_read_as_they_are(
             with closing(build_worker(settings, bus)) as worker:
                 deadline = time.monotonic() + 60
                 came = float(63 if not first else 60)
-                while f"streamfl_records_total {came}\n" not in worker.metrics.render().decode():
+                while scraped(worker.metrics.render().decode(), "records_total") != came:
                     assert time.monotonic() < deadline, worker.metrics.render().decode()
                     worker.step(0.2)
                 figures = worker.metrics.render().decode()
-                assert "streamfl_filled_inputs_total 10.0\n" in figures
-                assert "streamfl_samples_without_label 0.0\n" in figures
+                assert scraped(figures, "filled_inputs_total") == 10
+                assert scraped(figures, "samples_without_label") == 0
         predictions = [json.loads(record.value or b"") for record in bus.read(f"{name}.predictions")]
         assert sorted(int(one["sample"]) for one in predictions) == list(range(60))
         letters = [dict(letter.headers)["text"].decode() for letter in bus.read(f"{name}.dead-letters")]

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from apicurio import apicurio, register
 from broker import Broker
+from scraped import scraped
 
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.records.formats import format_of
@@ -145,7 +146,7 @@ def test_topics_as_companies_have_them(format: str, registry: str, broker: Broke
         bus.write(rows)
         with closing(build_worker(settings, bus)) as worker:
             deadline = time.monotonic() + 60
-            while f"streamfl_records_total {float(len(rows))}\n" not in worker.metrics.render().decode():
+            while scraped(worker.metrics.render().decode(), "records_total") != len(rows):
                 assert time.monotonic() < deadline, worker.metrics.render().decode()
                 worker.step(0.2)
             figures = worker.metrics.render().decode()
@@ -156,5 +157,4 @@ def test_topics_as_companies_have_them(format: str, registry: str, broker: Broke
     assert sorted(one["sample"] for _, one in predicted) == sorted(f"r{number}" for number in range(count))
     assert all(one["client"].encode() == key and abs(one["prediction"]) < 10 for key, one in predicted)
     assert letters == [letter]
-    counted = [line for line in figures.splitlines() if line.startswith("streamfl_records_passed_over_total")]
-    assert sum(float(line.split()[-1]) for line in counted) == passed
+    assert scraped(figures, "records_passed_over_total") == passed

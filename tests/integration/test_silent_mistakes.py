@@ -13,6 +13,7 @@ from broker import Broker
 from command_line import run_command
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.structs import OffsetAndMetadata
+from scraped import scraped
 
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.runtime.bus import Bus, Outgoing, connect
@@ -73,7 +74,7 @@ class Plant:
 def work(worker: Worker, records: int) -> None:
     """Until so many input records were taken."""
     deadline = time.monotonic() + 60
-    while f"streamfl_records_total {float(records)}\n" not in worker.metrics.render().decode():
+    while scraped(worker.metrics.render().decode(), "records_total") != records:
         assert time.monotonic() < deadline, worker.metrics.render().decode()
         worker.step(0.2)
 

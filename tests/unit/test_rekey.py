@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from command_line import run_command
+from scraped import scraped
 
 from streamfl.cli.access import rights
 from streamfl.cli.preflight import Configured, inspect_topics, read_configuration
@@ -183,9 +184,9 @@ def test_what_is_missing_at_expiry_goes_on_without_it_and_late_values_are_told(t
     [letter] = plant.bus.read("plant.dead-letters")
     assert dict(letter.headers)["error"] == b"late"
     figures = worker.metrics.render().decode()
-    assert 'streamfl_assembled_samples_total{reason="expired"} 1.0' in figures
-    assert "streamfl_surplus_values_total 1.0" in figures
-    assert "streamfl_incomplete_samples_total 1.0" in figures
+    assert scraped(figures, "assembled_samples_total", reason="expired") == 1
+    assert scraped(figures, "surplus_values_total") == 1
+    assert scraped(figures, "incomplete_samples_total") == 1
 
 
 def test_a_span_is_over_with_a_later_record_of_the_same_client_alone(tmp_path: Path) -> None:

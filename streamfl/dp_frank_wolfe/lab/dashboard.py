@@ -1,32 +1,19 @@
 """What to watch of a private Frank-Wolfe federation: what was spent, where a fit is, who is away, what is held back."""
 
-from streamfl.dashboard import Dashboard, Panel, Query, rate, series
+from streamfl.dashboard import Dashboard, Panel, Query, rate, series, worker_panels
 
 __all__ = ["DASHBOARD"]
 
-BY_MEMBER = "{{job}} {{instance}}"
-
-
-def of_members(query: str) -> str:
-    """Without other roles, which have a metric of the same name: these alone count columns that were shown."""
-    return f"{query} and on (job, instance) {series('shown_columns_total')}"
-
-
-def of_parties(query: str) -> str:
-    """Without servers."""
-    return f"{query} and on (job, instance) {series('ledger_links')}"
-
-
-def of_servers(query: str) -> str:
-    """Without parties."""
-    return f"{query} and on (job, instance) {series('fit_uplink_numbers')}"
+SERVER = "dp-frank-wolfe-server"
+PARTY = "dp-frank-wolfe-party"
+BY_MEMBER = "{{group}} {{instance}}"
 
 
 DASHBOARD = Dashboard(
     name="sparse",
     uid="streamfl-sparse",
     title="streamfl: private sparse regression",
-    jobs_with="shown_columns_total",
+    system="dp-frank-wolfe",
     rows=(
         (
             Panel(
@@ -34,13 +21,13 @@ DASHBOARD = Dashboard(
                 "Of the entity of which most was released, at privacy.delta, if every party has released as much of its share. It "
                 "never exceeds privacy.epsilon. Nothing is shown where noise promises nothing: it is infinite.",
                 "short",
-                (Query(f"max by (job, instance) ({of_parties(series('epsilon'))})", BY_MEMBER),),
+                (Query(f"max by (group, instance) ({series('epsilon', PARTY)})", BY_MEMBER),),
             ),
             Panel(
                 "Releases",
                 "Links of each party's ledger: what was frozen or released, for fits and for predictions. It only grows.",
                 "short",
-                (Query(f"max by (job, instance) ({series('ledger_links')})", BY_MEMBER),),
+                (Query(f"max by (group, instance) ({series('ledger_links')})", BY_MEMBER),),
             ),
             Panel(
                 "Releases held back",
@@ -48,7 +35,7 @@ DASHBOARD = Dashboard(
                 "is not "
                 "ready, and its log says what to put back.",
                 "ops",
-                (Query(f"sum by (job, instance) ({rate('refused_releases_total')})", BY_MEMBER),),
+                (Query(f"sum by (group, instance) ({rate('refused_releases_total')})", BY_MEMBER),),
             ),
         ),
         (
@@ -58,22 +45,22 @@ DASHBOARD = Dashboard(
                 "parties to "
                 "freeze the window, 2 in a fit.",
                 "short",
-                (Query(f"max by (job, instance) ({of_members(series('phase'))})", BY_MEMBER),),
+                (Query(f"max by (group, instance) ({series('phase')})", BY_MEMBER),),
             ),
             Panel(
                 "Iterations a second",
                 "Iterations that each party answered and the server decided. Standing still within a fit means that somebody is "
                 "away.",
                 "ops",
-                (Query(f"sum by (job, instance) ({of_members(rate('iterations_total'))})", BY_MEMBER),),
+                (Query(f"sum by (group, instance) ({rate('iterations_total')})", BY_MEMBER),),
             ),
             Panel(
                 "Windows and models",
                 "Windows that began, and models that fits came to. Each window has one fit.",
                 "short",
                 (
-                    Query(f"sum by (job, instance) ({of_members(series('windows_total'))})", f"windows, {BY_MEMBER}"),
-                    Query(f"sum by (job, instance) ({of_members(series('models_total'))})", f"models, {BY_MEMBER}"),
+                    Query(f"sum by (group, instance) ({series('windows_total')})", f"windows, {BY_MEMBER}"),
+                    Query(f"sum by (group, instance) ({series('models_total')})", f"models, {BY_MEMBER}"),
                 ),
             ),
         ),
@@ -83,8 +70,8 @@ DASHBOARD = Dashboard(
                 "Columns with a weight in the latest fit, and the sum of the absolute weights, which stays within learning.radius.",
                 "short",
                 (
-                    Query(f"max by (job, instance) ({of_servers(series('support'))})", f"columns, {BY_MEMBER}"),
-                    Query(f"max by (job, instance) ({of_servers(series('l1_norm'))})", f"l1 norm, {BY_MEMBER}"),
+                    Query(f"max by (group, instance) ({series('support', SERVER)})", f"columns, {BY_MEMBER}"),
+                    Query(f"max by (group, instance) ({series('l1_norm')})", f"l1 norm, {BY_MEMBER}"),
                 ),
             ),
             Panel(
@@ -92,13 +79,13 @@ DASHBOARD = Dashboard(
                 "Numbers that parties have released in the latest fit: a signed index is one, a sketch as many as "
                 "learning.sketch_rows.",
                 "short",
-                (Query(f"max by (job, instance) ({series('fit_uplink_numbers')})", BY_MEMBER),),
+                (Query(f"max by (group, instance) ({series('fit_uplink_numbers')})", BY_MEMBER),),
             ),
             Panel(
                 "Bytes sent a second",
                 "Bytes of messages to other members.",
                 "Bps",
-                (Query(f"sum by (job, instance) ({of_members(rate('bytes_sent_total'))})", BY_MEMBER),),
+                (Query(f"sum by (group, instance) ({rate('bytes_sent_total')})", BY_MEMBER),),
             ),
         ),
         (
@@ -107,9 +94,9 @@ DASHBOARD = Dashboard(
                 "Records of columns that came a second, entities that were announced, and those that were charged for a fit.",
                 "ops",
                 (
-                    Query(f"sum by (job, instance) ({of_parties(rate('samples_total'))})", f"records, {BY_MEMBER}"),
-                    Query(f"sum by (job, instance) ({of_parties(rate('announced_entities_total'))})", f"announced, {BY_MEMBER}"),
-                    Query(f"sum by (job, instance) ({rate('charged_entities_total')})", f"charged, {BY_MEMBER}"),
+                    Query(f"sum by (group, instance) ({rate('samples_total', PARTY)})", f"records, {BY_MEMBER}"),
+                    Query(f"sum by (group, instance) ({rate('announced_entities_total', PARTY)})", f"announced, {BY_MEMBER}"),
+                    Query(f"sum by (group, instance) ({rate('charged_entities_total')})", f"charged, {BY_MEMBER}"),
                 ),
             ),
             Panel(
@@ -119,10 +106,10 @@ DASHBOARD = Dashboard(
                 "of those that gave way.",
                 "short",
                 (
-                    Query(f"max by (job, instance) ({series('complete_entities')})", f"wait, {BY_MEMBER}"),
-                    Query(f"max by (job, instance) ({series('missing_entities')})", f"lack at a party, {BY_MEMBER}"),
-                    Query(f"sum by (job, instance) ({rate('spent_entities_total')})", f"no budget, {BY_MEMBER}"),
-                    Query(f"sum by (job, instance) ({of_parties(rate('displaced_entities_total'))})", f"gave way, {BY_MEMBER}"),
+                    Query(f"max by (group, instance) ({series('complete_entities')})", f"wait, {BY_MEMBER}"),
+                    Query(f"max by (group, instance) ({series('missing_entities')})", f"lack at a party, {BY_MEMBER}"),
+                    Query(f"sum by (group, instance) ({rate('spent_entities_total')})", f"no budget, {BY_MEMBER}"),
+                    Query(f"sum by (group, instance) ({rate('displaced_entities_total', PARTY)})", f"gave way, {BY_MEMBER}"),
                 ),
             ),
             Panel(
@@ -131,8 +118,8 @@ DASHBOARD = Dashboard(
                 "them, and their budget for it is spent.",
                 "short",
                 (
-                    Query(f"max by (job, instance) ({series('parties_away')})", f"away, {BY_MEMBER}"),
-                    Query(f"sum by (job, instance) ({series('late_answers_total')})", f"late, {BY_MEMBER}"),
+                    Query(f"max by (group, instance) ({series('parties_away')})", f"away, {BY_MEMBER}"),
+                    Query(f"sum by (group, instance) ({series('late_answers_total')})", f"late, {BY_MEMBER}"),
                 ),
             ),
         ),
@@ -144,44 +131,18 @@ DASHBOARD = Dashboard(
                 "too long.",
                 "ops",
                 (
-                    Query(f"sum by (job, instance) ({of_servers(rate('predictions_total'))})", f"published, {BY_MEMBER}"),
-                    Query(f"sum by (job, instance) ({rate('unpredicted_entities_total')})", f"no budget, {BY_MEMBER}"),
-                    Query(f"sum by (job, instance) ({of_servers(rate('expired_predictions_total'))})", f"expired, {BY_MEMBER}"),
+                    Query(f"sum by (group, instance) ({rate('predictions_total', SERVER)})", f"published, {BY_MEMBER}"),
+                    Query(f"sum by (group, instance) ({rate('unpredicted_entities_total')})", f"no budget, {BY_MEMBER}"),
+                    Query(f"sum by (group, instance) ({rate('expired_predictions_total', SERVER)})", f"expired, {BY_MEMBER}"),
                 ),
             ),
             Panel(
                 "Messages that came again",
                 "Messages that came again or too late, which changes nothing.",
                 "ops",
-                (Query(f"sum by (job, instance) ({of_members(rate('repeated_messages_total'))})", BY_MEMBER),),
-            ),
-            Panel(
-                "Dead letters",
-                "Records that were refused and went to the dead-letter topics, by reason. It should be empty: a row that "
-                "cannot be read "
-                "counts as zeros, and is not refused.",
-                "ops",
-                (Query(f"sum by (job, instance, reason) ({rate('dead_letters_total')})", "{{job}} {{instance}} {{reason}}"),),
+                (Query(f"sum by (group, instance) ({rate('repeated_messages_total')})", BY_MEMBER),),
             ),
         ),
-        (
-            Panel(
-                "Consumer lag",
-                "Records not read yet, by topic and partition. It should return to zero.",
-                "short",
-                (Query(f"sum by (topic, partition) ({series('consumer_lag_records')})", "{{topic}} {{partition}}"),),
-                width=12,
-            ),
-            Panel(
-                "Workers up",
-                "1 while Prometheus reaches a worker, and the commits a second of each, which show that it goes round.",
-                "short",
-                (
-                    Query('min by (job, instance) (up{job=~"$job"})', f"up, {BY_MEMBER}"),
-                    Query(f"sum by (job, instance) ({rate('commits_total')})", f"commits a second, {BY_MEMBER}"),
-                ),
-                width=12,
-            ),
-        ),
+        worker_panels(),
     ),
 )

@@ -5,21 +5,11 @@ from streamfl.dashboard import Dashboard, Panel, Query, rate, series, worker_pan
 __all__ = ["DASHBOARD"]
 
 
-def of_workers(query: str) -> str:
-    """Without other roles, which have a metric of the same name: this role alone counts sums that it sent."""
-    return f"{query} and on (job, instance) {series('sums_sent_total')}"
-
-
-def of_active(query: str) -> str:
-    """Without other roles, which have a metric of the same name: the active party alone announces rounds."""
-    return f"{query} and on (job, instance) {series('rounds_announced_total')}"
-
-
 DASHBOARD = Dashboard(
     name="kernels",
     uid="streamfl-kernels",
     title="streamfl: kernel federation",
-    jobs_with="sums_sent_total",
+    system="fdskl",
     rows=(
         (
             Panel(
@@ -27,7 +17,7 @@ DASHBOARD = Dashboard(
                 "Mean loss of the predictions that were there when the label came, over the last minutes. It should fall; where "
                 "it rises, the stream has changed faster than learning.window and learning.sweeps forget.",
                 "short",
-                (Query(f"sum({of_active(rate('loss_sum_total'))}) / sum({rate('scored_total')})", "all partitions"),),
+                (Query(f"sum({rate('loss_sum_total')}) / sum({rate('scored_total')})", "all partitions"),),
                 minimum=None,
             ),
             Panel(
@@ -42,8 +32,8 @@ DASHBOARD = Dashboard(
                 "Predictions made, labels that came, and labels of entities that had been predicted.",
                 "ops",
                 (
-                    Query(f"sum({of_active(rate('predictions_total'))})", "predictions"),
-                    Query(f"sum({of_active(rate('labels_total'))})", "labels"),
+                    Query(f"sum({rate('predictions_total')})", "predictions"),
+                    Query(f"sum({rate('labels_total')})", "labels"),
                     Query(f"sum({rate('scored_total')})", "scored"),
                 ),
             ),
@@ -56,7 +46,7 @@ DASHBOARD = Dashboard(
                 "ops",
                 (
                     Query(f"sum({rate('rounds_announced_total')})", "announced"),
-                    Query(f"sum by (job, instance) ({of_workers(rate('rounds_total'))})", "part in, {{job}} {{instance}}"),
+                    Query(f"sum by (group, instance) ({rate('rounds_total')})", "part in, {{group}} {{instance}}"),
                 ),
             ),
             Panel(
@@ -65,13 +55,17 @@ DASHBOARD = Dashboard(
                 "did not cancel (masks), or too many at once (displaced). masks means that a message was changed on its way, or "
                 "that members differ in their configuration.",
                 "ops",
-                (Query(f"sum by (job, instance, reason) ({rate('abandoned_rounds_total')})", "{{job}} {{instance}} {{reason}}"),),
+                (
+                    Query(
+                        f"sum by (group, instance, reason) ({rate('abandoned_rounds_total')})", "{{group}} {{instance}} {{reason}}"
+                    ),
+                ),
             ),
             Panel(
                 "Bytes of sums a second",
                 "Bytes of masked sums that each party sends.",
                 "Bps",
-                (Query(f"sum by (job, instance) ({rate('sums_sent_bytes_total')})", "{{job}} {{instance}}"),),
+                (Query(f"sum by (group, instance) ({rate('sums_sent_bytes_total')})", "{{group}} {{instance}}"),),
             ),
         ),
         (
@@ -79,14 +73,14 @@ DASHBOARD = Dashboard(
                 "Iterations a second",
                 "Iterations of learning at the active party.",
                 "ops",
-                (Query(f"sum({of_active(rate('iterations_total'))})", "all partitions"),),
+                (Query(f"sum({rate('iterations_total')})", "all partitions"),),
             ),
             Panel(
                 "Random features",
                 "Features that are kept, and those that gave way to newer ones since the model began.",
                 "short",
                 (
-                    Query(f"max({of_active(series('features'))})", "kept"),
+                    Query(f"max({series('features')})", "kept"),
                     Query(f"max({series('features_dropped')})", "dropped"),
                 ),
             ),
@@ -108,7 +102,7 @@ DASHBOARD = Dashboard(
                 "short",
                 (
                     Query(f"sum({series('awaited_predictions')})", "predictions"),
-                    Query(f"sum by (job, instance) ({series('pending_rounds')})", "rounds, {{job}} {{instance}}"),
+                    Query(f"sum by (group, instance) ({series('pending_rounds')})", "rounds, {{group}} {{instance}}"),
                 ),
             ),
             Panel(
@@ -117,8 +111,8 @@ DASHBOARD = Dashboard(
                 "came after they had been asked for.",
                 "ops",
                 (
-                    Query(f"sum by (job, instance) ({rate('imputed_total')})", "mean stood in, {{job}} {{instance}}"),
-                    Query(f"sum by (job, instance) ({rate('revisions_sent_total')})", "came later, {{job}} {{instance}}"),
+                    Query(f"sum by (group, instance) ({rate('imputed_total')})", "mean stood in, {{group}} {{instance}}"),
+                    Query(f"sum by (group, instance) ({rate('revisions_sent_total')})", "came later, {{group}} {{instance}}"),
                 ),
             ),
             Panel(
@@ -128,8 +122,8 @@ DASHBOARD = Dashboard(
                 "ops",
                 (
                     Query(
-                        f"sum by (job, instance, reason) ({of_workers(rate('forgotten_entities_total'))})",
-                        "columns, {{job}} {{instance}} {{reason}}",
+                        f"sum by (group, instance, reason) ({rate('forgotten_entities_total')})",
+                        "columns, {{group}} {{instance}} {{reason}}",
                     ),
                     Query(f"sum by (reason) ({rate('forgotten_forecasts_total')})", "predictions, {{reason}}"),
                 ),

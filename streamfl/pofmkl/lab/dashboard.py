@@ -1,34 +1,27 @@
 """What to watch of federations of clients with samples of their own: error, regret, speed, upload and lag."""
 
-from streamfl.dashboard import Dashboard, Panel, Query, rate, series
+from streamfl.dashboard import Dashboard, Panel, Query, mean_over_time, rate, series
 
 __all__ = ["DASHBOARD"]
 
-LABELS = series("labels_total")
-JUDGED = series("challenger_labels_total")
-
-
-def weighted_by_labels(figure: str) -> str:
-    """The mean of a worker's figure over all workers: one with more labels counts more."""
-    return f"sum({series(figure)} * on (job, instance) {LABELS}) / sum({LABELS})"
+LIFETIME_LABELS = series("lifetime_labels")
 
 
 DASHBOARD = Dashboard(
     name="federation",
     uid="streamfl-federation",
     title="streamfl: federation overview",
-    jobs_with="model_version",
-    all_jobs=".+",
+    system="pofmkl",
     rows=(
         (
             Panel(
                 "Mean squared error",
-                "Of the predictions against the labels that have arrived, labels scaled to 0..1. Running: since the workers' "
-                "first label. Windowed: the last labels only. Weighted by each worker's labels.",
+                "Of the predictions against the labels that came, labels scaled to 0..1. Now: those of the latest interval. Whole "
+                "life: of all clients, restarts included.",
                 "short",
                 (
-                    Query(weighted_by_labels("mse"), "running"),
-                    Query(weighted_by_labels("mse_windowed"), "windowed"),
+                    Query(mean_over_time("squared_error_sum_total", "labels_total"), "now"),
+                    Query(f"sum({series('lifetime_squared_error')}) / sum({LIFETIME_LABELS})", "whole life"),
                 ),
             ),
             Panel(
@@ -37,7 +30,7 @@ DASHBOARD = Dashboard(
                 "towards zero.",
                 "short",
                 (
-                    Query(f"sum({series('regret')}) / sum({series('labels_total')})", "all workers"),
+                    Query(f"sum({series('regret')}) / sum({LIFETIME_LABELS})", "all workers"),
                     Query(series("regret_per_sample"), "{{instance}}"),
                 ),
                 minimum=None,
@@ -116,14 +109,14 @@ DASHBOARD = Dashboard(
             ),
             Panel(
                 "MSE, federation against challengers",
-                "Of the last 1000 labels of each worker, labels scaled to 0..1. Challengers learn on each client's own "
-                "samples, where [challengers] names some, and begin anew when a worker starts. Weighted by labels.",
+                "Of the labels of the latest interval, labels scaled to 0..1. Challengers learn on each client's own samples, "
+                "where [challengers] names some, and begin anew when a worker starts.",
                 "short",
                 (
-                    Query(weighted_by_labels("mse_windowed"), "federation"),
+                    Query(mean_over_time("squared_error_sum_total", "labels_total"), "federation"),
                     Query(
-                        f"sum by (model) ({series('challenger_mse_windowed')} * on (job, instance, model) {JUDGED})"
-                        f" / sum by (model) ({JUDGED})",
+                        f"sum by (model) ({rate('challenger_squared_error_sum_total')})"
+                        f" / sum by (model) ({rate('challenger_labels_total')})",
                         "{{model}}",
                     ),
                 ),

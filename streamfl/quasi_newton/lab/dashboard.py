@@ -4,34 +4,21 @@ from streamfl.dashboard import Dashboard, Panel, Query, rate, series, worker_pan
 
 __all__ = ["DASHBOARD"]
 
-BY_MEMBER = "{{job}} {{instance}}"
+SCORING = ("quasi-newton-guest", "quasi-newton-host")
+COORDINATOR = "quasi-newton-coordinator"
+BY_MEMBER = "{{group}} {{instance}}"
 
 
 def by_member(query: str, what: str = "", of: str = "sum") -> Query:
     """A line of each member. of: how series of its partitions become one."""
-    return Query(f"{of} by (job, instance) ({query})", f"{what}, {BY_MEMBER}" if what else BY_MEMBER)
-
-
-def of_coordinators(query: str) -> str:
-    """Without other roles, which have a metric of the same name: coordinators alone have a loss by epoch."""
-    return f"{query} and on (job, instance) {series('epoch')}"
-
-
-def of_members(query: str) -> str:
-    """Without other roles, which have a metric of the same name."""
-    return f"{query} and on (job, instance) {series('phase')}"
-
-
-def of_scoring(query: str) -> str:
-    """Without other roles, which have a metric of the same name, and without coordinators."""
-    return f"{query} and on (job, instance) {series('model_version')}"
+    return Query(f"{of} by (group, instance) ({query})", f"{what}, {BY_MEMBER}" if what else BY_MEMBER)
 
 
 DASHBOARD = Dashboard(
     name="scorecard",
     uid="streamfl-scorecard",
     title="streamfl: quasi-Newton federation",
-    jobs_with="ciphertexts_sent_total",
+    system="quasi-newton",
     rows=(
         (
             Panel(
@@ -40,7 +27,7 @@ DASHBOARD = Dashboard(
                 "training is "
                 "over when two epochs differ by less than learning.tolerance.",
                 "short",
-                (Query(of_coordinators(series("loss")), BY_MEMBER),),
+                (Query(series("loss", COORDINATOR), BY_MEMBER),),
                 minimum=None,
             ),
             Panel(
@@ -71,7 +58,7 @@ DASHBOARD = Dashboard(
                 "Steps that each member took. Standing still while a training is under way, with one phase for long, means that "
                 "somebody is away.",
                 "ops",
-                (by_member(of_members(rate("iterations_total"))),),
+                (by_member(rate("iterations_total")),),
             ),
             Panel(
                 "Ciphertexts of an iteration",
@@ -84,7 +71,7 @@ DASHBOARD = Dashboard(
                 "Bytes sent a second",
                 "Bytes of messages to other members.",
                 "Bps",
-                (by_member(of_members(rate("bytes_sent_total"))),),
+                (by_member(rate("bytes_sent_total")),),
             ),
         ),
         (
@@ -94,8 +81,8 @@ DASHBOARD = Dashboard(
                 "that did.",
                 "ops",
                 (
-                    by_member(of_members(rate("samples_total")), "columns"),
-                    by_member(of_members(rate("expired_entities_total")), "forgotten"),
+                    by_member(rate("samples_total"), "columns"),
+                    by_member(rate("expired_entities_total"), "forgotten"),
                     by_member(rate("displaced_entities_total"), "gave way"),
                     by_member(rate("expired_batches_total"), "batches"),
                 ),
@@ -116,7 +103,7 @@ DASHBOARD = Dashboard(
                 "Messages that came again or too late, which changes nothing, and alignments that were refused.",
                 "ops",
                 (
-                    by_member(of_members(rate("repeated_messages_total")), "again"),
+                    by_member(rate("repeated_messages_total"), "again"),
                     by_member(rate("refused_alignments_total"), "alignments"),
                 ),
             ),
@@ -128,9 +115,9 @@ DASHBOARD = Dashboard(
                 "without a score, for their part of it is beyond the bound or unknown.",
                 "ops",
                 (
-                    by_member(of_scoring(rate("predictions_total")), "published"),
-                    by_member(of_scoring(rate("answered_entities_total")), "answered"),
-                    by_member(of_scoring(rate("unscored_entities_total")), "no score"),
+                    by_member(rate("predictions_total", *SCORING), "published"),
+                    by_member(rate("answered_entities_total", *SCORING), "answered"),
+                    by_member(rate("unscored_entities_total", *SCORING), "no score"),
                 ),
             ),
             Panel(
@@ -150,7 +137,7 @@ DASHBOARD = Dashboard(
                 "none left nobody is scored with a newer model: each version shows the guest more of the host's columns.",
                 "short",
                 (
-                    by_member(of_members(series("model_version")), "present", of="max"),
+                    by_member(series("model_version"), "present", of="max"),
                     by_member(series("model_versions_left"), "left", of="min"),
                 ),
             ),

@@ -1,42 +1,28 @@
 """What to watch of vertical federations: loss, who is behind, what is forgotten, what privacy is left, what is broken."""
 
-from streamfl.dashboard import Dashboard, Panel, Query, rate, series, worker_panels
+from streamfl.dashboard import Dashboard, Panel, Query, mean_over_time, rate, series, worker_panels
 
 __all__ = ["DASHBOARD"]
 
-
-def weighted_by_labels(figure: str) -> str:
-    """The mean of a coordinator's figure over all that have it: one with more labels counts more."""
-    labels, own = series("labels_total"), series(figure)
-    return f"sum({own} * on (job, instance) {labels}) / sum({labels} and on (job, instance) {own})"
-
-
-def of_coordinators(query: str) -> str:
-    """Without other roles, which have a metric of the same name: coordinators alone count what they learnt from."""
-    return f"{query} and on (job, instance) {series('learnt_total')}"
-
-
-def of_parties(query: str) -> str:
-    """Without other roles, which have a metric of the same name: parties alone count embeddings that they sent again."""
-    return f"{query} and on (job, instance) {series('embeddings_again_total')}"
+PARTY = "vafl-party"
+COORDINATOR = "vafl-coordinator"
 
 
 DASHBOARD = Dashboard(
     name="vertical",
     uid="streamfl-vertical",
     title="streamfl: vertical federation",
-    jobs_with="entities",
+    system="vafl",
     rows=(
         (
             Panel(
                 "Loss before the label",
-                "Mean loss of the predictions that were there when the label came, over the last 1000 labels of each "
-                "coordinator's worker, weighed by their labels; with the square loss on labels scaled to 0..1. It should "
-                "fall.",
+                "Mean loss of the predictions that were there when the label came, over the latest interval; with the square loss "
+                "on labels scaled to 0..1. It should fall.",
                 "short",
                 (
-                    Query(weighted_by_labels("loss_windowed"), "all workers"),
-                    Query(series("loss_windowed"), "{{job}} {{instance}}"),
+                    Query(mean_over_time("loss_sum_total", "scored_total"), "all workers"),
+                    Query(series("loss_windowed"), "the last 1000 labels, {{group}} {{instance}}"),
                 ),
                 minimum=None,
             ),
@@ -45,8 +31,8 @@ DASHBOARD = Dashboard(
                 "Share of those predictions that were right. Empty with the square loss.",
                 "percentunit",
                 (
-                    Query(weighted_by_labels("accuracy"), "all workers"),
-                    Query(series("accuracy"), "{{job}} {{instance}}"),
+                    Query(mean_over_time("right_predictions_total", "scored_total"), "all workers"),
+                    Query(series("accuracy"), "the last 1000 labels, {{group}} {{instance}}"),
                 ),
                 maximum=1,
             ),
@@ -56,9 +42,9 @@ DASHBOARD = Dashboard(
                 "from, and of those times that fewer parties than learning.quorum had shown it in time.",
                 "ops",
                 (
-                    Query(f"sum({of_coordinators(rate('predictions_total'))})", "first predictions"),
+                    Query(f"sum({rate('predictions_total', COORDINATOR)})", "first predictions"),
                     Query(f"sum({rate('revised_predictions_total')})", "revised predictions"),
-                    Query(f"sum({of_coordinators(rate('labels_total'))})", "labels"),
+                    Query(f"sum({rate('labels_total', COORDINATOR)})", "labels"),
                     Query(f"sum({rate('learnt_total')})", "learnt from"),
                     Query(f"sum({rate('learnt_below_quorum_total')})", "learnt from below the quorum"),
                 ),
@@ -71,32 +57,32 @@ DASHBOARD = Dashboard(
                 "0; the others go on.",
                 "ops",
                 (
-                    Query(f"sum by (job, instance) ({of_parties(rate('embeddings_total'))})", "sent, {{job}} {{instance}}"),
-                    Query(f"sum({of_coordinators(rate('embeddings_total'))})", "taken by the coordinator"),
+                    Query(f"sum by (group, instance) ({rate('embeddings_total', PARTY)})", "sent, {{group}} {{instance}}"),
+                    Query(f"sum({rate('embeddings_total', COORDINATOR)})", "taken by the coordinator"),
                 ),
             ),
             Panel(
                 "Steps a second",
                 "Steps of each party's parameters, and of the head's at the coordinator.",
                 "ops",
-                (Query(f"sum by (job, instance) ({rate('steps_total')})", "{{job}} {{instance}}"),),
+                (Query(f"sum by (group, instance) ({rate('steps_total')})", "{{group}} {{instance}}"),),
             ),
             Panel(
                 "Refused steps",
                 "Steps not taken because a parameter would have become infinite: inputs or the learning rate are too large.",
                 "ops",
-                (Query(f"sum by (job, instance) ({rate('refused_steps_total')})", "{{job}} {{instance}}"),),
+                (Query(f"sum by (group, instance) ({rate('refused_steps_total')})", "{{group}} {{instance}}"),),
             ),
         ),
         (
             Panel(
                 "Staleness in steps",
                 "Steps that a party took since an embedding that a gradient was computed from, its own or another party's, on "
-                "average and at most, since the coordinator's start.",
+                "average over the latest interval, and at most over the last 1000 of them.",
                 "short",
                 (
-                    Query(f"max({series('staleness_mean')})", "mean"),
-                    Query(f"max({series('staleness_largest')})", "largest"),
+                    Query(mean_over_time("staleness_steps_total", "aged_embeddings_total"), "mean"),
+                    Query(f"max({series('staleness_largest_windowed')})", "largest"),
                 ),
             ),
             Panel(
@@ -106,7 +92,7 @@ DASHBOARD = Dashboard(
                 "ops",
                 (
                     Query(f"sum({rate('requests_total')})", "requests"),
-                    Query(f"sum by (job, instance) ({rate('embeddings_again_total')})", "answers, {{job}} {{instance}}"),
+                    Query(f"sum by (group, instance) ({rate('embeddings_again_total')})", "answers, {{group}} {{instance}}"),
                     Query(f"sum({rate('silent_parties_total')})", "not answered"),
                     Query(f"sum({rate('outdated_embeddings_total')})", "too old, not used"),
                 ),
@@ -117,8 +103,8 @@ DASHBOARD = Dashboard(
                 "entities that are remembered.",
                 "short",
                 (
-                    Query(f"sum by (job, instance) ({series('entities')})", "entities, {{job}} {{instance}}"),
-                    Query(f"sum by (job, instance) ({of_parties(series('waiting_samples'))})", "samples, {{job}} {{instance}}"),
+                    Query(f"sum by (group, instance) ({series('entities')})", "entities, {{group}} {{instance}}"),
+                    Query(f"sum by (group, instance) ({series('waiting_samples', PARTY)})", "samples, {{group}} {{instance}}"),
                 ),
             ),
         ),
@@ -128,7 +114,12 @@ DASHBOARD = Dashboard(
                 "At a party without a gradient, at the coordinator before they were learnt from, by what never came. no_label "
                 "where labels are sure to come means that keys differ or alignment.expiry_seconds is too short.",
                 "ops",
-                (Query(f"sum by (job, instance, reason) ({rate('forgotten_entities_total')})", "{{job}} {{instance}} {{reason}}"),),
+                (
+                    Query(
+                        f"sum by (group, instance, reason) ({rate('forgotten_entities_total')})",
+                        "{{group}} {{instance}} {{reason}}",
+                    ),
+                ),
             ),
             Panel(
                 "Ignored messages",
@@ -138,7 +129,7 @@ DASHBOARD = Dashboard(
                 (
                     Query(f"sum by (reason) ({rate('ignored_embeddings_total')})", "embeddings, {{reason}}"),
                     Query(f"sum by (reason) ({rate('ignored_replies_total')})", "replies, {{reason}}"),
-                    Query(f"sum({of_coordinators(rate('duplicate_labels_total'))})", "labels"),
+                    Query(f"sum({rate('duplicate_labels_total', COORDINATOR)})", "labels"),
                 ),
             ),
             Panel(
@@ -146,8 +137,8 @@ DASHBOARD = Dashboard(
                 "Sent by the coordinator, and learnt from by each party.",
                 "ops",
                 (
-                    Query(f"sum({of_coordinators(rate('gradients_total'))})", "sent by the coordinator"),
-                    Query(f"sum by (job, instance) ({of_parties(rate('gradients_total'))})", "learnt from, {{job}} {{instance}}"),
+                    Query(f"sum({rate('gradients_total', COORDINATOR)})", "sent by the coordinator"),
+                    Query(f"sum by (group, instance) ({rate('gradients_total', PARTY)})", "learnt from, {{group}} {{instance}}"),
                 ),
             ),
         ),
@@ -158,16 +149,16 @@ DASHBOARD = Dashboard(
                 "Without noise on steps only an entity's own embeddings are counted, which is no guarantee.",
                 "short",
                 (
-                    Query(f"max by (job, instance) ({series('privacy_mu')})", "mu, {{job}} {{instance}}"),
-                    Query(f"max by (job, instance) ({series('privacy_budget_mu')})", "budget, {{job}} {{instance}}"),
-                    Query(f"max by (job, instance) ({series('privacy_mu_per_release')})", "no guarantee, {{job}} {{instance}}"),
+                    Query(f"max by (group, instance) ({series('privacy_mu')})", "mu, {{group}} {{instance}}"),
+                    Query(f"max by (group, instance) ({series('privacy_budget_mu')})", "budget, {{group}} {{instance}}"),
+                    Query(f"max by (group, instance) ({series('privacy_mu_per_release')})", "no guarantee, {{group}} {{instance}}"),
                 ),
             ),
             Panel(
                 "Privacy: epsilon",
                 "epsilon of the same mu at delta = 1e-5.",
                 "short",
-                (Query(f"max by (job, instance) ({series('privacy_epsilon')})", "{{job}} {{instance}}"),),
+                (Query(f"max by (group, instance) ({series('privacy_epsilon')})", "{{group}} {{instance}}"),),
             ),
             Panel(
                 "Withheld embeddings",
@@ -175,7 +166,8 @@ DASHBOARD = Dashboard(
                 "ops",
                 (
                     Query(
-                        f"sum by (job, instance, reason) ({rate('withheld_embeddings_total')})", "{{job}} {{instance}} {{reason}}"
+                        f"sum by (group, instance, reason) ({rate('withheld_embeddings_total')})",
+                        "{{group}} {{instance}} {{reason}}",
                     ),
                 ),
             ),
@@ -187,8 +179,8 @@ DASHBOARD = Dashboard(
                 "exceeds.",
                 "short",
                 (
-                    Query(f"max by (job, instance) ({series('label_mu')})", "mu, {{job}} {{instance}}"),
-                    Query(f"max by (job, instance) ({series('label_budget_mu')})", "budget, {{job}} {{instance}}"),
+                    Query(f"max by (group, instance) ({series('label_mu')})", "mu, {{group}} {{instance}}"),
+                    Query(f"max by (group, instance) ({series('label_budget_mu')})", "budget, {{group}} {{instance}}"),
                 ),
                 id=19,
             ),
@@ -196,7 +188,7 @@ DASHBOARD = Dashboard(
                 "Privacy of labels: epsilon",
                 "epsilon of the same mu at delta = 1e-5.",
                 "short",
-                (Query(f"max by (job, instance) ({series('label_epsilon')})", "{{job}} {{instance}}"),),
+                (Query(f"max by (group, instance) ({series('label_epsilon')})", "{{group}} {{instance}}"),),
                 id=20,
             ),
             Panel(
@@ -204,7 +196,11 @@ DASHBOARD = Dashboard(
                 "Neither answered nor learnt from: the budget of an entity's label is spent, or there is no room to remember "
                 "what is (ledger).",
                 "ops",
-                (Query(f"sum by (job, instance, reason) ({rate('withheld_labels_total')})", "{{job}} {{instance}} {{reason}}"),),
+                (
+                    Query(
+                        f"sum by (group, instance, reason) ({rate('withheld_labels_total')})", "{{group}} {{instance}} {{reason}}"
+                    ),
+                ),
                 id=21,
             ),
         ),

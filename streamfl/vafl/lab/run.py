@@ -194,7 +194,7 @@ def run_vertical(
             history=history,
             parties=parties,
             traffic=federation.traffic(),
-            staleness_mean=federation.figure(head, "staleness_mean"),
+            staleness_mean=federation.figure(head, "staleness_steps") / max(federation.figure(head, "aged_embeddings"), 1),
             staleness_largest=int(federation.figure(head, "staleness_largest")),
             requests=int(federation.figure(head, "requests")),
             outdated=int(federation.figure(head, "outdated_embeddings")),

@@ -93,7 +93,7 @@ def test_a_release_that_was_noted_and_not_committed_is_made_again(
 
 
 def _has_model(federation: Federation, party: str) -> bool:
-    return federation.metric(party, "streamfl_models_total") == 1
+    return federation.metric(party, "models_total") == 1
 
 
 def _check_ledgers(federation: Federation, estimator: str, serving: str) -> None:

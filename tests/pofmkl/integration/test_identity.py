@@ -17,6 +17,7 @@ import pytest
 from broker import Broker
 from identities import Keys
 from msgspec.structs import replace
+from scraped import scraped
 
 from streamfl.identity import Identity, Member, PrivateKey
 from streamfl.pofmkl.config import PofmklSettings
@@ -110,8 +111,7 @@ class Federation:
 
     def counted(self, member: str, name: str) -> float:
         """A counter of the worker itself."""
-        lines = [line.split() for line in self.workers[member].metrics.render().decode().splitlines()]
-        return sum(float(line[-1]) for line in lines if line[0] == f"streamfl_{name}_total")
+        return scraped(self.workers[member].metrics.render().decode(), f"{name}_total")
 
     def restart(self, member: str) -> None:
         self.taken_before += int(self.counted(member, "records"))

@@ -40,8 +40,9 @@ def test_documented_metrics_are_the_exported_ones() -> None:
 def test_overview_shows_what_it_promises() -> None:
     """Protects the overview's purpose: error and the challengers', regret, throughput, lag and upload against budget are there."""
     assert set(re.findall(r"streamfl_\w+", " ".join(DASHBOARD.expressions))) >= {
-        "streamfl_mse",
-        "streamfl_challenger_mse_windowed",
+        "streamfl_squared_error_sum_total",
+        "streamfl_lifetime_squared_error",
+        "streamfl_challenger_squared_error_sum_total",
         "streamfl_regret_per_sample",
         "streamfl_samples_total",
         "streamfl_consumer_lag_records",

@@ -8,7 +8,7 @@ DASHBOARD = Dashboard(
     name="running-mean",
     uid="running-mean",
     title="Running means",
-    jobs_with="predictions_total",
+    system="running-mean",
     rows=(
         (
             Panel("Error", "Mean squared error before the label.", "short", (Query(series("mse"), "{{instance}}"),), width=12),

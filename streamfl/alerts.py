@@ -1,0 +1,177 @@
+"""Alerts, described in a few words, and written as the rules that Prometheus reads and as the page that says what to do.
+
+What every worker can suffer stands here. A system has further alerts of its own, and says them in its laboratory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["MEMBER", "WORKER_ALERTS", "Alert", "increased", "member_sum", "rules", "runbook"]
+
+MEMBER = "system, federation, role, group"
+"""The labels that say whose worker it is, without the worker."""
+
+
+@dataclass(frozen=True)
+class Alert:
+    """One thing that somebody has to do something about.
+
+    name: in capitals and small letters, as Prometheus' own; it is the heading of the runbook too.
+    expression: in PromQL; each of its series is an alert.
+    minutes: it is told once the expression has held for so long.
+    severity: "critical" wakes somebody, "warning" waits for the morning.
+    summary: what is wrong, in a sentence; ``{{ $labels.group }}`` stands for a label's value.
+    means: what it means for the federation's users.
+    remedy: what to look at, and what to do, in sentences.
+    """
+
+    name: str
+    expression: str
+    minutes: int
+    severity: Literal["critical", "warning"]
+    summary: str
+    means: str
+    remedy: str
+
+
+def member_sum(expression: str, *labels: str) -> str:
+    """The sum over the workers of one consumer group, by these further labels.
+
+    >>> member_sum("streamfl_consumer_lag_records", "topic")
+    'sum by (system, federation, role, group, topic) (streamfl_consumer_lag_records)'
+    """
+    return f"sum by ({', '.join((MEMBER, *labels))}) ({expression})"
+
+
+def increased(counter: str, minutes: int, *labels: str) -> str:
+    """How much one of streamfl's counters grew within the last minutes, summed as :func:`member_sum` does.
+
+    >>> increased("dead_letters_total", 15)
+    'sum by (system, federation, role, group) (increase(streamfl_dead_letters_total[15m]))'
+    """
+    return member_sum(f"increase(streamfl_{counter}[{minutes}m])", *labels)
+
+
+WORKER_ALERTS = (
+    Alert(
+        "StreamflNoWorker",
+        f"group by ({MEMBER}) (last_over_time(streamfl_ready[1h])) unless group by ({MEMBER}) (streamfl_ready)",
+        5,
+        "critical",
+        "No worker of {{ $labels.group }} answers any more.",
+        "Nothing of this role is done: no predictions if it is a client, no new model if it is a server. Nothing is lost, "
+        "the topics keep it.",
+        "Look whether the processes run, and why they ended: the exit code and the last line of the log say it. Start "
+        "them again. If "
+        "they were taken down on purpose, the alert ends an hour after they were.",
+    ),
+    Alert(
+        "StreamflWorkerDown",
+        "up == 0 and on (job, instance) last_over_time(streamfl_ready[1h])",
+        5,
+        "warning",
+        "The worker {{ $labels.instance }} does not answer.",
+        "The other workers of its group have taken its partitions over, if there are others.",
+        "Look at its process and its log. If it runs, look at metrics.host, metrics.port and the network between it and "
+        "Prometheus.",
+    ),
+    Alert(
+        "StreamflNotServing",
+        f"max by ({MEMBER}, instance, reason) (streamfl_not_ready) == 1",
+        5,
+        "critical",
+        "{{ $labels.instance }} of {{ $labels.group }} does not serve: {{ $labels.reason }}.",
+        "The worker runs, and does nothing for this reason.",
+        "Ask its /readyz: it says in words what is wrong and what to do. The reasons are explained on the page of metrics.",
+    ),
+    Alert(
+        "StreamflNoProgress",
+        f"{member_sum('streamfl_consumer_lag_records')} > 100 and {member_sum('rate(streamfl_records_total[10m])')} == 0",
+        10,
+        "critical",
+        "{{ $labels.group }} has records to read and reads none.",
+        "Whatever depends on this role stands still.",
+        "Look at /readyz and the log of its workers. Samples that wait for the model show in streamfl_waiting_samples: "
+        "then look at the server.",
+    ),
+    Alert(
+        "StreamflLagGrows",
+        f"{member_sum('streamfl_consumer_lag_records')} > 1000 and "
+        f"deriv({member_sum('streamfl_consumer_lag_records')}[30m:1m]) > 0",
+        30,
+        "warning",
+        "{{ $labels.group }} falls behind what is written.",
+        "Predictions come later and later.",
+        "Start more workers of this group, up to the number of partitions. If there are as many already, the topic needs "
+        "more partitions.",
+    ),
+    Alert(
+        "StreamflDeadLetters",
+        f"{increased('dead_letters_total', 15, 'reason')} > 0",
+        0,
+        "warning",
+        "{{ $labels.group }} refused records: {{ $labels.reason }}.",
+        "These records had no effect. They lie in the dead-letter topic and can be sent back once the cause is gone.",
+        "streamfl dead-letters CONFIG shows them with the reason in words, and with --replay sends them back.",
+    ),
+    Alert(
+        "StreamflTableRejections",
+        f"{increased('table_rejections_total', 15, 'reason')} > 0",
+        0,
+        "warning",
+        "{{ $labels.group }} refused records of the model: {{ $labels.reason }}.",
+        "Somebody writes to the model's topic who should not, or members run different versions or settings.",
+        "Look at who may write to that topic. Run streamfl check CONFIG at the members.",
+    ),
+    Alert(
+        "StreamflCommitsRefused",
+        f"{increased('commits_refused_total', 15)} > 0.2 * {increased('commits_total', 15)}",
+        15,
+        "warning",
+        "Many commits of {{ $labels.group }} are refused.",
+        "Work is done twice: partitions move between workers all the time. Results are still there once.",
+        "Look in the log for why the group rebalances: workers that restart, or batches longer than the session timeout "
+        "of the group.",
+    ),
+    Alert(
+        "StreamflRestarts",
+        f"max by ({MEMBER}, instance) (changes(streamfl_start_time_seconds[30m])) > 3",
+        0,
+        "critical",
+        "{{ $labels.instance }} of {{ $labels.group }} starts again and again.",
+        "Each start takes its state back and does nothing else meanwhile.",
+        "The last line of its log before each start, and the exit code, say why it ended.",
+    ),
+)
+
+
+def rules(group: str, page: str, alerts: Iterable[Alert]) -> str:
+    """The text of a file of rules for Prometheus. group: their name. page: where :func:`runbook` is written."""
+    lines = ["# Written from the code by `make reference`: a change belongs there.", "groups:"]
+    lines += [f"  - name: {json.dumps(group)}", "    rules:"]
+    for one in alerts:
+        lines += [
+            f"      - alert: {one.name}",
+            f"        expr: {json.dumps(one.expression)}",
+            f"        for: {one.minutes}m",
+            f"        labels: {{severity: {one.severity}}}",
+            "        annotations:",
+            f"          summary: {json.dumps(one.summary)}",
+            f"          description: {json.dumps(one.means)}",
+            f"          runbook_url: {json.dumps(f'{page}#{one.name.lower()}')}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def runbook(whose: str, note: str, alerts: Iterable[Alert]) -> str:
+    """The text of the page that says what to do about each alert. whose: the alerts are. note: what stands above."""
+    parts = [f"# Alerts of {whose}: what to do", note]
+    for one in alerts:
+        when = f"once this has held for {one.minutes} minutes" if one.minutes else "as soon as this holds"
+        parts += [f"## {one.name}", one.means, f"**What to do.** {one.remedy}"]
+        parts += [f"Its severity is {one.severity}. It is told {when}:", f"    {one.expression}"]
+    return "\n\n".join(parts) + "\n"

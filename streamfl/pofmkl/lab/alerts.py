@@ -1,0 +1,84 @@
+"""What somebody has to look after in federations of clients with samples of their own."""
+
+from streamfl.alerts import MEMBER, Alert, increased
+
+__all__ = ["ALERTS"]
+
+OF_FEDERATION = "sum by (system, federation)"
+REGRET = f"{OF_FEDERATION} (streamfl_regret{{system=\"pofmkl\"}}) / {OF_FEDERATION} (streamfl_lifetime_labels)"
+YESTERDAY = (
+    f"{OF_FEDERATION} (streamfl_regret{{system=\"pofmkl\"}} offset 1d)"
+    f" / {OF_FEDERATION} (streamfl_lifetime_labels offset 1d)"
+)
+ERROR = (
+    f"{OF_FEDERATION} (rate(streamfl_squared_error_sum_total{{system=\"pofmkl\"}}[1h]))"
+    f" / {OF_FEDERATION} (rate(streamfl_labels_total{{system=\"pofmkl\"}}[1h]))"
+)
+RUNNING_MEAN = (
+    f"{OF_FEDERATION} (rate(streamfl_challenger_squared_error_sum_total{{model=\"running-mean\"}}[1h]))"
+    f" / {OF_FEDERATION} (rate(streamfl_challenger_labels_total{{model=\"running-mean\"}}[1h]))"
+)
+
+ALERTS = (
+    Alert(
+        "StreamflErrorAboveRunningMean",
+        f"({ERROR}) > ({RUNNING_MEAN})",
+        60,
+        "warning",
+        "The predictions of {{ $labels.federation }} are worse than each client's running mean.",
+        "Nothing of use is predicted at present. It is told only where [challengers] has running-mean.",
+        "Look whether inputs changed: a sensor that stands still, another unit, a field that is missing. Look at "
+        "samples.label_range and "
+        "samples.input_norm, and at [drift].",
+    ),
+    Alert(
+        "StreamflRegretRises",
+        f"({REGRET}) > 0 and ({REGRET}) > 1.1 * ({YESTERDAY})",
+        60,
+        "warning",
+        "The regret of {{ $labels.federation }} has risen by a tenth within a day.",
+        "What is learnt falls behind the best single kernel of each client. It should fall as samples come.",
+        "Compare with the error's panel. If the error rises too, the stream has changed. If it does not, one kernel has "
+        "become much better "
+        "than the others, and the weights follow within hours.",
+    ),
+    Alert(
+        "StreamflBudgetExhausted",
+        f"{increased('skipped_updates_total', 60)} > 0.5 * {increased('updates_total', 60)}",
+        60,
+        "warning",
+        "{{ $labels.group }} has not the bytes for its updates.",
+        "The model learns less than it could: more than one update in three is not made.",
+        "Raise uplink.budget_bytes_per_second, or lower uplink's kernels an update, so that each update is smaller.",
+    ),
+    Alert(
+        "StreamflClientsWait",
+        f"sum by ({MEMBER}) (streamfl_waiting_clients) > 0 and {increased('labels_total', 15)} == 0",
+        15,
+        "warning",
+        "Clients of {{ $labels.group }} wait for the model, and none learns.",
+        "Their samples are kept. They are predicted once the model goes on.",
+        "Look whether the server runs and is ready, and whether all clients that learning.staleness waits for send updates.",
+    ),
+    Alert(
+        "StreamflSuspectModel",
+        f"{increased('model_repairs_total', 60)} > 0 or {increased('unsigned_parameters_total', 60)} > 0"
+        f" or {increased('superseded_updates_total', 60)} > 0",
+        0,
+        "critical",
+        "Somebody writes to the topics of {{ $labels.federation }} who should not.",
+        "The server has repaired what it found, so the model is what it published. Two processes speak for one client, or "
+        "a stranger writes.",
+        "Look at the rights on the topics of updates and of the model, and at the log of the worker that counted it. Give "
+        "members keys.",
+    ),
+    Alert(
+        "StreamflStaleUpdates",
+        f"max by ({MEMBER}) (streamfl_staleness) > 1000",
+        30,
+        "warning",
+        "Updates of {{ $labels.federation }} were made on a model that is more than 1000 versions old.",
+        "Clients learn from what the model was long ago.",
+        "Look at the clients' lag and at streamfl_model_version of each: one that stands still does not read the model's topic.",
+    ),
+)

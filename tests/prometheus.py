@@ -1,0 +1,111 @@
+"""A real Prometheus for tests, with promtool: the one on the path, or Debian's package, fetched once into ``.broker``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from broker import free_ports
+
+__all__ = ["Prometheus", "promtool", "running_prometheus"]
+
+HOME = Path(__file__).resolve().parent.parent / ".broker" / "prometheus"
+START_SECONDS = 60.0
+CONFIGURATION = """
+global: {{scrape_interval: 1s}}
+scrape_configs:
+  - job_name: streamfl
+    static_configs: [{{targets: {targets}}}]
+"""
+
+
+class Prometheus:
+    """One that runs. url: where it answers."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def ask(self, expression: str, at: float | None = None) -> list[tuple[Mapping[str, str], float]]:
+        """The series of a query, each with its labels and its value; RuntimeError if the query is none."""
+        parameters = {"query": expression} | ({} if at is None else {"time": str(at)})
+        try:
+            with urllib.request.urlopen(f"{self.url}/api/v1/query?{urllib.parse.urlencode(parameters)}", timeout=30) as answer:
+                found: Any = json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise RuntimeError(f"{expression}: {error.read().decode()}") from None
+        return [(one["metric"], float(one["value"][1])) for one in found["data"]["result"]]
+
+    def value(self, expression: str, at: float | None = None) -> float:
+        """Of a query that has one series."""
+        [(_, value)] = self.ask(expression, at)
+        return value
+
+
+@contextmanager
+def running_prometheus(targets: Sequence[int], folder: Path) -> Iterator[Prometheus]:
+    """A Prometheus that asks these ports of this machine once a second."""
+    (port,) = free_ports(1)
+    configuration = folder / "prometheus.yml"
+    configuration.write_text(CONFIGURATION.format(targets=json.dumps([f"127.0.0.1:{target}" for target in targets])))
+    options = [f"--config.file={configuration}", f"--storage.tsdb.path={folder / 'tsdb'}", f"--web.listen-address=127.0.0.1:{port}"]
+    with (folder / "prometheus.log").open("wb") as log:
+        process = subprocess.Popen([_program("prometheus"), *options], stdout=log, stderr=log)
+    try:
+        url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + START_SECONDS
+        while True:
+            try:
+                with urllib.request.urlopen(f"{url}/-/ready", timeout=5):
+                    break
+            except OSError:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"Prometheus did not start:\n{(folder / 'prometheus.log').read_text()[-2000:]}") from None
+                time.sleep(0.1)
+        yield Prometheus(url)
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """What promtool says."""
+    return subprocess.run([_program("promtool"), *arguments], capture_output=True, text=True)
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name)
+    if found is not None:
+        return found
+    if not HOME.is_dir():
+        _fetch()
+    return str(HOME / "usr" / "bin" / name)
+
+
+def _fetch() -> None:
+    HOME.parent.mkdir(exist_ok=True)
+    # A directory of this process, moved into place whole.
+    folder = Path(tempfile.mkdtemp(prefix="prometheus-", dir=HOME.parent))
+    try:
+        for command in (["apt-get", "download", "prometheus"], ["sh", "-c", "dpkg -x prometheus_*.deb unpacked"]):
+            try:
+                result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+            except FileNotFoundError as error:
+                raise RuntimeError(f"Prometheus is not on the path, and {error.filename} is not here to fetch it") from None
+            if result.returncode:
+                raise RuntimeError(f"Prometheus is not on the path, and {' '.join(command)} failed:\n{result.stderr[-2000:]}")
+        (folder / "unpacked").rename(HOME)
+    except OSError:
+        if not HOME.is_dir():
+            raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
