@@ -21,6 +21,7 @@ from typing import Any, Literal
 import msgspec
 
 from streamfl.records.formats import Format, format_named
+from streamfl.records.paths import ABSENT, named_in
 from streamfl.role import ConfigurationError, PassedOver, PeerError, Record
 from streamfl.runtime import bus as buses
 from streamfl.runtime.bus import Bus, Outgoing, Subscription
@@ -82,9 +83,12 @@ class Connection:
     def write(self, topic: str, contents: Iterable[Any], key: Key = None, format: str | Format = "json") -> int:
         """Write a record for each of ``contents`` and wait until all are durable; how many they were.
 
-        key: of each record. The name of a field, or a function of the content; None: without one, and in any partition.
-        format: how they are encoded.
+        key: of each record. The name of a field, a path such as "meta.site", or a function of the content; None: without one, and
+        in any partition. format: how they are encoded. ConfigurationError for one content in place of several.
         """
+        if isinstance(contents, (Mapping, str, bytes)):
+            # Each of its keys or letters would be a record.
+            raise ConfigurationError(f"contents is one {type(contents).__name__}: several are expected, such as [content]")
         encode, count = _format(format).encode, 0
         for batch in _batches(contents):
             self.bus.write([Outgoing(topic, _key(content, key), encode(content)) for content in batch])
@@ -183,9 +187,9 @@ def _key(content: Any, key: Key) -> bytes | None:
     if key is None:
         return None
     if isinstance(key, str):
-        if not isinstance(content, Mapping) or key not in content:
+        found: object = named_in(content, key)
+        if found is ABSENT:
             raise ConfigurationError(f"key = {key!r}: there is a record without this field")
-        found: object = content[key]
     else:
         found = key(content)
     return found if isinstance(found, bytes) or found is None else str(found).encode()

@@ -62,7 +62,11 @@ def print_json(content: Mapping[str, Any]) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table on stdout, as wide as its content where stdout is no terminal."""
+    """A table on stdout, as wide as its content where stdout is no terminal; of no rows, a line that says so."""
+    rows = list(rows)
+    if not rows:
+        Console(file=sys.stdout).print(Text(f"{title}: none"))
+        return
     # Text, not markup: what is shown comes from topics and files.
     table = Table(*columns, title=Text(title), title_justify="left")
     for row in rows:

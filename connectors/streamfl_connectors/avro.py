@@ -72,7 +72,7 @@ class AvroSchema:
         try:
             content = self._read(stream, self._plain, None)
         except BROKEN as error:
-            raise ValueError(f"it does not fit its Avro schema: {error or type(error).__name__}") from None
+            raise ValueError(f"it does not fit its Avro schema: {_why(error)}") from None
         if stream.tell() != len(value):
             raise ValueError(f"it does not fit its Avro schema: {len(value) - stream.tell()} bytes are left over")
         return content if self._convert is None else self._convert(content)
@@ -169,6 +169,14 @@ class Avro:
             return known.read(value, LENGTH)
         assert self._registry is not None
         return self.read_by(number, self._registry.schema(number), value)
+
+
+def _why(error: Exception) -> str:
+    # Fastavro tells where in memory it read, and nothing of a record that ends too soon. Of the same record the text is the same.
+    if isinstance(error, IndexError):
+        return "a member of a union or an enum is named that the schema does not have"
+    text = str(error)
+    return "it ends too soon" if isinstance(error, EOFError) or not text else text.partition(" from <")[0]
 
 
 def schema_of(kind: type[Any]) -> dict[str, Any]:

@@ -170,5 +170,13 @@ class Csv:
         if lines[0] == self._columns:
             raise PassedOver("header")
         if len(lines[0]) != len(self._columns):
-            raise ValueError(f"{len(lines[0])} values, {len(self._columns)} are expected, one for each of columns")
+            raise ValueError(self._why_not(text, len(lines[0])))
         return dict(zip(self._columns, [text or None for text in lines[0]], strict=True))
+
+    def _why_not(self, text: str, count: int) -> str:
+        if not text.strip():
+            return "an empty line"
+        found = f"{count} value{'' if count == 1 else 's'}, {len(self._columns)} are expected, one for each of columns"
+        marks = ((";", "semicolons"), ("\t", "tabs"), ("|", "bars"))
+        others = [name for mark, name in marks if text.count(mark) + 1 == len(self._columns)]
+        return f"{found}; they are separated by commas, and this line has {others[0]}" if count == 1 and others else found

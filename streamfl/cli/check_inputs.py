@@ -12,6 +12,7 @@ from streamfl.cli.findings import Finding
 from streamfl.cli.preflight import Configured, counted
 from streamfl.cli.unreadable import remedy as remedy_of
 from streamfl.records.formats import format_of
+from streamfl.records.keys import KeySection, binary_hint
 from streamfl.records.paths import leaf_paths
 from streamfl.records.samples import Sample, SamplesSection
 from streamfl.role import (
@@ -61,25 +62,30 @@ def look_at_inputs(configured: Configured, bus: Bus, role: Role, channels: Chann
         except Unreadable as failure:
             yield Finding(f"records of {source.topic}", False, str(failure), remedy_of(configured, failure))
             continue
-        awaited = ""
+        awaited: list[str] = []
+        looked = 0
         for record in records:
+            looked += 1
             try:
                 batch.append(Received(channel, source.decode(record), record))
             except PassedOver:
                 continue
             except NotYetReadable as error:
-                awaited = str(error)
-                break
+                awaited.append(str(error))
+                # One schema may be unknown. Where several are, each is waited for in vain.
+                if len(awaited) == EXAMPLES:
+                    break
             except PeerError as error:
                 wrong.append((record, error))
-        if awaited:
-            yield Finding(f"records of {source.topic}", False, awaited, "see the section [registry], and the registry's own log")
-            continue
-        if not wrong and (errors := _never_readable(source, records)):
+        if not wrong and not awaited and (errors := _never_readable(source, records)):
             wrong = errors
             remedy = "a worker takes such values for missing ones, and tells nobody: correct them or the settings"
-        readable = f"{len(records) - len(wrong)} of {counted(len(records), 'record')} readable" if records else "no records yet"
-        yield Finding(f"records of {source.topic}", not wrong, "; ".join([readable, *_grouped(wrong)]), remedy if wrong else "")
+        if awaited:
+            remedy = "see the section [registry], and the registry's own log" + (f"; {remedy}" if wrong else "")
+        fine = f"{looked - len(wrong) - len(awaited)} of {counted(looked, 'record')} readable" if records else "no records yet"
+        detail = "; ".join([fine, *dict.fromkeys(awaited), *_grouped(wrong)])
+        yield Finding(f"records of {source.topic}", not (wrong or awaited), detail, remedy if wrong or awaited else "")
+        yield from _keys(configured, channel, records)
     yield from _labels(configured, batch)
     try:
         if batch:
@@ -127,6 +133,18 @@ def _grouped(wrong: Iterable[tuple[Record, PeerError]]) -> list[str]:
 def _spread(partitions: int) -> list[int]:
     count = min(partitions, SAMPLE_PARTITIONS)
     return [index * partitions // count for index in range(count)]
+
+
+def _keys(configured: Configured, channel: str, records: Sequence[Record]) -> Iterator[Finding]:
+    """Whether keys that are taken for names are binary numbers: low ones are text as well, and the others are none."""
+    section = getattr(configured.settings, channel, None)
+    named = getattr(section, "client", None) or getattr(section, "entity", None)
+    if not isinstance(section, KeySection) or section.key != "text" or named:
+        return
+    hints = [hint for record in records if (hint := binary_hint(record.key or b""))]
+    if hints:
+        detail = f"{len(hints)} of {counted(len(records), 'record')} have a key that is no text{hints[0]}"
+        yield Finding(f"keys of {section.topic}", False, detail, f"say in [{channel}] how the key is written, or name a field")
 
 
 def _labels(configured: Configured, batch: Sequence[Received]) -> Iterator[Finding]:

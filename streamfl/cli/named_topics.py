@@ -40,17 +40,20 @@ def format_of_channel(configured: Configured, channel: str) -> Format | None:
 
 
 def find_topic(configured: Configured, bus: Bus, name: str) -> NamedTopic:
-    """The topic of the federation that people call so; ConfigurationError lists those that there are."""
+    """The topic of the federation that people call so, or that is called so; ConfigurationError lists those that there are."""
     settings = configured.settings
     channels = configured.kind.channels(settings)
     topics = {channel: source.topic for channel, source in (*channels.inputs.items(), *channels.tables.items())}
     topics |= channels.outputs
+    name = next((channel for channel, one in topics.items() if one == name), name)
     # Those of the other roles have the federation's name in front.
     topic = topics.get(name, f"{settings.federation.name}.{name}")
     if not bus.describe([topic]):
         exist = bus.describe([*topics.values(), settings.dead_letters])
-        known = [channel for channel, one in topics.items() if one in exist]
-        raise ConfigurationError(f"{name!r}: there is no topic {topic}; there are {', '.join([*sorted(known), 'dead-letters'])}")
+        known = sorted(channel for channel, one in topics.items() if one in exist)
+        known += ["dead-letters"] if settings.dead_letters in exist else []
+        there = f"there are {', '.join(known)}" if known else "the federation has no topics yet (streamfl topics CONFIG --create)"
+        raise ConfigurationError(f"{name!r}: there is no topic {topic}; {there}")
     if (written := format_of_channel(configured, name)) is not None:
         return NamedTopic(name, topic, _decoding(written))
     place = find_system(settings.role.kind).readers.get(topic.rpartition(".")[2])

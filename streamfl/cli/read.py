@@ -18,7 +18,7 @@ from streamfl.cli.dead_letters.show import LATEST_TIME, SHOWN, show
 from streamfl.cli.named_topics import NamedTopic, find_topic
 from streamfl.cli.preflight import read_configuration
 from streamfl.connection import Connection, Message
-from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_table, until_nobody_reads
+from streamfl.console import ConfigArgument, OutputFormat, print_table, until_nobody_reads
 from streamfl.role import Record
 from streamfl.runtime.bus import Bus
 
@@ -31,6 +31,7 @@ NAMES = {"client", "entity"}
 
 FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes from now on, until Ctrl-C.")]
 ClientOption = Annotated[str | None, typer.Option(help="Only what names this client or entity, or has it as the key.")]
+LinesOption = Annotated[OutputFormat, typer.Option("--format", help="json: an object a line on stdout.")]
 LimitOption = Annotated[
     int | None, typer.Option("--limit", "-n", min=0, help=f"The newest N; left out: {SHOWN} in a table, all as JSON.")
 ]
@@ -39,7 +40,7 @@ LimitOption = Annotated[
 def read(
     config: ConfigArgument,
     what: Annotated[
-        str, typer.Argument(help="predictions, updates, model, dead-letters, samples, … as the federation calls its topics.")
+        str, typer.Argument(help="predictions, updates, model, dead-letters, samples, …, or the name of a topic of yours.")
     ] = "predictions",
     follow: FollowOption = False,
     client: ClientOption = None,
@@ -47,7 +48,7 @@ def read(
     envelope: Annotated[
         bool, typer.Option("--envelope", help="With json: each value within topic, partition, offset, time, key and headers.")
     ] = False,
-    format: FormatOption = OutputFormat.TABLE,
+    format: LinesOption = OutputFormat.TABLE,
 ) -> None:
     """Print a federation's predictions, or what else lies in its topics; json: an object a line, as it was written.
 
@@ -71,7 +72,7 @@ def updates(
     follow: FollowOption = False,
     client: ClientOption = None,
     limit: LimitOption = None,
-    format: FormatOption = OutputFormat.TABLE,
+    format: LinesOption = OutputFormat.TABLE,
 ) -> None:
     """Print what clients sent to the server, readable: a line an update, with what it was made of and how large it is."""
     read(config, "updates", follow, client, limit, envelope=False, format=format)

@@ -6,15 +6,17 @@ import math
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from streamfl.cli.named_topics import users_channels
 from streamfl.cli.preflight import Configured, counted, read_configuration
+from streamfl.cli.rekey import StreamName, rekeying
 from streamfl.cli.unreadable import telling_remedy
 from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
 from streamfl.role import ConfigurationError
+from streamfl.role_kind import RoleKind
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.kinds import build_repair, build_reset
 
@@ -31,6 +33,9 @@ def reset(
         str | None,
         typer.Option(help="Where to read again: earliest, latest, or a time such as 2026-11-20T08:00Z or seconds since 1970."),
     ] = None,
+    stream: Annotated[
+        StreamName | None, typer.Option("--stream", help="With --all: not the role, but `streamfl rekey` for this section.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")] = False,
     format: FormatOption = OutputFormat.TABLE,
 ) -> None:
@@ -39,11 +44,15 @@ def reset(
     --all: your topics are read from --to on, left out: from their beginning. What peers sent before is not read again, unless the
     role reads nothing else and --to is given. Predictions of what is read again are written again.
     --client: it is forgotten. With --to its samples from there on are learnt again at once; other clients stay as they are.
+
+    --stream: the role stays as it is, and `streamfl rekey` writes the section's topic from --to on once more, behind what is there.
     """
-    if all_of_it == (client is not None):
-        raise ConfigurationError("say --client NAME, or --all")
+    if all_of_it == (client is not None) or (stream is not None and client is not None):
+        raise ConfigurationError("say --client NAME, or --all, the latter also with --stream")
     at = None if to is None else _time(to)
     configured = read_configuration(config)
+    if stream is not None:
+        configured = rekeying(configured, stream.value)
     kind = configured.kind
     if not kind.may_begin_anew(configured.settings):
         raise ConfigurationError(
@@ -57,21 +66,24 @@ def reset(
                 f"{counted(members, 'worker')} of the group {configured.settings.group!r} run: stop them first. One that was "
                 "killed counts until the group has noticed"
             )
-        result = _client(configured, bus, client, at, dry_run) if client else _all(configured, bus, at, dry_run)
+        own = None if stream is None else kind
+        result = _client(configured, bus, client, at, dry_run) if client else _all(configured, bus, at, dry_run, own)
     if format is OutputFormat.JSON:
         print_json({"dry_run": dry_run, **result})
     else:
         _tell(configured, result, dry_run)
 
 
-def _all(configured: Configured, bus: Bus, at: float | None, dry_run: bool) -> dict[str, object]:
-    """Forget everything; what was done."""
+def _all(
+    configured: Configured, bus: Bus, at: float | None, dry_run: bool, kind: RoleKind[Any] | None
+) -> dict[str, object]:
+    """Forget everything; what was done. kind: None: that of the settings' role."""
     users = set(users_channels(configured).values())
     offsets = {
         source.topic: bus.offsets(source.topic, _begin(source.topic in users, bool(users), at))
         for source in configured.kind.channels(configured.settings).inputs.values()
     }
-    forgotten = None if dry_run else build_reset(configured.settings, bus).begin_anew(offsets)
+    forgotten = None if dry_run else build_reset(configured.settings, bus, kind).begin_anew(offsets)
     return {"forgotten": forgotten, "offsets": _by_text(offsets)}
 
 
@@ -116,7 +128,8 @@ def _tell(configured: Configured, result: Mapping[str, object], dry_run: bool) -
     else:
         say(f"forgot all that this {kind} remembered: {counted(int(str(result['forgotten'])), 'record')}")
     for topic, found in offsets.items():
-        say(f"{would}read {topic} from {', '.join(f'{partition}: {offset}' for partition, offset in found.items())} on")
+        places = (f"{offset} in partition {partition}" for partition, offset in sorted(found.items(), key=lambda one: int(one[0])))
+        say(f"{would}read {topic} on from offset {', '.join(places)}")
 
 
 def _time(text: str) -> float:

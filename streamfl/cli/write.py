@@ -15,6 +15,7 @@ from streamfl.cli.preflight import Configured, counted, read_configuration
 from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, say
 from streamfl.records.formats import Format, format_named
 from streamfl.records.keys import KeySection, key_writer
+from streamfl.records.paths import ABSENT, named_in
 from streamfl.records.samples import DataError
 from streamfl.role import ConfigurationError, Input, NotYetReadable, PassedOver, PeerError, Record
 from streamfl.runtime.bus import BusUnavailable, Outgoing
@@ -29,7 +30,7 @@ def write(
     config: ConfigArgument,
     what: Annotated[str, typer.Argument(help="samples, or labels where they come on a topic of their own.")] = "samples",
     key: Annotated[
-        str | None, typer.Option(help="The field whose value is the record's key; left out: the client or entity that is named.")
+        str | None, typer.Option(help="The field, or path, whose value is the record's key; left out: the client or entity named.")
     ] = None,
     as_they_are: Annotated[
         bool, typer.Option("--as-they-are", help="Write lines that the role would refuse, too: they go to the dead letters.")
@@ -117,9 +118,10 @@ class _Lines:
     def _named_key(self, content: Any) -> bytes | None:
         if self._key is None:
             return None
-        if not isinstance(content, dict) or content.get(self._key) is None:
+        found = named_in(content, self._key)
+        if found is None or found is ABSENT:
             raise DataError(f"line {self._number}: has no field {self._key!r}, which --key names")
-        return self._written_key(str(content[self._key]))
+        return self._written_key(str(found))
 
     def _written_key(self, name: str) -> bytes:
         try:

@@ -22,6 +22,8 @@ __all__ = [
     "name_in",
     "named_fields",
     "number_in",
+    "number_of_text",
+    "says_nothing",
     "scaled",
     "shown",
 ]
@@ -90,11 +92,10 @@ def number_in(value: Any, field: object, as_text: bool) -> float:
 
     as_text: text that is a number counts as one.
     """
-    if isinstance(value, str) and as_text and len(value) <= LONGEST_NUMBER:
-        text = value.strip()
-        if _NUMBER.fullmatch(text):
-            value = float(text)
-        elif text.lower() in _NO_NUMBER:
+    if isinstance(value, str) and as_text:
+        if (found := number_of_text(value)) is not None:
+            value = found
+        elif says_nothing(value):
             return math.nan
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise PeerError("not_numeric", f"{field} is {shown(value)}, a number is expected{_text_hint(value, as_text)}")
@@ -104,7 +105,26 @@ def number_in(value: Any, field: object, as_text: bool) -> float:
     return float(value)
 
 
+def number_of_text(text: str) -> float | None:
+    """The number that a text is, an infinity where it is too large; None: it is none.
+
+    >>> number_of_text(" 21.5 "), number_of_text("21,5")
+    (21.5, None)
+    """
+    if len(text) > LONGEST_NUMBER:
+        return None
+    text = text.strip()
+    return float(text) if _NUMBER.fullmatch(text) else None
+
+
+def says_nothing(value: Any) -> bool:
+    """Whether a value is text that says that there is none."""
+    return isinstance(value, str) and len(value) <= LONGEST_NUMBER and value.strip().lower() in _NO_NUMBER
+
+
 def _text_hint(value: Any, as_text: bool) -> str:
+    if as_text and isinstance(value, str) and not any(character.isdigit() for character in value[:LONGEST_NUMBER]):
+        return "; missing_values in [[samples.inputs]] names texts that mean there is none"
     if as_text or not isinstance(value, str) or not _NUMBER.fullmatch(value[:LONGEST_NUMBER].strip()):
         return ""
     return '; as = "number" in [[samples.inputs]] takes text for one'

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from streamfl.records.fields import number_in, shown
+from streamfl.records.fields import number_in, number_of_text, says_nothing, shown
 from streamfl.records.paths import ABSENT, Path, leaf_paths, path_of
 from streamfl.records.times import Timestamps
 from streamfl.role import PeerError
@@ -23,6 +23,8 @@ MOST_VALUES = 32
 LONGEST_VALUE = 60
 # Below this share of the values that fit, a field is something else.
 SHARE = 0.9
+# Texts among numbers that may all say "there is none".
+MOSTLY, MOST_NOTHINGS, LONGEST_NOTHING = 0.7, 3, 10
 # A field that most records lack teaches nothing.
 PRESENT = 0.5
 # With fewer records, that all values differ says nothing.
@@ -147,6 +149,8 @@ def _guess(values: _Values, textual: bool, filling: str) -> Guess:
     if len(values.present) < PRESENT * values.total:
         return Guess(values.path, None, f"only {len(values.present)} of {values.total} records have it")
     keys, why = _kind(values, name, textual)
+    if keys is not None and "missing_values" in keys and not values.lacking:
+        keys = {**keys, "missing": filling}
     if keys is not None and values.lacking:
         keys = {**keys, "missing": filling if keys.get("as", "number") == "number" else "zero"}
         why += f"; missing in {values.lacking} of {values.total}"
@@ -162,8 +166,13 @@ def _kind(values: _Values, name: str, textual: bool) -> tuple[dict[str, Any] | N
     if all(isinstance(value, datetime) for value in present):
         return {"as": "hour-of-day"}, f"a time, such as {present[0]}. {OTHER_TIMES}"
     numbers = numbers_among([value for value in present if not isinstance(value, bool)])
-    if len(numbers) >= SHARE * len(present):
+    if len(numbers) >= SHARE * len(present) and not (nothing := _for_nothing(present)):
         return _number(values, numbers, name, textual)
+    if len(numbers) >= MOSTLY * len(present) and (nothing := _for_nothing(present)):
+        keys, told = _number(_Values(values.path, values.total, _without(present, nothing)), numbers, name, textual)
+        if keys is not None and "unit" not in keys:
+            said = ", ".join(map(repr, nothing))
+            return {**keys, "missing_values": nothing}, f"{told}; {said} is taken for no value, which is a guess"
     texts = [value for value in present if isinstance(value, str)]
     if len(texts) < len(present):
         return None, f"values of several kinds, such as {shown(present[0])} and {_other(present)}"
@@ -172,6 +181,18 @@ def _kind(values: _Values, name: str, textual: bool) -> tuple[dict[str, Any] | N
         zone = "" if re.search(r"([+-]\d\d:?\d\d|Z)$", texts[0].strip()) else "; it names no zone: UTC is taken, or set zone"
         return {"as": "hour-of-day"}, f"a time, such as {texts[0].strip()}{zone}. {OTHER_TIMES}"
     return _category(values, sorted(set(texts)))
+
+
+def _for_nothing(present: Sequence[Any]) -> list[str]:
+    """Of text among numbers, such as N/A, what may say that there is none; empty where there is none, or other text."""
+    texts = [value for value in present if isinstance(value, str) and not says_nothing(value)]
+    others = {text.strip() for text in texts if number_of_text(text) is None}
+    alike = len(others) <= MOST_NOTHINGS and all(len(text) <= LONGEST_NOTHING and not re.search(r"\d", text) for text in others)
+    return sorted(others) if alike else []
+
+
+def _without(present: Sequence[Any], nothing: Collection[str]) -> list[Any]:
+    return [value for value in present if not isinstance(value, str) or value.strip() not in nothing]
 
 
 def _number(values: _Values, numbers: list[float], name: str, textual: bool) -> tuple[dict[str, Any] | None, str]:
@@ -184,7 +205,7 @@ def _number(values: _Values, numbers: list[float], name: str, textual: bool) -> 
         if first <= low and high <= last and (unit != "s" or _TIME_NAME.search(_CAMEL.sub("_", name))):
             told = f"a time since 1970 in {unit}, such as {shown(values.present[0])}"
             if as_text:
-                return None, f"{told}, as text: only a number can be read as such a time"
+                told += ", as text"
             return {"as": "hour-of-day", "unit": unit}, f"{told}. {OTHER_TIMES}"
     whole = all(number.is_integer() for number in numbers)
     if whole and len(values.present) >= ENOUGH and values.distinct == len(values.present) and _is_an_id(name):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from streamfl.records.fields import number_in, shown
+from streamfl.records.fields import number_in, number_of_text, shown
 from streamfl.records.keys import remembered_key
 from streamfl.records.paths import ABSENT, FieldPath, Path, path_of
 from streamfl.records.times import Timestamps, TimeUnit, zone_named
@@ -25,6 +25,7 @@ _TIMES = ("hour-of-day", "day-of-week", "elapsed-seconds")
 _NO_MEAN = ("category", "hour-of-day", "day-of-week")
 MOST_VALUES = 10_000
 MOST_INPUTS = 10_000
+MOST_MISSING = 100
 LARGEST_DIMENSION = 100_000
 DAY = 86_400.0
 TRUE, FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
@@ -44,6 +45,8 @@ class InputSection(Section):
     missing: Literal["reject", "mean", "last", "zero"] | Annotated[float, Field(allow_inf_nan=False)] = "reject"
     """What stands for a value that is absent, null or NaN. `reject`: the record goes to the dead letters. `mean`: the running mean
     of the client's own values. `last`: its last value. `zero`, or a number: that."""
+    missing_values: Annotated[list[str | float], Field(min_length=1, max_length=MOST_MISSING)] | None = None
+    """What else means that there is no value, such as `["N/A", "-", -999]`."""
     indicator: bool = False
     """A further input, 1 where the value is missing and 0 else. It cost accuracy wherever it was measured."""
     values: Annotated[list[str], Field(min_length=1, max_length=MOST_VALUES)] | None = None
@@ -51,7 +54,8 @@ class InputSection(Section):
     buckets: int | None = Field(default=None, ge=2, le=MOST_VALUES)
     """Of a category whose values nobody can list: so many inputs. Each value belongs to one of them by its hash, for good."""
     unit: TimeUnit | None = None
-    """Of a time that is a number: seconds (`s`), milliseconds (`ms`) or microseconds (`us`) since 1970. Left out: ISO 8601."""
+    """Of a time that is a number, or digits as text: seconds (`s`), milliseconds (`ms`) or microseconds (`us`) since 1970. Text
+    that is no number is ISO 8601, and so is all text where this is left out."""
     zone: str = "UTC"
     """In which time zone hours and days are counted, such as `Europe/Oslo`. It is also that of an ISO time that names none."""
     since: str | None = None
@@ -177,6 +181,9 @@ class Input:
         self.names = section.names
         self._norm = norm if section.scaled else 1.0
         self._textual = textual
+        # As a time or a truth value, empty text can only mean that there is none. It may be a category.
+        self._empty_is_missing = textual or section.kind in (*_TIMES, "boolean")
+        self._nothing = _missing_ones(section.missing_values) if section.missing_values else None
         self._indicated = section.indicator
         self._make = self._maker(section, columns)
         number = section.missing / self._norm if isinstance(section.missing, float) else math.nan if section.fills_means else 0.0
@@ -189,7 +196,8 @@ class Input:
         PeerError with reason missing_field, not_numeric, not_finite, not_a_category or not_a_time.
         """
         value = self.path.find(content)
-        if value is ABSENT or value is None or value != value or (self._textual and value == ""):
+        nothing = self._nothing is not None and self._nothing(value)
+        if value is ABSENT or value is None or value != value or (self._empty_is_missing and value == "") or nothing:
             if self._reject:
                 raise self._lacking(content, value)
             return self._missing
@@ -203,7 +211,7 @@ class Input:
     def _lacking(self, content: dict[str, Any], value: Any) -> PeerError:
         if value is ABSENT:
             return PeerError("missing_field", self.path.lacking(content))
-        if value is None or value == "":
+        if value is None or value == "" or (self._nothing is not None and self._nothing(value)):
             return PeerError("not_numeric", f"{self.path} is {shown(value)}, a value is expected")
         return PeerError("not_finite", f"{self.path} is {shown(value)}, a finite number is expected")
 
@@ -223,7 +231,7 @@ class Input:
         if kind == "category":
             return _one_hot(section.values, path) if section.values is not None else _hashed(section.buckets or 0, path)
         zone = zone_named(section.zone)
-        times = Timestamps(section.unit, zone, self._textual)
+        times = Timestamps(section.unit, zone)
         if kind == "elapsed-seconds":
             if section.since_field is None:
                 since = Timestamps(None, zone).read(section.since, "since")
@@ -260,6 +268,19 @@ def _share_of_day(seconds: float) -> float:
 def _share_of_week(seconds: float) -> float:
     # The first of January 1970 was a Thursday; weeks begin with Monday.
     return (math.floor(seconds / DAY) + 3) % 7 / 7
+
+
+def _missing_ones(values: list[str | float]) -> Callable[[Any], bool]:
+    """Whether a value is one of these: text by its letters, a number by its size, also where it is text."""
+    texts = {value.strip() for value in values if isinstance(value, str)}
+    numbers = {value for value in values if not isinstance(value, str)}
+
+    def is_one(value: Any) -> bool:
+        if isinstance(value, str):
+            return value.strip() in texts or (bool(numbers) and number_of_text(value) in numbers)
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and value in numbers
+
+    return is_one
 
 
 def _truth(value: Any, path: Path) -> float:

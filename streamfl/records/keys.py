@@ -15,7 +15,7 @@ from streamfl.records.topic import TopicSection
 from streamfl.role import ConfigurationError, PeerError
 from streamfl.wire import LONGEST_KEY
 
-__all__ = ["KeySection", "key_reader", "key_writer", "remembered_key"]
+__all__ = ["KeySection", "binary_hint", "key_reader", "key_writer", "remembered_key"]
 
 THE_KEY = "the record key"
 WITHOUT_KEY = (
@@ -103,7 +103,23 @@ def remembered_key(section: KeySection, field: str | None) -> str | None:
 def _text(key: bytes | None) -> str:
     if key is None:
         raise PeerError("missing_field", f"{THE_KEY} is missing: {WITHOUT_KEY}")
-    return name_in(key, THE_KEY)
+    try:
+        return name_in(key, THE_KEY)
+    except PeerError as error:
+        raise PeerError(error.reason, error.text + binary_hint(key)) from None
+
+
+def binary_hint(key: bytes) -> str:
+    """Which setting reads a key that is no text; empty for one that may be text."""
+    try:
+        key.decode()
+        binary = b"\0" in key
+    except UnicodeDecodeError:
+        binary = True
+    if not binary:
+        return ""
+    fitting = {4: 'key = "int32" or ', 8: 'key = "int64" or ', 16: 'key = "uuid" or '}.get(len(key), "")
+    return f'; a binary key of {len(key)} bytes is read with {fitting}key = "hex"'
 
 
 def _hex(key: bytes | None) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
-__all__ = ["ABSENT", "FieldPath", "Path", "leaf_paths", "path_of"]
+__all__ = ["ABSENT", "FieldPath", "Path", "leaf_paths", "named_in", "path_of"]
 
 ABSENT: Any = object()
 """What :meth:`Path.find` gives where a record has nothing."""
@@ -109,6 +109,18 @@ def path_of(text: str, columns: Collection[str] | None = None) -> Path:
     columns: the fields that a record has, where the settings say so: a name among them is that field, whatever is in it.
     """
     return Path(text, (text,)) if columns is not None and text in columns else _parsed(text)
+
+
+def named_in(content: Any, text: str) -> Any:
+    """What stands under this name in a record, or else under this path; ABSENT where nothing does, or it is no path."""
+    if not isinstance(content, Mapping):
+        return ABSENT
+    if text in content:
+        return content[text]
+    try:
+        return path_of(text).find(dict(content))
+    except ValueError:
+        return ABSENT
 
 
 def _is_a_path(value: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import msgspec
 
-from streamfl.records.fields import LARGEST_NUMBER, named_fields, number_in, shown
+from streamfl.records.fields import LARGEST_NUMBER, named_fields, number_in, number_of_text, says_nothing, shown
 from streamfl.records.formats import Format, is_textual
 from streamfl.records.inputs import Input, InputSection, Numbers
 from streamfl.records.paths import ABSENT, Path, path_of
@@ -102,7 +102,8 @@ class SampleFields:
     def check(self, features: Numbers) -> None:
         """PeerError with reason dimension or not_finite for inputs that nothing can be learnt from."""
         if len(features) != self.dimension:
-            raise PeerError("dimension", f"{self._place(0)} has the length {len(features)}, {self.dimension} is expected")
+            place = self._places[0] if self._listed is None else self._listed
+            raise PeerError("dimension", f"{place} has the length {len(features)}, {self.dimension} is expected")
         if not self.means and sum(map(abs, features)) < LARGEST_NUMBER:
             return
         for index, number in enumerate(features):
@@ -136,9 +137,10 @@ class SampleFields:
 
     def _label_in(self, content: dict[str, Any]) -> float | None:
         label = None if self._label is None else self._label.find(content)
-        if label is None or label is ABSENT or (self.textual and label == ""):
+        as_text = self.textual or self._section.label_as == "number"
+        if label is None or label is ABSENT or (as_text and says_nothing(label)):
             return None
-        return label_in(label, self._label, self.textual or self._section.label_as == "number", " or null")
+        return label_in(label, self._label, as_text, " or null")
 
     def _dimension(self) -> int:
         section = self._section
@@ -200,7 +202,9 @@ def label_in(value: Any, field: object, as_text: bool, also: str = "") -> float:
     except PeerError:
         label = float("nan")
     if not abs(label) < LARGEST_NUMBER:
-        raise PeerError("label", f"{field} is {shown(value)}, a finite number{also} is expected")
+        textual = not as_text and isinstance(value, str) and number_of_text(value) is not None
+        hint = '; label_as = "number" takes text for one' if textual else ""
+        raise PeerError("label", f"{field} is {shown(value)}, a finite number{also} is expected{hint}")
     return label
 
 

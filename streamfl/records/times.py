@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 import zoneinfo
 from datetime import UTC, datetime, tzinfo
 from typing import Any, Literal
 
-from streamfl.records.fields import shown
+from streamfl.records.fields import number_of_text, shown
 from streamfl.role import PeerError
 
 __all__ = ["TimeUnit", "Timestamps", "zone_named"]
@@ -16,7 +17,9 @@ TimeUnit = Literal["s", "ms", "us"]
 _PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6}
 # The years that a calendar in Python has, with a day to spare for zones.
 _EARLIEST, _LATEST = -62_135_510_400.0, 253_402_214_400.0
-LONGEST_TIME = 64
+LONGEST_TIME = 96
+# Java's ZonedDateTime writes the zone's name behind the offset, which says all that is asked for.
+_NAMED_ZONE = re.compile(r"(.*(?:Z|[+-][0-9]{2}:?[0-9]{2}))\[[A-Za-z0-9_+/-]+\]")
 
 
 def zone_named(name: str) -> tzinfo:
@@ -32,24 +35,19 @@ def zone_named(name: str) -> tzinfo:
 class Timestamps:
     """Reads times as seconds since 1970.
 
-    unit: of times that are numbers; None: only text is a time. zone: of text that names none.
+    unit: of times that are numbers, or digits in a text; None: only ISO 8601 is a time. zone: of text that names none.
     """
 
-    def __init__(self, unit: TimeUnit | None, zone: tzinfo = UTC, textual: bool = False) -> None:
+    def __init__(self, unit: TimeUnit | None, zone: tzinfo = UTC) -> None:
         self._per_second = None if unit is None else _PER_SECOND[unit]
         self._unit = unit
         self._zone = zone
-        # Where every value is text, a time in a declared unit is digits.
-        self._textual = textual
 
     def read(self, value: Any, field: object) -> float:
         """The time in ``value``; PeerError with reason not_a_time. field: for the text."""
         if isinstance(value, str):
-            if self._textual and self._per_second is not None:
-                try:
-                    return self._bounded(float(value) / self._per_second, value, field)
-                except ValueError:
-                    raise self._error(value, field) from None
+            if self._per_second is not None and (number := number_of_text(value)) is not None:
+                return self._bounded(number / self._per_second, value, field)
             return self._of_text(value, field)
         if isinstance(value, datetime):
             return self._seconds(value)
@@ -63,8 +61,10 @@ class Timestamps:
     def _of_text(self, text: str, field: object) -> float:
         if len(text) > LONGEST_TIME:
             raise self._error(text, field)
+        text = text.strip()
+        named = _NAMED_ZONE.fullmatch(text)
         try:
-            found = datetime.fromisoformat(text.strip())
+            found = datetime.fromisoformat(text if named is None else named[1])
             return self._bounded(self._seconds(found), text, field)
         except (ValueError, OverflowError):
             raise self._error(text, field) from None

@@ -14,7 +14,7 @@ from streamfl.records.paths import path_of
 from streamfl.records.rekey import AssembleSection, RekeySection
 from streamfl.rekeying.assembly import Assembled, Assembly, Together
 from streamfl.rekeying.pieces import decode_piece
-from streamfl.rekeying.reader import PieceReader, RekeyReader
+from streamfl.rekeying.reader import PieceReader, RekeyReader, with_infinities
 from streamfl.rekeying.role import Rekeying
 from streamfl.role import Channels, ConfigurationError, Input, TopicSpec
 from streamfl.role_kind import RoleKind
@@ -92,27 +92,28 @@ def rekey_kind(name: str) -> RoleKind[Any]:
     def channels(settings: RoleSettings) -> Channels:
         stream = _stream(settings, name)
         source, outputs = Input(stream.source.topic, _decoder(stream)), {"keyed": stream.target.topic}
+        # How far one came stands here too: Kafka forgets a group's offsets, and all would be written a second time.
+        state = {"state": f"{settings.group}.state"}
         if stream.assemble is None:
-            return Channels({"source": source}, outputs, {})
+            return Channels({"source": source}, outputs, state)
         pieces = f"{settings.group}.pieces"
         inputs = {"source": source, "pieces": Input(pieces, decode_piece)}
-        return Channels(inputs, outputs | {"pieces": pieces}, {"state": f"{settings.group}.state"})
+        return Channels(inputs, outputs | {"pieces": pieces}, state)
 
     def topics(settings: RoleSettings) -> Sequence[TopicSpec]:
         stream = _stream(settings, name)
         users = [TopicSpec(stream.source.topic, None, compacted=False, users=True)]
         # The section's own topic is ours to make here: nobody else writes it.
         own = [TopicSpec(topic, None, compacted=False) for topic in (stream.target.topic, settings.dead_letters)]
+        own.append(TopicSpec(f"{settings.group}.state", None, compacted=True, preferred={"segment.bytes": "67108864"}))
         if stream.assemble is not None:
             own.append(TopicSpec(f"{settings.group}.pieces", None, compacted=False))
-            own.append(TopicSpec(f"{settings.group}.state", None, compacted=True, preferred={"segment.bytes": "67108864"}))
         return [*users, *own]
 
     def partitioned_like(settings: RoleSettings) -> dict[str, str]:
         stream = _stream(settings, name)
-        if stream.assemble is None:
-            return {}
-        return {f"{settings.group}.{own}": stream.source.topic for own in ("pieces", "state")}
+        owned = ("state",) if stream.assemble is None else ("pieces", "state")
+        return {f"{settings.group}.{own}": stream.source.topic for own in owned}
 
     def made_with(settings: RoleSettings) -> MadeWith:
         stream = _stream(settings, name)
@@ -128,7 +129,7 @@ def rekey_kind(name: str) -> RoleKind[Any]:
     def build(settings: RoleSettings) -> Rekeying:
         return _build(settings, name)
 
-    return RoleKind(f"rekey-{name}", RoleSettings, build, channels, topics, made_with, partitioned_like)
+    return RoleKind(f"rekey-{name}", RoleSettings, build, channels, topics, made_with, partitioned_like, begins_anew=True)
 
 
 def _build(settings: RoleSettings, name: str) -> Rekeying:
@@ -153,14 +154,19 @@ def _build(settings: RoleSettings, name: str) -> Rekeying:
 def _decoder(stream: Stream) -> Callable[..., Any]:
     source = format_of(stream.source, f"{stream.name}.rekey")
     columns = stream.source.columns
-    read_key, write_key = key_reader(stream.source, f"{stream.name}.rekey"), key_writer(stream.target)
+    read_key = key_reader(stream.source, f"{stream.name}.rekey")
+    write_key: Callable[[str], bytes] | None = key_writer(stream.target)
     if stream.assemble is not None:
         _check_written(stream)
         return PieceReader(source, stream.by, columns, stream.assemble, stream.fields, read_key).decode
     encode = None
     if not stream.as_it_is:
         _check_written(stream)
-        encode = format_of(stream.target, stream.name).encode
+        plain = format_of(stream.target, stream.name).encode
+        encode = (lambda content: plain(with_infinities(content))) if stream.target.format == "json" else plain
+    if stream.by is None and (stream.source.key, stream.source.key_field) == (stream.target.key, stream.target.key_field):
+        # A UUID in letters, or an object in JSON, would be spelt otherwise, and lie apart from its labels on another topic.
+        write_key = None
     return RekeyReader(source, stream.by, columns, encode, read_key, write_key).decode
 
 

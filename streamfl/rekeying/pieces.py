@@ -66,9 +66,11 @@ def decode_piece(record: Record) -> Piece:
 
 
 def scalar(content: Any, field: str) -> Scalar | None:
-    """The content as an input of a piece, None for null and NaN; PeerError with reason malformed if it is no single value."""
-    if content is None or (isinstance(content, float) and not math.isfinite(content)):
+    """The content as an input of a piece, None for null and NaN; PeerError with reason malformed or not_finite."""
+    if content is None or (isinstance(content, float) and math.isnan(content)):
         return None
+    if isinstance(content, float) and math.isinf(content):
+        raise PeerError("not_finite", f"{field} is {content}, a finite number is expected")
     if isinstance(content, str) and len(content) <= LONGEST_TEXT:
         return content
     if isinstance(content, (bool, float)) or (isinstance(content, int) and -MOST <= content <= MOST):

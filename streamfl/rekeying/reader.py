@@ -10,7 +10,7 @@ import msgspec
 
 from streamfl.records.carried import event_time, time_header
 from streamfl.records.fields import name_in, named_fields
-from streamfl.records.formats import Format, is_textual, without_value
+from streamfl.records.formats import Format, without_value
 from streamfl.records.paths import ABSENT, Path, path_of
 from streamfl.records.rekey import AssembleSection
 from streamfl.records.times import Timestamps
@@ -18,7 +18,7 @@ from streamfl.rekeying.pieces import Named, Piece, Scalar, check_size, scalar
 from streamfl.role import Headers, PeerError, Record
 from streamfl.wire import LONGEST_KEY, MAXIMUM_BYTES, VERSION, encoded_size
 
-__all__ = ["FROM", "PieceReader", "RekeyReader", "Rekeyed"]
+__all__ = ["FROM", "PieceReader", "RekeyReader", "Rekeyed", "with_infinities"]
 
 FROM = "streamfl.from"
 """The header of a record that was written anew: where it lay, as topic-partition-offset."""
@@ -70,7 +70,7 @@ class RekeyReader:
     """Decodes records that go on one by one.
 
     encode: what is written of a record's fields; None: its bytes as they are. read_key, write_key: of whom the records' keys tell,
-    where ``by`` is None, and the new keys.
+    where ``by`` is None, and the new keys; None: the key stays what it is.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class RekeyReader:
         columns: Sequence[str] | None,
         encode: Callable[[Any], bytes] | None,
         read_key: ReadKey = _text,
-        write_key: Callable[[str], bytes] = str.encode,
+        write_key: Callable[[str], bytes] | None = str.encode,
     ) -> None:
         self._content = _Content(format, by, columns, read_key)
         self._write_key = write_key
@@ -94,7 +94,7 @@ class RekeyReader:
         if record.value is None:
             raise without_value(self._content.format, "a record")
         try:
-            key = self._write_key(name)
+            key = (record.key or b"") if self._write_key is None else self._write_key(name)
             value = record.value if self._encode is None else self._encode(content)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise PeerError("malformed", f"it cannot be written as the section says: {error}") from None
@@ -118,7 +118,7 @@ class PieceReader:
     ) -> None:
         self._content = _Content(format, by, columns, read_key)
         self._section = section
-        self._times = Timestamps(section.time_unit, textual=is_textual(format))
+        self._times = Timestamps(section.time_unit)
         self._fields = {name: path_of(name, columns) for name in fields}
         self._id, self._time, self._name, self._value = (
             None if text is None else path_of(text, columns) for text in (section.id, section.time, section.name, section.value)
@@ -153,6 +153,18 @@ class PieceReader:
             found = {name: (path.find(cast(dict[str, Any], content)), name) for name, path in self._fields.items()}
         values = {name: scalar(value, shown) for name, (value, shown) in found.items() if value is not ABSENT}
         return {name: value for name, value in values.items() if value is not None}
+
+
+def with_infinities(content: Any) -> Any:
+    """The content with infinities as text.
+
+    JSON has no infinity and would say null. A null is filled in like any missing value, and a wrong value passed in silence.
+    """
+    if isinstance(content, dict):
+        return {name: with_infinities(value) for name, value in content.items()}
+    if isinstance(content, list):
+        return [with_infinities(value) for value in content]
+    return repr(content) if isinstance(content, float) and math.isinf(content) else content
 
 
 def _origin(record: Record, time: float) -> Headers:

@@ -70,9 +70,9 @@ def build_repair(settings: RoleSettings, bus: Bus, kind: RoleKind[Any] | None = 
     return _build(Repair, settings, bus, kind)
 
 
-def build_reset(settings: RoleSettings, bus: Bus) -> Reset:
-    """A worker of the role that ``settings`` describe, which begins anew; errors as :func:`build_worker`."""
-    return _build(Reset, settings, bus, None)
+def build_reset(settings: RoleSettings, bus: Bus, kind: RoleKind[Any] | None = None) -> Reset:
+    """A worker of the role that ``settings`` describe, which begins anew. kind, errors: as for :func:`build_worker`."""
+    return _build(Reset, settings, bus, kind)
 
 
 def _build(worker: type[AnyWorker], settings: RoleSettings, bus: Bus, own: RoleKind[Any] | None, **given: Any) -> AnyWorker:

@@ -145,7 +145,7 @@ class VaflCoordinator:
         return self._watch.trouble
 
     def notices(self) -> Iterable[Notice]:
-        return self._notices.collect()
+        return [*self._notices.collect(), *self._watch.notices()]
 
     def forget(self, name: str) -> bool:
         return False
@@ -257,6 +257,7 @@ class VaflCoordinator:
             if not taken:
                 continue
             names, values = [one.client for one in taken], np.array([one.label for one in taken])
+            self._watch.labelled(task.partition, names)
             self._figures.counts["labels"] += len(names)
             task.entities.label(rows, values)
             predicted, outputs = task.entities.last_outputs(rows)
@@ -277,7 +278,7 @@ class VaflCoordinator:
             part = part[:read]
             begin += read
             self._figures.counts["embeddings"] += read
-            self._watch.heard(number)
+            self._watch.heard(number, task.partition, part.names)
             ages = task.parties.take(number, part)
             task.parties.keep_up(number, task.entities.missed(rows, number, now))
             task.entities.show(rows, number, part)

@@ -1,9 +1,11 @@
-"""Parties that show nothing while others do: whether one of them is silent for too long."""
+"""Parties that show nothing while others do, and entities that come apart: in partitions where they never meet."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from streamfl.records.place_watch import PlaceWatch
+from streamfl.role import Notice
 from streamfl.silence import Silence
 
 __all__ = ["PartyWatch"]
@@ -28,6 +30,7 @@ class PartyWatch:
         # Of this batch: who showed something, and who did not show what was shown or labelled.
         self._heard: set[int] = set()
         self._awaited: set[int] = set()
+        self._places = PlaceWatch()
 
     @property
     def wake_at(self) -> float | None:
@@ -36,11 +39,20 @@ class PartyWatch:
     @property
     def trouble(self) -> str | None:
         silent = [name for name, silence in zip(self._parties, self._silences, strict=True) if silence.overdue]
-        return NO_EMBEDDING.format(", ".join(silent), self._patience) if silent else None
+        return NO_EMBEDDING.format(", ".join(silent), self._patience) if silent else self._places.disorder
 
-    def heard(self, number: int) -> None:
-        """A party showed something."""
+    def notices(self) -> Iterable[Notice]:
+        """What the operator's log should say."""
+        return self._places.notices()
+
+    def heard(self, number: int, partition: int, names: Iterable[str]) -> None:
+        """A party showed these entities."""
         self._heard.add(number)
+        self._places.came(partition, f"an embedding of {self._parties[number]}", names)
+
+    def labelled(self, partition: int, names: Iterable[str]) -> None:
+        """Labels of these entities came."""
+        self._places.came(partition, "a label", names)
 
     def awaited(self, numbers: Iterable[int]) -> None:
         """These parties have not shown what others showed or a label came for."""

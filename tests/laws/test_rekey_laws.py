@@ -19,6 +19,7 @@ from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
 from streamfl.wire import VERSION
 
 FIELDS = ("temp", "hum")
+ROOMY = 100
 
 
 def encode(sample: Assembled) -> bytes:
@@ -93,14 +94,16 @@ def subject(together: Together) -> Subject:
         anybody=anybody if together.span is None else lambda extreme: anybody(extreme)[:-1],
         decode={"source": READER.decode, "pieces": decode_piece},
         bad=bad,
+        # Without room, whoever is oldest by the clock gives way and is forgotten, and what comes of it later is sent again.
+        paced=["keyed", "refused"] if together.limit < ROOMY else [],
     )
 
 
 SUBJECTS = {
-    "spans": Together(FIELDS, "first", 10.0, 2.0, 8.0, 100),
-    "ids": Together(FIELDS, "first", None, 0.0, 8.0, 100),
+    "spans": Together(FIELDS, "first", 10.0, 2.0, 8.0, ROOMY),
+    "ids": Together(FIELDS, "first", None, 0.0, 8.0, ROOMY),
     "crowded": Together(FIELDS, "last", 10.0, 0.0, 15.0, 3),
-    "means": Together(FIELDS, "mean", 10.0, 0.0, 1e6, 100),
+    "means": Together(FIELDS, "mean", 10.0, 0.0, 1e6, ROOMY),
 }
 
 

@@ -74,6 +74,9 @@ def test_a_key_that_is_not_there_is_told(connection: Connection) -> None:
     """Protects against a topic without keys that was meant to have some: clients would be torn over partitions."""
     with pytest.raises(ConfigurationError, match="'machine'"):
         connection.write("readings", [{"device": "a"}], key="machine")
+    for one in ({"device": "a"}, "text", b"bytes"):
+        with pytest.raises(ConfigurationError, match="several are expected"):
+            connection.write("readings", one)
     assert connection.write("readings", [{"device": "a"}], key=lambda content: content["device"].upper()) == 1
     assert [one.key for one in connection.read("readings")] == ["A"]
 

@@ -124,6 +124,20 @@ def test_broken_avro_is_one_kind_of_error(tmp_path: Path) -> None:
         decode(b"\x02a\x00\x00\x02" + b"\xc8\x01" + b"x" * 100 + b"\x00")
 
 
+def test_why_avro_is_broken_is_told_alike_each_time(tmp_path: Path) -> None:
+    """Protects dead letters: work that is done again says the same, and no text is empty or has an address of memory in it."""
+    schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": ["null", "float"]}, {"name": "b", "type": "double"}]}
+    format = avro(tmp_path, schema)
+    decode, good = anything(format), format.encode({"a": 1.0, "b": 2.0})
+    told = set()
+    for value in [good[:length] for length in range(len(good))] + [b"\x08" + good[1:]]:
+        with pytest.raises(ValueError, match=r"^it does not fit its Avro schema: [a-z]") as found:
+            decode(value)
+        assert "<" not in str(found.value)
+        told.add(str(found.value).partition(": ")[2])
+    assert told == {"it ends too soon", "a member of a union or an enum is named that the schema does not have"}
+
+
 def test_protobuf_gives_plain_content(tmp_path: Path) -> None:
     """Protects Protobuf's values: nested, enums by name, times in seconds, defaults there, what was not set left out."""
     format = protobuf(tmp_path)
@@ -200,6 +214,22 @@ def test_csv_is_a_line_by_named_columns() -> None:
     reader = SampleReader(SamplesSection(topic="t", features=["temp"], client="site"), format)
     assert reader.decode(Record("t", 0, 0, None, b"north,21.5,")).features == (21.5,)
     assert decode(format.encode({"site": 'a "b"', "temp": 1, "more": 2})) == {"site": 'a "b"', "temp": "1", "note": None}
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (b"north;21.5;x", "1 value, 3 are expected, .* they are separated by commas, and this line has semicolons"),
+        (b"north\t21.5\tx", "1 value, 3 .* this line has tabs"),
+        (b"north,21.5", "2 values, 3 are expected, one for each of columns$"),
+        (b"north", "1 value, 3 are expected, one for each of columns$"),
+        (b" \r\n", "an empty line$"),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_said(line: bytes, text: str) -> None:
+    """Protects whoever's lines have another separator, as in half of Europe: the reason says so, and counts in English."""
+    with pytest.raises(ValueError, match=f"^{text}"):
+        anything(format_of(TopicSection(topic="t", format="csv", columns=["site", "temp", "note"])))(line)
 
 
 EVENT = {"before": None, "after": {"id": 1, "temp": 2.5}, "op": "c", "ts_ms": 5, "source": {"ts_ms": 4}}

@@ -34,7 +34,11 @@ FIELDS: dict[str, tuple[Any, Mapping[str, Any] | None]] = {
     "millis": (lambda n: 1_790_000_000_000 + n, {"as": "hour-of-day", "unit": "ms"}),
     "createdAt": (lambda n: 1_790_000_000 + n, {"as": "hour-of-day", "unit": "s"}),
     "watts": (lambda n: 1_790_000_000 + n, {}),
-    "textMillis": (lambda n: str(1_790_000_000_000 + n), None),
+    "textMillis": (lambda n: str(1_790_000_000_000 + n), {"as": "hour-of-day", "unit": "ms"}),
+    "notApplicable": (
+        lambda n: ["N/A", "-", " N/A "][n % 3] if n % 5 == 0 else f"{n}.5",
+        {"as": "number", "missing": "mean", "missing_values": ["-", "N/A"]},
+    ),
     "kind": (lambda n: ["pump", "fan", "press"][n % 3], {"as": "category", "values": ["fan", "press", "pump"]}),
     "kindSometimes": (
         lambda n: None if n % 5 == 0 else ["pump", "fan"][n % 2],
@@ -83,10 +87,13 @@ def test_parties_have_no_means() -> None:
 
 
 def test_a_few_values_that_fit_nothing_are_told() -> None:
-    """Protects from silence: a number that is 'N/A' at times stays a number, and the reason says how many records are lost."""
-    [guess] = guess_fields([{"x": "N/A" if n % 20 == 0 else f"{n}"} for n in range(ROWS)])
+    """Protects from silence: a number that is written otherwise at times stays one, and the reason says how many are lost."""
+    [guess] = guess_fields([{"x": "21,5" if n % 20 == 0 else f"{n}"} for n in range(ROWS)])
     assert guess.keys == {"as": "number"}
-    assert "2 of 40 are none, such as 'N/A'" in guess.why
+    assert "2 of 40 are none, such as '21,5'" in guess.why
+    [guess] = guess_fields([{"x": "N/A" if n % 20 == 0 else f"{n}"} for n in range(ROWS)])
+    assert guess.keys == {"as": "number", "missing": "mean", "missing_values": ["N/A"]}
+    assert "'N/A' is taken for no value, which is a guess" in guess.why
 
 
 def frame(content: bytes) -> bytes:

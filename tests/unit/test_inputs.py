@@ -59,6 +59,11 @@ NOON = "2026-11-23T12:00:00Z"  # a Monday
         ({"as": "hour-of-day", "unit": "s"}, 6 * 3600, (1.0, 0.0)),
         ({"as": "hour-of-day", "unit": "ms"}, 6 * 3600e3, (1.0, 0.0)),
         ({"as": "hour-of-day", "unit": "us"}, 6 * 3600 * 10**6, (1.0, 0.0)),
+        ({"as": "hour-of-day", "unit": "ms"}, "21600000", (1.0, 0.0)),
+        ({"as": "hour-of-day", "unit": "s"}, " 2.16e4 ", (1.0, 0.0)),
+        ({"as": "hour-of-day", "unit": "ms"}, "2026-11-23T06:00:00Z", (1.0, 0.0)),
+        ({"as": "hour-of-day"}, "2026-11-23T06:00:00.000Z[Etc/UTC]", (1.0, 0.0)),
+        ({"as": "hour-of-day"}, "2026-11-23T07:00:00.000000000+01:00[America/Argentina/ComodRivadavia]", (1.0, 0.0)),
         ({"as": "day-of-week"}, NOON, (0.0, 1.0)),
         ({"as": "day-of-week"}, "2026-11-24T23:59:00Z", (math.sin(2 * math.pi / 7), math.cos(2 * math.pi / 7))),
         ({"as": "elapsed-seconds", "since": "2026-11-23T11:59:00Z"}, NOON, (60.0,)),
@@ -73,6 +78,16 @@ NOON = "2026-11-23T12:00:00Z"  # a Monday
         ({"as": "category", "values": ["a"], "missing": "zero", "indicator": True}, None, (0.0, 1.0)),
         ({"as": "category", "values": ["a", "b"], "missing": "zero"}, None, (0.0, 0.0)),
         ({"as": "day-of-week", "missing": "zero"}, None, (0.0, 0.0)),
+        ({"as": "day-of-week", "missing": "zero"}, "", (0.0, 0.0)),
+        ({"as": "boolean", "missing": "zero"}, "", (0.0,)),
+        ({"missing": 4.5, "missing_values": [-999]}, -999.0, (4.5,)),
+        ({"missing": 4.5, "missing_values": ["-999"]}, -999.0, (-999.0,)),
+        ({"as": "number", "missing": 4.5, "missing_values": ["N/A", -999]}, "-999.0", (4.5,)),
+        ({"as": "number", "missing": 4.5, "missing_values": ["N/A", -999]}, " N/A ", (4.5,)),
+        ({"as": "number", "missing": 4.5, "missing_values": ["N/A", -999]}, "21.5", (21.5,)),
+        ({"missing": 4.5, "missing_values": ["-"]}, "-", (4.5,)),
+        ({"as": "hour-of-day", "missing": "zero", "missing_values": ["unknown"]}, "unknown", (0.0, 0.0)),
+        ({"as": "category", "values": ["a", "?"], "missing": "zero", "missing_values": ["?"]}, "?", (0.0, 0.0)),
     ],
 )
 def test_a_value_becomes_its_numbers(one: dict[str, Any], value: Any, expected: tuple[float, ...]) -> None:
@@ -107,6 +122,14 @@ def test_a_value_becomes_its_numbers(one: dict[str, Any], value: Any, expected: 
         ({"as": "hour-of-day", "zone": "Asia/Tokyo"}, "9999-12-31T23:59:00Z", "not_a_time"),
         ({"as": "hour-of-day", "zone": "America/New_York"}, "0001-01-01T00:00:00Z", "not_a_time"),
         ({"as": "hour-of-day"}, "2" * 10_000, "not_a_time"),
+        ({"as": "hour-of-day"}, "1767225600000", "not_a_time"),
+        ({"as": "hour-of-day", "unit": "ms"}, "1e999", "not_a_time"),
+        ({"as": "hour-of-day", "unit": "ms"}, "NaN", "not_a_time"),
+        ({"as": "hour-of-day"}, "2026-11-23T07:00:00[Europe/Oslo]", "not_a_time"),
+        ({"as": "number", "missing_values": ["N/A"]}, "N/A", "not_numeric"),
+        ({"as": "number", "missing": 4.5, "missing_values": ["N/A"]}, "n.a.", "not_numeric"),
+        ({"missing": 4.5, "missing_values": [1]}, True, "not_numeric"),
+        ({"missing": 4.5, "missing_values": ["-"]}, [1], "not_numeric"),
     ],
 )
 def test_another_value_is_refused_with_its_reason(one: dict[str, Any], value: Any, reason: str) -> None:
@@ -115,6 +138,14 @@ def test_another_value_is_refused_with_its_reason(one: dict[str, Any], value: An
         features(one, value)
     assert caught.value.reason == reason
     assert caught.value.text.startswith("f is ")
+
+
+def test_a_text_that_may_say_that_there_is_none_is_told_how_to_say_so() -> None:
+    """Protects whoever's topic has N/A in it: the reason names the setting. A number that is written otherwise is no such text."""
+    with pytest.raises(PeerError, match="missing_values"):
+        features({"as": "number", "missing": "zero"}, "N/A")
+    with pytest.raises(PeerError, match=r"a number is expected$"):
+        features({"as": "number", "missing": "zero"}, "21,5")
 
 
 def test_a_bucket_is_the_same_for_good() -> None:
@@ -160,6 +191,19 @@ def test_one_field_may_be_several_inputs_and_paths_work_everywhere() -> None:
         read(inputs, content | {"payload": {"readings": []}}, client="meta.site")
 
 
+@pytest.mark.parametrize("text", ["", "  ", "NaN", "null"])
+def test_a_label_that_says_nothing_leaves_a_sample_unlabelled(text: str) -> None:
+    """Protects the sample's prediction: empty text is no wrong label, in JSON as in CSV, and no reason to refuse the record."""
+    found = read([{"field": "f"}], {"f": 1, "y": text}, label="y", label_as="number")
+    assert (found.features, found.label) == ((1.0,), None)
+    with pytest.raises(PeerError, match="y is"):
+        read([{"field": "f"}], {"f": 1, "y": text}, label="y")
+    with pytest.raises(PeerError, match='label_as = "number"'):
+        read([{"field": "f"}], {"f": 1, "y": "0.5"}, label="y")
+    with pytest.raises(PeerError, match=r"y is 'high'.*expected$"):
+        read([{"field": "f"}], {"f": 1, "y": "high"}, label="y", label_as="number")
+
+
 def test_the_short_form_takes_paths_too() -> None:
     """Protects the short form: features = [...] with nested names, and a nested list."""
     section = SamplesSection(topic="t", features=["meta.a", "b"], label="meta.y")
@@ -167,7 +211,7 @@ def test_the_short_form_takes_paths_too() -> None:
     assert (found.features, found.label) == ((1.0, 2.0), 0.5)
     listed = SamplesSection(topic="t", features="payload.x", dimension=2)
     assert SampleReader(listed).decode(Record("t", 0, 0, b"c", b'{"payload": {"x": [1, 2]}}')).features == (1.0, 2.0)
-    with pytest.raises(PeerError, match="dimension"):
+    with pytest.raises(PeerError, match=r"payload\.x has the length 3, 2 is expected"):
         SampleReader(listed).decode(Record("t", 0, 0, b"c", b'{"payload": {"x": [1, 2, 3]}}'))
 
 

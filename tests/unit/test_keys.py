@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamfl.records.keys import KeySection, key_reader, key_writer
+from streamfl.records.keys import KeySection, binary_hint, key_reader, key_writer
 from streamfl.records.labels import LabelReader, LabelsSection
 from streamfl.records.samples import SampleReader, SamplesSection
 from streamfl.role import ConfigurationError, PeerError, Record
@@ -61,6 +61,20 @@ def test_another_key_is_refused_with_its_reason(settings: dict[str, Any], key: b
     with pytest.raises(PeerError) as caught:
         key_reader(KeySection(topic="t", **settings), "samples")(key)
     assert caught.value.reason == reason
+
+
+def test_a_binary_key_that_is_taken_for_text_is_told_how_it_is_read() -> None:
+    """Protects whoever's producer writes numbers: the reason names the setting. Letters beyond ASCII are no such key."""
+    told = {width: binary_hint(bytes([0] * (width - 1) + [200])) for width in (3, 4, 8, 16)}
+    assert [hint.rpartition(" or ")[0].rpartition("with ")[2] for hint in told.values()] == [
+        "", 'key = "int32"', 'key = "int64"', 'key = "uuid"',
+    ]  # fmt: skip
+    assert all(hint.endswith('key = "hex"') for hint in told.values())
+    # A small number is text in UTF-8 as well.
+    assert "int64" in binary_hint((7).to_bytes(8, "big"))
+    assert {binary_hint(name.encode()) for name in ("", "tromsø-1", "12345678")} == {""}
+    with pytest.raises(PeerError, match="int64"):
+        key_reader(KeySection(topic="t"), "samples")((200).to_bytes(8, "big"))
 
 
 def test_a_field_of_a_key_that_has_none_is_refused() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from command_line import run_command
 from scraped import scraped
@@ -20,6 +22,7 @@ from streamfl.role import ConfigurationError, TopicSpec
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.memory_bus import MemoryBus
+from streamfl.runtime.remembered_settings import ways_to_begin_anew
 from streamfl.runtime.worker import Worker
 
 CONFIG = """
@@ -339,6 +342,66 @@ def test_lines_of_csv_become_json_by_client(tmp_path: Path) -> None:
     plant.write(b"north,21.5", b"south,3")
     drain(plant.worker())
     assert plant.samples() == {"north": [{"site": "north", "temp": "21.5"}], "south": [{"site": "south", "temp": "3"}]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ("", b"north"),
+        ('key = "uuid"', b"12345678-1234-5678-1234-567812345678"),
+        ('key = "uuid"', bytes(range(16))),
+        ('key = "json"\nkey_field = "id"', b'{"id":7,"kind":"pump"}'),
+        ('key = "int64"', bytes(8)),
+    ],
+)
+def test_a_key_that_is_not_said_to_change_stays_byte_by_byte(tmp_path: Path, settings: str, key: bytes) -> None:
+    """Protects samples from lying apart from their labels: a key that is spelt otherwise belongs to another partition."""
+    plant = Plant(tmp_path)
+    text = plant.path.read_text().replace('client = "meta.site"', settings)
+    plant.path.write_text(text)
+    plant.write({"temp": 1}, key=key)
+    drain(plant.worker())
+    [record] = plant.bus.read("by-site")
+    assert record.key == key
+    assert record.partition == plant.bus.partition_of(key, 2)
+
+
+def test_a_topic_is_written_once_more_only_if_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects a topic that was written anew from another copy of all of it: Kafka forgets a group's offsets after seven days."""
+    plant = Plant(tmp_path)
+    plant.write(*({"meta": {"site": site}, "id": 1, "temp": 1.0} for site in SITES))
+    worker = plant.worker()
+    drain(worker)
+    code, _, error = run_command(monkeypatch, capsys, "reset", plant.path, "--all", "--stream", "samples")
+    assert (code, "stop them first" in error) == (2, True)
+    worker.close()
+    group = rekeying(plant.configured, "samples").settings.group
+    plant.bus._groups[group].committed.clear()
+    again = plant.worker()
+    drain(again)
+    again.close()
+    assert sum(map(len, plant.samples().values())) == len(SITES)
+    assert run_command(monkeypatch, capsys, "reset", plant.path, "--all", "--stream", "samples")[0] == 0
+    drain(plant.worker())
+    assert {site: len(found) for site, found in plant.samples().items()} == dict.fromkeys(SITES, 2)
+    assert "--stream samples;" in ways_to_begin_anew(["t"], group)
+    assert run_command(monkeypatch, capsys, "reset", plant.path, "--client", "a", "--stream", "samples")[0] == 2
+
+
+def test_an_infinity_is_no_missing_value(tmp_path: Path) -> None:
+    """Protects clients' means: JSON writes an infinity as null, and the client would fill it in and say nothing."""
+    msgpack = [msgspec.msgpack.encode({"meta": {"site": "a"}, "id": "1", "temp": value}) for value in (math.inf, math.nan)]
+    plant = Plant(tmp_path, 'format = "msgpack"')
+    plant.write(*msgpack)
+    drain(plant.worker())
+    assert [one["temp"] for one in plant.samples()["a"]] == ["inf", None]
+    sensor = Plant(tmp_path, ASSEMBLE)
+    sensor.write(b'{"meta": {"site": "a"}, "sensor": "temp", "value": 1e999, "ts": 5}')
+    drain(sensor.worker())
+    [letter] = sensor.bus.read("plant.dead-letters")
+    assert b"value is inf" in dict(letter.headers)["text"]
 
 
 def test_what_was_refused_goes_back_and_what_stops_it_is_passed_over(

@@ -165,8 +165,10 @@ class FaultyBus:
     def repeat(self, records: Iterable[Outgoing]) -> None:
         """Write some updates again, in their order, as a client does that does not know whether they arrived."""
         for record in records:
-            assert record.partition is not None
-            self.repeated.add((record.topic, record.partition, self.cluster.end(record.topic, record.partition)))
+            place = record.partition
+            if place is None:
+                place = self.partition_of(record.key or b"", self.describe([record.topic])[record.topic].partitions)
+            self.repeated.add((record.topic, place, self.cluster.end(record.topic, place)))
             self.write([record])
 
     def damaged_by_chance(self, topic: str, records: Iterator[Record]) -> Iterator[Record]:

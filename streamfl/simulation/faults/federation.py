@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from streamfl.role import ConfigurationError, Measurement, TopicSpec
+from streamfl.role_kind import RoleKind
 from streamfl.runtime.bus import Bus, BusUnavailable, Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
 from streamfl.runtime.worker import Worker
@@ -25,6 +26,8 @@ from streamfl.simulation.faults.slow_pool import SlowPool
 from streamfl.simulation.faults.staying import GONE, Staying
 
 __all__ = ["CheckFailed", "Federation", "Reading", "Shape", "Verdict", "run", "topics_of"]
+
+Kinds = Mapping[str, RoleKind[Any]]
 
 # Virtual seconds within which everything has to be done once nothing fails any more.
 PATIENCE = 150.0
@@ -69,10 +72,10 @@ class Verdict:
     seconds: float
 
 
-def run(shape: Shape, check: Callable[[FaultyBus], None], bus: str) -> Verdict:
-    """Run a scenario on a bus, memory or sqlite, and check whatever must hold of it."""
+def run(shape: Shape, check: Callable[[FaultyBus], None], bus: str, kinds: Kinds | None = None) -> Verdict:
+    """Run a scenario on a bus, memory or sqlite, and check whatever must hold of it. kinds: by name, those that no system has."""
     history = History()
-    federation = Federation(shape, history, bus)
+    federation = Federation(shape, history, bus, kinds)
     failure = None
     try:
         with closing(federation.bus):
@@ -150,11 +153,11 @@ def topics_of(members: Iterable[RoleSettings], partitions: int) -> list[TopicSpe
     return [replace(spec, partitions=partitions) for spec in specs.values()]
 
 
-def _mended(chosen: Shape) -> set[str]:
+def _mended(chosen: Shape, kinds: Kinds) -> set[str]:
     """The changelogs that others may write into. A role mends a damaged record of these, and does not refuse it."""
     found: set[str] = set()
     for _, settings in chosen.members.values():
-        channels = find_kind(settings.role.kind).channels(settings)
+        channels = (kinds.get(settings.role.kind) or find_kind(settings.role.kind)).channels(settings)
         found.update(channels.changelogs[channel] for channel in channels.published)
     return found
 
@@ -162,12 +165,14 @@ def _mended(chosen: Shape) -> set[str]:
 class Federation:
     """The processes of one scenario on one cluster."""
 
-    def __init__(self, chosen: Shape, history: History, bus: str = "memory") -> None:
+    def __init__(self, chosen: Shape, history: History, bus: str = "memory", kinds: Kinds | None = None) -> None:
         self.scenario = chosen
         self.scheduler = Scheduler(chosen.seed)
         self.history = history
         rates = chosen.rates if bus == "memory" else chosen.rates.in_a_file
-        self.bus = FaultyBus(bus, self.scheduler, history, rates, chosen.seed, chosen.repeatable, _mended(chosen))
+        self._kinds = kinds or {}
+        mended = _mended(chosen, self._kinds)
+        self.bus = FaultyBus(bus, self.scheduler, history, rates, chosen.seed, chosen.repeatable, mended)
         self._workers: dict[str, Worker] = {}
         # Processes of which nothing is expected any more.
         self._lost: frozenset[str] = frozenset()
@@ -290,7 +295,8 @@ class Federation:
             return self.scheduler.now
 
         self.history.note(self.scheduler.now, who, "starts")
-        worker = build_worker(settings, self.bus, clock, self.scheduler.clock, self.scheduler.sleep, SlowPool(self.bus))
+        own = self._kinds.get(settings.role.kind)
+        worker = build_worker(settings, self.bus, clock, self.scheduler.clock, self.scheduler.sleep, SlowPool(self.bus), own)
         self.scenario.prepare(worker)
         return worker
 

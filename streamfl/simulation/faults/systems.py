@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from streamfl.simulation.faults.federation import Verdict
+from streamfl.simulation.faults.rekeying import simulate
 from streamfl.system import parts_of_systems
 
 __all__ = ["FaultSimulation", "fault_simulations"]
@@ -24,5 +25,5 @@ class FaultSimulation:
 
 
 def fault_simulations() -> dict[str, FaultSimulation]:
-    """By name, those of every installed system."""
-    return parts_of_systems("faults")
+    """By name, those of every installed system, and of the command that writes a topic anew for any of them."""
+    return {**parts_of_systems("faults"), "rekey": FaultSimulation(simulate)}

@@ -188,7 +188,7 @@ def test_a_dry_run_does_nothing(plant: Plant) -> None:
     plant.write()
     plant.work()
     said = plant.command("reset", plant.client, "--all", "--dry-run")
-    assert "would read readings from" in said
+    assert "would read readings on from offset" in said
     assert plant.work() == []
 
 

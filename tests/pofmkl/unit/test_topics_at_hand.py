@@ -147,6 +147,11 @@ def test_records_are_keyed_by_client(plant: Plant) -> None:
     assert {record.key for record in plant.bus.read("readings")} == {b"press-0", b"press-1"}
     plant.said("write", plant.client, "--key", "y", stdin=ROWS.splitlines()[3])
     assert b"3" in {record.key for record in plant.bus.read("readings")}
+    nested = '{"device": "a", "x": 1, "meta": {"site": "north"}}'
+    plant.said("write", plant.client, "--key", "meta.site", stdin=nested)
+    assert b"north" in {record.key for record in plant.bus.read("readings")}
+    for wrong in ("meta.rack", "meta..site", "device.name"):
+        assert plant("write", plant.client, "--key", wrong, stdin=nested)[0] == 5
 
 
 def test_a_key_is_written_as_the_settings_read_it(plant: Plant) -> None:
@@ -183,6 +188,8 @@ def test_updates_and_the_model_are_readable(plant: Plant) -> None:
     assert [one["number"] for one in updates] == list(range(1, 1 + len(updates)))
     assert all(one["client"] == "press-1" and one["length"] >= 0 and one["kernels"] for one in updates)
     assert any(one.get("model_version") for one in plant.lines("read", plant.server, "model"))
+    assert plant.lines("read", plant.client, "readings") == plant.lines("read", plant.client, "samples")
+    assert plant.said("read", plant.client, "predictions", "--client", "nobody").endswith(".predictions: none\n")
     code, _, error = plant("read", plant.client, "nothing")
     assert (code, "there are" in error and "predictions" in error) == (2, True)
 

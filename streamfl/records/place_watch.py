@@ -1,0 +1,56 @@
+"""Whether several members' records of one entity come in one partition: in two they never meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from streamfl.role import Notice
+
+__all__ = ["PlaceWatch"]
+
+KNOWN = 10_000
+# It is told until so many came without it: a single stray record is nobody's trouble for good.
+LATEST = 1_000
+REASON = "keyed_otherwise"
+
+
+class PlaceWatch:
+    """Looks at what comes to a worker; remembers nothing over a restart and decides nothing.
+
+    Of the latest 10,000 entities it is known where they came. What lies in another worker's partitions is not seen.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[str, tuple[int, str]] = {}
+        self._seen = 0
+        self._found: tuple[int, str] | None = None
+        self._said = False
+
+    def came(self, partition: int, source: str, names: Iterable[str]) -> None:
+        """source: what brought these entities, for the text."""
+        here = partition, source
+        for name in names:
+            self._seen += 1
+            there = self._places.get(name)
+            if there is None:
+                if len(self._places) >= KNOWN:
+                    del self._places[next(iter(self._places))]
+                self._places[name] = here
+            elif there[0] != partition:
+                self._places[name] = here
+                self._found = self._seen, (
+                    f"{name!r} came in partition {there[0]} with {there[1]} and in partition {partition} with {source}: there they "
+                    "never meet. Write all members' topics with the same record keys, by the same partitioner, or have one written "
+                    "anew: [samples.rekey] or [labels.rekey] says which topic it is, and `streamfl rekey CONFIG` writes it"
+                )
+
+    @property
+    def disorder(self) -> str | None:
+        """What was seen lately."""
+        return None if self._found is None or self._seen - self._found[0] >= LATEST else self._found[1]
+
+    def notices(self) -> Iterable[Notice]:
+        """The same for the log, once."""
+        if self._found is not None and not self._said:
+            self._said = True
+            yield Notice(REASON, self._found[1], of_records=True)

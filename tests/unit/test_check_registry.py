@@ -1,0 +1,65 @@
+"""``streamfl check`` beside a schema registry that knows some schemas."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import run_command
+from registry import serving
+from streamfl_connectors.avro import AvroSchema
+from streamfl_connectors.framing import framed
+
+from streamfl.role import TopicSpec
+from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.memory_bus import MemoryBus
+
+CLIENT = """
+[federation]
+name = "plant"
+clients = 5
+[bus]
+url = "{url}"
+[role]
+kind = "pofmkl-client"
+[learning]
+features_per_kernel = 4
+[samples]
+topic = "readings"
+format = "avro"
+client = "site"
+features = ["temp"]
+[registry]
+url = "{registry}"
+"""
+SCHEMA = {
+    "type": "record",
+    "name": "R",
+    "fields": [{"name": "site", "type": "string"}, {"name": "temp", "type": ["null", "double"]}],
+}
+
+
+def test_one_unknown_schema_does_not_hide_what_else_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects whoever asks why records are refused: a single record of an unknown schema said all, and nothing of the others."""
+    bus = MemoryBus.at(f"memory://{tmp_path.name}")
+    bus.create([TopicSpec("readings", 1, compacted=False)])
+    written = AvroSchema(json.dumps(SCHEMA))
+    with serving() as registry:
+        number = registry.add(SCHEMA)
+        good = framed(number, written.write({"site": "north", "temp": 0.5}))
+        unknown, empty = framed(99, b"\0"), framed(number, written.write({"site": "north", "temp": None}))
+        bus.write([Outgoing("readings", b"north", value) for value in (good, unknown, good, empty, good)])
+        config = tmp_path / "client.toml"
+        config.write_text(CLIENT.format(url=f"memory://{tmp_path.name}", registry=registry.url))
+        assert run_command(monkeypatch, capsys, "topics", config, "--create")[0] == 0
+        code, out, _ = run_command(monkeypatch, capsys, "check", config, "--format", "json")
+    [found] = [one for one in json.loads(out)["checks"] if one["check"] == "records of readings"]
+    assert code == 4
+    assert found["detail"].startswith("3 of 5 records readable; the schema registry")
+    assert "does not know the schema 99 yet" in found["detail"]
+    assert "readings-0-3 not_numeric: temp is None" in found["detail"]
+    assert "[registry]" in found["remedy"]
+    assert "dead-letters" in found["remedy"]
