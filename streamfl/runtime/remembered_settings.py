@@ -46,9 +46,10 @@ def refusal(
 def ways_to_begin_anew(changelogs: Iterable[str], group: str) -> str:
     """What to delete so that all inputs are read again from their beginning."""
     # The group of `streamfl rekey` ends so: the role's own state is another one, and is to stay.
-    _, rekeying, stream = group.rpartition(".rekey-")
+    _, rekeying, name = group.rpartition(".rekey-")
+    stream = f" --stream {name}" if rekeying else ""
     return (
-        f"stop the workers and run streamfl reset CONFIG --all{f' --stream {stream}' if rekeying else ''}, where the role can be reset; "
+        f"stop the workers and run streamfl reset CONFIG --all{stream}, where the role can be reset; "
         "or by hand: "
         f"delete the topics {', '.join(changelogs)} (what was learnt is in them, nothing of yours) and the "
         f"offsets of the consumer group {group!r}, and make the topics again"

@@ -5,9 +5,8 @@ VAFL, Algorithm 1, server: keeps the latest embedding of every entity and party,
 The role orders the owners of its state, which :class:`CoordinatorPartition` lists, and of what goes out: :class:`Predictions` and
 :class:`Replies`.
 
-A batch is worked off in stretches: messages in a row that are of one kind, each of another entity, and for embeddings of one party.
-What is decided of one entity does not change what is decided of another. Only theta_0 does, after every ``batch_size`` entities. So
-a stretch is array work, cut where theta_0 moves.
+A batch is worked off in stretches: messages in a row of one kind, each of another entity, and for embeddings of one party. Only
+theta_0 makes one entity matter to another, after every ``batch_size`` entities. So a stretch is array work, cut where it moves.
 """
 
 from __future__ import annotations
