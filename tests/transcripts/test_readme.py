@@ -113,7 +113,7 @@ def as_json(text: str) -> Any:
 
 def test_every_command_of_the_readme_is_tried() -> None:
     """Protects this file from falling behind: a command that the README gains has to be added here."""
-    tried = ["demo", "topics", "topics", "check", "run", "run", "simulate", "compare"]
+    tried = ["demo", "init", "topics", "topics", "check", "run", "run", "simulate", "compare"]
     assert [command.split()[0] for command in COMMANDS] == tried
 
 
@@ -200,11 +200,15 @@ def test_features_say_what_was_written(run: Run, folder: Path) -> None:
     assert len(written) == 4
 
 
-@pytest.mark.parametrize("beginning", ["check", "topics client", "run client"])
+@pytest.mark.parametrize("beginning", ["check", "init client", "topics client", "run client"])
 def test_without_a_broker_commands_say_so(folder: Path, beginning: str) -> None:
     """Protects the first try on Kafka: a broker that is not there is exit code 3 and a line, for every command that needs it."""
     environment = os.environ | {"STREAMFL_BUS__URL": "kafka://127.0.0.1:1", "STREAMFL_BUS__CONNECT_TIMEOUT_SECONDS": "1"}
     command = [sys.executable, "-W", "ignore", "-m", "streamfl", *shown(beginning).split()]
+    if beginning.startswith("init"):
+        # It writes this file, and never over another; and its bus stands in the command.
+        (folder / "client.toml").unlink()
+        command = [part.replace("localhost:9092", "127.0.0.1:1") for part in command] + ["--seconds", "1"]
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 3
     assert "Traceback" not in ended.stderr
