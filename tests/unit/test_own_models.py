@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from collections import Counter, OrderedDict, defaultdict
+from datetime import datetime, timedelta
+from decimal import Decimal
+from enum import IntEnum
+from typing import Any, NamedTuple
+from uuid import UUID
 
 import msgspec
 import numpy as np
@@ -16,6 +21,15 @@ from streamfl.role import ConfigurationError, PeerError
 
 PLAIN: list[Any] = [None, True, 3, -0.1, "ü", b"\0", [1, [2.5, None]], {"a": {1: 2.0}}, float("inf")]
 ARRAYS = [np.arange(6).astype(kind).reshape(2, 3) for kind in ("f8", "f4", "i8", "i4", "u1", "?", ">f8")]
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+class Level(IntEnum):
+    LOW = 1
 
 
 @pytest.mark.parametrize("state", [*PLAIN, [PLAIN, {"deep": PLAIN}]])
@@ -46,6 +60,36 @@ def test_what_is_no_data_is_refused(state: Any) -> None:
     with pytest.raises(StateRefused) as found:
         encode_state(state, 1000)
     assert found.value.reason == "state"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {1, 2},
+        frozenset([1]),
+        Decimal("1.5"),
+        datetime(2026, 1, 1),
+        timedelta(1),
+        UUID(int=1),
+        defaultdict(float, a=1.0),
+        OrderedDict(a=1),
+        Counter("aab"),
+        Point(1, 2),
+        Level.LOW,
+        bytearray(b"a"),
+        np.ma.array([1, 2], mask=[False, True]),
+        np.datetime64("2026-01-01"),
+        np.timedelta64(1, "s"),
+        np.longdouble(1.5),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_would_come_back_as_another_type_is_refused(value: Any) -> None:
+    """Protects a model from a list where it had a set, or a dictionary without its default, after a restart: the reason is told."""
+    for state in (value, {"a": [1, (2.0, value)]}):
+        with pytest.raises(StateRefused, match=f"a {type(value).__name__} is no plain value and no array") as found:
+            encode_state(state, 10_000)
+        assert found.value.reason == "state"
 
 
 def test_a_state_has_a_bound_both_ways() -> None:
