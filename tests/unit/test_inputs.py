@@ -36,6 +36,7 @@ def features(one: dict[str, Any], value: Any, **settings: Any) -> tuple[float, .
     return read([{"field": "f", **one}], {"f": value}, **settings).features
 
 
+LONG = 2**63 - 1  # Java's Long.MAX_VALUE, which no float is
 NOON = "2026-11-23T12:00:00Z"  # a Monday
 
 
@@ -86,6 +87,11 @@ NOON = "2026-11-23T12:00:00Z"  # a Monday
         ({"as": "number", "missing": 4.5, "missing_values": ["N/A", -999]}, " N/A ", (4.5,)),
         ({"as": "number", "missing": 4.5, "missing_values": ["N/A", -999]}, "21.5", (21.5,)),
         ({"missing": 4.5, "missing_values": ["-"]}, "-", (4.5,)),
+        ({"missing": 4.5, "missing_values": [LONG]}, LONG, (4.5,)),
+        ({"missing": 4.5, "missing_values": [LONG]}, float(LONG), (4.5,)),
+        ({"missing": 4.5, "missing_values": [2**53 + 1]}, 2**53, (2.0**53,)),
+        ({"as": "number", "missing": 4.5, "missing_values": [LONG]}, str(LONG), (4.5,)),
+        ({"as": "number", "missing": 4.5, "missing_values": [2**53 + 1]}, str(2**53), (2.0**53,)),
         ({"as": "hour-of-day", "missing": "zero", "missing_values": ["unknown"]}, "unknown", (0.0, 0.0)),
         ({"as": "category", "values": ["a", "?"], "missing": "zero", "missing_values": ["?"]}, "?", (0.0, 0.0)),
     ],
@@ -259,6 +265,7 @@ def test_where_every_value_is_text_numbers_need_no_word() -> None:
         ([{"field": "a..b"}], "path"),
         ([{"field": "a", "missing": True}], "number is expected"),
         ([{"field": "a", "missing": math.inf}], "finite"),
+        ([{"field": "a", "missing": "mean", "missing_values": ["-", True]}], "texts and numbers are expected"),
         ([{"field": "a", "as": "text"}], "number"),
         ([], "at least 1"),
     ],
