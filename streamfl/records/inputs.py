@@ -46,7 +46,7 @@ class InputSection(Section):
     """What stands for a value that is absent, null or NaN. `reject`: the record goes to the dead letters. `mean`: the running mean
     of the client's own values. `last`: its last value. `zero`, or a number: that."""
     missing_values: Annotated[list[str | int | float], Field(min_length=1, max_length=MOST_MISSING)] | None = None
-    """What else means that there is no value, such as `["N/A", "-", -999]`."""
+    """What else means that there is no value, such as `["N/A", "-", -999]`. It holds for the field of `since_field`, too."""
     indicator: bool = False
     """A further input, 1 where the value is missing and 0 else. It cost accuracy wherever it was measured."""
     values: Annotated[list[str], Field(min_length=1, max_length=MOST_VALUES)] | None = None
@@ -244,13 +244,14 @@ class Input:
             if section.since_field is None:
                 since = Timestamps(None, zone).read(section.since, "since")
                 return lambda value, _content: ((times.read(value, path) - since) / norm,)
-            other = path_of(section.since_field, columns)
+            other, nothing = path_of(section.since_field, columns), self._nothing
 
             def elapsed(value: Any, content: dict[str, Any]) -> Numbers | None:
                 begun = other.find(content)
-                if begun is ABSENT or begun is None or begun == "":
+                if begun is ABSENT or begun is None or begun != begun or begun == "" or (nothing is not None and nothing(begun)):
                     if self._reject:
-                        raise PeerError("missing_field", other.lacking(content) if begun is ABSENT else f"{other} is {begun!r}")
+                        lacking = other.lacking(content) if begun is ABSENT else f"{other} is {shown(begun)}, a time is expected"
+                        raise PeerError("missing_field", lacking)
                     return None
                 return ((times.read(value, path) - times.read(begun, other)) / norm,)
 

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.remembered import client_made_with
 from streamfl.records.entities import EntitySamplesSection
+from streamfl.records.inputs import Input, InputSection
 from streamfl.records.samples import Sample, SampleReader, SamplesSection
 from streamfl.role import ConfigurationError, PeerError, Record
 from streamfl.settings import load_settings
@@ -195,6 +196,19 @@ def test_one_field_may_be_several_inputs_and_paths_work_everywhere() -> None:
     assert found.features == pytest.approx((0, -1, 0, 1, 20, 3600, 1), abs=1e-12)
     with pytest.raises(PeerError, match=r"payload\.readings\[0\]\.temp is missing: payload\.readings is a list of 0"):
         read(inputs, content | {"payload": {"readings": []}}, client="meta.site")
+
+
+@pytest.mark.parametrize("begun", ["N/A", 0, "0", None, math.nan, ""])
+def test_a_time_to_count_from_can_be_missing_too(begun: Any) -> None:
+    """Protects from fifty years that a 0 for none would give, and from a dead letter for what the settings say is missing."""
+    keys = {"field": "at", "as": "elapsed-seconds", "unit": "s", "since_field": "begun", "missing_values": ["N/A", 0]}
+    content = {"at": 1767225600, "begun": begun}
+    of = {missing: Input(InputSection(**{**keys, "missing": missing}), 1.0) for missing in (4.5, "reject")}
+    assert of[4.5].numbers(content) == (4.5,)
+    with pytest.raises(PeerError, match="a time is expected") as caught:
+        of["reject"].numbers(content)
+    assert caught.value.reason == "missing_field"
+    assert of["reject"].numbers(content | {"begun": 1767225540}) == (60.0,)
 
 
 @pytest.mark.parametrize("text", ["", "  ", "NaN", "null"])
