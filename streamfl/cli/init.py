@@ -80,6 +80,9 @@ def init(
         raise ConfigurationError("--from-topic and --from-file exclude one another: leave one out")
     if from_topic is None and from_file is None and labels_topic is None:
         raise ConfigurationError("--from-topic is missing: the topic with the records to look at; or a file, --from-file")
+    for option, field in (("--client", client), ("--label", label), ("--sample-id", sample_id)):
+        if field == "":
+            raise ConfigurationError(f"{option} is empty: the name of a field is expected; else leave {option} out")
     kind = find_kind(role or installed_systems()[0].kinds[0])
     given = {
         "format": record_format,
