@@ -136,6 +136,10 @@ def test_nothing_is_overwritten(site: Site) -> None:
         (b"site", ("--label", "load", "--set", "federation.cliens=4"), ["federation.cliens is not known", "clients"]),
         (b"site", ("--label", "load", "--set", "federation.clients=none"), ["federation.clients"]),
         (b"site", ("--label", "load", "--parties", "a,b"), ["no meaning"]),
+        (b"site", ("--label", "load", "--set", 'samples.inputs=[{field="load"}]'), ["no TOML", "samples", "inputs"]),
+        (b"site", ("--label", "load", "--set", "bus.options={a=1}", "--set", "bus.options.b=2"), ["no TOML", "options"]),
+        (b"site", ("--label", "load", "--role", "pofmkl-server", "--set", "bus.a b.c=1"), ["no TOML"]),
+        (b"site", ("--label", "load", "--message", "", "--record-format", "protobuf"), ["message = ''"]),
         (b"site", ("--label", "load", "--record-format", "avro"), ["schema"]),
     ],
 )
