@@ -105,7 +105,9 @@ def _build(worker: type[AnyWorker], settings: RoleSettings, bus: Bus, own: RoleK
 
 
 def _metrics(settings: RoleSettings, kind: RoleKind[Any]) -> Metrics:
-    system = find_system(settings.role.kind)
-    labels = {"system": system.name, "federation": settings.federation.name, "role": kind.name, "group": settings.group}
-    return Metrics(labels=labels, reasons=(*REASONS, *system.refusals))
+    # A role that is run without being installed, as a test's own, has no system but itself.
+    system = next((one for one in installed_systems() if settings.role.kind in one.kinds), None)
+    name, refusals = (kind.name, {}) if system is None else (system.name, system.refusals)
+    labels = {"system": name, "federation": settings.federation.name, "role": kind.name, "group": settings.group}
+    return Metrics(labels=labels, reasons=(*REASONS, *refusals))
 

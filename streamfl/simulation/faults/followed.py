@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from streamfl.records.carried import FollowedAcross, FollowedPredictions
 from streamfl.role import Headers
 from streamfl.runtime.bus import Bus
 from streamfl.settings import RoleSettings
@@ -19,13 +20,23 @@ def traced(key: bytes) -> Headers:
 
 
 def astray(bus: Bus, members: Iterable[RoleSettings]) -> str:
-    """In words, which predictions have another's trace, or that none of them has any; empty: all is as it should be."""
+    """In words, which predictions have another's trace, or that none of them has any; empty: all is as it should be.
+
+    A system whose settings promise no headers with its predictions need not have them, and may not have another's.
+    """
+    members = list(members)
+    promised = any(TRACE in _promised(settings) for settings in members)
     for topic in {f"{settings.federation.name}.predictions" for settings in members}:
         if not bus.describe([topic]):
             continue
         found = [(record.key, dict(record.headers).get(TRACE)) for record in bus.read(topic)]
         if wrong := [one for one in found if one[1] not in (None, one[0])]:
             return f"predictions with the trace of another sample: {wrong[:3]}"
-        if found and not any(trace for _, trace in found):
+        if promised and found and not any(trace for _, trace in found):
             return f"none of {len(found)} predictions has its sample's trace"
     return ""
+
+
+def _promised(settings: RoleSettings) -> Sequence[str]:
+    predictions = getattr(settings, "predictions", None)
+    return (predictions.headers or ()) if isinstance(predictions, FollowedPredictions | FollowedAcross) else ()
