@@ -20,8 +20,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from streamfl.records.formats import Format, format_named
+from streamfl.records.formats import Format, format_named, is_textual
 from streamfl.records.paths import ABSENT, named_in
+from streamfl.records.samples import DataError
 from streamfl.role import ConfigurationError, PassedOver, PeerError, Record
 from streamfl.runtime import bus as buses
 from streamfl.runtime.bus import Bus, Outgoing, Subscription
@@ -32,6 +33,9 @@ TURN_SECONDS = 0.2
 POLL_RECORDS = 500
 # Of a write: what goes to the bus at once.
 BATCH_RECORDS = 1000
+
+# What encoders, and functions that give a key, raise of a content.
+UNWRITABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, msgspec.MsgspecError, PeerError)
 
 Key = str | Callable[[Any], object] | None
 Begin = float | Literal["earliest", "latest"]
@@ -84,15 +88,32 @@ class Connection:
         """Write a record for each of ``contents`` and wait until all are durable; how many they were.
 
         key: of each record. The name of a field, a path such as "meta.site", or a function of the content; None: without one, and
-        in any partition. format: how they are encoded. ConfigurationError for one content in place of several.
+        in any partition. format: how they are encoded. ConfigurationError for one content in place of several, or a data frame.
+        DataError, or ConfigurationError for its key, names the first record that cannot be written: those before it are written.
         """
-        if isinstance(contents, (Mapping, str, bytes)):
-            # Each of its keys or letters would be a record.
-            raise ConfigurationError(f"contents is one {type(contents).__name__}: several are expected, such as [content]")
-        encode, count = _format(format).encode, 0
+        frame = not callable(getattr(contents, "columns", len))
+        if frame or isinstance(contents, (Mapping, str, bytes)):
+            # Each of its columns' names, keys or letters would be a record.
+            rows = 'its rows, such as frame.to_dict("records")' if frame else "such as [content]"
+            raise ConfigurationError(f"contents is one {type(contents).__name__}: several are expected, {rows}")
+        encode, count = _encoder(_format(format)), 0
         for batch in _batches(contents):
-            self.bus.write([Outgoing(topic, _key(content, key), encode(content)) for content in batch])
-            count += len(batch)
+            records: list[Outgoing] = []
+            wrong: Exception | None = None
+            for content in batch:
+                try:
+                    records.append(Outgoing(topic, _key(content, key), encode(content)))
+                except (*UNWRITABLE, ConfigurationError) as error:
+                    wrong = error
+                    break
+            if records:
+                self.bus.write(records)
+                count += len(records)
+            if wrong is not None:
+                # Whoever corrects the record and writes all again would have those before it twice.
+                kind = ConfigurationError if isinstance(wrong, ConfigurationError) else DataError
+                before = f"Of the records before it {count} came into {topic}"
+                raise kind(f"record {count + 1}: {wrong}. {before}: go on from this record") from wrong
         return count
 
     def read(self, topic: str, begin: Begin = "earliest", format: str | Format = "json") -> Iterator[Message]:
@@ -181,6 +202,43 @@ def _maker(format: str | Format) -> Callable[[Record], Message]:
 
 def _format(format: str | Format) -> Format:
     return format_named(format, "format") if isinstance(format, str) else format
+
+
+def _encoder(format: Format) -> Callable[[Any], bytes]:
+    """A function from a content to its bytes; ValueError where a number of it would come back as null."""
+    if is_textual(format):
+        return format.encode
+
+    def encode(content: Any) -> bytes:
+        written = format.encode(content)
+        # JSON has neither NaN nor infinities, and a null is read as a value that is missing.
+        found = _infinite(_plain(content), "") if b"null" in written else None
+        if found is not None and _infinite(format.decoder(Any)(written), "") is None:
+            raise ValueError(f"{found[0]} is {found[1]}, which would be written as null: leave the field out, or give None for it")
+        return written
+
+    return encode
+
+
+def _plain(content: Any) -> Any:
+    try:
+        return msgspec.to_builtins(content)
+    except TypeError:
+        # A format may take more types than msgspec does.
+        return content
+
+
+def _infinite(content: Any, come: str) -> tuple[str, float] | None:
+    """The first number that is NaN or infinite, and where it stands."""
+    if isinstance(content, float):
+        return None if math.isfinite(content) else (come or "it", content)
+    if isinstance(content, Mapping):
+        inner = [(f"{come}.{name}" if come else str(name), value) for name, value in content.items()]
+    elif isinstance(content, (list, tuple)):
+        inner = [(f"{come}[{place}]", value) for place, value in enumerate(content)]
+    else:
+        return None
+    return next((found for name, value in inner if (found := _infinite(value, name)) is not None), None)
 
 
 def _key(content: Any, key: Key) -> bytes | None:

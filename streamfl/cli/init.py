@@ -80,6 +80,9 @@ def init(
         raise ConfigurationError("--from-topic and --from-file exclude one another: leave one out")
     if from_topic is None and from_file is None and labels_topic is None:
         raise ConfigurationError("--from-topic is missing: the topic with the records to look at; or a file, --from-file")
+    for option, field in (("--client", client), ("--label", label), ("--sample-id", sample_id)):
+        if field == "":
+            raise ConfigurationError(f"{option} is empty: the name of a field is expected; else leave {option} out")
     kind = find_kind(role or installed_systems()[0].kinds[0])
     given = {
         "format": record_format,
@@ -249,8 +252,10 @@ def _settle(
     """Leave out what the role does not read, and read the records with the settings: how many can be, or None."""
     if draft.to_fill_in(kind.settings):
         return None
+    # What the file says counts, for a key may stand in it twice.
+    content = GivenSettings(draft.content(kind.settings))
     try:
-        settings = load_settings(GivenSettings(draft.content()), kind.settings)
+        settings = load_settings(content, kind.settings)
     except ConfigurationError as error:
         if any(f"{section}.{key}" in str(error) for section, key, _ in own):
             raise
@@ -288,6 +293,8 @@ def _write(config: Path, draft: Draft, kind: RoleKind[Any], seen: Seen | None) -
     if missing := draft.to_fill_in(kind.settings):
         head.append(f"To fill in: {', '.join(missing)}.")
     draft.head[:0] = head
+    # Where something is to be filled in, nobody has read it yet.
+    draft.content(kind.settings)
     text = draft.text(kind.settings)
     try:
         content = text.encode()
@@ -316,7 +323,7 @@ def _tell(
                 "config": str(config),
                 "records": total,
                 "readable": readable,
-                "settings": draft.content(),
+                "settings": draft.content(kind.settings),
                 "left_out": {guess.path: guess.why for guess in guesses if guess.keys is None},
                 "to_fill_in": missing,
                 "before_it_runs": [note for note in draft.head if note.startswith(BEFORE)],

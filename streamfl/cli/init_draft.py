@@ -6,6 +6,7 @@ import json
 import math
 import re
 import textwrap
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
@@ -46,18 +47,6 @@ class Draft:
         if section == "samples":
             self.inputs = []
 
-    def content(self) -> dict[str, Any]:
-        """What a reader of the file finds in it."""
-        found: dict[str, Any] = {}
-        for name, keys in self.sections.items():
-            table = found
-            for step in name.split("."):
-                table = table.setdefault(step, {})
-            table |= {key: value for key, (value, _) in keys.items()}
-        if self.inputs:
-            found["samples"]["inputs"] = [dict(keys) for keys, _ in self.inputs]
-        return found
-
     def text(self, settings: type[RoleSettings]) -> str:
         """The file. Keys that have to be there and are not stand in it as comments, with what they mean."""
         lines = [*_commented(self.head), ""]
@@ -78,6 +67,16 @@ class Draft:
                     written = [line for key, value in table.items() for line in _line(key, value, "")]
                     lines += [*_commented([why]), "[[samples.inputs]]", *written, ""]
         return "\n".join(lines).rstrip() + "\n"
+
+    def content(self, settings: type[RoleSettings]) -> dict[str, Any]:
+        """What a reader of the file finds in it; ConfigurationError if it is no TOML."""
+        try:
+            return tomllib.loads(self.text(settings))
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigurationError(
+                f"the file would be no TOML: {error}. A key of --set stands in it twice, or is none; leave --set out, and change "
+                "the file once it is written"
+            ) from None
 
     def to_fill_in(self, settings: type[RoleSettings]) -> list[str]:
         """The keys that have to be there and are not."""

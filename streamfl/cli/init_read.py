@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from streamfl.cli.preflight import counted
 from streamfl.records.fields import shown
 from streamfl.records.guessed_format import GuessedFormat, guess_format
@@ -104,5 +106,10 @@ def look(records: Sequence[Record], given: TopicSection, partitions: int | None,
 
 
 def topic_section(topic: str, **keys: Any) -> TopicSection:
-    """What is known of a topic, without what is None."""
-    return TopicSection(topic=topic, **{key: value for key, value in keys.items() if value is not None})
+    """What is known of a topic, without what is None. ConfigurationError where one of it cannot be."""
+    try:
+        return TopicSection(topic=topic, **{key: value for key, value in keys.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        said = first["msg"].removeprefix("Value error, ")
+        raise ConfigurationError(f"{'.'.join(map(str, first['loc']))} = {first['input']!r}: {said}") from None

@@ -41,7 +41,7 @@ def check_fields(seen: Seen, fields: Iterable[str | None]) -> None:
     """ConfigurationError if one of these is no field that a record could have."""
     for field in fields:
         try:
-            path_of(field or "any", seen.format.keys.get("columns"))
+            path_of("any" if field is None else field, seen.format.keys.get("columns"))
         except ValueError as error:
             raise ConfigurationError(str(error)) from None
 

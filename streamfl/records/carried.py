@@ -95,6 +95,9 @@ def _carry(followed: list[str], timed: bool) -> Carry:
             return (time_header(record.timestamp),) if timed else ()
         found, room = [], LONGEST_HEADERS
         for name, content in record.headers:
+            # What is no time does not stand for the record's own.
+            if timed and name == EVENT_TIME and time_in(((name, content),)) is None:
+                continue
             if name.lower() in names and (size := len(name.encode()) + len(content) + FRAMING) <= room:
                 room -= size
                 found.append((name, content))

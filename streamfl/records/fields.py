@@ -15,6 +15,7 @@ from streamfl.wire import LONGEST_NAME
 
 __all__ = [
     "LABEL_RANGE",
+    "LARGEST_FLOAT",
     "LARGEST_LABEL",
     "LARGEST_NUMBER",
     "LabelRange",

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from streamfl.records.fields import number_in, number_of_text, shown
+from streamfl.records.fields import LARGEST_FLOAT, number_in, number_of_text, shown
 from streamfl.records.keys import remembered_key
 from streamfl.records.paths import ABSENT, FieldPath, Path, path_of
 from streamfl.records.times import Timestamps, TimeUnit, zone_named
@@ -45,8 +45,8 @@ class InputSection(Section):
     missing: Literal["reject", "mean", "last", "zero"] | Annotated[float, Field(allow_inf_nan=False)] = "reject"
     """What stands for a value that is absent, null or NaN. `reject`: the record goes to the dead letters. `mean`: the running mean
     of the client's own values. `last`: its last value. `zero`, or a number: that."""
-    missing_values: Annotated[list[str | float], Field(min_length=1, max_length=MOST_MISSING)] | None = None
-    """What else means that there is no value, such as `["N/A", "-", -999]`."""
+    missing_values: Annotated[list[str | int | float], Field(min_length=1, max_length=MOST_MISSING)] | None = None
+    """What else means that there is no value, such as `["N/A", "-", -999]`. It holds for the field of `since_field`, too."""
     indicator: bool = False
     """A further input, 1 where the value is missing and 0 else. It cost accuracy wherever it was measured."""
     values: Annotated[list[str], Field(min_length=1, max_length=MOST_VALUES)] | None = None
@@ -62,6 +62,14 @@ class InputSection(Section):
     """With `elapsed-seconds`: the time, in ISO 8601, that seconds are counted from."""
     since_field: FieldPath | None = None
     """With `elapsed-seconds`: the field of the same record, a time too, that seconds are counted from."""
+
+    @field_validator("missing_values", mode="before")
+    @classmethod
+    def _are_no_truth_values(cls, value: Any) -> Any:
+        # pydantic would take true for 1.
+        if isinstance(value, list) and any(isinstance(one, bool) for one in value):
+            raise ValueError("texts and numbers are expected, not true or false")
+        return value
 
     @field_validator("zone")
     @classmethod
@@ -236,13 +244,14 @@ class Input:
             if section.since_field is None:
                 since = Timestamps(None, zone).read(section.since, "since")
                 return lambda value, _content: ((times.read(value, path) - since) / norm,)
-            other = path_of(section.since_field, columns)
+            other, nothing = path_of(section.since_field, columns), self._nothing
 
             def elapsed(value: Any, content: dict[str, Any]) -> Numbers | None:
                 begun = other.find(content)
-                if begun is ABSENT or begun is None or begun == "":
+                if begun is ABSENT or begun is None or begun != begun or begun == "" or (nothing is not None and nothing(begun)):
                     if self._reject:
-                        raise PeerError("missing_field", other.lacking(content) if begun is ABSENT else f"{other} is {begun!r}")
+                        lacking = other.lacking(content) if begun is ABSENT else f"{other} is {shown(begun)}, a time is expected"
+                        raise PeerError("missing_field", lacking)
                     return None
                 return ((times.read(value, path) - times.read(begun, other)) / norm,)
 
@@ -270,17 +279,29 @@ def _share_of_week(seconds: float) -> float:
     return (math.floor(seconds / DAY) + 3) % 7 / 7
 
 
-def _missing_ones(values: list[str | float]) -> Callable[[Any], bool]:
+def _missing_ones(values: list[str | int | float]) -> Callable[[Any], bool]:
     """Whether a value is one of these: text by its letters, a number by its size, also where it is text."""
     texts = {value.strip() for value in values if isinstance(value, str)}
     numbers = {value for value in values if not isinstance(value, str)}
+    # What a whole number becomes in a field of floats. Between whole numbers all digits count.
+    floats = {float(value) for value in numbers if abs(value) < LARGEST_FLOAT}
 
     def is_one(value: Any) -> bool:
         if isinstance(value, str):
-            return value.strip() in texts or (bool(numbers) and number_of_text(value) in numbers)
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and value in numbers
+            if value.strip() in texts:
+                return True
+            value = _exact_number(value) if numbers else None
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return False
+        return value in numbers or (isinstance(value, float) and value in floats)
 
     return is_one
+
+
+def _exact_number(text: str) -> int | float | None:
+    number = number_of_text(text)
+    digits = text.strip()
+    return int(digits) if number is not None and digits.lstrip("+-").isdigit() else number
 
 
 def _truth(value: Any, path: Path) -> float:

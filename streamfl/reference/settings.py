@@ -101,7 +101,9 @@ def _type(annotation: Any) -> str:
     if origin is Literal:
         return " or ".join(f"`{json.dumps(value)}`" for value in members)
     if origin in (Union, types.UnionType):
-        return " or ".join(_type(member) for member in members if member is not type(None))
+        # A number may be a whole one.
+        told = [member for member in members if member is not type(None) and not (member is int and float in members)]
+        return " or ".join(map(_type, told))
     if origin is list and isinstance(members[0], type) and issubclass(members[0], BaseModel):
         return "list of tables"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):

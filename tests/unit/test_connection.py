@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import streamfl
 from streamfl.connection import Connection
+from streamfl.records.samples import DataError
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing
 
@@ -79,6 +82,38 @@ def test_a_key_that_is_not_there_is_told(connection: Connection) -> None:
             connection.write("readings", one)
     assert connection.write("readings", [{"device": "a"}], key=lambda content: content["device"].upper()) == 1
     assert [one.key for one in connection.read("readings")] == ["A"]
+
+
+def test_a_data_frame_is_no_list_of_records(connection: Connection) -> None:
+    """Protects a notebook: a frame in place of its rows would be a record for the name of each column."""
+    frame = pd.DataFrame({"device": ["a"], "t1": [21.5]})
+    with pytest.raises(ConfigurationError, match="to_dict"):
+        connection.write("readings", frame)
+    assert connection.write("readings", frame.to_dict("records"), key="device") == 1
+    assert [one.value for one in connection.read("readings")] == [{"device": "a", "t1": 21.5}]
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_number_that_json_does_not_have_is_no_null_in_silence(connection: Connection, number: float) -> None:
+    """Protects a measurement: as null, an infinity is a missing value to whoever reads it. A format that has it keeps it."""
+    content = {"note": "null", "t": [1.0, {"u": number}]}
+    with pytest.raises(DataError, match=r"record 2: t\[1\]\.u is -?(nan|inf).*1 came into readings"):
+        connection.write("readings", [{"t": None, "note": "nan"}, content])
+    assert [one.value for one in connection.read("readings")] == [{"t": None, "note": "nan"}]
+    connection.create("packed")
+    assert connection.write("packed", [content], format="msgpack") == 1
+    (found,) = connection.read("packed", format="msgpack")
+    assert found.value["t"][1]["u"] == pytest.approx(number, nan_ok=True)
+
+
+@pytest.mark.parametrize(("wrong", "kind"), [({"k": "a", "x": {object()}}, DataError), ({"x": 1}, ConfigurationError)])
+def test_a_write_that_stops_says_where_to_go_on(connection: Connection, wrong: object, kind: type[Exception]) -> None:
+    """Protects whoever writes again after a mistake: without the number, those before it are there twice, or not at all."""
+    rows = [{"k": "a", "x": number} for number in range(1500)]
+    with pytest.raises(kind, match=r"record 1203: .*Of the records before it 1202 came into readings"):
+        connection.write("readings", [*rows[:1202], wrong, *rows[1202:]], key="k")
+    assert connection.write("readings", rows[1202:], key="k") == 298
+    assert [one.value for one in connection.read("readings")] == rows
 
 
 def test_closing_ends_what_is_followed(connection: Connection) -> None:

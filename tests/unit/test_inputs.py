@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.remembered import client_made_with
 from streamfl.records.entities import EntitySamplesSection
+from streamfl.records.inputs import Input, InputSection
 from streamfl.records.samples import Sample, SampleReader, SamplesSection
 from streamfl.role import ConfigurationError, PeerError, Record
 from streamfl.settings import load_settings
@@ -36,6 +37,7 @@ def features(one: dict[str, Any], value: Any, **settings: Any) -> tuple[float, .
     return read([{"field": "f", **one}], {"f": value}, **settings).features
 
 
+LONG = 2**63 - 1  # Java's Long.MAX_VALUE, which no float is
 NOON = "2026-11-23T12:00:00Z"  # a Monday
 
 
@@ -86,6 +88,11 @@ NOON = "2026-11-23T12:00:00Z"  # a Monday
         ({"as": "number", "missing": 4.5, "missing_values": ["N/A", -999]}, " N/A ", (4.5,)),
         ({"as": "number", "missing": 4.5, "missing_values": ["N/A", -999]}, "21.5", (21.5,)),
         ({"missing": 4.5, "missing_values": ["-"]}, "-", (4.5,)),
+        ({"missing": 4.5, "missing_values": [LONG]}, LONG, (4.5,)),
+        ({"missing": 4.5, "missing_values": [LONG]}, float(LONG), (4.5,)),
+        ({"missing": 4.5, "missing_values": [2**53 + 1]}, 2**53, (2.0**53,)),
+        ({"as": "number", "missing": 4.5, "missing_values": [LONG]}, str(LONG), (4.5,)),
+        ({"as": "number", "missing": 4.5, "missing_values": [2**53 + 1]}, str(2**53), (2.0**53,)),
         ({"as": "hour-of-day", "missing": "zero", "missing_values": ["unknown"]}, "unknown", (0.0, 0.0)),
         ({"as": "category", "values": ["a", "?"], "missing": "zero", "missing_values": ["?"]}, "?", (0.0, 0.0)),
     ],
@@ -191,6 +198,19 @@ def test_one_field_may_be_several_inputs_and_paths_work_everywhere() -> None:
         read(inputs, content | {"payload": {"readings": []}}, client="meta.site")
 
 
+@pytest.mark.parametrize("begun", ["N/A", 0, "0", None, math.nan, ""])
+def test_a_time_to_count_from_can_be_missing_too(begun: Any) -> None:
+    """Protects from fifty years that a 0 for none would give, and from a dead letter for what the settings say is missing."""
+    keys = {"field": "at", "as": "elapsed-seconds", "unit": "s", "since_field": "begun", "missing_values": ["N/A", 0]}
+    content = {"at": 1767225600, "begun": begun}
+    of = {missing: Input(InputSection(**{**keys, "missing": missing}), 1.0) for missing in (4.5, "reject")}
+    assert of[4.5].numbers(content) == (4.5,)
+    with pytest.raises(PeerError, match="a time is expected") as caught:
+        of["reject"].numbers(content)
+    assert caught.value.reason == "missing_field"
+    assert of["reject"].numbers(content | {"begun": 1767225540}) == (60.0,)
+
+
 @pytest.mark.parametrize("text", ["", "  ", "NaN", "null"])
 def test_a_label_that_says_nothing_leaves_a_sample_unlabelled(text: str) -> None:
     """Protects the sample's prediction: empty text is no wrong label, in JSON as in CSV, and no reason to refuse the record."""
@@ -259,6 +279,7 @@ def test_where_every_value_is_text_numbers_need_no_word() -> None:
         ([{"field": "a..b"}], "path"),
         ([{"field": "a", "missing": True}], "number is expected"),
         ([{"field": "a", "missing": math.inf}], "finite"),
+        ([{"field": "a", "missing": "mean", "missing_values": ["-", True]}], "texts and numbers are expected"),
         ([{"field": "a", "as": "text"}], "number"),
         ([], "at least 1"),
     ],

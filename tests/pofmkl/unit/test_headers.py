@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from streamfl.kernels import SQUARE, FeatureMap
 from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
@@ -90,3 +91,13 @@ def test_what_is_carried_is_bounded() -> None:
     assert 0 < sum(len(name) + len(content) for name, content in found) <= LONGEST_HEADERS
     assert {name for name, _ in found} == {"baggage"}
     assert carried(FollowedPredictions(headers=[]))(Record("readings", 0, 0, None, b"", TRACE)) == ()
+
+
+@pytest.mark.parametrize("broken", [b"abc", b"", b"2026-11-23", b"1" * 20, b"-"])
+def test_a_time_that_is_none_gives_way_to_the_records_own(broken: bytes) -> None:
+    """Protects `event_time`: a prediction whose header no reader understands would have the time of its writing."""
+    carry = carried(FollowedPredictions(event_time=True))
+    assert carry(sample(0, (*TRACE, (EVENT_TIME, broken))).record) == (*TRACE, (EVENT_TIME, b"7250"))
+    assert carry(sample(0, ((EVENT_TIME, broken), (EVENT_TIME, b"5"))).record) == ((EVENT_TIME, b"5"),)
+    # Whoever asks for no times gets the headers as they are.
+    assert carried(FollowedPredictions())(sample(0, ((EVENT_TIME, broken),)).record) == ((EVENT_TIME, broken),)
