@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -19,6 +20,10 @@ LARGEST_STATE = 900_000
 ARRAY = 1
 # Little-endian numbers and truth values: arrays of anything else could hold objects.
 KINDS = ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8")
+# What comes back as it was. A subclass of one would come back as its parent.
+PLAIN = frozenset((type(None), bool, int, float, str, bytes))
+# Numbers and texts of NumPy's, which come back as Python's.
+NUMPY = frozenset((np.str_, np.longlong, np.ulonglong, *(np.dtype(kind).type for kind in KINDS)))
 # Of what is checked on the way back; predictions and labels lie far within.
 LARGEST_NUMBER = 1e12
 
@@ -65,6 +70,7 @@ def encode_state(state: Any, most: int) -> bytes:
     {'weights': array([1., 1.]), 'count': 3}
     """
     try:
+        _check_types((state,))
         content = msgspec.msgpack.encode(state, enc_hook=_encode_array)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise StateRefused("state", f"the state cannot be written: {error}") from None
@@ -83,11 +89,25 @@ def decode_state(content: bytes, most: int) -> Any:
         raise StateRefused("restore", f"the state cannot be read: {error}") from None
 
 
+def _check_types(values: Iterable[Any]) -> None:
+    """TypeError unless all of it comes back as it was: the encoder would make a list of a set, and a text of a date."""
+    kinds = set(map(type, values))
+    for kind in kinds - PLAIN - NUMPY - {list, tuple, dict, np.ndarray}:
+        raise TypeError(
+            f"a {kind.__name__} is no plain value and no array: it would not come back as it was. Give None, truth values, "
+            "numbers, texts, bytes, lists, dictionaries or NumPy arrays"
+        )
+    for value in values if kinds & {list, tuple, dict} else ():
+        if type(value) is dict:
+            _check_types(value.keys())
+            _check_types(value.values())
+        elif type(value) in (list, tuple):
+            _check_types(value)
+
+
 def _encode_array(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
-    if not isinstance(value, np.ndarray):
-        raise TypeError(f"a {type(value).__name__} is no plain value and no array")
     array = np.ascontiguousarray(value, value.dtype.newbyteorder("<")).reshape(value.shape)
     if array.dtype.str not in KINDS:
         raise TypeError(f"an array of {value.dtype} is none of numbers")

@@ -16,6 +16,7 @@ import numbers
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoints, entry_points
+from types import TracebackType
 from typing import Any, Literal, Protocol
 
 from streamfl.learning.model_state import Remembered, StateRefused, decode_state, encode_state
@@ -28,6 +29,7 @@ __all__ = [
     "REMEMBERED_BYTES",
     "STATE_BYTES",
     "Model",
+    "ModelEnded",
     "ModelFailures",
     "NoNumber",
     "OwnChallenger",
@@ -44,7 +46,7 @@ log = logging.getLogger(__name__)
 Loss = Literal["square", "logistic"]
 GROUP = "streamfl.models"
 STATE_BYTES = 65_536
-# What a guest may raise, sys.exit() included. Ctrl-C is the operator's.
+# What comes of a guest, sys.exit() included; anything else that it raises is told as ModelEnded. Ctrl-C is the operator's.
 GUESTS_ERRORS = (Exception, SystemExit)
 # What is remembered with a state, at most.
 REMEMBERED_BYTES = 100
@@ -75,6 +77,25 @@ class NoNumber(ValueError):
     """A model's prediction is no finite number."""
 
 
+class ModelEnded(Exception):
+    """A model raised what is no Exception, as Rust's panics and GeneratorExit. It would end the worker."""
+
+
+class _AsGuest:
+    """Around a guest's code: whatever it raises is one of GUESTS_ERRORS, or Ctrl-C."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None and not isinstance(error, (*GUESTS_ERRORS, KeyboardInterrupt)):
+            raise ModelEnded(_told(error)) from None
+
+
+_as_guest = _AsGuest()
+
+
 @dataclass(frozen=True)
 class OwnModel:
     """How a model is made.
@@ -96,18 +117,20 @@ class OwnModel:
         """A new model; ConfigurationError says what is wrong, where, and what to do."""
         where = f"model {self.name!r}: {self.setting} = {self.make!r}"
         try:
-            function = _function(self.make)
+            with _as_guest:
+                function = _function(self.make)
         # It is the operator's own code, and may fail in any way.
         except GUESTS_ERRORS as error:
             raise ConfigurationError(f"{where}: {_told(error)}; {_remedy(error)}") from None
         try:
             # A copy: a guest may change a list that it is given, and the next client's model is given it too.
-            model = function(**copy.deepcopy(dict(self.parameters)))
+            with _as_guest:
+                model = function(**copy.deepcopy(dict(self.parameters)))
+                missing = [name for name in _methods(loss) if not callable(getattr(model, name, None))]
         except GUESTS_ERRORS as error:
             given = ", ".join(self.parameters) or "no parameters"
             text = f"{where}: calling it with {given} raised {_told(error)}; give parameters that it takes"
             raise ConfigurationError(text) from None
-        missing = [name for name in _methods(loss) if not callable(getattr(model, name, None))]
         if missing:
             kind = type(model).__name__
             raise ConfigurationError(
@@ -138,13 +161,15 @@ class OwnChallenger:
 
     def predict(self, inputs: dict[int, float]) -> float:
         # A copy: what a guest does to its input is nobody else's concern.
-        if self._logistic:
-            least = 0.5 / (self.labels + 1)
-            return min(max(_probability(self._model.predict_proba_one(dict(inputs))), least), 1.0 - least)
-        return min(max(_number(self._model.predict_one(dict(inputs))), self._low), self._high)
+        with _as_guest:
+            if self._logistic:
+                least = 0.5 / (self.labels + 1)
+                return min(max(_probability(self._model.predict_proba_one(dict(inputs))), least), 1.0 - least)
+            return min(max(_number(self._model.predict_one(dict(inputs))), self._low), self._high)
 
     def learn(self, inputs: dict[int, float], label: float) -> None:
-        self._model.learn_one(dict(inputs), bool(label) if self._logistic else label)
+        with _as_guest:
+            self._model.learn_one(dict(inputs), bool(label) if self._logistic else label)
         self._low = min(self._low, label) if self.labels else label
         self._high = max(self._high, label) if self.labels else label
         self.labels += 1
@@ -156,14 +181,16 @@ class OwnChallenger:
 
     def remembered(self, number: int) -> bytes:
         """All that it has learnt by its sample of this number. StateRefused, or whatever the model raises."""
-        state = encode_state(self._model.state(), self._own.state_bytes)
+        with _as_guest:
+            state = encode_state(self._model.state(), self._own.state_bytes)
         return Remembered(number, self._own.fingerprint, self.labels, self._low, self._high, state).encoded()
 
     def take_back(self, remembered: Remembered) -> None:
         """Be as when ``remembered`` was written. StateRefused, or whatever the model raises."""
         if remembered.made != self._own.fingerprint:
             raise StateRefused("restore", "it was remembered of a model that was made otherwise")
-        self._model.restore(decode_state(remembered.state, self._own.state_bytes))
+        with _as_guest:
+            self._model.restore(decode_state(remembered.state, self._own.state_bytes))
         self.labels, self._low, self._high = remembered.labels, remembered.low, remembered.high
 
 
@@ -270,7 +297,14 @@ def _reason(error: BaseException, reason: str) -> str:
 
 
 def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:300]
+    try:
+        # What was told of such an error begins with its kind.
+        return (str(error) if isinstance(error, ModelEnded) else f"{type(error).__name__}: {error}")[:300]
+    except KeyboardInterrupt:
+        raise
+    # It is the guest's own class, and its __str__ may fail in any way.
+    except BaseException as another:
+        return f"{type(error).__name__}, whose text cannot be told: its __str__ raised {type(another).__name__}"[:300]
 
 
 def _remedy(error: BaseException) -> str:

@@ -35,6 +35,8 @@ PRECISIONS: dict[str, type[np.float32] | type[np.float64]] = {"float32": np.floa
 DETECTORS = ("adwin", "none")
 # As many as a client keeps for its neighbours: they are learnt again where there are suddenly more features than there is room for.
 KEPT = 256
+# Of a label, and of one in units of how far the first two are apart: squares in float32 end at 3e38.
+LARGEST_LABEL, LARGEST_SCALED = 1e18, 1e36
 
 Floats = NDArray[np.float64]
 _Sample = dict[Hashable, float]
@@ -57,8 +59,9 @@ class _Columns:
 
     def add(self, names: list[Hashable], x: _Sample) -> None:
         """Give these features of a sample a column each. More room is made where there is too little."""
-        first = not self._places
-        needed = len(self._places) + len(names)
+        first = not self.room
+        # A learner has a column at least, where the first sample has no feature.
+        needed = max(1, len(self._places) + len(names))
         if needed > self.room:
             more = needed if first else max(needed, 2 * self.room)
             self._origins, self._sums, self._counts = (
@@ -132,7 +135,7 @@ class _Alone(base.Estimator):  # type: ignore[misc]
     def _learn(self, x: _Sample, label: float) -> None:
         with one_thread:
             new = self._columns.new(x)
-            if new:
+            if new or self._learner is None:
                 room = self._columns.room
                 self._columns.add(new, x)
                 if self._columns.room > room or self._learner is None:
@@ -197,8 +200,8 @@ class Regressor(_Alone, base.MiniBatchRegressor):  # type: ignore[misc]
     scaler is needed. The last two labels are inputs too: where labels come much later than their samples, errors are larger than
     here.
 
-    A feature that a sample lacks, or that is None or NaN, counts as its mean so far. One that first appears in a later sample is
-    learnt from then on. Text is refused: put ``preprocessing.OneHotEncoder`` in front of it.
+    A feature that a sample lacks, or that is None, NaN or NA, counts as its mean so far. One that first appears in a later sample
+    is learnt from then on. Text is refused: put ``preprocessing.OneHotEncoder`` in front of it.
 
     Parameters
     ----------
@@ -242,7 +245,7 @@ class Regressor(_Alone, base.MiniBatchRegressor):  # type: ignore[misc]
         self._unit: float | None = None
 
     def learn_one(self, x: Mapping[Hashable, Any], y: Any) -> None:
-        """Learn from one sample; ValueError, and nothing learnt, if a feature or the label is text or infinite."""
+        """Learn from one sample; ValueError, and nothing learnt, if one of them is no finite number, or the label missing."""
         self._learn(_sample(x), self._number(y))
 
     def predict_one(self, x: Mapping[Hashable, Any]) -> float:
@@ -261,12 +264,16 @@ class Regressor(_Alone, base.MiniBatchRegressor):  # type: ignore[misc]
     def _number(self, y: Any) -> float:
         label = _number(y, "the label")
         if label is None:
-            raise ValueError("the label is missing")
-        if self._origin is None:
-            self._origin = label
-        if self._unit is None and label != self._origin:
-            self._unit = abs(label - self._origin)
-        return (label - self._origin) / (self._unit or 1.0)
+            raise ValueError(f"the label is missing: it is {_shown(y)}, and a number is expected")
+        if abs(label) > LARGEST_LABEL:
+            raise ValueError(f"the label is {label:g}: at most {LARGEST_LABEL:g} in size is expected; change its unit")
+        origin = label if self._origin is None else self._origin
+        unit = self._unit or abs(label - origin)
+        scaled = (label - origin) / (unit or 1.0)
+        if abs(scaled) > LARGEST_SCALED:
+            raise ValueError(f"the label is {label:g}: that is too far from the first ones, which are {unit:g} apart")
+        self._origin, self._unit = origin, unit or None
+        return scaled
 
 
 class Classifier(_Alone, base.MiniBatchClassifier):  # type: ignore[misc]
@@ -327,9 +334,14 @@ class Classifier(_Alone, base.MiniBatchClassifier):  # type: ignore[misc]
         return pd.Series(likely, index=X.index, name=self._label_name, dtype=bool)
 
     def _number(self, y: Any) -> float:
-        # Any text is true in Python, "no" as well.
-        if isinstance(y, str) or y not in (0, 1):
-            raise ValueError(f"the label is {y!r}: True or False is expected, or 1 or 0")
+        try:
+            # Any text is true in Python, "no" as well.
+            known = not isinstance(y, str) and y in (0, 1)
+        # Some signs for a gap, and arrays, cannot be compared.
+        except (TypeError, ValueError):
+            known = False
+        if not known:
+            raise ValueError(f"the label is {_shown(y)}: True or False is expected, or 1 or 0")
         return float(y)
 
 
@@ -346,11 +358,21 @@ def _sample(x: Mapping[Hashable, Any]) -> _Sample:
 
 
 def _number(value: Any, what: str) -> float | None:
-    if value is None:
+    # pandas has signs of its own for a gap, which are no numbers.
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return None
     if isinstance(value, str):
-        raise ValueError(f"{what} is the text {value!r}: a number is expected")
-    number = float(value)
+        raise ValueError(f"{what} is the text {_shown(value)}: a number is expected")
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError(f"{what} is {_shown(value)}…, too large: change its unit") from None
+    except (TypeError, ValueError):
+        raise ValueError(f"{what} is {_shown(value)}, a {type(value).__name__}: a number is expected") from None
     if math.isinf(number):
-        raise ValueError(f"{what} is infinite")
+        raise ValueError(f"{what} is infinite: a finite number is expected")
     return None if math.isnan(number) else number
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:60]

@@ -117,13 +117,15 @@ def rekey_kind(name: str) -> RoleKind[Any]:
 
     def made_with(settings: RoleSettings) -> MadeWith:
         stream = _stream(settings, name)
-        assemble = stream.assemble
-        if assemble is None:
-            return MadeWith()
-        content = {f"{name}.assemble.{key}": value for key, value in assemble.model_dump(mode="json").items()}
-        content |= {f"{name}.rekey.topic": stream.source.topic, f"{name}.key": stream.target.key}
+        # What was read is not read again, so another topic to write would lack it.
+        content: dict[str, Any] = {f"{name}.rekey.topic": stream.source.topic, f"{name}.topic": stream.target.topic}
+        content |= {f"{name}.key": stream.target.key}
+        must_stay = {*content, f"{name}.assemble.seconds"}
+        # It may be put right, and what was refused sent back; the log says that it has changed.
+        content[f"{name}.rekey.by"] = stream.by
+        if stream.assemble is not None:
+            content |= {f"{name}.assemble.{key}": value for key, value in stream.assemble.model_dump(mode="json").items()}
         # Under another span a place means another time; whatever else changes holds from the next sample on.
-        must_stay = {f"{name}.assemble.seconds", f"{name}.rekey.topic", f"{name}.key"}
         return MadeWith.of(content, content.keys() - must_stay)
 
     def build(settings: RoleSettings) -> Rekeying:

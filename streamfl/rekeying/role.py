@@ -16,6 +16,9 @@ from streamfl.role import Headers, Measurement, Notice, PeerError, Received, Rec
 __all__ = ["Rekeying"]
 
 
+WRITTEN = b"written"
+
+
 class Rekeying:
     """Writes a topic anew.
 
@@ -45,6 +48,8 @@ class Rekeying:
         self._carry = carry
         self._moments = Moments()
         self._counts: Counter[str] = Counter()
+        # Partitions of which something was written, and whether that is remembered: from then on the settings bind.
+        self._written: dict[int, bool] = {}
 
     @property
     def wake_at(self) -> float | None:
@@ -60,10 +65,14 @@ class Rekeying:
             self._assembly.open(partition)
 
     def close(self, partition: int) -> None:
+        self._written.pop(partition, None)
         if self._assembly is not None:
             self._assembly.close(partition)
 
     def restore(self, change: StateChange) -> None:
+        if change.key == WRITTEN:
+            self._written[change.partition] = True
+            return
         if self._assembly is None:
             raise PeerError("malformed", "samples in several records were remembered, and there is no [samples.assemble]")
         if change.value is not None:
@@ -86,6 +95,7 @@ class Rekeying:
         if channel == "source":
             self._counts["records"] += 1
         if isinstance(message, Rekeyed):
+            self._written.setdefault(received.partition, False)
             return [Send("keyed", message.key, message.value, None, message.headers)]
         assert isinstance(message, Piece)
         assert self._assembly is not None, "pieces come with an assembly"
@@ -107,6 +117,9 @@ class Rekeying:
         return Send("keyed", self._write_key(sample.client), self._encode(sample), None, headers)
 
     def changed_state(self) -> Iterable[StateChange]:
+        for partition in [partition for partition, remembered in self._written.items() if not remembered]:
+            self._written[partition] = True
+            yield StateChange("state", partition, WRITTEN, b"1")
         if self._assembly is not None:
             for partition, key, value in self._assembly.changed_state():
                 yield StateChange("state", partition, key, value)

@@ -6,9 +6,10 @@ import html
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
@@ -16,6 +17,7 @@ from streamfl.records.samples import DataError
 from streamfl.role import ConfigurationError
 from streamfl.settings import GivenSettings, load_kind
 from streamfl.simulation.laboratory import Asked
+from streamfl.simulation.options import LabelOption, SeedOption, options_given
 from streamfl.simulation.tables import DataSource
 from streamfl.system import find_system, installed_systems, load
 
@@ -143,10 +145,20 @@ def settings_given(config: Config) -> Path | GivenSettings:
     """The settings as commands take them.
 
     A dictionary without ``role.kind`` is of the system that is shown where none is named. None: all of its defaults.
+    ConfigurationError if it is neither.
     """
     if isinstance(config, (str, Path)):
         return Path(config)
+    if config is not None and not isinstance(config, Mapping):
+        raise ConfigurationError(
+            f"config is a {type(config).__name__}: the path of a role's settings file, or its sections as a dictionary, is expected"
+        )
     given = GivenSettings(config or {})
+    for name in given:
+        if not isinstance(name, str) or (name in ("role", "federation") and not isinstance(given[name], Mapping)):
+            raise ConfigurationError(
+                f"{given}: {name!r} = {given[name]!r}: the name of a section, and its keys as a dictionary, are expected"
+            )
     given["role"] = {"kind": _first_kind(), **given.get("role", {})}
     given["federation"] = {"name": "notebook", **given.get("federation", {})}
     return given
@@ -188,15 +200,16 @@ def simulate(
         The command's further options that belong to the system, with ``_`` for ``-``: clients, rounds and client_column of a
         federation of clients with rows of their own, split and epochs of one whose parties have columns.
     """
+    common = options_given(_common, {"label": label, "seed": seed, "trace": trace})
     settings, table = settings_given(config), table_given(data)
     kind = load_kind(settings)
     system = find_system(kind)
     if system.simulate is None:
         raise ConfigurationError(f"role.kind = {kind!r}: {system.name} cannot be simulated")
     function = load(system.simulate)
-    _check_options(function, options, kind)
+    options = _own_options(function, options, kind)
     with threadpool_limits(1):
-        report = function(Asked(settings, table, label, seed, trace), **options)
+        report = function(Asked(settings, table, **common), **options)
     return Result(
         report.title,
         report.columns,
@@ -208,9 +221,14 @@ def simulate(
     )
 
 
-def _check_options(function: Callable[..., Any], options: Mapping[str, Any], kind: str) -> None:
+def _common(label: LabelOption, seed: SeedOption, trace: Annotated[bool, typer.Option()]) -> None:
+    """What every simulation takes, of the kinds that it has to be."""
+
+
+def _own_options(function: Callable[..., Any], options: Mapping[str, Any], kind: str) -> dict[str, Any]:
     code = function.__code__
     known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
     wrong = [name for name in options if name not in known]
     if wrong:
         raise ConfigurationError(f"{wrong[0]} has no meaning with role.kind = {kind!r} (known: {', '.join(known)})")
+    return options_given(function, options)

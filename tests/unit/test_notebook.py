@@ -125,6 +125,73 @@ def test_mistakes_are_told_by_their_key() -> None:
         streamfl.simulate(data, {"learning": {"rate": 1}}, label="load", clients=2)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"rounds": -1}, "rounds = -1: a whole number of at least 1 is expected. T, samples a client"),
+        ({"rounds": 0}, "rounds = 0: a whole number of at least 1"),
+        ({"rounds": 2.5}, "rounds = 2.5: a whole number"),
+        ({"rounds": True}, "rounds = True: a whole number"),
+        ({"clients": "2"}, "clients = '2': a whole number of at least 1"),
+        ({"clients": -1}, "clients = -1: a whole number of at least 1"),
+        ({"seed": "a"}, "seed = 'a': a whole number is expected. Left out: federation.seed"),
+        ({"client_column": 3}, "client_column = 3: a text, such as '3', is expected"),
+        ({"label": 1}, "label = 1: a text, such as '1', is expected. The column with the label"),
+        ({"config": [1]}, "config is a list: the path of a role's settings file, or its sections as a dictionary"),
+        ({"config": {"federation": None}}, "the settings: 'federation' = None: the name of a section"),
+        ({"config": {"role": "pofmkl-client"}}, "the settings: 'role' = 'pofmkl-client': the name of a section"),
+        ({"config": {1: {}}}, "the settings: 1 = {}: the name of a section"),
+    ],
+)
+def test_what_a_program_gives_is_checked_as_a_commands_is(options: dict[str, Any], said: str) -> None:
+    """Protects from figures of another run than was asked for, and from an error deep inside: what, and what to give."""
+    given = {"label": "load", "clients": 2, **options}
+    for function in (streamfl.simulate, streamfl.compare):
+        with pytest.raises(ConfigurationError) as found:
+            function(frame(), **given)
+        assert str(found.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"delay_labels": -1}, "delay_labels = -1: a whole number of at least 0 is expected"),
+        ({"delay_labels": "1"}, "delay_labels = '1': a whole number"),
+        ({"methods": "local"}, "methods = 'local': a list of names is expected"),
+        ({"methods": []}, "methods = []: a list of names is expected"),
+    ],
+)
+def test_what_a_program_compares_is_checked(options: dict[str, Any], said: str) -> None:
+    """Protects a comparison likewise."""
+    with pytest.raises(ConfigurationError) as found:
+        streamfl.compare(frame(), label="load", clients=2, **options)
+    assert str(found.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"split": {"plant": ["t"]}}, "split = {'plant': ['t']}: a text is expected. Which input columns each party has"),
+        ({"epochs": 0}, "epochs = 0: a whole number of at least 1"),
+        ({"online": "no"}, "online = 'no': True or False is expected"),
+        ({"network_delay": "1"}, "network_delay = '1': a number is expected"),
+        ({"delay_distribution": "normal"}, "delay_distribution = 'normal': one of constant, exponential is expected"),
+    ],
+)
+def test_what_a_program_gives_to_parties_is_checked(options: dict[str, Any], said: str) -> None:
+    """Protects the systems whose parties have columns likewise: each checks what its own options say."""
+    config = {"federation": {"parties": ["plant", "weather"], "embedding_size": 1}, "role": {"kind": "vafl-coordinator"}}
+    with pytest.raises(ConfigurationError) as found:
+        streamfl.simulate(frame(), config, label="load", **{"split": "plant=t,weather=u", **options})
+    assert str(found.value).startswith(said)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    """Protects options that were computed: what NumPy calls a whole number is one."""
+    result = streamfl.simulate(frame(), label="load", clients=np.int64(2), rounds=np.int32(5), seed=np.int64(1))
+    assert result.figures["rounds"] == 5
+
+
 def test_no_environment_reaches_into_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects figures from a variable that was set for a worker."""
     monkeypatch.setenv("STREAMFL_FEDERATION__CLIENTS", "45")

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from collections import Counter, OrderedDict, defaultdict
+from datetime import datetime, timedelta
+from decimal import Decimal
+from enum import IntEnum
+from typing import Any, NamedTuple
+from uuid import UUID
 
 import msgspec
 import numpy as np
@@ -11,11 +16,20 @@ import pytest
 
 from streamfl.learning.challengers import challenger
 from streamfl.learning.model_state import StateRefused, decode_state, encode_state
-from streamfl.learning.own_models import OwnChallenger, OwnModel, decode_remembered
+from streamfl.learning.own_models import ModelEnded, ModelFailures, OwnChallenger, OwnModel, decode_remembered
 from streamfl.role import ConfigurationError, PeerError
 
 PLAIN: list[Any] = [None, True, 3, -0.1, "ü", b"\0", [1, [2.5, None]], {"a": {1: 2.0}}, float("inf")]
 ARRAYS = [np.arange(6).astype(kind).reshape(2, 3) for kind in ("f8", "f4", "i8", "i4", "u1", "?", ">f8")]
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+class Level(IntEnum):
+    LOW = 1
 
 
 @pytest.mark.parametrize("state", [*PLAIN, [PLAIN, {"deep": PLAIN}]])
@@ -46,6 +60,36 @@ def test_what_is_no_data_is_refused(state: Any) -> None:
     with pytest.raises(StateRefused) as found:
         encode_state(state, 1000)
     assert found.value.reason == "state"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {1, 2},
+        frozenset([1]),
+        Decimal("1.5"),
+        datetime(2026, 1, 1),
+        timedelta(1),
+        UUID(int=1),
+        defaultdict(float, a=1.0),
+        OrderedDict(a=1),
+        Counter("aab"),
+        Point(1, 2),
+        Level.LOW,
+        bytearray(b"a"),
+        np.ma.array([1, 2], mask=[False, True]),
+        np.datetime64("2026-01-01"),
+        np.timedelta64(1, "s"),
+        np.longdouble(1.5),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_would_come_back_as_another_type_is_refused(value: Any) -> None:
+    """Protects a model from a list where it had a set, or a dictionary without its default, after a restart: the reason is told."""
+    for state in (value, {"a": [1, (2.0, value)]}):
+        with pytest.raises(StateRefused, match=f"a {type(value).__name__} is no plain value and no array") as found:
+            encode_state(state, 10_000)
+        assert found.value.reason == "state"
 
 
 def test_a_state_has_a_bound_both_ways() -> None:
@@ -122,6 +166,79 @@ def test_what_is_wrong_is_told_with_what_to_do(make: str, parameters: dict[str, 
         challenger(own, loss)
     assert str(found.value).startswith(f"model 'mine': models.mine.make = {make!r}: ")
     assert said in str(found.value)
+
+
+class Panic(BaseException):
+    """As pyo3's PanicException, which is no Exception."""
+
+
+class Unspeakable(Exception):
+    """An error whose own text fails."""
+
+    def __str__(self) -> str:
+        raise Panic("no text")
+
+
+class Raises:
+    """A model that raises an error, in every call of it."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def predict_one(self, x: dict[int, float]) -> float:
+        raise self._error
+
+    def learn_one(self, x: dict[int, float], y: float) -> None:
+        raise self._error
+
+    def state(self) -> None:
+        raise self._error
+
+    def restore(self, state: Any) -> None:
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [Panic("index out of bounds"), GeneratorExit("index out of bounds")])
+def test_what_is_no_exception_ends_no_worker(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the worker, and `streamfl check`, from a panic of Rust's within a model: it is caught like any other error."""
+    said = f"{type(error).__name__}: index out of bounds"
+    monkeypatch.setattr("guest_models.panics", lambda: Raises(error), raising=False)
+    one = OwnChallenger(OwnModel("panics", "guest_models:panics"), "square")
+    fine = OwnChallenger(OwnModel("line", "guest_models:line"), "square")
+    remembered = decode_remembered(fine.remembered(1))
+    own = msgspec.structs.replace(remembered, made=OwnModel("panics", "guest_models:panics").fingerprint)
+    calls = (lambda: one.predict({}), lambda: one.learn({}, 1.0), lambda: one.remembered(1), lambda: one.take_back(own))
+    for call in calls:
+        with pytest.raises(ModelEnded, match=said):
+            call()
+
+    def fails() -> None:
+        raise error
+
+    monkeypatch.setattr("guest_models.panics", fails)
+    with pytest.raises(ConfigurationError, match=f"calling it with no parameters raised {said}; give"):
+        challenger(OwnModel("panics", "guest_models:panics"), "square")
+
+
+def test_ctrl_c_is_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the operator's way out: Ctrl-C while a model computes is no failure of the model."""
+    monkeypatch.setattr("guest_models.panics", lambda: Raises(KeyboardInterrupt()), raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        OwnChallenger(OwnModel("panics", "guest_models:panics"), "square").predict({})
+
+
+def test_an_error_that_has_no_text_is_told_by_its_kind(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the worker from an error of the guest's whose __str__ fails, and counts it as any other."""
+    failures = ModelFailures("expert", ["mine"])
+    failures.note("mine", "learn", Unspeakable(), "it is off for a while")
+    assert "expert mine: learn: Unspeakable, whose text cannot be told: its __str__ raised Panic; it is off" in caplog.text
+
+    def fails() -> None:
+        raise Unspeakable
+
+    monkeypatch.setattr("guest_models.fails", fails, raising=False)
+    with pytest.raises(ConfigurationError, match="raised Unspeakable, whose text cannot be told"):
+        OwnModel("mine", "guest_models:fails").made("square")
 
 
 def test_predictions_stay_within_the_labels_seen() -> None:

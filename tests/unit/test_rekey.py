@@ -424,3 +424,16 @@ def test_what_was_refused_goes_back_and_what_stops_it_is_passed_over(
     assert list(plant.samples()) == ["a"], "the one that came back was passed over"
     reasons = [dict(letter.headers).get("error") for letter in plant.bus.read("plant.dead-letters")]
     assert sorted(filter(None, reasons)) == [b"missing_field", b"skipped"]
+
+
+def test_another_topic_is_refused_where_records_were_written(tmp_path: Path) -> None:
+    """Protects whoever changes the settings: what was read is not read again, so the new topic would stay empty in silence."""
+    plant = Plant(tmp_path)
+    plant.write({"meta": {"site": "site-1"}, "temp": 1.0})
+    before = plant.worker()
+    drain(before)
+    before.close()
+    plant.path.write_text(plant.path.read_text().replace('topic = "by-site"', 'topic = "by-place"'))
+    plant.bus.create([TopicSpec("by-place", 2, compacted=False, users=True)])
+    with pytest.raises(ConfigurationError, match="reset CONFIG --all --stream samples"):
+        drain(plant.worker())

@@ -8,10 +8,13 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from streamfl.pofmkl.lab.compare import COLUMNS, sorted_summaries, summary_rows
+from streamfl.pofmkl.lab.compare import compare as command
 from streamfl.pofmkl.lab.comparison import Problem, draw_errors, method_names
 from streamfl.pofmkl.lab.comparison import compare as run_methods
 from streamfl.pofmkl.lab.streams import read_streams
+from streamfl.role import ConfigurationError
 from streamfl.simulation.notebook import Config, Data, Result, settings_given, table_given
+from streamfl.simulation.options import options_given
 
 __all__ = ["compare"]
 
@@ -50,7 +53,12 @@ def compare(
     delay_labels
         Samples of a client by which each label comes late.
     """
-    settings, streams = read_streams(settings_given(config), table_given(data), label, clients, rounds, seed, client_column)
+    options: dict[str, Any] = {"label": label, "clients": clients, "rounds": rounds, "seed": seed, "client_column": client_column}
+    options = options_given(command, options)
+    delay_labels = options_given(command, {"delay_labels": delay_labels})["delay_labels"]
+    if methods is not None and (isinstance(methods, str) or not isinstance(methods, Sequence) or not methods):
+        raise ConfigurationError(f'methods = {methods!r}: a list of names is expected, such as ["default", "local"]; left out: all')
+    settings, streams = read_streams(settings_given(config), table_given(data), **options)
     problem = Problem(settings, streams.inputs, streams.labels, streams.names, delay_labels)
     with threadpool_limits(1):
         contenders = list(run_methods(problem, method_names(delay_labels) if methods is None else methods))

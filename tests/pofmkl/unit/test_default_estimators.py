@@ -192,6 +192,54 @@ def test_frames_keep_their_index_and_names() -> None:
         many.learn_many(frame, labels.iloc[:39])
 
 
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("x", [{}, {"a": None}, {"a": math.nan}, {"a": pd.NA}])
+def test_a_first_sample_may_have_no_feature(estimator: Any, x: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects streams that begin with a gap: its label is learnt, and so is whatever feature comes later."""
+    monkeypatch.setattr(default_estimators, "BANDWIDTHS", (1.4,))
+    one, many = estimator(features_per_kernel=10), estimator(features_per_kernel=10)
+    one.learn_one(x, 1)
+    assert one.predict_one(x) == 1
+    many.learn_many(pd.DataFrame([x]), pd.Series([1]))
+    for step in range(40):
+        for model in (one, many):
+            model.learn_one({"a": float(step % 2), "b": -1.0}, step % 2)
+    assert [round(one.predict_one({"a": a, "b": -1.0})) for a in (0.0, 1.0)] == [0, 1]
+    assert many.predict_one({"a": 1.0}) == one.predict_one({"a": 1.0})
+
+
+@pytest.mark.parametrize("y", [None, math.nan, math.inf, -math.inf, pd.NA, pd.NaT, 2e18, 10**400, [1.0], 1j, "1"])
+def test_a_label_that_cannot_be_learnt_is_told(y: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects all later predictions from one label, and whoever looks for it: the error says what it is, and nothing is learnt."""
+    monkeypatch.setattr(default_estimators, "BANDWIDTHS", (1.4,))
+    for estimator in ESTIMATORS:
+        model = estimator(features_per_kernel=10)
+        model.learn_one({"a": 1.0}, 1)
+        with pytest.raises(ValueError, match="the label is"):
+            model.learn_one({"a": 2.0}, y)
+        with pytest.raises(ValueError, match="the label is"):
+            model.learn_many(pd.DataFrame({"a": [2.0]}), pd.Series([y], dtype=object))
+        assert model.predict_one({"a": 1.0}) == 1
+
+
+def test_labels_too_far_apart_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects from predictions that are all NaN: a label is counted in units of how far the first two are apart."""
+    monkeypatch.setattr(default_estimators, "BANDWIDTHS", (1.4,))
+    model = Regressor(features_per_kernel=10)
+    for label in (0.0, 1e-25):
+        model.learn_one({"a": 1.0}, label)
+    with pytest.raises(ValueError, match=r"the label is 1e\+18: that is too far"):
+        model.learn_one({"a": 1.0}, 1e18)
+    assert math.isfinite(model.predict_one({"a": 1.0}))
+
+
+@pytest.mark.parametrize("value", [[1.0], 1j, 10**400, np.ones(2), object()])
+def test_a_feature_that_is_no_number_is_named(value: Any) -> None:
+    """Protects the search for it: an error of Python's says that something is no number, and not what."""
+    with pytest.raises(ValueError, match="the feature 'a' is"):
+        Regressor(features_per_kernel=10).learn_one({"a": value}, 1.0)
+
+
 def test_mistakes_in_parameters_are_told() -> None:
     """Protects from a typing slip that would choose by accident."""
     with pytest.raises(ConfigurationError, match="'half' is not one of float32, float64"):
