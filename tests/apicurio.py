@@ -6,11 +6,9 @@ It is fetched once by Maven into ``.broker`` of the repository.
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import subprocess
 import tarfile
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -18,17 +16,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fetched import fetched
+
 __all__ = ["apicurio", "register"]
 
 VERSION = "2.6.13.Final"
-HOME = Path(__file__).resolve().parent.parent / ".broker" / f"apicurio-{VERSION}"
 START_SECONDS = 180.0
 
 
 @contextmanager
 def apicurio() -> Iterator[str]:
     """The registry's URL."""
-    jar = _fetched() / f"apicurio-registry-app-{VERSION}-runner.jar"
+    jar = fetched(f"apicurio-{VERSION}", _fetch) / f"apicurio-registry-app-{VERSION}-runner.jar"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -60,27 +59,14 @@ def register(url: str, subject: str, schema: Any, kind: str = "AVRO") -> int:
         return int(json.load(answer)["id"])
 
 
-def _fetched() -> Path:
-    if HOME.is_dir():
-        return HOME
-    HOME.parent.mkdir(exist_ok=True)
-    # A directory of this process, moved into place whole.
-    folder = Path(tempfile.mkdtemp(prefix="apicurio-", dir=HOME.parent))
-    try:
-        artifact = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
-        goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
-        command = ["mvn", "-q", "-B", goal, f"-Dartifact={artifact}", f"-DoutputDirectory={folder}"]
-        result = subprocess.run(command, capture_output=True, text=True)
-        if result.returncode:
-            raise RuntimeError(f"Maven could not fetch the schema registry:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
-        archive = folder / f"apicurio-registry-app-{VERSION}-all.tar.gz"
-        with tarfile.open(archive) as content:
-            content.extractall(folder, filter="data")
-        archive.unlink()
-        folder.rename(HOME)
-    except OSError:
-        if not HOME.is_dir():
-            raise
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return HOME
+def _fetch(folder: Path) -> Path:
+    artifact = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
+    goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
+    command = ["mvn", "-q", "-B", goal, f"-Dartifact={artifact}", f"-DoutputDirectory={folder}"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        raise RuntimeError(f"Maven could not fetch the schema registry:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
+    unpacked = folder / "unpacked"
+    with tarfile.open(folder / f"apicurio-registry-app-{VERSION}-all.tar.gz") as content:
+        content.extractall(unpacked, filter="data")
+    return unpacked

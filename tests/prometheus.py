@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import tempfile
 import time
 import urllib.error
 import urllib.parse
@@ -16,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from broker import free_ports
+from fetched import fetched
 
 __all__ = ["Prometheus", "promtool", "running_prometheus"]
 
-HOME = Path(__file__).resolve().parent.parent / ".broker" / "prometheus"
 START_SECONDS = 60.0
 CONFIGURATION = """
 global: {{scrape_interval: 1s}}
@@ -83,33 +82,19 @@ def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def _program(name: str) -> str:
-    found = shutil.which(name)
-    if found is not None:
-        return found
-    if not HOME.is_dir():
-        _fetch()
-    return str(HOME / "usr" / "bin" / name)
+    return shutil.which(name) or str(fetched("prometheus", _fetch) / "usr" / "bin" / name)
 
 
-def _fetch() -> None:
-    HOME.parent.mkdir(exist_ok=True)
-    # A directory of this process, moved into place whole.
-    folder = Path(tempfile.mkdtemp(prefix="prometheus-", dir=HOME.parent))
-    try:
-        if _run(folder, "apt-get", "download", "prometheus").returncode:
-            # A machine on which nobody has asked yet which packages there are. No right is needed for lists of one's own.
-            (folder / "lists" / "partial").mkdir(parents=True)
-            own = ("apt-get", "-o", f"Dir::State::Lists={folder / 'lists'}", "-o", "APT::Sandbox::User=")
-            _checked(_run(folder, *own, "update"))
-            _checked(_run(folder, *own, "download", "prometheus"))
-        [package] = folder.glob("prometheus_*.deb")
-        _checked(_run(folder, "dpkg", "-x", str(package), "unpacked"))
-        (folder / "unpacked").rename(HOME)
-    except OSError:
-        if not HOME.is_dir():
-            raise
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def _fetch(folder: Path) -> Path:
+    if _run(folder, "apt-get", "download", "prometheus").returncode:
+        # A machine on which nobody has asked yet which packages there are. No right is needed for lists of one's own.
+        (folder / "lists" / "partial").mkdir(parents=True)
+        own = ("apt-get", "-o", f"Dir::State::Lists={folder / 'lists'}", "-o", "APT::Sandbox::User=")
+        _checked(_run(folder, *own, "update"))
+        _checked(_run(folder, *own, "download", "prometheus"))
+    [package] = folder.glob("prometheus_*.deb")
+    _checked(_run(folder, "dpkg", "-x", str(package), "unpacked"))
+    return folder / "unpacked"
 
 
 def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
