@@ -17,11 +17,10 @@ __all__ = ["CHOICES", "Dashboard", "Panel", "Query", "mean_over_time", "rate", "
 HEIGHT = 8
 SCHEMA = 41
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
-# The system is fixed: federations of several systems have metrics of one name.
-CHOSEN = 'system="$system",federation=~"$federation",role=~"$role",group=~"$group",instance=~"$instance"'
-
 # What the viewer chooses workers by: labels that each of their series has, and what is written beside the choice.
 CHOICES = {"federation": "Federation", "role": "Role", "group": "Consumer group", "instance": "Worker"}
+# The system is fixed: federations of several systems have metrics of one name.
+CHOSEN = ",".join(['system="$system"', *(f'{name}=~"${name}"' for name in CHOICES)])
 
 PanelKind = Literal["timeseries", "stat", "gauge", "bargauge", "table"]
 Unit = Literal["short", "ops", "Bps", "s", "bytes", "percentunit"]

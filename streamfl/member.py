@@ -16,6 +16,7 @@ from streamfl.changelog import ChangedParts
 from streamfl.moments import Moments
 from streamfl.notices import Notices
 from streamfl.parts import Limits, LongMessages
+from streamfl.refusals import REASONS
 from streamfl.role import (
     Decode,
     Headers,
@@ -116,7 +117,8 @@ class Member(Generic[One]):
     decode: of each input that may bring messages in parts.
     limits: of these.
     patience: seconds without a message that is owed, after which the member is not ready.
-    measured: figures of all that was counted, and of what was refused by its reason.
+    counted: what the member counts, by name, and in words for the operator. refusals: the reasons of the system's own why messages
+    are refused.
     kept_apart: by the name of a further changelog, what a partition wants remembered there and not beside its other state.
     """
 
@@ -129,12 +131,14 @@ class Member(Generic[One]):
         limits: Limits,
         patience: float,
         kind: str,
-        measured: Callable[[Counter[str], Counter[str]], Iterator[Measurement]],
+        counted: Mapping[str, str],
+        refusals: Iterable[str],
         kept_apart: Mapping[str, Callable[[One], Iterable[tuple[bytes, bytes | None]]]] | None = None,
     ) -> None:
         self.kind = kind
         self._kept_apart = kept_apart or {}
-        self._measured = measured
+        self._counted = counted
+        self._reasons = {*REASONS, *refusals}
         self._make = make
         self._tasks: dict[int, One] = {}
         self._long = LongMessages(decode, lambda message: str(message.sender), "state", PARTS, limits)
@@ -248,7 +252,11 @@ class Member(Generic[One]):
 
     def measure(self) -> Iterator[Measurement]:
         yield from self._long.measure()
-        yield from self._measured(self.counts, self.refused)
+        for name, text in self._counted.items():
+            yield Measurement(name, "counter", text, self.counts[name])
+        for reason in sorted({*self._reasons, *self.refused}):
+            text = "Messages that were refused"
+            yield Measurement("refused_messages", "counter", text, self.refused[reason], (("reason", reason),))
         for task in self._tasks.values():
             yield from task.measure()
 

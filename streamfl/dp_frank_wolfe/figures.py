@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from streamfl.dp_frank_wolfe import SYSTEM
-from streamfl.refusals import REASONS
 from streamfl.role import Measurement
 
-__all__ = ["COUNTS", "PHASES", "measured", "measured_place"]
+__all__ = ["COUNTS", "PHASES", "measured_place"]
 
 COUNTS: Mapping[str, str] = {
     "samples": "Records of own columns that came, whatever is in them",
@@ -55,11 +52,3 @@ def measured_place(member: str, window: int, phase: int, iteration: int) -> Iter
     meanings = ", ".join(f"{number} {meaning}" for number, meaning in enumerate(PHASES[member]))
     yield Measurement("phase", "gauge", f"Where the member is: {meanings}", phase, (), True)
     yield Measurement("iteration", "gauge", "Iterations of the fit that are behind it", iteration, (), True)
-
-
-def measured(counts: Counter[str], refused: Counter[str]) -> Iterator[Measurement]:
-    """All counts, those that are 0 too, and what was refused by its reason."""
-    for name, text in COUNTS.items():
-        yield Measurement(name, "counter", text, counts[name])
-    for reason in sorted({*REASONS, *SYSTEM.refusals, *refused}):
-        yield Measurement("refused_messages", "counter", "Messages that were refused", refused[reason], (("reason", reason),))

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from streamfl.dp_frank_wolfe import messages
+from streamfl.dp_frank_wolfe import SYSTEM, messages
 from streamfl.dp_frank_wolfe.config import PARTY, SERVER, DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.figures import measured
+from streamfl.dp_frank_wolfe.figures import COUNTS
 from streamfl.dp_frank_wolfe.messages import HEADER_BYTES, codec
 from streamfl.dp_frank_wolfe.party import PartyTask
 from streamfl.dp_frank_wolfe.party_settings import PartySettings
@@ -43,7 +43,7 @@ def _member(settings: DPFrankWolfeSettings, make: Any, patience: float, **option
     limits = Limits(settings.message_bytes + HEADER_BYTES, UNDER_WAY, UNDER_WAY, PART_SECONDS, messages.PART_BYTES)
     # The whole of a message is decoded as a single record is.
     whole = dict.fromkeys(decode, _decoder(settings))
-    return Member(make, whole, limits, patience, settings.role.kind, measured, **options)
+    return Member(make, whole, limits, patience, settings.role.kind, COUNTS, SYSTEM.refusals, **options)
 
 
 # ---- a party

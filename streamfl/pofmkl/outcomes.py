@@ -91,11 +91,6 @@ class Outcomes:
         """Each client's regret (11), without the regularisation term."""
         return dict(zip(self._seats.names, self._regrets().tolist(), strict=True))
 
-    def mean_squared_error(self) -> float:
-        """Of all predictions whose label came; 0 before the first."""
-        _, labels, squared_errors, _ = self._sums().sum(axis=0).tolist()
-        return squared_errors / labels if labels else 0.0
-
     def _regrets(self) -> NDArray[np.float64]:
         return np.asarray(self._sums()[:, 3] - self._kernel_losses().min(axis=1))
 

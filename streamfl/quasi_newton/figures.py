@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from streamfl.quasi_newton import SYSTEM
-from streamfl.refusals import REASONS
 from streamfl.role import Measurement
 
-__all__ = ["COUNTS", "FAR_OUT", "PHASES", "Traffic", "measured", "measured_place"]
+__all__ = ["COUNTS", "FAR_OUT", "PHASES", "Traffic", "measured_place"]
 
 COUNTS: Mapping[str, str] = {
     "samples": "Records of own columns that were taken",
@@ -90,11 +87,3 @@ def measured_place(member: str, run: int, phase: int, iteration: int) -> Iterato
     meanings = ", ".join(f"{number} {meaning}" for number, meaning in enumerate(PHASES[member]))
     yield Measurement("phase", "gauge", f"Where the training is: {meanings}", phase, (), True)
     yield Measurement("iteration", "gauge", "Iterations of the training that are behind it", iteration, (), True)
-
-
-def measured(counts: Counter[str], refused: Counter[str]) -> Iterator[Measurement]:
-    """All counts, those that are 0 too, and what was refused by its reason."""
-    for name, text in COUNTS.items():
-        yield Measurement(name, "counter", text, counts[name])
-    for reason in sorted({*REASONS, *SYSTEM.refusals, *refused}):
-        yield Measurement("refused_messages", "counter", "Messages that were refused", refused[reason], (("reason", reason),))

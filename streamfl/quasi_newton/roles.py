@@ -11,10 +11,10 @@ from typing import Any
 from streamfl.made_with import MadeWith, by_key
 from streamfl.member import Member
 from streamfl.parts import Limits, decoded_in_parts
-from streamfl.quasi_newton import bignum, messages
+from streamfl.quasi_newton import SYSTEM, bignum, messages
 from streamfl.quasi_newton.config import COORDINATOR, GUEST, HOST, MOST_COLUMNS, QuasiNewtonSettings, link_files
 from streamfl.quasi_newton.coordinator import CoordinatorSettings, CoordinatorTask
-from streamfl.quasi_newton.figures import measured
+from streamfl.quasi_newton.figures import COUNTS
 from streamfl.quasi_newton.guest import GuestTask
 from streamfl.quasi_newton.host import HostTask
 from streamfl.quasi_newton.key_file import read_key_file
@@ -92,7 +92,7 @@ def _member(settings: QuasiNewtonSettings, make: Any) -> Member[Any]:
     limits = Limits(settings.message_bytes + HEADER_BYTES, UNDER_WAY, UNDER_WAY, PART_SECONDS, messages.PART_BYTES)
     # The whole of a message is decoded as a single record is.
     whole = dict.fromkeys(decode, _decoder(settings))
-    return Member(make, whole, limits, settings.alignment.patience_seconds, settings.role.kind, measured)
+    return Member(make, whole, limits, settings.alignment.patience_seconds, settings.role.kind, COUNTS, SYSTEM.refusals)
 
 
 def _secret(settings: QuasiNewtonSettings, path: str | None, key: str, *names: str) -> bytes:

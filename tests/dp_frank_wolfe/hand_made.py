@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 from dp_frank_wolfe.problems import divided, sparse
 
-from streamfl.dp_frank_wolfe import messages
+from streamfl.dp_frank_wolfe import SYSTEM, messages
 from streamfl.dp_frank_wolfe.config import SERVER, DPFrankWolfeSettings
-from streamfl.dp_frank_wolfe.figures import measured
+from streamfl.dp_frank_wolfe.figures import COUNTS
 from streamfl.dp_frank_wolfe.lab.direct import place
 from streamfl.dp_frank_wolfe.messages import (
     HEADER_BYTES,
@@ -78,7 +78,7 @@ class Server:
     def _make(self) -> Member[ServerTask]:
         settings = ServerSettings(self.public, self.codec)
         limits = Limits(self.settings.message_bytes + HEADER_BYTES, 16, 16, 100.0)
-        role = Member(lambda desk: ServerTask(settings, desk), {}, limits, 60.0, SERVER, measured)
+        role = Member(lambda desk: ServerTask(settings, desk), {}, limits, 60.0, SERVER, COUNTS, SYSTEM.refusals)
         role.open(0)
         return role
 

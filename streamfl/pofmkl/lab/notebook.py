@@ -54,8 +54,8 @@ def compare(
         Samples of a client by which each label comes late.
     """
     options: dict[str, Any] = {"label": label, "clients": clients, "rounds": rounds, "seed": seed, "client_column": client_column}
-    options = options_given(command, options)
-    delay_labels = options_given(command, {"delay_labels": delay_labels})["delay_labels"]
+    options = options_given(command, {**options, "delay_labels": delay_labels})
+    delay_labels = options.pop("delay_labels")
     if methods is not None and (isinstance(methods, str) or not isinstance(methods, Sequence) or not methods):
         raise ConfigurationError(f'methods = {methods!r}: a list of names is expected, such as ["default", "local"]; left out: all')
     settings, streams = read_streams(settings_given(config), table_given(data), **options)
