@@ -204,8 +204,7 @@ class Input:
         PeerError with reason missing_field, not_numeric, not_finite, not_a_category or not_a_time.
         """
         value = self.path.find(content)
-        nothing = self._nothing is not None and self._nothing(value)
-        if value is ABSENT or value is None or value != value or (self._empty_is_missing and value == "") or nothing:
+        if self._is_missing(value):
             if self._reject:
                 raise self._lacking(content, value)
             return self._missing
@@ -216,12 +215,17 @@ class Input:
             return self._missing
         return (*made, 0.0) if self._indicated else made
 
+    def _is_missing(self, value: Any) -> bool:
+        if value is ABSENT or value is None or value != value or (self._empty_is_missing and value == ""):
+            return True
+        return self._nothing is not None and self._nothing(value)
+
     def _lacking(self, content: dict[str, Any], value: Any) -> PeerError:
         if value is ABSENT:
             return PeerError("missing_field", self.path.lacking(content))
-        if value is None or value == "" or (self._nothing is not None and self._nothing(value)):
-            return PeerError("not_numeric", f"{self.path} is {shown(value)}, a value is expected")
-        return PeerError("not_finite", f"{self.path} is {shown(value)}, a finite number is expected")
+        if value != value:
+            return PeerError("not_finite", f"{self.path} is {shown(value)}, a finite number is expected")
+        return PeerError("not_numeric", f"{self.path} is {shown(value)}, a value is expected")
 
     def _maker(self, section: InputSection, columns: list[str] | None) -> Callable[[Any, dict[str, Any]], Numbers | None]:
         kind, path, norm = section.kind, self.path, self._norm
@@ -244,11 +248,11 @@ class Input:
             if section.since_field is None:
                 since = Timestamps(None, zone).read(section.since, "since")
                 return lambda value, _content: ((times.read(value, path) - since) / norm,)
-            other, nothing = path_of(section.since_field, columns), self._nothing
+            other = path_of(section.since_field, columns)
 
             def elapsed(value: Any, content: dict[str, Any]) -> Numbers | None:
                 begun = other.find(content)
-                if begun is ABSENT or begun is None or begun != begun or begun == "" or (nothing is not None and nothing(begun)):
+                if self._is_missing(begun):
                     if self._reject:
                         lacking = other.lacking(content) if begun is ABSENT else f"{other} is {shown(begun)}, a time is expected"
                         raise PeerError("missing_field", lacking)
