@@ -20,7 +20,7 @@ REST_SECONDS, TIMES = 3.0, 3
 
 
 def measure() -> Iterator[Figure]:
-    """The Dockerfile's steps without Docker, so without the base image; the roles are those of deploy/, each on a bus of its own."""
+    """The Dockerfile's steps without Docker, so without the base image; each role of deploy/ is on a bus of its own."""
     # How the image is built without Docker is known to the tests; they are not installed.
     sys.path.insert(0, str(ROOT / "tests"))
     from broker import free_ports  # type: ignore[import-not-found]
