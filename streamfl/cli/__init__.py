@@ -47,7 +47,7 @@ COMMANDS = {
     "forget": "streamfl.cli.forget:forget",
     "simulate": "streamfl.cli.simulate:simulate",
     "demo": "streamfl.cli.demo:demo",
-    "dashboard": "streamfl.cli.dashboard:dashboard",
+    "dashboards": "streamfl.cli.dashboards:dashboards",
     "members": "streamfl.cli.members:members",
 }
 

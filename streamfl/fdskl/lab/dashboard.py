@@ -1,9 +1,53 @@
 """What to watch of kernel federations: loss, who is behind, rounds that came to nothing, what is forgotten, what is broken."""
 
-from streamfl.dashboard import Dashboard, Panel, Query, rate, series, worker_panels
+from streamfl.dashboard import Dashboard, Panel, Query, growth, rate, series
+from streamfl.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
 
-__all__ = ["DASHBOARD"]
+__all__ = ["DASHBOARD", "DASHBOARDS"]
 
+SCORED = f"(sum({rate('scored_total')}) > 0)"
+TILES = (
+    workers_tile(),
+    samples_tile(width=3),
+    Panel(
+        "Loss and accuracy now",
+        "Mean loss of the predictions of the latest interval, made before the label came, and the share that was right. The latter "
+        "is empty with the square loss.",
+        "short",
+        (
+            Query(f"sum({rate('loss_sum_total')}) / {SCORED}", "loss"),
+            Query(f"sum({rate('right_predictions_total')}) / {SCORED}", "accuracy"),
+        ),
+        minimum=None,
+        kind="stat",
+        width=4,
+        remedy="If the loss rises for long: the stream has changed faster than learning.window and learning.sweeps forget.",
+        nothing="no labels",
+    ),
+    Panel(
+        "Rounds given up",
+        "Rounds that came to nothing over the time that is shown. What they asked is asked again.",
+        "none",
+        (Query(f"sum({growth('abandoned_rounds_total')})", "rounds"),),
+        kind="stat",
+        width=3,
+        remedy="If it grows: a party is slow or away. Abandoned rounds, below, says why.",
+        bad_from=10,
+        nothing="0",
+    ),
+    Panel(
+        "Predictions to be made",
+        "Predictions that were asked for and that some party has not answered yet.",
+        "short",
+        (Query(f"sum({series('awaited_predictions')})", "waiting"),),
+        kind="stat",
+        width=3,
+        remedy="If it only grows: a party is away, or slower than the samples come.",
+        nothing="unknown",
+    ),
+    refused_tile(width=3),
+    lag_tile(),
+)
 
 DASHBOARD = Dashboard(
     name="kernels",
@@ -11,6 +55,7 @@ DASHBOARD = Dashboard(
     title="streamfl: kernel federation",
     system="fdskl",
     rows=(
+        TILES,
         (
             Panel(
                 "Loss before the label",
@@ -19,6 +64,7 @@ DASHBOARD = Dashboard(
                 "short",
                 (Query(f"sum({rate('loss_sum_total')}) / sum({rate('scored_total')})", "all partitions"),),
                 minimum=None,
+                remedy="If it rises and stays up: shorten learning.window or learning.sweeps, so that old samples count less.",
             ),
             Panel(
                 "Accuracy before the label",
@@ -26,6 +72,8 @@ DASHBOARD = Dashboard(
                 "percentunit",
                 (Query(f"sum({rate('right_predictions_total')}) / sum({rate('scored_total')})", "all partitions"),),
                 maximum=1,
+                remedy="If it is no better than the share of the commoner label: the columns say nothing about it, or parties' entities "
+                "do not match.",
             ),
             Panel(
                 "Predictions a second",
@@ -36,6 +84,8 @@ DASHBOARD = Dashboard(
                     Query(f"sum({rate('labels_total')})", "labels"),
                     Query(f"sum({rate('scored_total')})", "scored"),
                 ),
+                remedy="If predictions fall behind: a party is away, for nobody predicts without it. If few labels are scored: their "
+                "keys differ from the entities'.",
             ),
         ),
         (
@@ -48,6 +98,7 @@ DASHBOARD = Dashboard(
                     Query(f"sum({rate('rounds_announced_total')})", "announced"),
                     Query(f"sum by (group, instance) ({rate('rounds_total')})", "part in, {{group}} {{instance}}"),
                 ),
+                remedy="If a party is at 0: start it again. Until then rounds are given up and asked anew.",
             ),
             Panel(
                 "Abandoned rounds",
@@ -60,12 +111,15 @@ DASHBOARD = Dashboard(
                         f"sum by (group, instance, reason) ({rate('abandoned_rounds_total')})", "{{group}} {{instance}} {{reason}}"
                     ),
                 ),
+                remedy="If timeout: look at the slowest party's processor and lag. If masks: compare the members' configurations, and "
+                "look who may write their topics.",
             ),
             Panel(
                 "Bytes of sums a second",
                 "Bytes of masked sums that each party sends.",
                 "Bps",
                 (Query(f"sum by (group, instance) ({rate('sums_sent_bytes_total')})", "{{group}} {{instance}}"),),
+                remedy="If a party sends none while rounds go on: its messages are refused by the others. Look at their dead letters.",
             ),
         ),
         (
@@ -74,6 +128,7 @@ DASHBOARD = Dashboard(
                 "Iterations of learning at the active party.",
                 "ops",
                 (Query(f"sum({rate('iterations_total')})", "all partitions"),),
+                remedy="If it stands still while labels come: a party is away, or too few entities have both columns and a label.",
             ),
             Panel(
                 "Random features",
@@ -83,6 +138,8 @@ DASHBOARD = Dashboard(
                     Query(f"max({series('features')})", "kept"),
                     Query(f"max({series('features_dropped')})", "dropped"),
                 ),
+                remedy="If dropped grows fast: features give way before they have learnt much. Raise learning.features_limit or "
+                "learning.sweeps.",
             ),
             Panel(
                 "Labelled entities",
@@ -93,6 +150,8 @@ DASHBOARD = Dashboard(
                     Query(f"sum({series('labelled_entities')})", "learnt from"),
                     Query(f"sum({rate('rows_dropped_total')})", "left out a second"),
                 ),
+                remedy="If many are left out: raise that party's alignment.expiry_seconds, so that it keeps columns as long as labels "
+                "need.",
             ),
         ),
         (
@@ -104,6 +163,7 @@ DASHBOARD = Dashboard(
                     Query(f"sum({series('awaited_predictions')})", "predictions"),
                     Query(f"sum by (group, instance) ({series('pending_rounds')})", "rounds, {{group}} {{instance}}"),
                 ),
+                remedy="If it only grows: more comes than the slowest party answers. Look which party has rounds under way.",
             ),
             Panel(
                 "Columns that were not there",
@@ -114,6 +174,7 @@ DASHBOARD = Dashboard(
                     Query(f"sum by (group, instance) ({rate('imputed_total')})", "mean stood in, {{group}} {{instance}}"),
                     Query(f"sum by (group, instance) ({rate('revisions_sent_total')})", "came later, {{group}} {{instance}}"),
                 ),
+                remedy="If the mean stands in often: that party's samples come late or not at all, or its keys differ.",
             ),
             Panel(
                 "Entities forgotten",
@@ -127,8 +188,10 @@ DASHBOARD = Dashboard(
                     ),
                     Query(f"sum by (reason) ({rate('forgotten_forecasts_total')})", "predictions, {{reason}}"),
                 ),
+                remedy="If no_label where labels are sure to come: keys differ, or labels take longer than alignment.expiry_seconds.",
             ),
         ),
         worker_panels(),
     ),
 )
+DASHBOARDS = (DASHBOARD,)

@@ -2,9 +2,9 @@
 
 from streamfl.dashboard import Dashboard, Panel, Query, rate, series
 
-__all__ = ["DASHBOARD"]
+__all__ = ["DASHBOARDS"]
 
-DASHBOARD = Dashboard(
+OVERVIEW = Dashboard(
     name="running-mean",
     uid="running-mean",
     title="Running means",
@@ -16,3 +16,4 @@ DASHBOARD = Dashboard(
         ),
     ),
 )
+DASHBOARDS = (OVERVIEW,)
