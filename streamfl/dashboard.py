@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["CHOICES", "SCRAPED", "Dashboard", "Panel", "PanelKind", "Query", "growth", "mean_over_time", "rate", "series"]
+from streamfl.promql import lag_by_partition
+
+__all__ = ["CHOICES", "SCRAPED", "Dashboard", "Panel", "PanelKind", "Query", "growth", "lag", "mean_over_time", "rate", "series"]
 
 # What the viewer chooses workers by, and what is written beside the choice: the first and the last label are Prometheus' own.
 CHOICES = {"job": "Job", "federation": "Federation", "role": "Role", "group": "Consumer group", "instance": "Instance"}
@@ -54,6 +56,11 @@ def growth(counter: str, *roles: str) -> str:
     True
     """
     return f"increase({series(counter, *roles)}[$__range])"
+
+
+def lag() -> str:
+    """Records that wait for the chosen workers, by group, topic and partition, whether a worker has the partition or not."""
+    return lag_by_partition("group", f"{{{CHOSEN}}}")
 
 
 def mean_over_time(sums: str, counts: str, *roles: str) -> str:

@@ -94,17 +94,19 @@ RUNNING = (
 STEPS = (
     Panel(
         "Seconds of a step",
-        "From the end of a poll to the end of its commit: half of the steps, and 99 of 100, took less. And the same of the role's "
-        "own computation in it.",
+        "From the end of a poll to the end of its commit: half of the steps, and 99 of 100, took less. And the same of the commit "
+        "and of the role's own computation in it.",
         "s",
         (
             took("step_seconds", 0.5, "step, half"),
             took("step_seconds", 0.99, "step, 99 of 100"),
+            took("commit_seconds", 0.5, "commit, half"),
+            took("commit_seconds", 0.99, "commit, 99 of 100"),
             took("batch_seconds", 0.5, "computation, half"),
             took("batch_seconds", 0.99, "computation, 99 of 100"),
         ),
-        remedy="If steps are slow and the computation is not: the brokers are. If the computation is: start more workers, or look "
-        "whether another process takes the processor.",
+        remedy="If commits are most of it: the brokers are slow. If the computation is: start more workers, or look whether another "
+        "process takes the processor.",
     ),
     Panel(
         "Commits a second",
@@ -122,6 +124,32 @@ STEPS = (
         "ops",
         (by_worker(rate("bus_failures_total")),),
         remedy="If it is above 0 at all workers: look at the brokers. If at one: look at the network between it and them.",
+    ),
+)
+
+WAITED = (
+    Panel(
+        "Seconds to take state back",
+        "How long it took to take a partition's state back from the changelog, on average within the last hour. The partition stands "
+        "still meanwhile.",
+        "s",
+        (
+            Query(
+                f"sum by (group) (increase({series('restore_seconds_sum')}[1h]))"
+                f" / (sum by (group) (increase({series('restore_seconds_count')}[1h])) > 0)",
+                "{{group}}",
+            ),
+        ),
+        remedy="If it is minutes: the changelog topic is not compacted, or holds the state of very many clients. See the page on scaling.",
+        width=12,
+    ),
+    Panel(
+        "Rounds that timed out",
+        "Rounds a second that were not complete in time, at those members that wait for others.",
+        "ops",
+        (Query(f"sum by (group) ({rate('timed_out_rounds_total')})", "{{group}}"),),
+        remedy="If it goes on: a member is away or too slow. Look which one has no commits, or a lag that grows.",
+        width=12,
     ),
 )
 
@@ -182,6 +210,6 @@ DASHBOARD = Dashboard(
     uid="streamfl-health",
     title="streamfl: service health",
     system="",
-    rows=(TILES, RUNNING, STEPS, RESOURCES, RECORDS, worker_panels()),
+    rows=(TILES, RUNNING, STEPS, WAITED, RESOURCES, RECORDS, worker_panels()),
     description="Whether the workers of every system run, how long their steps take, and what goes wrong around them.",
 )

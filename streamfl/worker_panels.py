@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamfl.dashboard import SCRAPED, Panel, Query, growth, rate, series
+from streamfl.dashboard import SCRAPED, Panel, Query, growth, lag, rate, series
 
 __all__ = ["SEEN", "UP", "lag_tile", "refused_tile", "samples_tile", "worker_panels", "workers_tile"]
 
@@ -65,9 +65,9 @@ def lag_tile(width: int = 4) -> Panel:
     """How many records wait."""
     return Panel(
         "Records waiting",
-        "Records of all inputs that were written and not yet read.",
+        "Records of all inputs that were written and not yet read, in partitions with a worker or without.",
         "short",
-        (Query(f"sum({series('consumer_lag_records')})", "waiting"),),
+        (Query(f"sum({lag()})", "waiting"),),
         kind="stat",
         width=width,
         remedy="If it grows for minutes: the workers are too slow or do not serve. Start more of them, up to the number of "
@@ -90,9 +90,9 @@ def worker_panels() -> tuple[Panel, ...]:
         ),
         Panel(
             "Consumer lag",
-            "Records not read yet, by topic and partition. It should return to zero.",
+            "Records not read yet, by topic and partition, whether a worker has the partition or not. It should return to zero.",
             "short",
-            (Query(f"sum by (topic, partition) ({series('consumer_lag_records')})", "{{topic}} {{partition}}"),),
+            (Query(lag(), "{{group}} {{topic}} {{partition}}"),),
             remedy="If one partition alone grows: its worker is stuck, so ask its /readyz. If all grow: more comes than is worked "
             "off, so start more workers.",
         ),

@@ -74,11 +74,11 @@ DASHBOARD = Dashboard(
             ),
             Panel(
                 "Windows and models",
-                "Windows that began within the hour before, and models that fits came to. Each window has one fit.",
+                "Number of the latest window at each member, and how many fits came to a model within the last hour. Each window has one fit.",
                 "short",
                 (
-                    Query(f"sum by (group, instance) ({within_the_hour('windows_total')})", f"windows, {BY_MEMBER}"),
-                    Query(f"sum by (group, instance) ({within_the_hour('models_total')})", f"models, {BY_MEMBER}"),
+                    Query(f"max by (group, instance) ({series('window')})", f"latest window, {BY_MEMBER}"),
+                    Query(f"sum by (group, instance) ({within_the_hour('models_total')})", f"models, last hour, {BY_MEMBER}"),
                 ),
                 remedy="If windows begin and no models come: the fits do not end. Look at the phase and at parties away.",
             ),

@@ -25,6 +25,17 @@ TILES = (
         nothing="no labels",
     ),
     Panel(
+        "Regret per sample now",
+        "Loss of the predictions less that of the best constant of each partition in hindsight, per label, over the whole life.",
+        "short",
+        (Query(f"sum({series('regret')}) / (sum({series('lifetime_labels')}) > 0)", "regret"),),
+        minimum=None,
+        kind="stat",
+        width=3,
+        remedy="If it is above 0 after many labels: a constant would do as well. Look whether a party's columns are missing.",
+        nothing="no labels",
+    ),
+    Panel(
         "Rounds given up",
         "Rounds that came to nothing over the time that is shown. What they asked is asked again.",
         "none",
@@ -34,16 +45,6 @@ TILES = (
         remedy="If it grows: a party is slow or away. Abandoned rounds, below, says why.",
         bad_from=10,
         nothing="0",
-    ),
-    Panel(
-        "Predictions to be made",
-        "Predictions that were asked for and that some party has not answered yet.",
-        "short",
-        (Query(f"sum({series('awaited_predictions')})", "waiting"),),
-        kind="stat",
-        width=3,
-        remedy="If it only grows: a party is away, or slower than the samples come.",
-        nothing="unknown",
     ),
     refused_tile(width=3),
     lag_tile(),
@@ -76,6 +77,18 @@ DASHBOARD = Dashboard(
                 "do not match.",
             ),
             Panel(
+                "Regret per sample",
+                "Loss of the predictions less that of the best constant of each partition in hindsight, by label, over the "
+                "federation's whole life. Below 0 what was learnt is of use; it should fall.",
+                "short",
+                (Query(f"sum({series('regret')}) / sum({series('lifetime_labels')})", "all partitions"),),
+                minimum=None,
+                remedy="If it is above 0 after many labels: the columns say little about the label, or a party's are missing. A constant "
+                "would do as well.",
+            ),
+        ),
+        (
+            Panel(
                 "Predictions a second",
                 "Predictions made, labels that came, and labels of entities that had been predicted.",
                 "ops",
@@ -86,6 +99,13 @@ DASHBOARD = Dashboard(
                 ),
                 remedy="If predictions fall behind: a party is away, for nobody predicts without it. If few labels are scored: their "
                 "keys differ from the entities'.",
+            ),
+            Panel(
+                "Iterations a second",
+                "Iterations of learning at the active party.",
+                "ops",
+                (Query(f"sum({rate('iterations_total')})", "all partitions"),),
+                remedy="If it stands still while labels come: a party is away, or too few entities have both columns and a label.",
             ),
         ),
         (
@@ -123,13 +143,6 @@ DASHBOARD = Dashboard(
             ),
         ),
         (
-            Panel(
-                "Iterations a second",
-                "Iterations of learning at the active party.",
-                "ops",
-                (Query(f"sum({rate('iterations_total')})", "all partitions"),),
-                remedy="If it stands still while labels come: a party is away, or too few entities have both columns and a label.",
-            ),
             Panel(
                 "Random features",
                 "Features that are kept, and those that gave way to newer ones since the model began.",

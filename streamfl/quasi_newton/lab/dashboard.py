@@ -81,13 +81,14 @@ DASHBOARD = Dashboard(
             ),
             Panel(
                 "Trainings",
-                "Trainings within the hour before that a model came of, and those that came to nothing, at each member. The log of the member that "
+                "Number of the latest training at each member, and how many came to a model, or to nothing, within the last hour. The log of the member that "
                 "ended one "
                 "says why.",
                 "short",
                 (
-                    by_member(within_the_hour("trainings_total"), "with a model"),
-                    by_member(within_the_hour("failed_trainings_total"), "in vain"),
+                    by_member(series("training"), "latest", of="max"),
+                    by_member(within_the_hour("trainings_total"), "with a model, last hour"),
+                    by_member(within_the_hour("failed_trainings_total"), "in vain, last hour"),
                 ),
                 remedy="If one came to nothing: the log and /readyz of the coordinator say why. The model before goes on scoring.",
             ),
