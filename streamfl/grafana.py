@@ -6,7 +6,7 @@ Only who writes dashboards needs the builders: the package grafana-foundation-sd
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from string import ascii_uppercase
 from zlib import crc32
 
@@ -20,6 +20,7 @@ from grafana_foundation_sdk.models.common import (
     LegendPlacement,
     SortOrder,
     TooltipDisplayMode,
+    VisibilityMode,
 )
 from grafana_foundation_sdk.models.dashboard import (
     DashboardCursorSync,
@@ -120,7 +121,8 @@ def _number(panel: Panel) -> int:
 
 
 def _panel(panel: Panel) -> Builder:
-    builder: Builder = {"timeseries": _graph, "stat": _tile, "bargauge": _bars}[panel.kind](panel)
+    makers: dict[str, Callable[[Panel], Builder]] = {"timeseries": _graph, "stat": _tile, "bargauge": _bars}
+    builder = makers[panel.kind](panel)
     described = f"{panel.description}\n\n{panel.remedy}" if panel.remedy else panel.description
     builder = builder.title(panel.title).description(described).datasource(SOURCE).unit(panel.unit)
     if panel.minimum is not None:
@@ -135,7 +137,7 @@ def _panel(panel: Panel) -> Builder:
 def _graph(_: Panel) -> timeseries.Panel:
     legend = common.VizLegendOptions().display_mode(LegendDisplayMode.LIST).placement(LegendPlacement.BOTTOM).show_legend(True)
     tooltip = common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING)
-    return timeseries.Panel().legend(legend).tooltip(tooltip)
+    return timeseries.Panel().legend(legend).tooltip(tooltip).line_width(1).fill_opacity(10).show_points(VisibilityMode.NEVER)
 
 
 def _tile(panel: Panel) -> stat.Panel:

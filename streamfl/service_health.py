@@ -57,8 +57,8 @@ TILES = (
         (Query(f"sum({growth('commits_refused_total')}) / (sum({growth('commits_total')}) > 0)", "refused"),),
         kind="stat",
         width=4,
-        remedy="If it is more than a few per cent: workers come and go, or take longer than the broker's session timeout allows. Look "
-        "at restarts, and at how long a step takes.",
+        remedy="If it is more than a few per cent: workers come and go, or take longer than the broker's session timeout "
+        "allows. Look at restarts, and at how long a step takes.",
         bad_from=0.2,
         nothing="no commits",
     ),
@@ -105,8 +105,8 @@ STEPS = (
             took("batch_seconds", 0.5, "computation, half"),
             took("batch_seconds", 0.99, "computation, 99 of 100"),
         ),
-        remedy="If commits are most of it: the brokers are slow. If the computation is: start more workers, or look whether another "
-        "process takes the processor.",
+        remedy="If commits are most of it: the brokers are slow. If the computation is: start more workers, or look whether "
+        "another process takes the processor.",
     ),
     Panel(
         "Commits a second",
@@ -130,8 +130,8 @@ STEPS = (
 WAITED = (
     Panel(
         "Seconds to take state back",
-        "How long it took to take a partition's state back from the changelog, on average within the last hour. The partition stands "
-        "still meanwhile.",
+        "How long it took to take a partition's state back from the changelog, on average within the last hour. The partition "
+        "stands still meanwhile.",
         "s",
         (
             Query(
@@ -140,7 +140,8 @@ WAITED = (
                 "{{group}}",
             ),
         ),
-        remedy="If it is minutes: the changelog topic is not compacted, or holds the state of very many clients. See the page on scaling.",
+        remedy="If it is minutes: the changelog topic is not compacted, or holds the state of very many clients. See the page "
+        "on scaling.",
         width=12,
     ),
     Panel(
@@ -167,7 +168,8 @@ RESOURCES = (
         "How many processors each worker keeps busy. Not known on macOS and Windows.",
         "short",
         (by_worker(f"rate({process('cpu_seconds_total')}[$__rate_interval])"),),
-        remedy="If it stays near 1 and records wait: the worker is at its limit. Start more workers, up to the number of partitions.",
+        remedy="If it stays near 1 and records wait: the worker is at its limit. Start more workers, up to the number of "
+        "partitions.",
     ),
     Panel(
         "Bytes written a second",
@@ -191,8 +193,8 @@ RECORDS = (
             Query(f"sum by (group) ({rate('repeated_records_total')})", "again, {{group}}"),
             Query(f"sum by (group) ({rate('records_passed_over_total')})", "no messages, {{group}}"),
         ),
-        remedy="If none are taken while records wait: ask /readyz of the workers. Records come again after a worker was killed; that "
-        "is well.",
+        remedy="If none are taken while records wait: ask /readyz of the workers. Records come again after a worker was "
+        "killed; that is well.",
         width=12,
     ),
     Panel(

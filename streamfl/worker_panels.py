@@ -54,8 +54,8 @@ def refused_tile(width: int = 4) -> Panel:
         (Query(refused, "refused"),),
         kind="stat",
         width=width,
-        remedy="If it is above 0: `streamfl dead-letters` shows what they were and why they were refused, and sends them again once "
-        "the cause is gone.",
+        remedy="If it is above 0: `streamfl dead-letters` shows what they were and why they were refused, and sends them again "
+        "once the cause is gone.",
         bad_from=0.5,
         nothing="0",
     )
@@ -85,8 +85,8 @@ def worker_panels() -> tuple[Panel, ...]:
             "Records that were refused and went to the dead-letter topics, a second, by reason. It should be empty.",
             "ops",
             (Query(f"sum by (group, reason) ({rate('dead_letters_total')}) > 0", "{{group}} {{reason}}"),),
-            remedy="If there are some: `streamfl dead-letters` shows the records. The reason says what is wrong with them; the page "
-            "of dead letters explains each.",
+            remedy="If there are some: `streamfl dead-letters` shows the records. The reason says what is wrong with them; the "
+            "page of dead letters explains each.",
         ),
         Panel(
             "Consumer lag",
@@ -105,7 +105,7 @@ def worker_panels() -> tuple[Panel, ...]:
                 Query(f"min by (instance) ({UP} and on (job, instance) {SEEN})", "up, {{instance}}"),
                 Query(f"sum by (group, instance) ({rate('commits_total')})", "commits a second, {{group}} {{instance}}"),
             ),
-            remedy="If a worker is at 0: look at its process and its log. If it is up and commits nothing while records wait: ask its "
-            "/readyz.",
+            remedy="If a worker is at 0: look at its process and its log. If it is up and commits nothing while records wait: "
+            "ask its /readyz.",
         ),
     )

@@ -26,8 +26,8 @@ TILES = (
         (Query(f"max({series('complete_entities')})", "entities"),),
         kind="stat",
         width=3,
-        remedy="If it stands still while records come: some party has not announced them. Entities without a window, below, says how "
-        "many lack.",
+        remedy="If it stands still while records come: some party has not announced them. Entities without a window, below, "
+        "says how many lack.",
         nothing="unknown",
     ),
     Panel(
@@ -57,11 +57,11 @@ DASHBOARD = Dashboard(
             Panel(
                 "Phase",
                 "Where each member is. Party: 0 waits for a window, 1 in a fit. Server: 0 waits for entities, 1 waits for "
-                "parties to "
-                "freeze the window, 2 in a fit.",
+                "parties to freeze the window, 2 in a fit.",
                 "short",
                 (Query(f"max by (group, instance) ({series('phase')})", BY_MEMBER),),
-                remedy="If the server stays in 1 or 2 while iterations stand still: a party is away. Parties away, below, says how many.",
+                remedy="If the server stays in 1 or 2 while iterations stand still: a party is away. Parties away, below, says "
+                "how many.",
             ),
             Panel(
                 "Iterations a second",
@@ -69,12 +69,13 @@ DASHBOARD = Dashboard(
                 "away.",
                 "ops",
                 (Query(f"sum by (group, instance) ({rate('iterations_total')})", BY_MEMBER),),
-                remedy="If it stands still in phase 2: a party does not answer. After window.patience_seconds the fit goes on without "
-                "it.",
+                remedy="If it stands still in phase 2: a party does not answer. After window.patience_seconds the fit goes on "
+                "without it.",
             ),
             Panel(
                 "Windows and models",
-                "Number of the latest window at each member, and how many fits came to a model within the last hour. Each window has one fit.",
+                "Number of the latest window at each member, and how many fits came to a model within the last hour. Each "
+                "window has one fit.",
                 "short",
                 (
                     Query(f"max by (group, instance) ({series('window')})", f"latest window, {BY_MEMBER}"),
@@ -92,8 +93,8 @@ DASHBOARD = Dashboard(
                     Query(f"max by (group, instance) ({series('support', SERVER)})", f"columns, {BY_MEMBER}"),
                     Query(f"max by (group, instance) ({series('l1_norm')})", f"l1 norm, {BY_MEMBER}"),
                 ),
-                remedy="If it has no columns: the budget of a fit is too small for these data, so noise decides. Fewer iterations spend "
-                "more on each.",
+                remedy="If it has no columns: the budget of a fit is too small for these data, so noise decides. Fewer "
+                "iterations spend more on each.",
             ),
             Panel(
                 "Uplink of a fit",
@@ -135,34 +136,35 @@ DASHBOARD = Dashboard(
                     Query(f"sum by (group, instance) ({rate('spent_entities_total')})", f"no budget, {BY_MEMBER}"),
                     Query(f"sum by (group, instance) ({rate('displaced_entities_total', PARTY)})", f"gave way, {BY_MEMBER}"),
                 ),
-                remedy="If many lack at a party: its keys differ, or it is away. The server's log says at which party how many lack.",
+                remedy="If many lack at a party: its keys differ, or it is away. The server's log says at which party how many "
+                "lack.",
             ),
             Panel(
                 "Parties away",
-                "Parties that have not answered for window.patience_seconds, and answers that came too late within the hour before. A fit goes on without "
-                "them, and their budget for it is spent.",
+                "Parties that have not answered for window.patience_seconds, and answers that came too late within the hour "
+                "before. A fit goes on without them, and their budget for it is spent.",
                 "short",
                 (
                     Query(f"max by (group, instance) ({series('parties_away')})", f"away, {BY_MEMBER}"),
                     Query(f"sum by (group, instance) ({within_the_hour('late_answers_total')})", f"late, {BY_MEMBER}"),
                 ),
-                remedy="If one is away: start it again. Its columns have no part in this fit, and the budget is spent all the same.",
+                remedy="If one is away: start it again. Its columns have no part in this fit, and the budget is spent all the "
+                "same.",
             ),
         ),
         (
             Panel(
                 "Predictions",
                 "Predictions that were published a second, records that had no budget for one, and predictions that lacked a "
-                "part for "
-                "too long.",
+                "part for too long.",
                 "ops",
                 (
                     Query(f"sum by (group, instance) ({rate('predictions_total', SERVER)})", f"published, {BY_MEMBER}"),
                     Query(f"sum by (group, instance) ({rate('unpredicted_entities_total')})", f"no budget, {BY_MEMBER}"),
                     Query(f"sum by (group, instance) ({rate('expired_predictions_total', SERVER)})", f"expired, {BY_MEMBER}"),
                 ),
-                remedy="If many expire: a party answers later than serving allows, or is away. If many have no budget: it is spent, and "
-                "that is final.",
+                remedy="If many expire: a party answers later than serving allows, or is away. If many have no budget: it is "
+                "spent, and that is final.",
             ),
             Panel(
                 "Messages that came again",

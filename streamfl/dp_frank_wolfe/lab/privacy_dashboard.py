@@ -10,13 +10,14 @@ BY_MEMBER = "{{group}} {{instance}}"
 
 BUDGET_USED = Panel(
     "Privacy budget used",
-    "Share of privacy.epsilon that is spent of the entity of which most was released, if every party has released as much of its share.",
+    "Share of privacy.epsilon that is spent of the entity of which most was released, if every party has released as much of "
+    "its share.",
     "percentunit",
     (Query(f"max({series('epsilon', PARTY)} / {series('budget_epsilon', PARTY)})", "used"),),
     kind="stat",
     width=4,
-    remedy="If it is near 100 %: nothing more is released of that entity. That is final: a budget does not come back. New entities have "
-    "one of their own.",
+    remedy="If it is near 100 %: nothing more is released of that entity. That is final: a budget does not come back. New "
+    "entities have one of their own.",
     bad_from=0.99,
     nothing="no noise",
 )
@@ -82,8 +83,8 @@ PRIVACY = Dashboard(
                     Query(f"max by (group, instance) ({series('epsilon', PARTY)})", f"spent, {BY_MEMBER}"),
                     Query(f"max by (group, instance) ({series('budget_epsilon', PARTY)})", f"budget, {BY_MEMBER}"),
                 ),
-                remedy="If it comes near the budget: nothing more is released of that entity. That is final; new entities have a budget "
-                "of their own.",
+                remedy="If it comes near the budget: nothing more is released of that entity. That is final; new entities have "
+                "a budget of their own.",
             ),
             Panel(
                 "Releases",
@@ -107,7 +108,8 @@ PRIVACY = Dashboard(
                 "privacy. It adds up: epsilon follows from it.",
                 "short",
                 (Query(f"max by (group, instance) ({series('rho', PARTY)})", BY_MEMBER),),
-                remedy="If one party's grows faster than the others': its share of the budget is larger, or it has answered more fits.",
+                remedy="If one party's grows faster than the others': its share of the budget is larger, or it has answered "
+                "more fits.",
             ),
             Panel(
                 "Entities charged",

@@ -73,8 +73,8 @@ DASHBOARD = Dashboard(
                 "percentunit",
                 (Query(f"sum({rate('right_predictions_total')}) / sum({rate('scored_total')})", "all partitions"),),
                 maximum=1,
-                remedy="If it is no better than the share of the commoner label: the columns say nothing about it, or parties' entities "
-                "do not match.",
+                remedy="If it is no better than the share of the commoner label: the columns say nothing about it, or parties' "
+                "entities do not match.",
             ),
             Panel(
                 "Regret per sample",
@@ -83,8 +83,8 @@ DASHBOARD = Dashboard(
                 "short",
                 (Query(f"sum({series('regret')}) / sum({series('lifetime_labels')})", "all partitions"),),
                 minimum=None,
-                remedy="If it is above 0 after many labels: the columns say little about the label, or a party's are missing. A constant "
-                "would do as well.",
+                remedy="If it is above 0 after many labels: the columns say little about the label, or a party's are missing. "
+                "A constant would do as well.",
             ),
         ),
         (
@@ -97,8 +97,8 @@ DASHBOARD = Dashboard(
                     Query(f"sum({rate('labels_total')})", "labels"),
                     Query(f"sum({rate('scored_total')})", "scored"),
                 ),
-                remedy="If predictions fall behind: a party is away, for nobody predicts without it. If few labels are scored: their "
-                "keys differ from the entities'.",
+                remedy="If predictions fall behind: a party is away, for nobody predicts without it. If few labels are scored: "
+                "their keys differ from the entities'.",
             ),
             Panel(
                 "Iterations a second",
@@ -131,15 +131,16 @@ DASHBOARD = Dashboard(
                         f"sum by (group, instance, reason) ({rate('abandoned_rounds_total')})", "{{group}} {{instance}} {{reason}}"
                     ),
                 ),
-                remedy="If timeout: look at the slowest party's processor and lag. If masks: compare the members' configurations, and "
-                "look who may write their topics.",
+                remedy="If timeout: look at the slowest party's processor and lag. If masks: compare the members' "
+                "configurations, and look who may write their topics.",
             ),
             Panel(
                 "Bytes of sums a second",
                 "Bytes of masked sums that each party sends.",
                 "Bps",
                 (Query(f"sum by (group, instance) ({rate('sums_sent_bytes_total')})", "{{group}} {{instance}}"),),
-                remedy="If a party sends none while rounds go on: its messages are refused by the others. Look at their dead letters.",
+                remedy="If a party sends none while rounds go on: its messages are refused by the others. Look at their dead "
+                "letters.",
             ),
         ),
         (
@@ -163,8 +164,8 @@ DASHBOARD = Dashboard(
                     Query(f"sum({series('labelled_entities')})", "learnt from"),
                     Query(f"sum({rate('rows_dropped_total')})", "left out a second"),
                 ),
-                remedy="If many are left out: raise that party's alignment.expiry_seconds, so that it keeps columns as long as labels "
-                "need.",
+                remedy="If many are left out: raise that party's alignment.expiry_seconds, so that it keeps columns as long as "
+                "labels need.",
             ),
         ),
         (
@@ -201,7 +202,8 @@ DASHBOARD = Dashboard(
                     ),
                     Query(f"sum by (reason) ({rate('forgotten_forecasts_total')})", "predictions, {{reason}}"),
                 ),
-                remedy="If no_label where labels are sure to come: keys differ, or labels take longer than alignment.expiry_seconds.",
+                remedy="If no_label where labels are sure to come: keys differ, or labels take longer than "
+                "alignment.expiry_seconds.",
             ),
         ),
         worker_panels(),

@@ -32,8 +32,8 @@ TILES = (
         (Query(f"sum({series('clients', CLIENT)})", "clients"),),
         kind="stat",
         width=4,
-        remedy="If there are more than you know of: samples.client names a field that is not the client. If fewer: a worker without "
-        "partitions has none, so look whether all partitions are read.",
+        remedy="If there are more than you know of: samples.client names a field that is not the client. If fewer: a worker "
+        "without partitions has none, so look whether all partitions are read.",
         nothing="none",
     ),
     samples_tile(CLIENT),
@@ -72,7 +72,8 @@ WORK = (
         "Samples, or labels of [labels], that wait for the model. They are kept in the worker's state.",
         "short",
         (by_worker(series("waiting_samples", CLIENT)),),
-        remedy="If it grows: the server is slower than the samples come. At its limit the worker stops reading, and lag grows instead.",
+        remedy="If it grows: the server is slower than the samples come. At its limit the worker stops reading, and lag grows "
+        "instead.",
     ),
 )
 
@@ -86,7 +87,8 @@ ERRORS = (
     ),
     Panel(
         "Challengers",
-        "Mean squared error of each challenger over the latest interval, labels scaled to 0..1, and how often one failed, a second.",
+        "Mean squared error of each challenger over the latest interval, labels scaled to 0..1, and how often one failed, a "
+        "second.",
         "short",
         (
             Query(
@@ -111,8 +113,8 @@ ERRORS = (
 CLASSES = (
     Panel(
         "Accuracy of yes and no",
-        'Of the last 1000 predictions of each worker, with learning.loss = "logistic": the share that was right, and the area under '
-        "the ROC curve. Empty with another loss.",
+        'Of the last 1000 predictions of each worker, with learning.loss = "logistic": the share that was right, and the area '
+        'under the ROC curve. Empty with another loss.',
         "percentunit",
         (
             Query(series("accuracy", CLIENT), "right, {{instance}}"),
@@ -130,7 +132,8 @@ CLASSES = (
     ),
     Panel(
         "Inputs and labels at the edge",
-        "A second: inputs that were lacking and filled in, labels outside samples.label_range, and predictions that had to be kept near it.",
+        "A second: inputs that were lacking and filled in, labels outside samples.label_range, and predictions that had to be "
+        "kept near it.",
         "ops",
         (
             of_all("filled_inputs_total", "filled in"),
@@ -173,7 +176,10 @@ LATE_LABELS = (
         "Labels that wait for samples",
         "With labels on a topic of their own: samples whose label has not come, and labels whose sample has not.",
         "short",
-        (by_worker(series("samples_without_label", CLIENT), "samples"), by_worker(series("labels_without_sample", CLIENT), "labels")),
+        (
+            by_worker(series("samples_without_label", CLIENT), "samples"),
+            by_worker(series("labels_without_sample", CLIENT), "labels"),
+        ),
         remedy="If labels without a sample only grow: keys or ids of the two topics differ.",
     ),
     Panel(

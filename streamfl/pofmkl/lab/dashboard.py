@@ -25,8 +25,8 @@ TILES = (
     samples_tile(width=3),
     Panel(
         "Error now, and of whom it has to beat",
-        "Mean squared error of the latest interval, labels scaled to 0..1: of the federation, of each client's running mean, and of the "
-        "best challenger. The latter two are there where [challengers] names models.",
+        "Mean squared error of the latest interval, labels scaled to 0..1: of the federation, of each client's running mean, "
+        "and of the best challenger. The latter two are there where [challengers] names models.",
         "short",
         (
             Query(ERROR, "federation"),
@@ -35,20 +35,21 @@ TILES = (
         ),
         kind="stat",
         width=5,
-        remedy="If the federation is above the running mean for an hour: nothing of use is predicted. Look whether labels and inputs are "
-        "still what they were, and whether the model goes on (its version below).",
+        remedy="If the federation is above the running mean for an hour: nothing of use is predicted. Look whether labels and "
+        "inputs are still what they were, and whether the model goes on (its version below).",
         nothing="no labels",
     ),
     Panel(
         "Regret per sample now",
-        "Loss of the predictions minus that of each client's best single kernel in hindsight, per label, over the clients' whole lives.",
+        "Loss of the predictions minus that of each client's best single kernel in hindsight, per label, over the clients' "
+        "whole lives.",
         "short",
         (Query(REGRET, "regret"),),
         minimum=None,
         kind="stat",
         width=3,
-        remedy="If it rises for a day: the mixture does not find the good kernels. Look at the error, and at drifts on the clients' "
-        "dashboard.",
+        remedy="If it rises for a day: the mixture does not find the good kernels. Look at the error, and at drifts on the "
+        "clients' dashboard.",
         nothing="no labels",
     ),
     refused_tile(width=3),
@@ -69,15 +70,15 @@ TILES = (
 LEARNING = (
     Panel(
         "Mean squared error",
-        "Of the predictions against the labels that came, labels scaled to 0..1. Now: those of the latest interval. Whole life: of all "
-        "clients, restarts included.",
+        "Of the predictions against the labels that came, labels scaled to 0..1. Now: those of the latest interval. Whole "
+        "life: of all clients, restarts included.",
         "short",
         (
             Query(mean_over_time("squared_error_sum_total", "labels_total"), "now"),
             Query(f"sum({series('lifetime_squared_error')}) / sum({LIFETIME_LABELS})", "whole life"),
         ),
-        remedy="If now is above whole life for long: the stream has changed. See drifts on the clients' dashboard, and whether labels lie "
-        "outside samples.label_range.",
+        remedy="If now is above whole life for long: the stream has changed. See drifts on the clients' dashboard, and whether "
+        "labels lie outside samples.label_range.",
     ),
     Panel(
         "Regret per sample",
@@ -88,8 +89,8 @@ LEARNING = (
             Query(series("regret_per_sample"), "{{instance}}"),
         ),
         minimum=None,
-        remedy="If it rises for a day: another kernel has become the best, or the model stands still. Look at the model's version, and at "
-        "the best kernel of each worker.",
+        remedy="If it rises for a day: another kernel has become the best, or the model stands still. Look at the model's "
+        "version, and at the best kernel of each worker.",
     ),
     Panel(
         "Samples a second",
@@ -100,16 +101,16 @@ LEARNING = (
             Query(f"sum({rate('predictions_total')})", "predictions"),
             Query(f"sum({rate('labels_total')})", "labels"),
         ),
-        remedy="If predictions fall behind samples: clients wait for the model, so look at the server. If labels do: they come late, or "
-        "their keys or ids differ from the samples'.",
+        remedy="If predictions fall behind samples: clients wait for the model, so look at the server. If labels do: they come "
+        "late, or their keys or ids differ from the samples'.",
     ),
 )
 
 COMPARED = (
     Panel(
         "MSE, federation against challengers",
-        "Of the labels of the latest interval, labels scaled to 0..1. Challengers learn on each client's own samples, where [challengers] "
-        "names some, and begin anew when a worker starts.",
+        "Of the labels of the latest interval, labels scaled to 0..1. Challengers learn on each client's own samples, where "
+        "[challengers] names some, and begin anew when a worker starts.",
         "short",
         (
             Query(mean_over_time("squared_error_sum_total", "labels_total"), "federation"),
@@ -120,8 +121,8 @@ COMPARED = (
             ),
         ),
         width=16,
-        remedy="If a challenger is below the federation for days: use that model, or give the federation inputs and kernels as rich as "
-        "its. Do not judge within an hour of a restart.",
+        remedy="If a challenger is below the federation for days: use that model, or give the federation inputs and kernels as "
+        "rich as its. Do not judge within an hour of a restart.",
     ),
     Panel(
         "Best kernel",
@@ -160,8 +161,8 @@ EXCHANGED = (
             Query(f"max by (instance) ({series('model_version')})", "version {{instance}}"),
             Query(f"max by (instance) ({series('staleness')})", "staleness {{instance}}"),
         ),
-        remedy="If the version stands still while updates are sent: the server does not serve. If one client worker is far behind: it "
-        "cannot read the model's topic.",
+        remedy="If the version stands still while updates are sent: the server does not serve. If one client worker is far "
+        "behind: it cannot read the model's topic.",
     ),
 )
 

@@ -97,16 +97,16 @@ ROUNDS = (
     ),
     Panel(
         "Signs of a stranger",
-        "A second: updates with a number below one heard before, so that two speak for one client; times that the model's topic was "
-        "written anew; parameters that were shortened.",
+        "A second: updates with a number below one heard before, so that two speak for one client; times that the model's "
+        "topic was written anew; parameters that were shortened.",
         "ops",
         (
             of_all("superseded_updates_total", "two speak for one"),
             of_all("model_repairs_total", "model written anew"),
             of_all("bounded_parameters_total", "parameters shortened"),
         ),
-        remedy="If there are repairs: take the right to write the model's topic from all but the server. If two speak for one: stop "
-        "one of them. If parameters are shortened: lower the learning rate.",
+        remedy="If there are repairs: take the right to write the model's topic from all but the server. If two speak for one: "
+        "stop one of them. If parameters are shortened: lower the learning rate.",
     ),
 )
 
@@ -116,5 +116,6 @@ SERVER = Dashboard(
     title="streamfl: federation, server",
     system="pofmkl",
     rows=(TILES, UPDATES, ROUNDS, worker_panels()),
-    description="The server of a POF-MKL federation: whether the model goes on, whom it hears of, and who writes what they should not.",
+    description="The server of a POF-MKL federation: whether the model goes on, whom it hears of, and who writes what they "
+    "should not.",
 )

@@ -53,7 +53,8 @@ TILES = (
         (Query(f"sum({growth('refused_decryptions_total', COORDINATOR)})", "refused"),),
         kind="stat",
         width=3,
-        remedy="If it is above 0: somebody tries to have decrypted what is not theirs. Nothing was told. Find out who runs that party.",
+        remedy="If it is above 0: somebody tries to have decrypted what is not theirs. Nothing was told. Find out who runs "
+        "that party.",
         bad_from=0.5,
         nothing="0",
     ),
@@ -72,8 +73,7 @@ DASHBOARD = Dashboard(
             Panel(
                 "Loss",
                 "Mean of Taylor's loss over the latest epoch, before each batch's step. It should fall and then stay; a "
-                "training is "
-                "over when two epochs differ by less than learning.tolerance.",
+                "training is over when two epochs differ by less than learning.tolerance.",
                 "short",
                 (Query(series("loss", COORDINATOR), BY_MEMBER),),
                 minimum=None,
@@ -81,9 +81,8 @@ DASHBOARD = Dashboard(
             ),
             Panel(
                 "Trainings",
-                "Number of the latest training at each member, and how many came to a model, or to nothing, within the last hour. The log of the member that "
-                "ended one "
-                "says why.",
+                "Number of the latest training at each member, and how many came to a model, or to nothing, within the last "
+                "hour. The log of the member that ended one says why.",
                 "short",
                 (
                     by_member(series("training"), "latest", of="max"),
@@ -94,11 +93,9 @@ DASHBOARD = Dashboard(
             ),
             Panel(
                 "Phase",
-                "Where each member is. Party: 0 waits for entities, 1 is ready, 2 compares entities, 3 waits for vectors, 4 for"
-                " what is "
-                "decrypted, 5 for inner products, 6 for the decision, 7 has learnt, 8 has failed. Coordinator: 0 waits for "
-                "parties, 1 "
-                "they compare entities, 2 in a round, 3 has ended, 4 has failed.",
+                "Where each member is. Party: 0 waits for entities, 1 is ready, 2 compares entities, 3 waits for vectors, 4 "
+                "for what is decrypted, 5 for inner products, 6 for the decision, 7 has learnt, 8 has failed. Coordinator: 0 "
+                "waits for parties, 1 they compare entities, 2 in a round, 3 has ended, 4 has failed.",
                 "short",
                 (by_member(series("phase"), of="max"),),
                 remedy="If a member stays in one phase while the others wait: it is away or refuses messages. Ask its /readyz.",
@@ -126,8 +123,8 @@ DASHBOARD = Dashboard(
                 "Bytes of messages to other members.",
                 "Bps",
                 (by_member(rate("bytes_sent_total")),),
-                remedy="If it is more than the network carries: make the batch smaller, or use a shorter key where the privacy page "
-                "allows it.",
+                remedy="If it is more than the network carries: make the batch smaller, or use a shorter key where the privacy "
+                "page allows it.",
             ),
         ),
         (
@@ -148,15 +145,14 @@ DASHBOARD = Dashboard(
             Panel(
                 "Decryptions",
                 "Vectors that the coordinator opened: one for each party and round, and one sum. Refused ones should stay 0: a "
-                "party "
-                "asked for a second decryption in one round.",
+                "party asked for a second decryption in one round.",
                 "ops",
                 (
                     by_member(rate("decryptions_total"), "opened"),
                     by_member(rate("refused_decryptions_total"), "refused"),
                 ),
-                remedy="If one was refused: somebody asks for what is not theirs. Find out who runs that party, and stop the federation "
-                "until then.",
+                remedy="If one was refused: somebody asks for what is not theirs. Find out who runs that party, and stop the "
+                "federation until then.",
             ),
             Panel(
                 "Messages that came again",
@@ -166,7 +162,8 @@ DASHBOARD = Dashboard(
                     by_member(rate("repeated_messages_total"), "again"),
                     by_member(rate("refused_alignments_total"), "alignments"),
                 ),
-                remedy="If alignments are refused: a party sent points that are none. A few messages again after a restart are well.",
+                remedy="If alignments are refused: a party sent points that are none. A few messages again after a restart are "
+                "well.",
             ),
         ),
         (
@@ -180,7 +177,8 @@ DASHBOARD = Dashboard(
                     by_member(rate("answered_entities_total", *SCORING), "answered"),
                     by_member(rate("unscored_entities_total", *SCORING), "no score"),
                 ),
-                remedy="If many have no score: raise the public bound of a host's part, or look whether hosts know the same entities.",
+                remedy="If many have no score: raise the public bound of a host's part, or look whether hosts know the same "
+                "entities.",
             ),
             Panel(
                 "Model on held-out entities",
@@ -203,8 +201,8 @@ DASHBOARD = Dashboard(
                     by_member(series("model_version"), "present", of="max"),
                     by_member(series("model_versions_left"), "left", of="min"),
                 ),
-                remedy="If few are left: nobody is scored with a newer model after the last. The privacy page says what raising the "
-                "number shows.",
+                remedy="If few are left: nobody is scored with a newer model after the last. The privacy page says what "
+                "raising the number shows.",
             ),
         ),
         worker_panels(),

@@ -41,7 +41,7 @@ TILES = (
     ),
     BUDGET_USED,
     refused_tile(width=3),
-    lag_tile(),
+    lag_tile(width=3),
 )
 
 DASHBOARD = Dashboard(
@@ -62,8 +62,8 @@ DASHBOARD = Dashboard(
                     Query(series("loss_windowed"), "the last 1000 labels, {{group}} {{instance}}"),
                 ),
                 minimum=None,
-                remedy="If it rises: the stream has changed, or a party is away, so look at embeddings by party. If it never falls: "
-                "raise or lower the learning rates.",
+                remedy="If it rises: the stream has changed, or a party is away, so look at embeddings by party. If it never "
+                "falls: raise or lower the learning rates.",
             ),
             Panel(
                 "Accuracy before the label",
@@ -74,8 +74,8 @@ DASHBOARD = Dashboard(
                     Query(series("accuracy"), "the last 1000 labels, {{group}} {{instance}}"),
                 ),
                 maximum=1,
-                remedy="If it is no better than the share of the commoner label: the columns say nothing about it, or keys of parties do"
-                " not match.",
+                remedy="If it is no better than the share of the commoner label: the columns say nothing about it, or keys of "
+                "parties do not match.",
             ),
             Panel(
                 "Predictions a second",
@@ -89,8 +89,8 @@ DASHBOARD = Dashboard(
                     Query(f"sum({rate('learnt_total')})", "learnt from"),
                     Query(f"sum({rate('learnt_below_quorum_total')})", "learnt from below the quorum"),
                 ),
-                remedy="If labels come and little is learnt from: fewer parties than learning.quorum show the entities. Look which party"
-                " is behind.",
+                remedy="If labels come and little is learnt from: fewer parties than learning.quorum show the entities. Look "
+                "which party is behind.",
             ),
         ),
         (
@@ -144,7 +144,8 @@ DASHBOARD = Dashboard(
                     Query(f"sum({rate('silent_parties_total')})", "not answered"),
                     Query(f"sum({rate('outdated_embeddings_total')})", "too old, not used"),
                 ),
-                remedy="If many are not answered: a party is away or slow. If there are very many: learning.max_staleness is too small.",
+                remedy="If many are not answered: a party is away or slow. If there are very many: learning.max_staleness is "
+                "too small.",
             ),
             Panel(
                 "Entities that wait",
@@ -170,8 +171,8 @@ DASHBOARD = Dashboard(
                         "{{group}} {{instance}} {{reason}}",
                     ),
                 ),
-                remedy="If no_label where labels are sure to come: keys differ, or alignment.expiry_seconds is too short. If displaced: "
-                "raise the limit.",
+                remedy="If no_label where labels are sure to come: keys differ, or alignment.expiry_seconds is too short. If "
+                "displaced: raise the limit.",
             ),
             Panel(
                 "Ignored messages",

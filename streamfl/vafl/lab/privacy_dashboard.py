@@ -31,8 +31,8 @@ TILES = (
     BUDGET_USED,
     Panel(
         "Epsilon of an entity",
-        "epsilon at delta = 1e-5 of the entity of which a party has released most. Nothing is shown where noise is on embeddings alone: "
-        "there is no guarantee.",
+        "epsilon at delta = 1e-5 of the entity of which a party has released most. Nothing is shown where noise is on "
+        "embeddings alone: there is no guarantee.",
         "short",
         (Query(f"max({series('privacy_epsilon')})", "epsilon"),),
         kind="stat",
@@ -90,16 +90,16 @@ PRIVACY = Dashboard(
                     Query(f"max by (group, instance) ({series('privacy_budget_mu')})", "budget, {{group}} {{instance}}"),
                     Query(f"max by (group, instance) ({series('privacy_mu_per_release')})", "no guarantee, {{group}} {{instance}}"),
                 ),
-                remedy="If it comes near the budget: nothing more is sent of that entity. That is final; new entities have a budget of "
-                "their own.",
+                remedy="If it comes near the budget: nothing more is sent of that entity. That is final; new entities have a "
+                "budget of their own.",
             ),
             Panel(
                 "Privacy: epsilon",
                 "epsilon of the same mu at delta = 1e-5.",
                 "short",
                 (Query(f"max by (group, instance) ({series('privacy_epsilon')})", "{{group}} {{instance}}"),),
-                remedy="If it is more than you have promised: lower privacy.budget_mu for what comes. What was released cannot be taken "
-                "back.",
+                remedy="If it is more than you have promised: lower privacy.budget_mu for what comes. What was released cannot "
+                "be taken back.",
             ),
             Panel(
                 "Withheld embeddings",
@@ -131,8 +131,8 @@ PRIVACY = Dashboard(
                 "epsilon of the same mu at delta = 1e-5.",
                 "short",
                 (Query(f"max by (group, instance) ({series('label_epsilon')})", "{{group}} {{instance}}"),),
-                remedy="If it is more than you have promised: lower privacy.budget_mu for what comes. What was told cannot be taken "
-                "back.",
+                remedy="If it is more than you have promised: lower privacy.budget_mu for what comes. What was told cannot be "
+                "taken back.",
             ),
             Panel(
                 "Withheld labels",
