@@ -158,20 +158,20 @@ def simulate(
     diverges or refuses a sample, ConfigurationError if its settings let it stand still.
     """
     rounds, clients, dimension = inputs.shape
-    section = settings.samples or SamplesSection(topic="samples")
-    section = section.model_copy(
-        update={
-            "topic": "samples",
-            "format": "msgpack",
-            "client": None,
-            "sample_id": "id",
-            "features": "inputs",
-            "dimension": dimension,
-            "label": "label",
-        }
+    scales = settings.samples or SamplesSection(topic="samples")
+    # Records as this function writes them, whatever the user's look like.
+    section = SamplesSection(
+        topic="samples",
+        format="msgpack",
+        sample_id="id",
+        features="inputs",
+        dimension=dimension,
+        label="label",
+        input_norm=scales.input_norm,
+        label_range=scales.label_range,
     )
     federation = settings.federation.model_copy(update={"clients": clients, "features": dimension})
-    settings = settings.model_copy(update={"samples": section, "federation": federation, "labels": None}).without_keys()
+    settings = settings.model_copy(update={"samples": section, "federation": federation, "labels": None}).in_one_process()
     clock = _Clock()
     bus = MemoryBus(clock=clock)
     started = time.perf_counter()
