@@ -21,6 +21,7 @@ SYSTEM = System(
     },
     dashboards="streamfl.quasi_newton.lab.dashboard:DASHBOARDS",
     alerts="streamfl.quasi_newton.lab.alerts:ALERTS",
+    report="streamfl.quasi_newton.lab.page:REPORTS",
     faults="streamfl.quasi_newton.lab.faults:FAULTS",
     fuzz="streamfl.quasi_newton.lab.fuzz:QUASI_NEWTON",
     commands={

@@ -23,5 +23,6 @@ SYSTEM = System(
     fuzz="streamfl.vafl.lab.fuzz:VAFL",
     dashboards="streamfl.vafl.lab.dashboard:DASHBOARDS",
     alerts="streamfl.vafl.lab.alerts:ALERTS",
+    report="streamfl.vafl.lab.page:REPORTS",
     extras={"torch": "a party's network from PyTorch (embedding.model)"},
 )
