@@ -40,7 +40,8 @@ import type { Options as Bars } from '@grafana/schema/dist/esm/raw/composable/ba
 import type { Options as Lines, FieldConfig }
   from '@grafana/schema/dist/esm/raw/composable/timeseries/panelcfg/x/TimeSeriesPanelCfg_types.gen';
 
-type Json<T> = T extends string ? `${T}` : T extends (infer U)[] ? Json<U>[] : T extends object ? { [K in keyof T]: Json<T[K]> } : T;
+type Json<T> = T extends string ? `${T}` : T extends (infer U)[] ? Json<U>[]
+  : T extends object ? { [K in keyof T]: Json<T[K]> } : T;
 type Variable = Json<VariableModel> & { auto?: boolean; auto_min?: string; auto_count?: number };
 type Board = Omit<Json<Dashboard>, 'templating'> & { templating: { list: Variable[] } };
 """
