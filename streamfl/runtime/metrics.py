@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -19,6 +19,8 @@ PREFIX = "streamfl_"
 
 # From one record on a fast machine to a batch that would miss every deadline.
 SECONDS = (50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+# From an empty changelog to one of gigabytes.
+RESTORE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 
 
 class Described(NamedTuple):
@@ -28,6 +30,16 @@ class Described(NamedTuple):
     kind: str
     labels: tuple[str, ...]
     help: str
+
+
+PROCESS = (
+    Described("process_resident_memory_bytes", "gauge", (), "Resident memory of the process, in bytes."),
+    Described("process_virtual_memory_bytes", "gauge", (), "Virtual memory of the process, in bytes."),
+    Described("process_cpu_seconds_total", "counter", (), "Seconds of processor time of the process."),
+    Described("process_start_time_seconds", "gauge", (), "When the process started, in seconds since 1970."),
+    Described("process_open_fds", "gauge", (), "Files that the process has open."),
+    Described("process_max_fds", "gauge", (), "Files that it may have open at most."),
+)
 
 
 def describe(one: Measurement) -> Described:
@@ -64,15 +76,18 @@ class Metrics:
             self.counted.append(Described(f"{PREFIX}{name}_total", "counter", labels, text))
             return Counter(PREFIX + name, text, labels, registry=registry)
 
-        def histogram(name: str, text: str, labels: tuple[str, ...] = ()) -> Histogram:
+        def histogram(name: str, text: str, labels: tuple[str, ...] = (), buckets: Sequence[float] = SECONDS) -> Histogram:
             self.counted.append(Described(PREFIX + name, "histogram", labels, text))
-            return Histogram(PREFIX + name, text, labels, registry=registry, buckets=SECONDS)
+            return Histogram(PREFIX + name, text, labels, registry=registry, buckets=buckets)
 
         text = "When this worker started, in seconds since 1970."
         self.counted.append(Described(f"{PREFIX}start_time_seconds", "gauge", (), text))
         Gauge(f"{PREFIX}start_time_seconds", text, registry=registry).set_to_current_time()
         self.batch_seconds = histogram("batch_seconds", "Seconds a role takes for a batch.")
         self.step_seconds = histogram("step_seconds", "Seconds from the end of a poll to the end of its commit.")
+        self.commit_seconds = histogram("commit_seconds", "Seconds that the commit of a step takes, refused ones too.")
+        text = "Seconds until a partition's state was taken back, at the start and whenever partitions move."
+        self.restore_seconds = histogram("restore_seconds", text, (), RESTORE_SECONDS)
         self.work_seconds = histogram(
             "work_seconds", "Seconds that a piece of a role's long work takes, by what is computed.", ("work",)
         )
@@ -92,6 +107,9 @@ class Metrics:
         self.bus_failures = counter("bus_failures", "Times the cluster did not answer.")
         self.output_bytes = counter("output_bytes", "Bytes of keys and values published.")
         self.changelog_bytes = counter("changelog_bytes", "Bytes of keys and values remembered.")
+        # What Prometheus' client knows of every process; it knows nothing where there is no /proc.
+        self.counted += PROCESS
+        ProcessCollector(registry=registry)
         self._registry = registry
         registry.register(_Measurements(lambda: self.measure()))
 

@@ -19,7 +19,7 @@ from image import DOCKERFILE, ROOT, Image, build, stages
 from packaging.requirements import Requirement
 
 DEPLOY = ROOT / "deploy"
-EXTRAS = ("librdkafka", "avro", "json-schema", "protobuf", "paillier")
+EXTRAS = ("librdkafka", "avro", "json-schema", "protobuf", "paillier", "tracing")
 
 
 def pins() -> dict[str, list[str]]:
