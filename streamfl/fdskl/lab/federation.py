@@ -17,6 +17,7 @@ from streamfl.fdskl.contributions import InputNoise
 from streamfl.fdskl.messages import TURN, Prediction
 from streamfl.fdskl.model import Expansion
 from streamfl.fdskl.worker import FdsklWorker
+from streamfl.records.carried import FollowedPredictions
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
@@ -86,6 +87,7 @@ class KernelFederation:
                 "samples": EntitySamplesSection(topic=f"samples-{name}", format="msgpack", features=list(names)),
                 "labels": section.model_copy(update={"topic": f"{LABELS}-{name}"}) if name in federation.active_parties else None,
                 "aggregation": aggregation,
+                "predictions": FollowedPredictions(),
             }
             self._of_party[name] = settings.model_copy(update=update)
             self.workers[name] = self._start(name)

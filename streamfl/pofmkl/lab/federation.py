@@ -20,6 +20,7 @@ from streamfl.pofmkl.estimators import POFMKLClassifier, POFMKLRegressor
 from streamfl.pofmkl.lab.direct import alone
 from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.paper_learner import PaperLearner
+from streamfl.records.carried import FollowedPredictions
 from streamfl.records.samples import DataError, SamplesSection
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing, Subscription
@@ -141,20 +142,21 @@ def simulate(
     diverges or refuses a sample, ConfigurationError if its settings let it stand still.
     """
     rounds, clients, dimension = inputs.shape
-    section = settings.samples or SamplesSection(topic="samples")
-    section = section.model_copy(
-        update={
-            "topic": "samples",
-            "format": "msgpack",
-            "client": None,
-            "sample_id": "id",
-            "features": "inputs",
-            "dimension": dimension,
-            "label": "label",
-        }
+    scales = settings.samples or SamplesSection(topic="samples")
+    # How records are written, and where they lie, is nothing to a simulation: it writes its own.
+    section = SamplesSection(
+        topic="samples",
+        format="msgpack",
+        sample_id="id",
+        features="inputs",
+        dimension=dimension,
+        label="label",
+        label_range=scales.label_range,
+        input_norm=scales.input_norm,
     )
     federation = settings.federation.model_copy(update={"clients": clients, "features": dimension})
-    settings = settings.model_copy(update={"samples": section, "federation": federation, "labels": None}).without_keys()
+    own = {"samples": section, "federation": federation, "labels": None, "predictions": FollowedPredictions()}
+    settings = settings.model_copy(update=own).without_keys()
     clock = _Clock()
     bus = MemoryBus(clock=clock)
     started = time.perf_counter()
