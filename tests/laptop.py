@@ -7,7 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
+
+from streamfl.runtime.bus import connect
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 180.0
@@ -64,10 +67,11 @@ class Laptop:
         return (self.folder / "workers.log").read_text(errors="replace")
 
     def predicted(self) -> int:
-        return len(self.shell("streamfl read client.toml --format json").splitlines())
+        with closing(connect(f"sqlite://{self.folder}/plant.db")) as bus:
+            return sum(1 for _ in bus.read("plant.predictions"))
 
     def wait_for(self, predictions: int) -> None:
         deadline = time.monotonic() + SECONDS
         while self.predicted() < predictions:
             assert time.monotonic() < deadline, self.log
-            time.sleep(1)
+            time.sleep(0.3)

@@ -17,7 +17,6 @@ from streamfl.fdskl.contributions import InputNoise
 from streamfl.fdskl.messages import TURN, Prediction
 from streamfl.fdskl.model import Expansion
 from streamfl.fdskl.worker import FdsklWorker
-from streamfl.records.carried import FollowedPredictions
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker, find_kind
@@ -59,7 +58,7 @@ class KernelFederation:
         network_delay: float = 0.0,
         overheard: Callable[[Outgoing], None] | None = None,
     ) -> None:
-        settings = settings.without_keys()
+        settings = settings.in_one_process()
         self.settings = settings
         self.inputs = inputs
         self.labels = labels
@@ -87,7 +86,6 @@ class KernelFederation:
                 "samples": EntitySamplesSection(topic=f"samples-{name}", format="msgpack", features=list(names)),
                 "labels": section.model_copy(update={"topic": f"{LABELS}-{name}"}) if name in federation.active_parties else None,
                 "aggregation": aggregation,
-                "predictions": FollowedPredictions(),
             }
             self._of_party[name] = settings.model_copy(update=update)
             self.workers[name] = self._start(name)

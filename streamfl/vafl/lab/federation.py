@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.learning.accuracy import area_under_curve
-from streamfl.records.carried import FollowedAcross
 from streamfl.records.entities import EntityLabelsSection, EntitySamplesSection, PartySection
 from streamfl.role import Record
 from streamfl.runtime.bus import Outgoing
@@ -115,7 +114,7 @@ class VerticalFederation:
         arrivals: int | None = None,
         own_start: bool = False,
     ) -> None:
-        settings = settings.without_keys()
+        settings = settings.in_one_process()
         if not own_start:
             # Others are to compute the same figures.
             settings = settings.model_copy(update={"learning": settings.learning.model_copy(update={"seeded_start": True})})
@@ -132,7 +131,7 @@ class VerticalFederation:
         self._encode = msgspec.msgpack.Encoder().encode
         federation = settings.federation
         section = EntityLabelsSection(topic=LABELS, format="msgpack", label="y", label_range=label_range)
-        shared = {"party": None, "samples": None, "labels": None, "metrics": settings.metrics, "predictions": FollowedAcross()}
+        shared = {"party": None, "samples": None, "labels": None, "metrics": settings.metrics}
         head = settings.model_copy(update={**shared, "role": RoleSection(kind=COORDINATOR), "labels": section})
         self.coordinator_worker = self._start(head)
         delays = delays or [Delay()] * len(federation.parties)

@@ -262,20 +262,3 @@ def test_what_stands_still_names_only_what_is_set(monkeypatch: pytest.MonkeyPatc
         )
     assert ("uplink.budget_bytes_per_second = 5" in str(raised.value)) == (budget is not None)
     assert ("budget" in str(raised.value)) == (budget is not None)
-
-
-def test_how_records_are_written_is_nothing_to_a_simulation() -> None:
-    """Protects whoever has a file of settings that `streamfl init` wrote, and wants to know what the federation is worth: a table of
-    numbers is simulated whatever the topic's records look like, and the figures are the same.
-    """
-    generator = np.random.default_rng(3)
-    inputs, labels = generator.normal(size=(6, 2, 2)), generator.uniform(size=(6, 2))
-    plain = simulate(settings(), inputs, labels)
-    of_topics = [
-        {"format": "csv", "columns": ["device", "a", "b", "y"], "client": "device", "features": ["a", "b"], "label": "y"},
-        {"format": "avro", "schema_file": "absent.avsc", "key": "int64", "features": ["a", "b"], "label": "y"},
-        {"topic": "keyed", "client": "device", "features": ["a", "b"], "label": "y", "rekey": {"topic": "raw"}},
-    ]
-    for samples in of_topics:
-        found = simulate(settings(samples={"topic": "readings", **samples}, predictions={"format": "msgpack"}), inputs, labels)
-        np.testing.assert_array_equal(found.predictions, plain.predictions)

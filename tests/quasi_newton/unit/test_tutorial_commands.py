@@ -24,8 +24,8 @@ def _page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 
 def test_every_command_of_the_page_runs(page: PageCommands, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protects two organisations' first try: keys, topics, history, check and processes, in the page's own words, lead to a model and
-    to the scorecard that a regulator is shown. The key is short and customers are few, so that it takes seconds.
+    """Protects two organisations' first try: keys, topics, history, check and processes, in the page's own words, lead to a model
+    and to the scorecard that a regulator is shown. The key is short and customers are few, so that it takes seconds.
     """
     key = make_key_file(page.folder / "auditor" / "auditor.keys", 512)
     link = os.urandom(32)
