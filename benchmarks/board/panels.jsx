@@ -5,7 +5,7 @@ import {
   BigValue, BigValueColorMode, BigValueGraphMode, BigValueTextMode, GlobalStyles, PanelChrome, ThemeContext, TimeSeries,
 } from "@grafana/ui";
 
-const COLUMN = 60, ROW = 30, GAP = 8; // A dashboard has 24 columns.
+const COLUMN = 66, ROW = 30, GAP = 8; // A dashboard has 24 columns.
 const board = window.BOARD;
 const theme = createTheme({ colors: { mode: "dark" } });
 const [from, to] = [board.begin, board.end].map((seconds) => dateTime(seconds * 1000));
