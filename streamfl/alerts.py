@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from streamfl.promql import lag_by_partition
+
 __all__ = ["MEMBER", "WORKER_ALERTS", "Alert", "increased", "member_sum", "rules", "runbook"]
 
 MEMBER = "system, federation, role, group"
@@ -56,6 +58,8 @@ def increased(counter: str, minutes: int, *labels: str) -> str:
     return member_sum(f"increase(streamfl_{counter}[{minutes}m])", *labels)
 
 
+LAG = member_sum(lag_by_partition(MEMBER))
+
 WORKER_ALERTS = (
     Alert(
         "StreamflNoWorker",
@@ -90,7 +94,7 @@ WORKER_ALERTS = (
     ),
     Alert(
         "StreamflNoProgress",
-        f"{member_sum('streamfl_consumer_lag_records')} > 100 and {member_sum('rate(streamfl_records_total[10m])')} == 0",
+        f"{LAG} > 100 and {member_sum('rate(streamfl_records_total[10m])')} == 0",
         10,
         "critical",
         "{{ $labels.group }} has records to read and reads none.",
@@ -100,8 +104,7 @@ WORKER_ALERTS = (
     ),
     Alert(
         "StreamflLagGrows",
-        f"{member_sum('streamfl_consumer_lag_records')} > 1000 and "
-        f"deriv({member_sum('streamfl_consumer_lag_records')}[30m:1m]) > 0",
+        f"{LAG} > 1000 and deriv(({LAG})[30m:1m]) > 0",
         30,
         "warning",
         "{{ $labels.group }} falls behind what is written.",

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Any, Literal
 
-__all__ = ["CHOICES", "Dashboard", "Panel", "Query", "mean_over_time", "rate", "series", "worker_panels"]
+from streamfl.promql import lag_by_partition
+
+__all__ = ["CHOICES", "Dashboard", "Panel", "Query", "lag", "mean_over_time", "rate", "series", "worker_panels"]
 
 HEIGHT = 8
 SCHEMA = 41
@@ -47,6 +49,11 @@ def rate(counter: str, *roles: str) -> str:
     True
     """
     return f"rate({series(counter, *roles)}[$__rate_interval])"
+
+
+def lag() -> str:
+    """Records that wait for the chosen workers, by group, topic and partition, whether a worker has the partition or not."""
+    return lag_by_partition("group", f"{{{CHOSEN}}}")
 
 
 def mean_over_time(sums: str, counts: str, *roles: str) -> str:
@@ -110,9 +117,9 @@ def worker_panels(first: int | None = None) -> tuple[Panel, ...]:
         ),
         Panel(
             "Consumer lag",
-            "Records not read yet, by topic and partition. It should return to zero.",
+            "Records not read yet, by topic and partition, whether a worker has the partition or not. It should return to zero.",
             "short",
-            (Query(f"sum by (topic, partition) ({series('consumer_lag_records')})", "{{topic}} {{partition}}"),),
+            (Query(lag(), "{{group}} {{topic}} {{partition}}"),),
             id=own[1],
         ),
         Panel(

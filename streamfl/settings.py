@@ -177,10 +177,15 @@ class RoleSettings(BaseSettings):
         """The topic for records that this role cannot use."""
         return f"{self.federation.name}.dead-letters"
 
-    def without_keys(self) -> Self:
-        """The same federation between roles of one process, which need not prove to each other who they are."""
-        federation = self.federation.model_copy(update={"members": None})
-        return self.model_copy(update={"identity": IdentitySection(), "federation": federation})
+    def in_one_process(self) -> Self:
+        """The same federation between roles of one process: nobody has to prove who they are, and predictions are plain JSON."""
+        changed: dict[str, Any] = {
+            "federation": self.federation.model_copy(update={"members": None}),
+            "identity": IdentitySection(),
+        }
+        if (predictions := getattr(self, "predictions", None)) is not None:
+            changed["predictions"] = type(predictions)()
+        return self.model_copy(update=changed)
 
     @classmethod
     def settings_customise_sources(

@@ -47,6 +47,7 @@ class System:
     commands: by name, functions that become commands of ``streamfl``.
     dashboard: a :class:`streamfl.dashboard.Dashboard`.
     alerts: a tuple of :class:`streamfl.alerts.Alert`.
+    report: a :class:`streamfl.simulation.page.Reports`, for ``streamfl report``.
     readers: by the last part of a topic's name, such as "updates", a :class:`streamfl.simulation.laboratory.Readers`.
     inspect: by role kind, a :class:`streamfl.simulation.laboratory.Inspection`: what is shown of the role's state.
     exports: by name, what ``streamfl.NAME`` is.
@@ -67,6 +68,7 @@ class System:
     commands: Mapping[str, str] = field(default_factory=dict)
     dashboard: str | None = None
     alerts: str | None = None
+    report: str | None = None
     readers: Mapping[str, str] = field(default_factory=dict)
     inspect: Mapping[str, str] = field(default_factory=dict)
     exports: Mapping[str, str] = field(default_factory=dict)
@@ -79,7 +81,7 @@ class System:
             raise TypeError(f"{self.name}: name, summary and roles are texts, and kinds is a tuple of texts")
         if not isinstance(self.rank, int):
             raise TypeError(f"{self.name}: rank = {self.rank!r} is no whole number")
-        own = (self.simulate, self.demo, self.faults, self.fuzz, self.dashboard, self.alerts)
+        own = (self.simulate, self.demo, self.faults, self.fuzz, self.dashboard, self.alerts, self.report)
         parts = [part for part in own if part is not None]
         for group in (self.sources, self.commands, self.readers, self.inspect, self.exports, self.refusals, self.extras):
             if not isinstance(group, Mapping):

@@ -29,6 +29,8 @@ def joined(configuration: Path, sections: Mapping[str, Any], bus: MemoryBus) -> 
     worker = build_worker(settings, bus)
     while not worker.step(0.01):
         pass
+    # As the thread beside the loop does.
+    worker.lag.look()
     return worker
 
 

@@ -71,6 +71,7 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
             worker.health,
             lambda text: _end_lost(stop, lost, text),
             settings.bus.connect_timeout_seconds,
+            lag=worker.lag,
         )
         watch.start()
         held.callback(watch.close)

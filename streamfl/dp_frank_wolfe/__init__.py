@@ -19,6 +19,7 @@ SYSTEM = System(
     sources={"dp-frank-wolfe-party": "streamfl.simulation.sources:entity_samples_and_labels"},
     dashboard="streamfl.dp_frank_wolfe.lab.dashboard:DASHBOARD",
     alerts="streamfl.dp_frank_wolfe.lab.alerts:ALERTS",
+    report="streamfl.dp_frank_wolfe.lab.page:REPORTS",
     faults="streamfl.dp_frank_wolfe.lab.faults:FAULTS",
     fuzz="streamfl.dp_frank_wolfe.lab.fuzz:DP_FRANK_WOLFE",
     commands={"ledger": "streamfl.dp_frank_wolfe.lab.ledger:ledger"},

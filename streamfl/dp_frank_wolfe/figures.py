@@ -27,6 +27,7 @@ COUNTS: Mapping[str, str] = {
     "signed_indices": "Vertices that parties have told the server",
     "models": "Models that fits came to",
     "missing_answers": "Answers of parties that did not come in time",
+    "timed_out_rounds": "Rounds of a fit that the server went on with though not every party had answered in time",
     "repeated_asks": "Manifests and asks that were said again, for no party that is there has answered",
     "late_answers": "Answers of parties that came after the server had gone on without them",
     "repeated_messages": "Messages that came again, or too late",

@@ -139,6 +139,7 @@ class ServerTask:
             # A damaged state is refused before figures tell of it.
             self._looked = self.estimator.support >= 0
         away, again = self.attendance.pass_time(now)
+        self.desk.counts["timed_out_rounds"] += bool(away)
         for party in away:
             self.desk.counts["missing_answers"] += 1
             patience = self._public.settings.window.patience_seconds

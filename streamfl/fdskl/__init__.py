@@ -17,6 +17,7 @@ SYSTEM = System(
     demo="streamfl.fdskl.lab.demo:demo",
     dashboard="streamfl.fdskl.lab.dashboard:DASHBOARD",
     alerts="streamfl.fdskl.lab.alerts:ALERTS",
+    report="streamfl.fdskl.lab.page:REPORTS",
     sources={"fdskl-worker": "streamfl.simulation.sources:entity_samples_and_labels"},
     faults="streamfl.fdskl.lab.faults:FAULTS",
     fuzz="streamfl.fdskl.lab.fuzz:FDSKL",

@@ -262,7 +262,7 @@ class ActivePartition:
         """An entity that was predicted has its label: score the prediction, and learn from the entity."""
         found = self.forecasts.get(entity)
         assert found is not None
-        self._figures.score(found.output, label)
+        self.labelled.score(self._figures.score(found.output, label), label)
         current = found.version == self.model.version
         self.labelled.add(entity, label, found.output if current else float("nan"), found.parties)
         self.forecasts.forget(entity)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from streamfl.fdskl.lifetime import Lifetime, measure_lifetimes
 from streamfl.fdskl.losses import MarginLoss
 from streamfl.role import Measurement
 
@@ -60,6 +61,8 @@ class WorkerFigures:
         for reason, count in self.abandoned.items():
             text = "Rounds given up: too slow, a party began anew, masks did not cancel, too many at once, or an old model"
             yield Measurement("abandoned_rounds", "counter", text, count, (("reason", reason),), True)
+        text = "Rounds that were not complete in time, at whoever had a part in them"
+        yield Measurement("timed_out_rounds", "counter", text, self.abandoned["timeout"])
         for reason, count in self.ignored.items():
             text = "Messages of others that changed nothing: they came again, too late, or of a life that is over"
             yield Measurement("ignored_messages", "counter", text, count, (("reason", reason),))
@@ -84,23 +87,24 @@ class ActiveFigures:
         self.forgotten = dict.fromkeys(("no_label", "no_columns", "displaced"), 0)
         self.loss = self.squared_error = 0.0
         self.right = 0
-        self._labels = self._squares = 0.0
 
-    def score(self, output: float, label: float) -> None:
-        """A prediction was made, and its label came."""
+    def score(self, output: float, label: float) -> float:
+        """A prediction was made, and its label came. Returns what it lost."""
         assert self._what is not None
+        loss = float(self._what.value(output, label))
         self.counts["scored"] += 1
-        self.loss += float(self._what.value(output, label))
+        self.loss += loss
         self.squared_error += (output - label) ** 2
         self.right += (output >= 0) == (label > 0)
-        self._labels += label
-        self._squares += label * label
+        return loss
 
-    def measure(self, awaited: int, labelled: int, features: int, version: int, dropped: int) -> Iterable[Measurement]:
+    def measure(
+        self, lives: Iterable[Lifetime], awaited: int, labelled: int, features: int, version: int, dropped: int
+    ) -> Iterable[Measurement]:
         """The counters, and gauges of all partitions together.
 
-        awaited: predictions to be made. labelled: entities that are learnt from. features: kept. version: the largest.
-        dropped: features that gave way to newer ones.
+        lives: of the partitions. awaited: predictions to be made. labelled: entities that are learnt from. features: kept.
+        version: the largest. dropped: features that gave way to newer ones.
         """
         for name, text in ACTIVE_COUNTS.items():
             yield Measurement(name, "counter", text, self.counts[name], (), name in HEADLINES)
@@ -110,9 +114,7 @@ class ActiveFigures:
         text = "Loss of all scored predictions, each made before its label was learnt from"
         yield Measurement("loss_sum", "counter", text, self.loss)
         assert self._what is not None
-        text = "Loss of all scored predictions less that of the best constant for these labels; below 0 what was learnt is of use"
-        regret = self.loss - self._what.of_constant(self.counts["scored"], self._labels, self._squares)
-        yield Measurement("regret", "gauge", text, regret)
+        yield from measure_lifetimes(lives, self._what)
         if self._what.classifies:
             yield Measurement("right_predictions", "counter", "Scored predictions of the right label", self.right)
         else:

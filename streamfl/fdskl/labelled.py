@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.changelog import ChangedParts
+from streamfl.fdskl.lifetime import Lifetime
 from streamfl.restored import check_name, check_within
 from streamfl.role import PeerError
 from streamfl.wire import Count, encode_array
@@ -29,10 +30,12 @@ class _Labelled(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Counts(msgspec.Struct, array_like=True):
-    """labels: that came. fresh: of these, how many no iteration has learnt from."""
+    """labels: that came. fresh: of these, how many no iteration has learnt from. life: how good predictions were."""
 
     labels: Count = 0
     fresh: Count = 0
+    # Last, so that a release that does not know of it takes the rest.
+    life: Lifetime = msgspec.field(default_factory=Lifetime)
 
 
 class _Chunk:
@@ -82,6 +85,16 @@ class LabelledEntities:
     def labels(self) -> int:
         """Labels that came."""
         return self._counts.labels
+
+    @property
+    def life(self) -> Lifetime:
+        """How good predictions have been."""
+        return self._counts.life
+
+    def score(self, loss: float, label: float) -> None:
+        """A prediction has lost so much by its label, which :meth:`add` is told of next."""
+        self._counts.life.score(loss, label)
+        self._parts.remember(b"labels", self._counts)
 
     def add(self, entity: str, label: float, output: float = math.nan, known: int = 0) -> None:
         """A label came. The entity is the youngest now; the oldest gives way.

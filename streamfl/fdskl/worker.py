@@ -188,6 +188,7 @@ class FdsklWorker:
         yield from self._figures.measure(sum(len(task.columns) for task in tasks), sum(len(task.sums.pending) for task in tasks))
         if self.active is not None:
             yield from self._active_figures.measure(
+                [active.labelled.life for active in actives],
                 sum(active.forecasts.awaited for active in actives),
                 sum(len(active.labelled) for active in actives),
                 sum(active.model.kept for active in actives),

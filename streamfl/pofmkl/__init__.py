@@ -17,6 +17,7 @@ SYSTEM = System(
     fuzz="streamfl.pofmkl.lab.fuzz:POFMKL",
     dashboard="streamfl.pofmkl.lab.dashboard:DASHBOARD",
     alerts="streamfl.pofmkl.lab.alerts:ALERTS",
+    report="streamfl.pofmkl.lab.page:REPORTS",
     readers={"updates": "streamfl.pofmkl.lab.readable:updates", "model": "streamfl.pofmkl.lab.readable:model"},
     inspect={
         "pofmkl-client": "streamfl.pofmkl.lab.inspect:client_report",

@@ -21,6 +21,7 @@ SYSTEM = System(
     },
     dashboard="streamfl.quasi_newton.lab.dashboard:DASHBOARD",
     alerts="streamfl.quasi_newton.lab.alerts:ALERTS",
+    report="streamfl.quasi_newton.lab.page:REPORTS",
     faults="streamfl.quasi_newton.lab.faults:FAULTS",
     fuzz="streamfl.quasi_newton.lab.fuzz:QUASI_NEWTON",
     commands={

@@ -139,6 +139,8 @@ class GuestScoring(Scoring):
 
     def measure(self) -> Iterator[Measurement]:
         yield from super().measure()
+        text = "Rounds of questions and answers about scores that a host did not answer in time; a training's rounds wait for ever"
+        yield Measurement("timed_out_rounds", "counter", text, self._counts["abandoned_questions"])
         if not self._ready():
             return
         yield Measurement(

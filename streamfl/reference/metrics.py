@@ -44,6 +44,7 @@ def worker_metrics() -> dict[str, Described]:
     with closing(build_worker(settings, bus)) as worker:
         while not worker.step(0.01):
             pass
+        worker.lag.look()
         own = {describe(one).name for one in worker.role.measure()}
         measured = [described for one in worker.measure() if (described := describe(one)).name not in own]
         return {described.name: described for described in (*measured, *worker.metrics.counted)}

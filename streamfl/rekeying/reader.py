@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
-from streamfl.records.carried import event_time, time_header
+from streamfl.records.carried import event_time, time_header, time_in
 from streamfl.records.fields import name_in, named_fields
 from streamfl.records.formats import Format, without_value
 from streamfl.records.paths import ABSENT, Path, path_of
@@ -169,9 +169,10 @@ def with_infinities(content: Any) -> Any:
 
 def _origin(record: Record, time: float) -> Headers:
     own = {name for name, _ in record.headers}
-    timed = time_header(time)
     place = f"{record.topic}-{record.partition}-{record.offset}".encode()
-    return (*(() if timed[0] in own else (timed,)), *(() if FROM in own else ((FROM, place),)))
+    # A time that cannot be read is none: the record's own stands behind it, and is the one that is found.
+    timed = time_in(record.headers) is not None
+    return (*(() if timed else (time_header(time),)), *(() if FROM in own else ((FROM, place),)))
 
 
 def _found(path: Path, content: Mapping[str, Any]) -> Any:

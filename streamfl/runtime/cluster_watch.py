@@ -1,4 +1,4 @@
-"""Asks the cluster every few seconds: do a worker's topics still exist, and is a worker without partitions one too many?"""
+"""Asks the cluster every few seconds: do a worker's topics still exist, is a worker without partitions one too many, what waits?"""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from streamfl.role import Channels
 from streamfl.runtime.bus import Bus, BusUnavailable
 from streamfl.runtime.health import Health
+from streamfl.runtime.lag import Lag
 from streamfl.runtime.log import logger
 
 __all__ = ["ClusterWatch", "topics_of"]
@@ -36,6 +37,7 @@ class ClusterWatch:
     on_lost: called once, with a text for the operator, when a topic is missing for too long or was deleted and made again.
     patience_seconds: how long a topic may be missing. A broker that has just started may not know all topics yet.
     clock: seconds that never run backwards.
+    lag: is brought up to date; None: nobody asks for it.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class ClusterWatch:
         on_lost: Callable[[str], None],
         patience_seconds: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
+        lag: Lag | None = None,
     ) -> None:
         self._bus = bus
         self._topics = list(topics)
@@ -55,6 +58,7 @@ class ClusterWatch:
         self._on_lost = on_lost
         self._patience_seconds = patience_seconds
         self._clock = clock
+        self._lag = lag
         self._identities: dict[str, str] = {}
         self._missing_since: float | None = None
         self._closed = threading.Event()
@@ -91,6 +95,8 @@ class ClusterWatch:
         members = self._bus.members(self._group) if self._health.without_partitions else 0
         told = f"its group has {members} workers for {partitions} partitions, and others have them"
         self._health.standby = told if members > partitions else None
+        if self._lag is not None:
+            self._lag.look()
         return True
 
     def _lose(self, text: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -19,6 +19,8 @@ PREFIX = "streamfl_"
 
 # From one record on a fast machine to a batch that would miss every deadline.
 SECONDS = (50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+# From an empty changelog to one of gigabytes.
+RESTORE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 
 
 class Described(NamedTuple):
@@ -64,15 +66,18 @@ class Metrics:
             self.counted.append(Described(f"{PREFIX}{name}_total", "counter", labels, text))
             return Counter(PREFIX + name, text, labels, registry=registry)
 
-        def histogram(name: str, text: str, labels: tuple[str, ...] = ()) -> Histogram:
+        def histogram(name: str, text: str, labels: tuple[str, ...] = (), buckets: Sequence[float] = SECONDS) -> Histogram:
             self.counted.append(Described(PREFIX + name, "histogram", labels, text))
-            return Histogram(PREFIX + name, text, labels, registry=registry, buckets=SECONDS)
+            return Histogram(PREFIX + name, text, labels, registry=registry, buckets=buckets)
 
         text = "When this worker started, in seconds since 1970."
         self.counted.append(Described(f"{PREFIX}start_time_seconds", "gauge", (), text))
         Gauge(f"{PREFIX}start_time_seconds", text, registry=registry).set_to_current_time()
         self.batch_seconds = histogram("batch_seconds", "Seconds a role takes for a batch.")
         self.step_seconds = histogram("step_seconds", "Seconds from the end of a poll to the end of its commit.")
+        self.commit_seconds = histogram("commit_seconds", "Seconds that the commit of a step takes, refused ones too.")
+        text = "Seconds until a partition's state was taken back, at the start and whenever partitions move."
+        self.restore_seconds = histogram("restore_seconds", text, (), RESTORE_SECONDS)
         self.work_seconds = histogram(
             "work_seconds", "Seconds that a piece of a role's long work takes, by what is computed.", ("work",)
         )

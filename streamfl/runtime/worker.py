@@ -28,6 +28,7 @@ from streamfl.runtime.draft import Draft
 from streamfl.runtime.health import Health
 from streamfl.runtime.inputs import Inputs
 from streamfl.runtime.journal import Journal
+from streamfl.runtime.lag import Lag
 from streamfl.runtime.log import logger
 from streamfl.runtime.metrics import Metrics
 from streamfl.runtime.pool import Inline, Pool, WorkEnded
@@ -85,6 +86,7 @@ class Worker:
         self.health = Health(stall_seconds, monotonic)
         self.metrics = metrics or Metrics()
         self.metrics.measure = self.measure
+        self.lag = Lag(bus, subscription)
         self._journal = Journal(log.warning, monotonic)
         self._progress = Progress(progress_seconds, monotonic)
         self._channels = channels
@@ -135,7 +137,8 @@ class Worker:
                 draft = Draft()
                 self._process(session, polled, draft)
                 if draft.step:
-                    session.commit(draft.step)
+                    with self.metrics.commit_seconds.time():
+                        session.commit(draft.step)
             self._count(draft)
             self.health.completed()
             return True
@@ -186,11 +189,7 @@ class Worker:
         yield from self.health.measure()
         yield from figures
         yield Measurement("partitions", "gauge", "Partitions this worker has.", float(tasks), (), True)
-        if session is not None:
-            text = "Records not yet taken, by partition; Kafka's control records count too."
-            for (topic, partition), behind in session.lag().items():
-                labels = (("topic", topic), ("partition", str(partition)))
-                yield Measurement("consumer_lag_records", "gauge", text, float(max(0, behind)), labels, True)
+        yield from self.lag.measure(session)
 
     # ---- gathering
 
@@ -246,7 +245,8 @@ class Worker:
     def _open_task(self, session: Session, partition: int) -> None:
         self.health.note("restoring", f"the state of partition {partition} is being taken back from the changelog")
         self._ticks.dropped(partition)
-        self._ticks.opened(self._tasks.open(session, partition))
+        with self.metrics.restore_seconds.time():
+            self._ticks.opened(self._tasks.open(session, partition))
 
     def _drop_task(self, partition: int) -> None:
         self._tasks.drop(partition)

@@ -23,5 +23,6 @@ SYSTEM = System(
     fuzz="streamfl.vafl.lab.fuzz:VAFL",
     dashboard="streamfl.vafl.lab.dashboard:DASHBOARD",
     alerts="streamfl.vafl.lab.alerts:ALERTS",
+    report="streamfl.vafl.lab.page:REPORTS",
     extras={"torch": "a party's network from PyTorch (embedding.model)"},
 )

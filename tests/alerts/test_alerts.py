@@ -52,7 +52,11 @@ CASES: dict[str, Case] = {
         {'consumer_lag_records{partition="0"}': "500x120", "records_total": grows("9")},
     ),
     "StreamflLagGrows": Case(
-        {'consumer_lag_records{partition="0"}': "2000+10x120"}, {'consumer_lag_records{partition="0"}': "2000-10x120"}, 90
+        # The worker of partition 1 is gone: another one tells of it.
+        {'consumer_lag_records{partition="0"}': "0x120", 'group_lag_records{partition="1"}': "2000+10x120"},
+        # What another one has seen of a partition that has its worker is some seconds old.
+        {'consumer_lag_records{partition="0"}': "2000-10x120", 'group_lag_records{partition="0"}': "2000+10x120"},
+        90,
     ),
     "StreamflDeadLetters": Case(
         {'dead_letters_total{reason="label"}': "0x60 22x60"}, {'dead_letters_total{reason="label"}': "22x120"}, 62

@@ -18,6 +18,7 @@ from scraped import scraped
 from streamfl.cli.access import rights
 from streamfl.cli.preflight import Configured, inspect_topics, read_configuration
 from streamfl.cli.rekey import rekeying, rekeyings
+from streamfl.records.carried import time_in
 from streamfl.role import ConfigurationError, TopicSpec
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.kinds import build_worker
@@ -120,6 +121,18 @@ def test_records_keyed_otherwise_go_to_their_clients_partition(tmp_path: Path) -
     headers = dict(record.headers)
     assert headers.keys() == {"traceparent", "streamfl.time", "streamfl.from"}
     assert headers["streamfl.from"].startswith(b"readings-")
+
+
+@pytest.mark.parametrize(("told", "kept"), [(b"1700000000000", b"1700000000000"), (b"yesterday", None), (b"", None)])
+def test_a_time_that_cannot_be_read_hides_no_time(tmp_path: Path, told: bytes, kept: bytes | None) -> None:
+    """Protects the event time: a header of a stranger's stays if it is a time; else the record's own time stands in for it."""
+    plant = Plant(tmp_path)
+    value = json.dumps({"meta": {"site": "site-1"}, "id": 1, "temp": 1.0}).encode()
+    plant.bus.write([Outgoing("readings", b"k", value, 0, (("streamfl.time", told),))])
+    own = next(iter(plant.bus.read("readings"))).timestamp
+    drain(plant.worker())
+    (record,) = plant.bus.read("by-site")
+    assert time_in(record.headers) == (int(kept) / 1000 if kept else pytest.approx(own, abs=0.001))
 
 
 def test_what_names_no_client_is_a_dead_letter(tmp_path: Path) -> None:

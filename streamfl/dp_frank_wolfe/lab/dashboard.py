@@ -56,11 +56,12 @@ DASHBOARD = Dashboard(
             ),
             Panel(
                 "Windows and models",
-                "Windows that began, and models that fits came to. Each window has one fit.",
+                "Number of the latest window at each member, and how many fits came to a model within the last hour. Each window "
+                "has one fit.",
                 "short",
                 (
-                    Query(f"sum by (group, instance) ({series('windows_total')})", f"windows, {BY_MEMBER}"),
-                    Query(f"sum by (group, instance) ({series('models_total')})", f"models, {BY_MEMBER}"),
+                    Query(f"max by (group, instance) ({series('window')})", f"latest window, {BY_MEMBER}"),
+                    Query(f"sum by (group, instance) (increase({series('models_total')}[1h]))", f"models, last hour, {BY_MEMBER}"),
                 ),
             ),
         ),

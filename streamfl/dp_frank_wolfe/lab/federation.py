@@ -54,7 +54,7 @@ class FrankWolfeFederation:
         network_delay: float = 0.0,
         overheard: Callable[[Outgoing], None] | None = None,
     ) -> None:
-        settings = settings.without_keys()
+        settings = settings.in_one_process()
         self.settings = settings
         self.now = self.begin = 1_000.0
         self._moved = self.now

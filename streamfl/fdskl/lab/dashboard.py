@@ -28,6 +28,16 @@ DASHBOARD = Dashboard(
                 maximum=1,
             ),
             Panel(
+                "Regret per sample",
+                "Loss of the predictions less that of the best constant of each partition in hindsight, by label, over the "
+                "federation's whole life. Below 0 what was learnt is of use; it should fall.",
+                "short",
+                (Query(f"sum({series('regret')}) / sum({series('lifetime_labels')})", "all partitions"),),
+                minimum=None,
+            ),
+        ),
+        (
+            Panel(
                 "Predictions a second",
                 "Predictions made, labels that came, and labels of entities that had been predicted.",
                 "ops",
@@ -36,6 +46,12 @@ DASHBOARD = Dashboard(
                     Query(f"sum({rate('labels_total')})", "labels"),
                     Query(f"sum({rate('scored_total')})", "scored"),
                 ),
+            ),
+            Panel(
+                "Iterations a second",
+                "Iterations of learning at the active party.",
+                "ops",
+                (Query(f"sum({rate('iterations_total')})", "all partitions"),),
             ),
         ),
         (
@@ -69,12 +85,6 @@ DASHBOARD = Dashboard(
             ),
         ),
         (
-            Panel(
-                "Iterations a second",
-                "Iterations of learning at the active party.",
-                "ops",
-                (Query(f"sum({rate('iterations_total')})", "all partitions"),),
-            ),
             Panel(
                 "Random features",
                 "Features that are kept, and those that gave way to newer ones since the model began.",

@@ -58,7 +58,7 @@ class KernelFederation:
         network_delay: float = 0.0,
         overheard: Callable[[Outgoing], None] | None = None,
     ) -> None:
-        settings = settings.without_keys()
+        settings = settings.in_one_process()
         self.settings = settings
         self.inputs = inputs
         self.labels = labels

@@ -1,6 +1,6 @@
 """What to watch of federations of clients with samples of their own: error, regret, speed, upload and lag."""
 
-from streamfl.dashboard import Dashboard, Panel, Query, mean_over_time, rate, series
+from streamfl.dashboard import Dashboard, Panel, Query, lag, mean_over_time, rate, series
 
 __all__ = ["DASHBOARD"]
 
@@ -52,7 +52,7 @@ DASHBOARD = Dashboard(
                 "Records that wait in each partition. Kafka's control records count too, so under exactly_once it rests a "
                 "little above zero.",
                 "short",
-                (Query(f"sum by (topic, partition) ({series('consumer_lag_records')})", "{{topic}}-{{partition}}"),),
+                (Query(lag(), "{{group}} {{topic}}-{{partition}}"),),
             ),
             Panel(
                 "Upload against budget",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,12 +17,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from streamfl.console import say
 from streamfl.pofmkl import SYSTEM
 from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.lab.encoded import encoded_inputs
 from streamfl.pofmkl.lab.federation import Outcome
 from streamfl.pofmkl.lab.federation import simulate as run_federation
 from streamfl.records.samples import DataError, SamplesSection
 from streamfl.role import ConfigurationError
 from streamfl.settings import GivenSettings, load_kind, load_settings
-from streamfl.simulation.tables import DataSource, client_names, input_names, numbers, read_data, unread_columns
+from streamfl.simulation.tables import DataSource, DataTable, client_names, input_names, numbers, read_data, unread_columns
 
 __all__ = ["ClientColumnOption", "ClientsOption", "RoundsOption", "Streams", "deal", "read_streams", "run_with_progress", "scaled"]
 
@@ -42,6 +44,7 @@ class Streams:
     unused_rows, unused_clients: usable, and not dealt.
     shortest: the client whose rows were used up first, where that ended the run.
     unread: columns that are no inputs because they hold no numbers.
+    refused: of the dropped rows, how many a worker would put aside as dead letters, by reason.
     """
 
     inputs: NDArray[np.float64]
@@ -55,6 +58,7 @@ class Streams:
     unused_clients: int = 0
     shortest: str | None = None
     unread: tuple[str, ...] = ()
+    refused: Counter[str] = field(default_factory=Counter)
 
     def by_row(self, values: NDArray[Any]) -> NDArray[Any]:
         """Something of each sample, (T, K), in the order of the data's rows."""
@@ -96,16 +100,17 @@ def read_streams(
         raise ConfigurationError(f"{config}: role.kind = {kind!r} has no clients with rows of their own")
     settings = load_settings(config, PofmklSettings, {"federation": federation})
     features = settings.samples.features if settings.samples is not None else settings.federation.features
-    if settings.samples is not None and settings.samples.inputs is not None:
-        # What a simulation computes with are a table's numbers. As records they become inputs in `streamfl replay`.
-        raise ConfigurationError(
-            f"{config}: samples.inputs belongs to records; simulate and compare read a table of numbers: name its columns in "
-            "samples.features, or run the federation and replay the table"
-        )
     named = features if isinstance(features, list) else None
-    streams = deal(data, label, settings.federation.clients, rounds, named, client_column)
-    if streams.dropped:
-        say(f"{streams.dropped} rows have no number in some column, or no client, and are left out")
+    if settings.samples is not None and settings.samples.inputs is not None:
+        relative = settings.learning.preset == "default"
+        streams = deal_encoded(settings.samples, relative, data, label, settings.federation.clients, rounds, client_column)
+    else:
+        streams = deal(data, label, settings.federation.clients, rounds, named, client_column)
+    if streams.refused:
+        reasons = ", ".join(f"{reason}: {count}" for reason, count in sorted(streams.refused.items()))
+        say(f"as samples.inputs reads them, some rows would be dead letters ({reasons}); they are left out")
+    if streams.dropped > streams.refused.total():
+        say(f"{streams.dropped - streams.refused.total()} rows have no number in some column, or no client, and are left out")
     if streams.shortest is not None and streams.unused_rows:
         used = streams.labels.size
         say(
@@ -139,8 +144,84 @@ def deal(
     if label in names:
         raise ConfigurationError(f"--label {label}: samples.features names it too: what is to be predicted cannot be an input")
     inputs = numbers(table, names, location)
+    present = np.asarray(np.isfinite(inputs).all(axis=1))
+    dealt = _deal(table, location, label, clients, rounds, client_column, present)
+    with np.errstate(over="ignore"):
+        largest = float(np.linalg.norm(inputs[dealt.usable], axis=1).max()) or 1.0
+    if not math.isfinite(largest):
+        raise DataError(
+            f"{location}: inputs as large as {np.abs(inputs[dealt.usable]).max():g}: the norm of a row is no finite number. "
+            "Name other columns in samples.features, or change their unit"
+        )
+    unread = () if features else tuple(unread_columns(table, names, (label, client_column)))
+    return dealt.streams(inputs[dealt.rows], largest, unread=unread)
+
+
+def deal_encoded(
+    section: SamplesSection,
+    relative: bool,
+    location: DataSource,
+    label: str,
+    clients: int,
+    rounds: int | None,
+    client_column: str | None,
+) -> Streams:
+    """Deal the rows of a data set by :func:`deal`, with the inputs that a worker makes of them, gaps filled as a worker fills them.
+
+    The inputs are on the learning scale: samples.input_norm has been applied. relative: as the role's means are.
+    """
+    table = read_data(location)
+    if any(label in (one.field, one.since_field) for one in section.inputs or ()):
+        raise ConfigurationError(f"--label {label}: samples.inputs names it too: what is to be predicted cannot be an input")
+    encoded = encoded_inputs(section, table, location)
+    dealt = _deal(table, location, label, clients, rounds, client_column, encoded.accepted)
+    return dealt.streams(encoded.filled(dealt.rows, relative), 1.0, refused=encoded.refused)
+
+
+@dataclass(frozen=True)
+class _Dealt:
+    """Which rows each client gets. usable: the numbers of all rows that can be dealt. The rest as :class:`Streams` has it."""
+
+    usable: NDArray[np.intp]
+    labels: NDArray[np.float64]
+    label_range: tuple[float, float]
+    dropped: int
+    rows: NDArray[np.intp]
+    names: list[str] | None
+    unused_clients: int
+    shortest: str | None
+
+    def streams(
+        self, inputs: NDArray[np.float64], largest_norm: float, unread: tuple[str, ...] = (), refused: Counter[str] | None = None
+    ) -> Streams:
+        return Streams(
+            inputs,
+            self.labels[self.rows],
+            largest_norm,
+            self.label_range,
+            dropped=self.dropped,
+            rows=self.rows,
+            names=self.names,
+            unused_rows=len(self.usable) - self.rows.size,
+            unused_clients=self.unused_clients,
+            shortest=self.shortest,
+            unread=unread,
+            refused=refused or Counter(),
+        )
+
+
+def _deal(
+    table: DataTable,
+    location: DataSource,
+    label: str,
+    clients: int,
+    rounds: int | None,
+    client_column: str | None,
+    present: NDArray[np.bool_],
+) -> _Dealt:
+    """present: (rows,), the rows that have their inputs."""
     labels = numbers(table, [label], location)[:, 0]
-    present = np.isfinite(inputs).all(axis=1) & np.isfinite(labels)
+    present = present & np.isfinite(labels)
     own: dict[str, list[int]] = {}
     if client_column is not None:
         owners = client_names(table, client_column, location)
@@ -169,32 +250,24 @@ def deal(
         raise DataError(f"{location}: the label {label} is {low:g} in every row: there is nothing to learn")
     if not math.isfinite(high - low):
         raise DataError(f"{location}: the label {label} reaches from {low:g} to {high:g}, too far for a number: change its unit")
-    with np.errstate(over="ignore"):
-        largest = float(np.linalg.norm(inputs[usable], axis=1).max()) or 1.0
-    if not math.isfinite(largest):
-        raise DataError(
-            f"{location}: inputs as large as {np.abs(inputs[usable]).max():g}: the norm of a row is no finite number. "
-            "Name other columns in samples.features, or change their unit"
-        )
-    return Streams(
-        inputs[dealt],
-        labels[dealt],
-        largest,
+    return _Dealt(
+        usable,
+        labels,
         (low, high),
         dropped=table.rows - len(usable),
         rows=dealt,
         names=chosen,
-        unused_rows=len(usable) - dealt.size,
         unused_clients=len(own) - clients if own else 0,
         shortest=shortest,
-        unread=() if features else tuple(unread_columns(table, names, (label, client_column))),
     )
 
 
 def scaled(settings: PofmklSettings, streams: Streams) -> PofmklSettings:
     """The settings with the scales of the data, and with the run's length as the horizon unless one is given."""
     samples = settings.samples or SamplesSection(topic="samples")
-    samples = samples.model_copy(update={"input_norm": streams.largest_norm, "label_range": streams.label_range})
+    scales = {"input_norm": streams.largest_norm, "label_range": streams.label_range}
+    # What [[samples.inputs]] says has been done: the streams are numbers.
+    samples = samples.model_copy(update={**scales, "inputs": None})
     learning = settings.learning
     if "horizon" not in learning.model_fields_set:
         learning = learning.model_copy(update={"horizon": len(streams.labels)})

@@ -32,13 +32,13 @@ DASHBOARD = Dashboard(
             ),
             Panel(
                 "Trainings",
-                "Trainings that a model came of, and those that came to nothing, at each member. The log of the member that "
-                "ended one "
-                "says why.",
+                "Number of the latest training at each member, and how many came to a model, or to nothing, within the last hour. "
+                "The log of the member that ended one says why.",
                 "short",
                 (
-                    by_member(series("trainings_total"), "with a model"),
-                    by_member(series("failed_trainings_total"), "in vain"),
+                    by_member(series("training"), "latest", of="max"),
+                    by_member(f"increase({series('trainings_total')}[1h])", "with a model, last hour"),
+                    by_member(f"increase({series('failed_trainings_total')}[1h])", "in vain, last hour"),
                 ),
             ),
             Panel(

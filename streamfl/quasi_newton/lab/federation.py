@@ -59,7 +59,7 @@ class CurvatureFederation:
         overheard: Callable[[Outgoing], None] | None = None,
         look: Callable[[str], None] = lambda name: None,
     ) -> None:
-        settings = settings.without_keys()
+        settings = settings.in_one_process()
         self.settings = settings
         self.inputs = inputs
         self.now = self.begin = 1_000.0

@@ -114,7 +114,7 @@ class VerticalFederation:
         arrivals: int | None = None,
         own_start: bool = False,
     ) -> None:
-        settings = settings.without_keys()
+        settings = settings.in_one_process()
         if not own_start:
             # Others are to compute the same figures.
             settings = settings.model_copy(update={"learning": settings.learning.model_copy(update={"seeded_start": True})})

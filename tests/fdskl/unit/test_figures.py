@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
+from streamfl.changelog import ChangedParts
 from streamfl.fdskl.figures import ActiveFigures
+from streamfl.fdskl.labelled import LabelledEntities
+from streamfl.fdskl.lifetime import Lifetime, measure_lifetimes
 from streamfl.fdskl.losses import LOGISTIC, SQUARE, MarginLoss
 
 OUTPUTS = np.array([0.4, -1.3, 0.2, 2.0, -0.1, 0.7])
@@ -14,10 +18,10 @@ NUMBERS = np.array([0.1, -0.9, 0.3, 0.8, 0.0, 0.6])
 
 
 def measured(loss: MarginLoss, labels: np.ndarray) -> dict[str, float]:  # type: ignore[type-arg]
-    figures = ActiveFigures(loss)
+    figures, life = ActiveFigures(loss), Lifetime()
     for output, label in zip(OUTPUTS.tolist(), labels.tolist(), strict=True):
-        figures.score(output, label)
-    return {one.name: one.value for one in figures.measure(0, 0, 0, 0, 0)}
+        life.score(figures.score(output, label), label)
+    return {one.name: one.value for one in figures.measure([life], 0, 0, 0, 0, 0)}
 
 
 def test_losses_of_classes_are_added_up() -> None:
@@ -43,4 +47,48 @@ def test_losses_of_numbers_are_added_up() -> None:
 def test_nothing_is_regretted_before_the_first_label() -> None:
     """Protects boards from a division by nothing at each start."""
     figures = ActiveFigures(LOGISTIC)
-    assert {one.value for one in figures.measure(0, 0, 0, 0, 0)} == {0}
+    assert {one.value for one in figures.measure([Lifetime()], 0, 0, 0, 0, 0)} == {0}
+
+
+def test_a_whole_life_is_taken_back() -> None:
+    """Protects the board after a restart: what was lost, and the best constant of all labels, are those of the whole life."""
+    parts = ChangedParts()
+    before = LabelledEntities(parts, 10)
+    for number, (output, label) in enumerate(zip(OUTPUTS.tolist(), SIGNS.tolist(), strict=True)):
+        before.score(float(LOGISTIC.value(output, label)), label)
+        before.add(f"e{number}", label)
+    after = LabelledEntities(ChangedParts(), 10)
+    counts = dict(parts.changed_state())[b"labels"]
+    assert counts is not None
+    after.restore_counts(counts)
+    found = {one.name: one.value for one in measure_lifetimes([after.life], LOGISTIC)}
+    lost = np.log(1 + np.exp(-SIGNS * OUTPUTS)).sum()
+    assert found["lifetime_labels"] == 6
+    assert found["lifetime_loss"] == pytest.approx(lost)
+    assert found["regret"] == pytest.approx(lost + 4 * np.log(4 / 6) + 2 * np.log(2 / 6))
+
+
+def test_a_release_before_takes_back_what_it_knows() -> None:
+    """Protects a roll-back: the sums stand behind what a release without them reads, and such a release's state is taken too."""
+
+    class Before(msgspec.Struct, array_like=True):
+        labels: int = 0
+        fresh: int = 0
+
+    parts = ChangedParts()
+    entities = LabelledEntities(parts, 10)
+    entities.score(0.5, 1.0)
+    entities.add("e", 1.0)
+    counts = dict(parts.changed_state())[b"labels"]
+    assert counts is not None
+    assert msgspec.msgpack.decode(counts, type=Before) == Before(1, 1)
+    entities.restore_counts(msgspec.msgpack.encode(Before(3, 2)))
+    assert (entities.labels, entities.life) == (3, Lifetime())
+
+
+def test_sums_stay_where_they_can_be_taken_back() -> None:
+    """Protects a worker from state that it cannot read: whatever labels and outputs are, a sum that is remembered is a number."""
+    life = Lifetime()
+    for _ in range(3):
+        life.score(4e300, -1e150)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(life), type=Lifetime) == life

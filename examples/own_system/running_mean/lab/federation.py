@@ -33,7 +33,7 @@ class Outcome:
 
 def run(settings: RunningMeanSettings, records: list[Outgoing], labels: NDArray[np.float64]) -> Outcome:
     """Write the records, one for each label, and read what is predicted."""
-    settings = settings.without_keys().model_copy(update={"bus": Bus(commit_interval_ms=0)})
+    settings = settings.in_one_process().model_copy(update={"bus": Bus(commit_interval_ms=0)})
     bus = MemoryBus()
     bus.create([replace(topic, partitions=1) for topic in find_kind(settings.role.kind).topics(settings)])
     bus.write(records)

@@ -1,0 +1,82 @@
+"""The inputs of ``[[samples.inputs]]`` from a table's rows: the numbers that a worker would make of the same rows as records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.records.imputation import RunningMeans
+from streamfl.records.paths import path_of
+from streamfl.records.samples import DataError, SampleReader, SamplesSection
+from streamfl.role import PeerError, Record
+from streamfl.simulation.tables import DataSource, DataTable
+
+__all__ = ["EncodedInputs", "encoded_inputs"]
+
+
+@dataclass(frozen=True)
+class EncodedInputs:
+    """What a table's rows became.
+
+    numbers: (rows, d), divided by samples.input_norm where records' are; NaN where the client's own mean or last value is to stand.
+    accepted: (rows,), whether a worker takes the row. refused: how many rows it refuses, by reason.
+    means, lasts: the columns of d with such gaps, and those of them that become the last value.
+    """
+
+    numbers: NDArray[np.float64]
+    accepted: NDArray[np.bool_]
+    refused: Counter[str]
+    means: tuple[int, ...]
+    lasts: tuple[int, ...]
+
+    def filled(self, rows: NDArray[np.intp], relative: bool) -> NDArray[np.float64]:
+        """The numbers of dealt rows, (T, K) of them, without gaps: (T, K, d). relative: as :class:`RunningMeans` has it."""
+        found = self.numbers[rows]
+        if self.means:
+            means = RunningMeans(self.means, self.lasts, relative=relative)
+            for sample in found:
+                for client, given in enumerate(sample):
+                    given[:] = means.fill((0, str(client)), tuple(given.tolist()))
+        return found
+
+
+def encoded_inputs(section: SamplesSection, table: DataTable, location: DataSource) -> EncodedInputs:
+    """Each row's inputs as a worker reads them; DataError if the table lacks a column, or a worker refuses every row."""
+    assert section.inputs is not None
+    names = [*dict.fromkeys(name for one in section.inputs for name in (one.field, one.since_field) if name)]
+    if absent := [name for name in names if name not in table.columns]:
+        raise DataError(f"{location}: no column {', '.join(absent)} (there are: {', '.join(table.columns)})")
+    # The table has taken apart what the records' format would.
+    reader = SampleReader(
+        SamplesSection(topic=section.topic, inputs=section.inputs, input_norm=section.input_norm), fills_means=True
+    )
+    encode = msgspec.json.Encoder().encode
+    paths = [path_of(name) for name in names]
+    numbers = np.zeros((table.rows, reader.dimension))
+    accepted = np.zeros(table.rows, dtype=bool)
+    refused: Counter[str] = Counter()
+    example: PeerError | None = None
+    for number, values in enumerate(zip(*(table.columns[name].tolist() for name in names), strict=True)):
+        content: dict[str, object] = {}
+        for path, value in zip(paths, values, strict=True):
+            # A table has NaN where a record has null.
+            path.put(content, None if value != value else value)
+        try:
+            numbers[number] = _features(reader, encode(content))
+        except PeerError as error:
+            refused[error.reason] += 1
+            example = example or error
+            continue
+        accepted[number] = True
+    if not accepted.any():
+        raise DataError(f"{location}: as samples.inputs reads them, every row is refused; the first: {example}")
+    return EncodedInputs(numbers, accepted, refused, reader.means, reader.lasts)
+
+
+def _features(reader: SampleReader, value: bytes) -> Sequence[float]:
+    return reader.decode(Record("table", 0, 0, b"row", value)).features

@@ -1,0 +1,62 @@
+"""How far a worker, and its consumer group, are behind the ends of their inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from streamfl.role import Measurement
+from streamfl.runtime.bus import Bus, Session, Subscription, TopicPartition
+
+__all__ = ["Lag"]
+
+
+class Lag:
+    """Records that wait: of the worker's own partitions as its session knows them, and of all partitions of its group.
+
+    The group's view is by committed offsets, as Kafka's own tools and exporters take it. Any worker of the group that is alive
+    gives it, so it is there for a partition whose worker has died too, and for one that nobody has.
+
+    bus: the cluster. subscription: says which inputs, which group, and where a group without offsets begins.
+    """
+
+    def __init__(self, bus: Bus, subscription: Subscription) -> None:
+        self._bus = bus
+        self._subscription = subscription
+        self._of_group: dict[TopicPartition, int] = {}
+
+    def look(self) -> None:
+        """Ask the cluster for the group's view: one question for the offsets, and one for the ends of each input.
+
+        BusUnavailable if the cluster does not answer: then what was known stays. It may be called from any thread.
+        """
+        subscription = self._subscription
+        committed = self._bus.committed(subscription.group)
+        found: dict[TopicPartition, int] = {}
+        for topic in subscription.inputs:
+            ends = self._bus.offsets(topic, math.inf)
+            begun = {partition: committed.get((topic, partition)) for partition in ends}
+            if None in begun.values() and subscription.auto_offset_reset == "earliest":
+                begins = self._bus.offsets(topic, -math.inf)
+                begun = {partition: begins.get(partition) if at is None else at for partition, at in begun.items()}
+            # Where a group that begins at the end will begin is not known before it has begun.
+            found |= {(topic, partition): max(0, ends[partition] - at) for partition, at in begun.items() if at is not None}
+        self._of_group = found
+
+    def measure(self, session: Session | None) -> Iterator[Measurement]:
+        """Both views. session: the worker's, None while it has none."""
+        if session is not None:
+            text = "Records not yet taken, by partition; Kafka's control records count too."
+            for place, behind in session.lag().items():
+                yield Measurement("consumer_lag_records", "gauge", text, float(max(0, behind)), _labels(place), True)
+        text = (
+            "Records that the consumer group has not committed yet, whoever has the partition. Every worker of the group gives "
+            "this of all partitions, a few seconds old: take the largest, not the sum. Kafka's control records count too."
+        )
+        for place, behind in self._of_group.items():
+            yield Measurement("group_lag_records", "gauge", text, float(behind), _labels(place))
+
+
+def _labels(place: TopicPartition) -> tuple[tuple[str, str], ...]:
+    topic, partition = place
+    return ("topic", topic), ("partition", str(partition))

@@ -1,0 +1,153 @@
+"""``[[samples.inputs]]`` on a table: a simulation learns from the numbers that workers would make of the same rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from command_line import run_command
+
+CONFIG = """
+[federation]
+name = "plant"
+seed = 7
+clients = 2
+[bus]
+url = "memory://inputs"
+[role]
+kind = "pofmkl-client"
+[samples]
+topic = "readings"
+client = "device"
+label = "y"
+[learning]
+features_per_kernel = 4
+"""
+INPUTS = """
+[[samples.inputs]]
+field = "temp"
+missing = "mean"
+[[samples.inputs]]
+field = "meta.site"
+as = "category"
+values = ["north", "south"]
+[[samples.inputs]]
+field = "at"
+as = "hour-of-day"
+"""
+ROWS = 60
+
+
+@pytest.fixture
+def table() -> pd.DataFrame:
+    rng = np.random.default_rng(1)
+    hours = rng.integers(0, 24, ROWS)
+    temp = rng.normal(20.0, 2.0, ROWS)
+    site = rng.choice(["north", "south"], ROWS)
+    label = 0.1 * temp + (site == "north") + np.sin(hours / 24 * 2 * np.pi)
+    temp[[4, 5, 20]] = np.nan
+    at = [f"2026-01-01T{hour:02d}:00:00Z" for hour in hours]
+    return pd.DataFrame({"device": ["a", "b"] * (ROWS // 2), "temp": temp, "meta.site": site, "at": at, "y": label})
+
+
+def run(folder: Path, table: pd.DataFrame, config: str, command: str, *options: object) -> list[str]:
+    (folder / "client.toml").write_text(config)
+    table.to_csv(folder / "data.csv", index=False)
+    given = ("--data", folder / "data.csv", "--client-column", "device", "--format", "json", *options)
+    return [str(part) for part in (command, folder / "client.toml", *given)]
+
+
+def by_hand(table: pd.DataFrame) -> pd.DataFrame:
+    """The inputs as docs/inputs.md defines them. A mean is told from the client's first value, as the default learner's are."""
+    mean = table.groupby("device")["temp"].transform(lambda own: own.expanding().mean())
+    hours = pd.to_datetime(table["at"]).dt.hour * 2 * np.pi / 24
+    return pd.DataFrame(
+        {
+            "device": table["device"],
+            "temp": table["temp"].fillna(mean) - table.groupby("device")["temp"].transform("first"),
+            "north": 1.0 * (table["meta.site"] == "north"),
+            "south": 1.0 * (table["meta.site"] == "south"),
+            "sine": np.sin(hours),
+            "cosine": np.cos(hours),
+            "y": table["y"],
+        }
+    )
+
+
+def test_predictions_are_those_of_the_numbers_by_hand(
+    tmp_path: Path, table: pd.DataFrame, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects whoever tries a file of `streamfl init` on a table: what is simulated is what workers will compute."""
+    runs = {"encoded": (table, CONFIG + INPUTS), "plain": (by_hand(table), CONFIG + "[uplink]\n")}
+    found = {}
+    for name, (rows, config) in runs.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        arguments = run(folder, rows, config, "simulate", "--trace", folder / "trace")
+        code, out, err = run_command(monkeypatch, capsys, *arguments)
+        assert code == 0, err
+        assert json.loads(out)["dropped_rows"] == 0
+        found[name] = np.load(folder / "trace" / "trace.npz")["predictions"]
+    assert found["encoded"].size == ROWS
+    np.testing.assert_allclose(found["encoded"], found["plain"], rtol=1e-6)
+
+
+def test_rows_that_would_be_dead_letters_are_left_out_and_told(
+    tmp_path: Path, table: pd.DataFrame, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects the figures: a row that a worker refuses is in no mean of errors, and whoever reads them is told why."""
+    table.loc[[2, 3], "at"] = "yesterday"
+    code, out, err = run_command(monkeypatch, capsys, *run(tmp_path, table, CONFIG + INPUTS, "simulate"))
+    assert (code, json.loads(out)["dropped_rows"]) == (0, 2)
+    assert "not_a_time: 2" in err
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"at": "yesterday"}, "every row is refused; the first: "),
+        ({"temp": None}, "no column temp"),
+    ],
+)
+def test_tables_of_another_shape_are_refused_with_the_reason(
+    tmp_path: Path,
+    table: pd.DataFrame,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    change: dict[str, str | None],
+    expected: str,
+) -> None:
+    """Protects whoever names another column than the table has: an exit code and what is wrong."""
+    for column, value in change.items():
+        table = table.drop(columns=column) if value is None else table.assign(**{column: value})
+    code, _, err = run_command(monkeypatch, capsys, *run(tmp_path, table, CONFIG + INPUTS, "simulate"))
+    assert code == 5
+    assert expected in err
+
+
+def test_compare_takes_them_too(
+    tmp_path: Path, table: pd.DataFrame, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects the choice between methods: all see the same numbers."""
+    arguments = run(tmp_path, table, CONFIG + INPUTS, "compare", "--methods", "default,running-mean,linear")
+    code, out, err = run_command(monkeypatch, capsys, *arguments)
+    assert code == 0, err
+    assert len(json.loads(out)["methods"]) == 3
+
+
+@pytest.mark.parametrize(
+    "sections",
+    ['[predictions]\nformat = "msgpack"', '[predictions]\nformat = "avro"\nregistry = {url = "http://127.0.0.1:9"}'],
+)
+def test_how_topics_are_written_is_nothing_to_a_simulation(
+    tmp_path: Path, table: pd.DataFrame, sections: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects whoever tries their own file on a table: a simulation has no registry, and no topic of theirs."""
+    config = CONFIG.replace('topic = "readings"', 'topic = "readings"\nformat = "csv"\ncolumns = ["device", "y"]')
+    plain = run_command(monkeypatch, capsys, *run(tmp_path, table, CONFIG + INPUTS, "simulate"))
+    code, out, err = run_command(monkeypatch, capsys, *run(tmp_path, table, config + INPUTS + sections, "simulate"))
+    assert code == 0, err
+    assert json.loads(out)["mse"] == json.loads(plain[1])["mse"]
