@@ -9,7 +9,7 @@ MINUTES ?= 10
 SCHEME ?= kafka
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check integration bench attack accuracy fuzz simulate reference docs soak clean
+.PHONY: help setup demo test test-fast check integration bench attack accuracy fuzz simulate reference docs soak check-dashboards clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ docs: $(INSTALLED) ## build the documents as a site, build/site/index.html, read
 
 soak: $(INSTALLED) ## kill and stop a federation's processes and brokers for MINUTES (10) by a SEED (0); SYSTEM, SCHEME, MODE; writes soak.json
 	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(MINUTES) --seed $(SEED) --scheme $(SCHEME) $(if $(SYSTEM),--system $(SYSTEM)) $(if $(MODE),--mode $(MODE))
+
+check-dashboards: $(INSTALLED) ## hold the dashboards against Grafana's linter and types (needs Go and npm; minutes the first time)
+	PYTHONPATH=tests $(BIN)/python tests/dashboards/check_dashboards.py
 
 clean: ## remove everything that these targets made
 	rm -rf $(VENV) .broker build dist *.egg-info connectors/*.egg-info

@@ -48,7 +48,7 @@ COMMANDS = {
     "simulate": "streamfl.cli.simulate:simulate",
     "report": "streamfl.cli.report:report",
     "demo": "streamfl.cli.demo:demo",
-    "dashboard": "streamfl.cli.dashboard:dashboard",
+    "dashboards": "streamfl.cli.dashboards:dashboards",
     "members": "streamfl.cli.members:members",
 }
 
