@@ -80,9 +80,15 @@ WORK = (
 ERRORS = (
     Panel(
         "Error by worker",
-        "Mean squared error of the last 1000 predictions of each worker since its start, labels scaled to 0..1.",
+        "Mean squared error of each worker's predictions over the latest interval, labels scaled to 0..1.",
         "short",
-        (Query(series("mse_windowed", CLIENT), "{{instance}}"),),
+        (
+            Query(
+                f"sum by (instance) ({rate('squared_error_sum_total', CLIENT)})"
+                f" / (sum by (instance) ({rate('labels_total', CLIENT)}) > 0)",
+                "{{instance}}",
+            ),
+        ),
         remedy="If one worker is far above the others: its clients are unlike the rest, or their data is wrong.",
     ),
     Panel(
