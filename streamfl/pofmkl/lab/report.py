@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from streamfl.kernels import Loss, loss_named
 from streamfl.pofmkl.lab.federation import Outcome
-from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, label_axes
+from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, label_axes, new_pyplot
 
 __all__ = ["bytes_as_text", "draw_errors", "picture", "regret_over_time", "rows"]
 
@@ -54,11 +54,7 @@ def picture(outcome: Outcome, path: Path, title: str) -> None:
 
     Challengers are lines at the error that they end with.
     """
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
+    pyplot = new_pyplot()
     regret = regret_over_time(outcome.trace(), loss_named(outcome.settings.learning.loss))
     rounds = np.arange(1, len(regret) + 1)
     figure, (errors, regrets) = pyplot.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
