@@ -9,7 +9,7 @@ MINUTES ?= 10
 SCHEME ?= kafka
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check integration bench attack accuracy fuzz simulate reference docs soak clean
+.PHONY: help setup demo test test-fast check integration bench attack accuracy fuzz simulate reference docs soak lock check-deploy check-dashboards clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,19 @@ docs: $(INSTALLED) ## build the documents as a site, build/site/index.html, read
 
 soak: $(INSTALLED) ## kill and stop a federation's processes and brokers for MINUTES (10) by a SEED (0); SYSTEM, SCHEME, MODE; writes soak.json
 	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(MINUTES) --seed $(SEED) --scheme $(SCHEME) $(if $(SYSTEM),--system $(SYSTEM)) $(if $(MODE),--mode $(MODE))
+
+# The extras that roles need: the second client of Kafka, formats, encryption, spans. One lock for all versions of Python that streamfl takes.
+LOCK := uv pip compile -q --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
+
+lock: $(INSTALLED) ## write deploy/requirements.txt, the versions and hashes of what the image holds
+	$(BIN)/$(LOCK) --extra librdkafka --extra avro --extra json-schema --extra protobuf --extra paillier --extra tracing pyproject.toml -o deploy/requirements.txt
+	echo 'setuptools>=77' | $(BIN)/$(LOCK) - -o deploy/requirements-build.txt
+
+check-deploy: $(INSTALLED) ## hold deploy/ against the real tools: pip, kubectl, Go's modules, systemd-analyze, a Kafka broker
+	$(BIN)/pytest -q tests/deploy $(wildcard tests/deploy/check_*.py)
+
+check-dashboards: $(INSTALLED) ## hold the dashboards against Grafana's linter and types (needs Go and npm; minutes the first time)
+	PYTHONPATH=tests $(BIN)/python tests/dashboards/check_dashboards.py
 
 clean: ## remove everything that these targets made
 	rm -rf $(VENV) .broker build dist *.egg-info connectors/*.egg-info

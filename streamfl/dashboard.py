@@ -1,4 +1,4 @@
-"""A Grafana dashboard, described in a few words and written as the JSON that Grafana reads.
+"""A Grafana dashboard, described in a few words; :mod:`streamfl.grafana` makes of it what Grafana reads.
 
 A system describes its own in its laboratory. Grafana lays panels out on a grid of 24 columns; here they stand in rows, from left to
 right, in the order in which they are named.
@@ -6,26 +6,22 @@ right, in the order in which they are named.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass
-from string import ascii_uppercase
-from typing import Any, Literal
+from typing import Literal
 
 from streamfl.promql import lag_by_partition
 
-__all__ = ["CHOICES", "Dashboard", "Panel", "Query", "lag", "mean_over_time", "rate", "series", "worker_panels"]
+__all__ = ["CHOICES", "SCRAPED", "Dashboard", "Panel", "PanelKind", "Query", "growth", "lag", "mean_over_time", "rate", "series"]
 
-HEIGHT = 8
-SCHEMA = 41
-SOURCE = {"type": "prometheus", "uid": "${datasource}"}
-# What the viewer chooses workers by: labels that each of their series has, and what is written beside the choice.
-CHOICES = {"federation": "Federation", "role": "Role", "group": "Consumer group", "instance": "Worker"}
-# The system is fixed: federations of several systems have metrics of one name.
-CHOSEN = ",".join(['system="$system"', *(f'{name}=~"${name}"' for name in CHOICES)])
+# What the viewer chooses workers by, and what is written beside the choice: the first and the last label are Prometheus' own.
+CHOICES = {"job": "Job", "federation": "Federation", "role": "Role", "group": "Consumer group", "instance": "Instance"}
+# On the board of one system it is fixed: federations of several systems have metrics of one name.
+CHOSEN = ",".join(f'{name}=~"${name}"' for name in ("system", *CHOICES))
+# Matchers for what Prometheus itself says of everything that it scrapes.
+SCRAPED = 'job=~"$job",instance=~"$instance"'
 
-PanelKind = Literal["timeseries", "stat", "gauge", "bargauge", "table"]
-Unit = Literal["short", "ops", "Bps", "s", "bytes", "percentunit"]
+PanelKind = Literal["timeseries", "stat", "bargauge"]
+Unit = Literal["short", "ops", "Bps", "s", "bytes", "percentunit", "none"]
 
 
 def series(metric: str, *roles: str) -> str:
@@ -49,6 +45,17 @@ def rate(counter: str, *roles: str) -> str:
     True
     """
     return f"rate({series(counter, *roles)}[$__rate_interval])"
+
+
+def growth(counter: str, *roles: str) -> str:
+    """How much one of streamfl's counters grew over the time that the viewer looks at; roles as :func:`series`.
+
+    For tiles: they have one value. A counter itself begins anew with its process.
+
+    >>> growth("labels_total").endswith("[$__range])")
+    True
+    """
+    return f"increase({series(counter, *roles)}[$__range])"
 
 
 def lag() -> str:
@@ -80,14 +87,17 @@ class Query:
 class Panel:
     """One picture.
 
-    title: what it shows; no other panel of the dashboard has the same.
-    description: what to make of it, for whoever sees it the first time.
+    title: what it shows; no other panel of the dashboard has the same, and links to the panel go by it.
+    description: what is shown, for whoever sees it the first time.
     unit: of its axis, as Grafana names units.
-    queries: its lines.
+    queries: its lines, or the numbers of its tile.
     minimum, maximum: the ends of the axis; None: Grafana chooses.
-    kind: how it is drawn.
+    kind: how it is drawn; a "stat" is a tile with the present value of each query.
     width: columns, of the 24 that a row has.
-    id: a number of its own, which links to the panel carry; None: its place in the dashboard, from 1.
+    remedy: what it looks like when something is wrong, and what to do then.
+    bad_from: a tile is red from this value on.
+    bad_below: a tile is red below this value.
+    nothing: what a tile says while its queries find nothing.
     """
 
     title: str
@@ -98,53 +108,22 @@ class Panel:
     maximum: float | None = None
     kind: PanelKind = "timeseries"
     width: int = 8
-    id: int | None = None
-
-
-def worker_panels(first: int | None = None) -> tuple[Panel, ...]:
-    """The row of what every worker has, whatever its system: refused records, lag, and whether it is up.
-
-    first: number of the first panel, the others follow; None: their places in the dashboard.
-    """
-    own = [None] * 3 if first is None else range(first, first + 3)
-    return (
-        Panel(
-            "Dead letters",
-            "Records that were refused and went to the dead-letter topics, by reason. It should be empty.",
-            "ops",
-            (Query(f"sum by (group, reason) ({rate('dead_letters_total')}) > 0", "{{group}} {{reason}}"),),
-            id=own[0],
-        ),
-        Panel(
-            "Consumer lag",
-            "Records not read yet, by topic and partition, whether a worker has the partition or not. It should return to zero.",
-            "short",
-            (Query(lag(), "{{group}} {{topic}} {{partition}}"),),
-            id=own[1],
-        ),
-        Panel(
-            "Workers up",
-            "1 while Prometheus reaches a worker that it has seen within the last hour, and the commits a second of each, which "
-            "show that it goes round.",
-            "short",
-            (
-                Query(f"min by (instance) (up and on (job, instance) last_over_time({series('ready')}[1h]))", "up, {{instance}}"),
-                Query(f"sum by (group, instance) ({rate('commits_total')})", "commits a second, {{group}} {{instance}}"),
-            ),
-            id=own[2],
-        ),
-    )
+    remedy: str = ""
+    bad_from: float | None = None
+    bad_below: float | None = None
+    nothing: str = ""
 
 
 @dataclass(frozen=True)
 class Dashboard:
-    """One page of panels about every federation of a system.
+    """One page of panels about every federation of a system, or of all systems.
 
     name: of its file, without ".json".
     uid: by what Grafana knows it; no other dashboard has the same.
     title: its heading.
-    system: whose workers it shows.
+    system: whose workers it shows; "": the viewer chooses.
     rows: panels from top to bottom, and from left to right.
+    description: what the page is for, in a sentence.
     """
 
     name: str
@@ -152,6 +131,7 @@ class Dashboard:
     title: str
     system: str
     rows: tuple[tuple[Panel, ...], ...]
+    description: str = ""
 
     @property
     def filename(self) -> str:
@@ -159,101 +139,24 @@ class Dashboard:
         return f"{self.name}.json"
 
     @property
+    def panels(self) -> list[Panel]:
+        """All of them, row by row."""
+        return [panel for row in self.rows for panel in row]
+
+    @property
+    def choices(self) -> dict[str, str]:
+        """What the viewer chooses workers by, and what is written beside it."""
+        return CHOICES if self.system else {"job": CHOICES["job"], "system": "System", **CHOICES}
+
+    @property
     def expressions(self) -> list[str]:
         """Every query, those that find what can be chosen included."""
-        panels = [panel for row in self.rows for panel in row]
-        return [query.expression for panel in panels for query in panel.queries] + [self._values(name) for name in CHOICES]
+        asked = [query.expression for panel in self.panels for query in panel.queries]
+        return [*asked, *(self.values_of(name) for name in self.choices)]
 
-    def to_json(self) -> str:
-        """The text of the file."""
-        return json.dumps(self.content(), indent=2, ensure_ascii=False) + "\n"
-
-    def content(self) -> dict[str, Any]:
-        """What Grafana is given."""
-        return {
-            "uid": self.uid,
-            "title": self.title,
-            "tags": ["streamfl"],
-            "schemaVersion": SCHEMA,
-            "version": 1,
-            "editable": False,
-            "graphTooltip": 1,
-            "refresh": "5s",
-            "time": {"from": "now-15m", "to": "now"},
-            "timezone": "browser",
-            "annotations": {"list": []},
-            "links": [],
-            "templating": {"list": [_DATA_SOURCES, self._own_system(), *(self._choice(name) for name in CHOICES)]},
-            "panels": list(self._panels()),
-        }
-
-    def _own_system(self) -> dict[str, Any]:
-        chosen = {"text": self.system, "value": self.system}
-        return {"name": "system", "type": "constant", "query": self.system, "current": chosen, "hide": 2, "skipUrlSync": True}
-
-    def _values(self, name: str) -> str:
-        """What finds the values of a label. Each choice narrows those after it."""
-        before = [f'{other}=~"${other}"' for other in list(CHOICES)[: list(CHOICES).index(name)]]
-        chosen = ",".join(['system="$system"', *before])
-        return f"label_values(streamfl_ready{{{chosen}}}, {name})"
-
-    def _choice(self, name: str) -> dict[str, Any]:
-        query = self._values(name)
-        return {
-            "name": name,
-            "label": CHOICES[name],
-            "type": "query",
-            "datasource": SOURCE,
-            "query": {"query": query, "refId": name},
-            "definition": query,
-            "refresh": 2,
-            "includeAll": True,
-            "allValue": ".*",
-            "multi": True,
-            "current": {"text": "All", "value": "$__all"},
-            "sort": 1,
-        }
-
-    def _panels(self) -> Iterator[dict[str, Any]]:
-        count = 0
-        for number, row in enumerate(self.rows):
-            column = 0
-            for panel in row:
-                count += 1
-                place = {"x": column, "y": number * HEIGHT, "w": panel.width, "h": HEIGHT}
-                yield _panel(panel, panel.id or count, place)
-                column += panel.width
-
-
-_DATA_SOURCES = {
-    "name": "datasource",
-    "label": "Data source",
-    "type": "datasource",
-    "query": "prometheus",
-    "current": {"text": "Prometheus", "value": "streamfl-prometheus"},
-    "hide": 0,
-}
-
-
-def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
-    ends = {"min": panel.minimum, "max": panel.maximum}
-    return {
-        "id": number,
-        "type": panel.kind,
-        "title": panel.title,
-        "description": panel.description,
-        "datasource": SOURCE,
-        "gridPos": place,
-        "fieldConfig": {
-            "defaults": {"unit": panel.unit, **{name: end for name, end in ends.items() if end is not None}},
-            "overrides": [],
-        },
-        "options": {
-            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
-            "tooltip": {"mode": "multi", "sort": "desc"},
-        },
-        "targets": [
-            {"refId": name, "expr": query.expression, "legendFormat": query.legend, "datasource": SOURCE}
-            for name, query in zip(ascii_uppercase, panel.queries, strict=False)
-        ],
-    }
+    def values_of(self, label: str) -> str:
+        """What finds the values of a label that the viewer chooses by. Each choice narrows those after it."""
+        names = [*self.choices]
+        before = ["system"] * bool(self.system) + names[: names.index(label)]
+        chosen = ",".join(f'{name}=~"${name}"' for name in before)
+        return f"label_values(streamfl_ready{{{chosen}}}, {label})"

@@ -35,6 +35,7 @@ __all__ = [
     "RoleSettings",
     "Section",
     "SettingsSource",
+    "TracingSection",
     "load_kind",
     "load_settings",
 ]
@@ -145,6 +146,22 @@ class Log(Section):
     """Seconds between two lines of progress; the first comes after 10. 0: none."""
 
 
+class TracingSection(Section):
+    """What a worker tells OpenTelemetry. It needs the extra `tracing`; the environment's OTEL_… say what is not said here."""
+
+    enabled: bool = False
+    """`true`: each step, and each sample with a header `traceparent`, has spans, which are sent by OTLP over HTTP."""
+    endpoint: str | None = Field(default=None, pattern=r"^https?://")
+    """The collector, such as `http://localhost:4318`. Left out: OTEL_EXPORTER_OTLP_ENDPOINT, or that."""
+
+    @field_validator("endpoint")
+    @classmethod
+    def _is_a_place(cls, value: str | None) -> str | None:
+        if value is not None and any(mark in value for mark in "@?#"):
+            raise ValueError("only a place is expected, such as http://localhost:4318; a key belongs in OTEL_EXPORTER_OTLP_HEADERS")
+        return value
+
+
 class RoleSettings(BaseSettings):
     """The sections that every role has; a system's settings add their own.
 
@@ -166,6 +183,7 @@ class RoleSettings(BaseSettings):
     bus: Bus = Field(default_factory=Bus)
     metrics: Metrics = Field(default_factory=Metrics)
     log: Log = Field(default_factory=Log)
+    tracing: TracingSection = Field(default_factory=TracingSection)
 
     @property
     def group(self) -> str:

@@ -45,8 +45,9 @@ class System:
     faults: a :class:`streamfl.simulation.faults.FaultSimulation`: scenarios by seed, and what has to hold of them.
     fuzz: a :class:`streamfl.testing.fuzz.federations.Fuzzed`: recorded messages, and who takes wrong ones.
     commands: by name, functions that become commands of ``streamfl``.
-    dashboard: a :class:`streamfl.dashboard.Dashboard`.
+    dashboards: a tuple of :class:`streamfl.dashboard.Dashboard`, the overview first.
     alerts: a tuple of :class:`streamfl.alerts.Alert`.
+    report: a :class:`streamfl.simulation.page.Reports`, for ``streamfl report``.
     readers: by the last part of a topic's name, such as "updates", a :class:`streamfl.simulation.laboratory.Readers`.
     inspect: by role kind, a :class:`streamfl.simulation.laboratory.Inspection`: what is shown of the role's state.
     exports: by name, what ``streamfl.NAME`` is.
@@ -65,8 +66,9 @@ class System:
     faults: str | None = None
     fuzz: str | None = None
     commands: Mapping[str, str] = field(default_factory=dict)
-    dashboard: str | None = None
+    dashboards: str | None = None
     alerts: str | None = None
+    report: str | None = None
     readers: Mapping[str, str] = field(default_factory=dict)
     inspect: Mapping[str, str] = field(default_factory=dict)
     exports: Mapping[str, str] = field(default_factory=dict)
@@ -79,7 +81,7 @@ class System:
             raise TypeError(f"{self.name}: name, summary and roles are texts, and kinds is a tuple of texts")
         if not isinstance(self.rank, int):
             raise TypeError(f"{self.name}: rank = {self.rank!r} is no whole number")
-        own = (self.simulate, self.demo, self.faults, self.fuzz, self.dashboard, self.alerts)
+        own = (self.simulate, self.demo, self.faults, self.fuzz, self.dashboards, self.alerts, self.report)
         parts = [part for part in own if part is not None]
         for group in (self.sources, self.commands, self.readers, self.inspect, self.exports, self.refusals, self.extras):
             if not isinstance(group, Mapping):

@@ -92,7 +92,8 @@ class Broker:
 
     ``properties`` are added to server.properties and win over the defaults. ``options`` are what a client of full rights
     has to be given; their ``security_protocol`` is that of the listener CLIENTS. ``proxy``: clients are told its ports
-    instead of the nodes' own, and ``address`` gives them. RuntimeError if it cannot be started: the text holds the end of its log.
+    instead of the nodes' own, and ``address`` gives them. ``port``: where the only node answers, if its properties say so.
+    ``java``: options of its JVM. RuntimeError if it cannot be started: the text holds the end of its log.
     """
 
     def __init__(
@@ -101,11 +102,15 @@ class Broker:
         options: Mapping[str, Any] | None = None,
         nodes: int = 1,
         proxy: Proxy | None = None,
+        port: int | None = None,
+        java: Sequence[str] = (),
     ) -> None:
         self._properties = {**(SEVERAL if nodes > 1 else {}), **(properties or {})}
         self.options = dict(options or {})
         self.nodes = nodes
         self._proxy = proxy
+        self._port = port
+        self._java_options = list(java)
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._directory = Path()
         self._ports: list[int] = []
@@ -130,10 +135,12 @@ class Broker:
         atexit.register(self.stop)
         ports = free_ports(3 * self.nodes)
         own, controllers, inside = (ports[first :: 3] for first in range(3))
+        if self._port is not None:
+            own[0] = self._port
         self._ports = own if self._proxy is None else self._proxy.ports
         if self._proxy is not None:
             self._proxy.forward_to(own)
-        self._java = ["java", "-Xmx512m", "-cp", f"{libraries}/*"]
+        self._java = ["java", "-Xmx512m", *self._java_options, "-cp", f"{libraries}/*"]
         storage = [*self._java, "kafka.tools.StorageTool"]
         # As Kafka writes it; its own tool for it would start a JVM of its own.
         identifier = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

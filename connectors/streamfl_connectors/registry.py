@@ -6,23 +6,21 @@ is kept, for it never changes. A registry that does not answer is waited for: th
 
 from __future__ import annotations
 
-import base64
 import json
 import ssl
 import time
 import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from streamfl.records.topic import RegistrySection
 from streamfl.role import ConfigurationError, NotYetReadable, PeerError
+from streamfl_connectors.web import ask, basic
 
 __all__ = ["Registry", "Schema"]
 
-MOST_BYTES = 2 << 20
 MOST_SCHEMAS = 1_000
 MOST_REFERENCES = 100
 # After a failure nothing is asked for so long.
@@ -48,12 +46,6 @@ class _Answered(Exception):
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{status} {text}")
         self.status = status
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    # It would take the password to another host.
-    def redirect_request(self, *arguments: Any, **options: Any) -> None:
-        return None
 
 
 class Registry:
@@ -179,7 +171,7 @@ class Registry:
     def _credentials(self) -> str | None:
         section = self._section
         if section.user is not None and section.password_file is not None:
-            return _basic(section.user, _secret(section.password_file, "password_file"))
+            return basic(section.user, _secret(section.password_file, "password_file"))
         if section.token_file is not None:
             return f"Bearer {_secret(section.token_file, 'token_file')}"
         if section.oauth_token_url is None or section.oauth_client_id is None or section.oauth_client_secret_file is None:
@@ -187,7 +179,7 @@ class Registry:
         if self._clock() >= self._token_until:
             form = {"grant_type": "client_credentials"} | ({"scope": section.oauth_scope} if section.oauth_scope else {})
             secret = _secret(section.oauth_client_secret_file, "oauth_client_secret_file")
-            login = _basic(section.oauth_client_id, secret)
+            login = basic(section.oauth_client_id, secret)
             said = self._ask(section.oauth_token_url, urllib.parse.urlencode(form).encode(), login, form=True)
             if not isinstance(said, dict) or not isinstance(said.get("access_token"), str):
                 raise ValueError(f"{section.oauth_token_url} gave no access_token")
@@ -204,21 +196,9 @@ class Registry:
             headers |= self._section.headers
         if login is not None:
             headers["Authorization"] = login
-        deadline = self._clock() + self._section.timeout_seconds
-        request = urllib.request.Request(url, body, headers)
         # Certificates are read anew with each request: they last for weeks, and workers for longer.
-        secured = [urllib.request.HTTPSHandler(context=_context(self._section))] if url.startswith("https") else []
-        opener = urllib.request.build_opener(_NoRedirect(), *secured)
-        with opener.open(request, timeout=self._section.timeout_seconds) as answer:
-            content = b""
-            while piece := answer.read1(1 << 16):
-                content += piece
-                if len(content) > MOST_BYTES:
-                    raise ValueError(f"its answer is longer than {MOST_BYTES} bytes")
-                # Its own timeout begins anew with every byte.
-                if self._clock() > deadline:
-                    raise ValueError(f"its answer took longer than {self._section.timeout_seconds:g} s")
-        return json.loads(content)
+        context = _context(self._section) if url.startswith("https") else None
+        return ask(url, body, headers, self._section.timeout_seconds, context, self._clock)
 
 
 def _said(error: urllib.error.HTTPError) -> str:
@@ -229,10 +209,6 @@ def _said(error: urllib.error.HTTPError) -> str:
         return str(error.reason)[:200]
     finally:
         error.close()
-
-
-def _basic(user: str, password: str) -> str:
-    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
 def _secret(path: str, key: str) -> str:

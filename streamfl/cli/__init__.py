@@ -46,8 +46,9 @@ COMMANDS = {
     "reset": "streamfl.cli.reset:reset",
     "forget": "streamfl.cli.forget:forget",
     "simulate": "streamfl.cli.simulate:simulate",
+    "report": "streamfl.cli.report:report",
     "demo": "streamfl.cli.demo:demo",
-    "dashboard": "streamfl.cli.dashboard:dashboard",
+    "dashboards": "streamfl.cli.dashboards:dashboards",
     "members": "streamfl.cli.members:members",
 }
 

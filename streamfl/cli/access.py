@@ -2,39 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
-from dataclasses import dataclass
-
 from streamfl.cli.preflight import Configured
 from streamfl.runtime.bus import transactional_prefix
+from streamfl.runtime.rights import Right
 
-__all__ = ["Right", "rights"]
-
-
-@dataclass(frozen=True)
-class Right:
-    """What one principal may do to one resource. resource: topic, group or transactional-id. pattern: literal or prefixed.
-
-    >>> Right("User:shop", "topic", "loans.shop.state", "literal", ("Read", "Write")).arguments
-    '--allow-principal User:shop --operation Read --operation Write --topic loans.shop.state'
-    """
-
-    principal: str
-    resource: str
-    name: str
-    pattern: str
-    operations: tuple[str, ...]
-
-    @property
-    def arguments(self) -> str:
-        """The same as arguments of kafka-acls.sh, for a shell."""
-        words = ["--allow-principal", self.principal]
-        for operation in self.operations:
-            words += ["--operation", operation]
-        words += [f"--{self.resource}", self.name]
-        if self.pattern != "literal":
-            words += ["--resource-pattern-type", self.pattern]
-        return shlex.join(words)
+__all__ = ["rights"]
 
 
 def rights(configured: Configured, principal: str | None = None) -> list[Right]:

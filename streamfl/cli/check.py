@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 import typer
 
+from streamfl.cli.access import rights
 from streamfl.cli.check_inputs import CannotBegin, look_at_inputs
 from streamfl.cli.check_state import Remembered, look_at_offsets, look_at_state, look_at_tables
 from streamfl.cli.findings import Finding
@@ -37,6 +38,7 @@ from streamfl.identity import Member, load_identity
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Bus, BusUnavailable, Unreadable
 from streamfl.runtime.kinds import build_channels
+from streamfl.runtime.rights import Guarded
 
 __all__ = ["check"]
 
@@ -83,6 +85,7 @@ def _look(config: ConfigArgument, findings: list[Finding]) -> int:
             if codecs := bus.codecs():
                 findings.append(Finding("compressions", True, f"{', '.join(codecs)} were tried"))
             findings += topics
+            findings += _rights(configured, bus)
             for own in rekeyings(configured):
                 findings += _rekeyed(own, bus)
             if found := namesakes(configured, bus):
@@ -114,6 +117,24 @@ def _topics(configured: Configured, bus: Bus) -> list[Finding]:
         detail = found.problem or (counted(state.partitions, "partition") if state else "")
         findings.append(Finding(f"topic {found.spec.name}", found.problem is None, detail, found.remedy))
     return findings
+
+
+def _rights(configured: Configured, bus: Bus) -> list[Finding]:
+    """Where the cluster tells: whether the role has all the rights that it needs, and what would give it the missing ones."""
+    if not isinstance(bus, Guarded):
+        return []
+    needed = [right for one in (*rekeyings(configured), configured) for right in rights(one, "User:NAME")]
+    if not (lacking := bus.missing(needed)):
+        return [Finding("rights", True, f"none is missing of {counted(len(needed), 'resource')}")]
+    return [
+        Finding(
+            f"rights on {right.resource} {right.name}",
+            False,
+            f"missing: {', '.join(right.operations)}",
+            f"kafka-acls.sh --bootstrap-server … --add {right.arguments}",
+        )
+        for right in lacking
+    ]
 
 
 def _rekeyed(own: Configured, bus: Bus) -> list[Finding]:

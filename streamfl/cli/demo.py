@@ -10,6 +10,7 @@ import typer
 
 from streamfl.console import FormatOption, OutputFormat, print_json, print_table, say
 from streamfl.role import ConfigurationError
+from streamfl.simulation.pictures import can_draw
 from streamfl.system import load, systems_with
 
 __all__ = ["demo"]
@@ -34,7 +35,7 @@ def demo(
     except OSError as error:
         raise ConfigurationError(f"--out {out}: cannot be written: {error.strerror or error}") from None
     if format is OutputFormat.JSON:
-        print_json({**report.figures, "picture": str(out)})
+        print_json({**report.figures, "picture": str(out) if can_draw() else None})
     else:
         print_table(report.title, report.columns, report.rows)
-    say(f"picture: {out}")
+    say(f"picture: {out}" if can_draw() else "no picture: matplotlib is not installed; pip install 'streamfl[plots]'")

@@ -19,7 +19,7 @@ from streamfl.runtime.tasks import Tasks
 from streamfl.simulation.laboratory import Report
 from streamfl.system import find_system, load
 
-__all__ = ["inspect"]
+__all__ = ["inspect", "remembered"]
 
 
 def inspect(
@@ -33,14 +33,10 @@ def inspect(
     """
     configured = read_configuration(config)
     settings = configured.settings
-    role = configured.kind.build(settings)
     with closing(configured.connect()) as bus, telling_remedy(configured):
-        places = _places(bus, configured, _restore(configured, bus, role))
+        report, positions = remembered(configured, bus, client)
+        places = _places(bus, configured, positions)
         members = bus.members(settings.group)
-    place = find_system(settings.role.kind).inspect.get(settings.role.kind)
-    if place is None and client is not None:
-        raise ConfigurationError(f"--client: a {settings.role.kind} has no clients")
-    report: Report = _figures(role) if place is None else load(place)(role, settings, client)
     if format is OutputFormat.JSON:
         print_json({"group": settings.group, "workers": members, "inputs": places, **report.figures})
         return
@@ -48,6 +44,17 @@ def inspect(
     columns = ("topic", "partition", "read up to", "end", "behind")
     rows = [tuple("" if place[name] is None else str(place[name]) for name in columns) for place in places]
     print_table(f"Where {settings.group} reads; {members or 'no'} worker{'' if members == 1 else 's'} in the group", columns, rows)
+
+
+def remembered(configured: Configured, bus: Bus, client: str | None = None) -> tuple[Report, Mapping[TopicPartition, int]]:
+    """What the role remembers, and up to where that reflects each input. client: only this one."""
+    kind = configured.settings.role.kind
+    place = find_system(kind).inspect.get(kind)
+    if place is None and client is not None:
+        raise ConfigurationError(f"--client: a {kind} has no clients")
+    role = configured.kind.build(configured.settings)
+    positions = _restore(configured, bus, role)
+    return _figures(role) if place is None else load(place)(role, configured.settings, client), positions
 
 
 class _Onlooker:

@@ -18,6 +18,7 @@ from streamfl.runtime.health import HealthServer, Watchdog
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.log import configure, logger
 from streamfl.runtime.pool import Processes
+from streamfl.runtime.tracing import begin_traces
 
 __all__ = ["run", "serve"]
 
@@ -53,7 +54,10 @@ def serve(configured: Configured, kind: RoleKind[Any] | None = None) -> None:
             wrong.append(namesake_problem(configured, found))
         if wrong:
             raise ConfigurationError("\n".join(wrong))
-        worker = build_worker(settings, bus, pool=Processes(), kind=kind)
+        traces = begin_traces(settings)
+        if traces is not None:
+            held.callback(traces.close)
+        worker = build_worker(settings, bus, pool=Processes(), kind=kind, traces=traces)
         watchdog = Watchdog(worker.health, _end_stalled)
         held.callback(watchdog.close)
         if settings.metrics.port is not None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from streamfl.cli.contributed import own_options, with_options
 from streamfl.console import ConfigArgument, FormatOption, OutputFormat, print_json, print_table
 from streamfl.role import ConfigurationError
 from streamfl.settings import load_kind
-from streamfl.simulation.laboratory import Asked, write_arrays
+from streamfl.simulation.laboratory import SYSTEM_ARRAY, Asked, write_arrays
 from streamfl.simulation.options import DataOption, LabelOption, SeedOption
 from streamfl.system import find_system, load, parts_of_systems
 
@@ -23,7 +24,7 @@ def _simulate(
     data: DataOption,
     label: LabelOption = "y",
     seed: SeedOption = None,
-    trace: Annotated[Path | None, typer.Option(help="A directory for trace.npz, to compute the run again.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="A directory for trace.npz: all of the run, also for streamfl report.")] = None,
     format: FormatOption = OutputFormat.TABLE,
     **options: Any,
 ) -> None:
@@ -38,7 +39,7 @@ def _simulate(
     function = load(system.simulate)
     report = function(Asked(config, data, label, seed, trace is not None), **own_options(function, options, kind))
     if trace is not None:
-        write_arrays(trace, report.arrays)
+        write_arrays(trace, {SYSTEM_ARRAY: np.array(system.name), **report.arrays})
     if format is OutputFormat.JSON:
         print_json(report.figures)
     else:

@@ -9,11 +9,12 @@ from typing import Annotated
 
 import typer
 
-from streamfl.cli.access import Right, rights
+from streamfl.cli.access import rights
 from streamfl.cli.preflight import Configured, TopicFinding, inspect_topics, policy, read_configuration
 from streamfl.cli.rekey import rekeyings
 from streamfl.console import CHECK_FAILED, ConfigArgument, FormatOption, OutputFormat, print_json, print_table, say
 from streamfl.runtime.bus import Bus
+from streamfl.runtime.rights import Right
 from streamfl.urls import scheme_of
 
 __all__ = ["topics"]

@@ -317,6 +317,7 @@ class PartyLedger:
             self._epsilon = largest, epsilon_of(largest / public.share(own), delta * (1 - SPARE))
         text = "epsilon at privacy.delta of the entity of which most was released, if every party has released as much of its share"
         yield Measurement("epsilon", "gauge", text, self._epsilon[1], (), True)
+        yield Measurement("budget_epsilon", "gauge", "epsilon that no entity may exceed", public.settings.privacy.epsilon)
         text = "rho of all that this party has released of the entity of which most was"
         yield Measurement("rho", "gauge", text, largest)
         yield Measurement("delta", "gauge", "The delta that epsilon holds at", public.settings.privacy.delta)

@@ -15,8 +15,9 @@ SYSTEM = System(
     sources={"pofmkl-client": "streamfl.pofmkl.lab.replay:samples"},
     faults="streamfl.pofmkl.lab.faults:FAULTS",
     fuzz="streamfl.pofmkl.lab.fuzz:POFMKL",
-    dashboard="streamfl.pofmkl.lab.dashboard:DASHBOARD",
+    dashboards="streamfl.pofmkl.lab.dashboard:DASHBOARDS",
     alerts="streamfl.pofmkl.lab.alerts:ALERTS",
+    report="streamfl.pofmkl.lab.page:REPORTS",
     readers={"updates": "streamfl.pofmkl.lab.readable:updates", "model": "streamfl.pofmkl.lab.readable:model"},
     inspect={
         "pofmkl-client": "streamfl.pofmkl.lab.inspect:client_report",

@@ -19,8 +19,9 @@ SYSTEM = System(
         "quasi-newton-guest": "streamfl.simulation.sources:entity_samples_and_labels",
         "quasi-newton-host": "streamfl.simulation.sources:entity_samples_and_labels",
     },
-    dashboard="streamfl.quasi_newton.lab.dashboard:DASHBOARD",
+    dashboards="streamfl.quasi_newton.lab.dashboard:DASHBOARDS",
     alerts="streamfl.quasi_newton.lab.alerts:ALERTS",
+    report="streamfl.quasi_newton.lab.page:REPORTS",
     faults="streamfl.quasi_newton.lab.faults:FAULTS",
     fuzz="streamfl.quasi_newton.lab.fuzz:QUASI_NEWTON",
     commands={

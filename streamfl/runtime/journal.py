@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamfl.role import Notice, PeerError, Record
+from streamfl.runtime.tracing import trace_of
 
 __all__ = ["Journal"]
 
@@ -80,6 +81,7 @@ class Journal:
             "record": f"{record.topic}-{record.partition}-{record.offset}",
             "reason": error.reason,
             "text": _printable(error.text),
+            **trace_of(record.headers),
             "remedy": f"{remedy}; {READ_LETTERS}" if dead_letter and remedy is not CORRECT else remedy,
         }
         self._tell(record.topic, "a record was refused", facts)

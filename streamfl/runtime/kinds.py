@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamfl.identity import load_identity, sealed_channels
 from streamfl.refusals import REASONS
@@ -19,6 +19,9 @@ from streamfl.runtime.reset import Reset
 from streamfl.runtime.worker import Worker
 from streamfl.settings import RoleSettings
 from streamfl.system import find_system, installed_systems, load
+
+if TYPE_CHECKING:
+    from streamfl.runtime.spans import Traces
 
 __all__ = ["build_channels", "build_repair", "build_reset", "build_worker", "find_kind", "known_kinds"]
 
@@ -55,14 +58,22 @@ def build_worker(
     sleep: Callable[[float], None] = time.sleep,
     pool: Pool | None = None,
     kind: RoleKind[Any] | None = None,
+    traces: Traces | None = None,
 ) -> Worker:
     """A worker of the role that ``settings`` describe, on ``bus``.
 
     clock: the role's time in seconds. monotonic, sleep: by what the worker measures its own waiting. pool: where the role's work is
     done; None: in the loop. kind: None: the one of ``settings.role``; another one has no peers.
+    traces: to which its steps are told.
     ConfigurationError if there is no such role or its settings do not fit together.
     """
-    return _build(Worker, settings, bus, kind, clock=clock, monotonic=monotonic, sleep=sleep, pool=pool)
+    given: dict[str, Any] = {"clock": clock, "monotonic": monotonic, "sleep": sleep, "pool": pool}
+    if traces is None:
+        return _build(Worker, settings, bus, kind, **given)
+    # Loaded here: without traces nothing of OpenTelemetry is.
+    from streamfl.runtime.spans import TracedWorker
+
+    return _build(TracedWorker, settings, bus, kind, traces=traces, **given)
 
 
 def build_repair(settings: RoleSettings, bus: Bus, kind: RoleKind[Any] | None = None) -> Repair:

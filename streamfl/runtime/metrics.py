@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -30,6 +30,16 @@ class Described(NamedTuple):
     kind: str
     labels: tuple[str, ...]
     help: str
+
+
+PROCESS = (
+    Described("process_resident_memory_bytes", "gauge", (), "Resident memory of the process, in bytes."),
+    Described("process_virtual_memory_bytes", "gauge", (), "Virtual memory of the process, in bytes."),
+    Described("process_cpu_seconds_total", "counter", (), "Seconds of processor time of the process."),
+    Described("process_start_time_seconds", "gauge", (), "When the process started, in seconds since 1970."),
+    Described("process_open_fds", "gauge", (), "Files that the process has open."),
+    Described("process_max_fds", "gauge", (), "Files that it may have open at most."),
+)
 
 
 def describe(one: Measurement) -> Described:
@@ -97,6 +107,9 @@ class Metrics:
         self.bus_failures = counter("bus_failures", "Times the cluster did not answer.")
         self.output_bytes = counter("output_bytes", "Bytes of keys and values published.")
         self.changelog_bytes = counter("changelog_bytes", "Bytes of keys and values remembered.")
+        # What Prometheus' client knows of every process; it knows nothing where there is no /proc.
+        self.counted += PROCESS
+        ProcessCollector(registry=registry)
         self._registry = registry
         registry.register(_Measurements(lambda: self.measure()))
 

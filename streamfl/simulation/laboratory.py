@@ -24,6 +24,7 @@ from streamfl.settings import GivenSettings, RoleSettings
 from streamfl.simulation.tables import DataSource
 
 __all__ = [
+    "SYSTEM_ARRAY",
     "Asked",
     "Demo",
     "Inspection",
@@ -36,6 +37,10 @@ __all__ = [
     "progress_bar",
     "write_arrays",
 ]
+
+
+SYSTEM_ARRAY = "system"
+"""The array of a trace that names the system whose run it is."""
 
 
 @dataclass(frozen=True)

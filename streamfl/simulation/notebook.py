@@ -18,6 +18,7 @@ from streamfl.role import ConfigurationError
 from streamfl.settings import GivenSettings, load_kind
 from streamfl.simulation.laboratory import Asked
 from streamfl.simulation.options import LabelOption, SeedOption, options_given
+from streamfl.simulation.pictures import check_can_draw
 from streamfl.simulation.tables import DataSource
 from streamfl.system import find_system, installed_systems, load
 
@@ -110,6 +111,7 @@ class Result:
         if self.draw is None:
             raise ConfigurationError(f"{self.title}: this system has no picture of a run")
         if axes is None:
+            check_can_draw()
             from matplotlib import pyplot
 
             axes = pyplot.subplots(figsize=(8, 4.2), layout="constrained")[1]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FEDERATION", "LOCAL", "MEAN", "STYLES", "label_axes", "picture_over_time"]
+from streamfl.role import ConfigurationError
+
+__all__ = ["FEDERATION", "LOCAL", "MEAN", "STYLES", "can_draw", "check_can_draw", "label_axes", "new_pyplot", "picture_over_time"]
 
 # Three hues that stay apart in greyscale and for the colour-blind; the federation is the one to look at.
 FEDERATION, LOCAL, MEAN = "#0b5fa5", "#d9822b", "#8a8a8a"
@@ -15,15 +18,33 @@ FEDERATION, LOCAL, MEAN = "#0b5fa5", "#d9822b", "#8a8a8a"
 STYLES = (":", "--", "-.", "-", (0, (8, 2, 1, 2, 1, 2)))
 
 
-def picture_over_time(
-    lines: Mapping[str, Sequence[tuple[float, float]]], levels: Mapping[str, float], path: Path, title: str
-) -> None:
-    """Write accuracies over virtual seconds to ``path``, and those to compare them with as levels; the ending says the format."""
+def can_draw() -> bool:
+    """Whether matplotlib is installed, which the extra ``plots`` brings."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def check_can_draw() -> None:
+    """ConfigurationError where matplotlib is not installed."""
+    if not can_draw():
+        raise ConfigurationError("a picture needs matplotlib: pip install 'streamfl[plots]'")
+
+
+def new_pyplot() -> Any:
+    """matplotlib's pyplot, drawing into files. ConfigurationError where it is not installed."""
+    check_can_draw()
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot
 
+    return pyplot
+
+
+def picture_over_time(
+    lines: Mapping[str, Sequence[tuple[float, float]]], levels: Mapping[str, float], path: Path, title: str
+) -> None:
+    """Write accuracies over virtual seconds to ``path``, and those to compare them with as levels; the ending says the format."""
+    pyplot = new_pyplot()
     figure, axes = pyplot.subplots(figsize=(8, 4.2), layout="constrained")
     for (name, points), colour in zip(lines.items(), cycle((FEDERATION, LOCAL)), strict=False):
         axes.plot(*zip(*points, strict=True), color=colour, linewidth=2.5, label=name)

@@ -21,7 +21,8 @@ SYSTEM = System(
     },
     faults="streamfl.vafl.lab.faults:FAULTS",
     fuzz="streamfl.vafl.lab.fuzz:VAFL",
-    dashboard="streamfl.vafl.lab.dashboard:DASHBOARD",
+    dashboards="streamfl.vafl.lab.dashboard:DASHBOARDS",
     alerts="streamfl.vafl.lab.alerts:ALERTS",
+    report="streamfl.vafl.lab.page:REPORTS",
     extras={"torch": "a party's network from PyTorch (embedding.model)"},
 )

@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import run_command
+from board_rules import parsed, selectors
 
 from streamfl.dashboard import CHOICES, Dashboard
+from streamfl.grafana import to_json
 from streamfl.reference.metrics import role_metrics, worker_metrics
 from streamfl.runtime.metrics import Described
-from streamfl.system import System, load, systems_with
+from streamfl.system import installed_systems, systems_with
+from streamfl.watching import dashboards_of
 
-SYSTEMS = systems_with("dashboard")
-USED = re.compile(r"\bstreamfl_[a-z0-9_]+\b")
-# What Prometheus itself says of everything that it scrapes.
-PROMETHEUS_OWN = re.compile(r"\bup\{")
+SYSTEMS = systems_with("dashboards")
+BOARDS = {board.name: board for board in dashboards_of(installed_systems())}
+LABELS = re.compile(r"\b(?:by|on) \(([^)]*)\)")
 HISTOGRAM_SERIES = ("_bucket", "_sum", "_count")
 GRID_COLUMNS = 24
 
@@ -27,11 +27,18 @@ Metrics = dict[str, Described]
 
 
 @cache
-def metrics_of(name: str) -> Metrics:
-    """The metrics that a system's dashboard may show: of its roles and of the worker, by name."""
-    found = dict(worker_metrics())
-    for metrics in role_metrics(SYSTEMS[name]).values():
-        found |= metrics
+def measured(system: str) -> Metrics:
+    """The metrics of a system's roles, by name; "": of every worker."""
+    if not system:
+        return worker_metrics()
+    return {name: one for metrics in role_metrics(SYSTEMS[system]).values() for name, one in metrics.items()}
+
+
+def metrics_of(system: str) -> Metrics:
+    """The metrics that a dashboard may show: of a system's roles, or of all systems', and of the worker, by name."""
+    found = dict(measured(""))
+    for name in [system] if system else SYSTEMS:
+        found |= measured(name)
     return found
 
 
@@ -44,68 +51,38 @@ def metric_of(series: str, names: Metrics) -> str:
     return series
 
 
-@pytest.fixture(params=SYSTEMS.values(), ids=SYSTEMS)
-def system(request: pytest.FixtureRequest) -> System:
-    chosen: System = request.param
+def asked(board: Dashboard) -> list[str]:
+    """Every query as Prometheus is asked it."""
+    return [re.sub(r"^label_values\((.+), \w+\)$", r"\1", expression) for expression in board.expressions]
+
+
+@pytest.fixture(params=BOARDS.values(), ids=BOARDS)
+def described(request: pytest.FixtureRequest) -> Dashboard:
+    chosen: Dashboard = request.param
     return chosen
-
-
-@pytest.fixture
-def described(system: System) -> Dashboard:
-    found: Dashboard = load(system.dashboard or "")
-    return found
 
 
 @pytest.fixture
 def dashboard(described: Dashboard) -> dict[str, Any]:
     """As Grafana reads it."""
-    content: dict[str, Any] = json.loads(described.to_json())
+    content: dict[str, Any] = json.loads(to_json(described))
     return content
 
 
-def test_dashboards_have_names_of_their_own() -> None:
-    """Protects provisioning: of two dashboards with one uid Grafana shows only one, and of two with one file only one is there."""
-    boards = [load(system.dashboard or "") for system in SYSTEMS.values()]
-    assert boards
-    for names in ([board.uid for board in boards], [board.filename for board in boards]):
-        assert len(set(names)) == len(names)
-
-
-def test_the_command_prints_what_the_repository_has(
-    system: System, described: Dashboard, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """Protects whoever imports a dashboard without this repository: the command prints the same file, or writes it."""
-    code, shown, _ = run_command(monkeypatch, capsys, "dashboard", system.name)
-    assert (code, shown) == (0, described.to_json())
-    path = tmp_path / described.filename
-    code, shown, told = run_command(monkeypatch, capsys, "dashboard", system.name, "--out", str(path))
-    assert (code, shown) == (0, "")
-    assert str(path) in told
-    assert path.read_text(encoding="utf-8") == described.to_json()
-
-
-def test_a_system_without_a_dashboard_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Protects whoever mistypes a name: the message names those that there are."""
-    code, _, told = run_command(monkeypatch, capsys, "dashboard", "nobodys")
-    assert code == 2
-    assert all(name in told for name in SYSTEMS)
+def test_every_system_has_an_overview_and_one_is_of_none() -> None:
+    """Protects an operator from a system that nobody can watch."""
+    assert {board.system for board in BOARDS.values()} == {"", *(system.name for system in installed_systems())}
 
 
 def test_panels_are_complete_and_unique(dashboard: dict[str, Any]) -> None:
-    """Protects rendering: Grafana drops a panel whose id is taken, and shows nothing for one without type or query."""
-    fields = {"uid": str, "title": str, "schemaVersion": int, "panels": list, "templating": dict, "time": dict}
-    for key, kind in fields.items():
-        assert isinstance(dashboard[key], kind), key
+    """Protects rendering and links: Grafana drops a panel whose id is taken, and shows nothing for one without a query."""
     panels = dashboard["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    assert len({panel["title"] for panel in panels}) == len(panels)
+    for name in ("id", "title"):
+        assert len({panel[name] for panel in panels}) == len(panels), name
     for panel in panels:
-        assert panel["type"] in {"timeseries", "stat", "table", "row", "gauge", "bargauge"}, panel["title"]
-        assert panel["description"], panel["title"]
         references = [target["refId"] for target in panel["targets"]]
-        assert references, panel["title"]
         assert len(set(references)) == len(references), panel["title"]
-        assert all(target["expr"] and target["legendFormat"] for target in panel["targets"]), panel["title"]
+        assert all(target["legendFormat"] for target in panel["targets"]), panel["title"]
 
 
 def test_panels_do_not_overlap(dashboard: dict[str, Any]) -> None:
@@ -128,26 +105,40 @@ def test_variables_exist(dashboard: dict[str, Any]) -> None:
     assert used <= known
 
 
-def test_queries_name_metrics_that_exist(system: System, described: Dashboard) -> None:
+def test_queries_name_metrics_that_exist(described: Dashboard) -> None:
     """Protects panels from staying empty: a misspelt or renamed metric is no error to Prometheus."""
-    names = metrics_of(system.name)
-    for expression in described.expressions:
-        found = USED.findall(expression)
-        assert found or PROMETHEUS_OWN.search(expression), expression
-        for series in found:
-            assert metric_of(series, names) in names, f"{series} in {expression}"
+    names = metrics_of(described.system)
+    for expression in asked(described):
+        found = {selector.name for selector, _ in selectors(expression)}
+        assert found, expression
+        # Prometheus itself says whether it reaches what it scrapes.
+        assert {metric_of(series, names) for series in found} <= {*names, "up"}, expression
 
 
-def test_queries_are_well_formed(system: System, described: Dashboard) -> None:
-    """Protects panels from an error in place of a graph: brackets pair up, counters are read as rates, labels exist."""
-    names = metrics_of(system.name)
-    for expression in described.expressions:
-        for opening, closed in ("()", "[]", "{}"):
-            assert expression.count(opening) == expression.count(closed), expression
-        for series in re.findall(r"rate\((\w+)", expression):
-            assert names[metric_of(series, names)].kind in {"counter", "histogram"}, f"{series} is no counter in {expression}"
-        own = [names[metric_of(series, names)].labels for series in USED.findall(expression)]
-        allowed = {"job", "instance", *CHOICES}.union(*own)
+def test_queries_ask_for_labels_and_kinds_that_are_there(described: Dashboard) -> None:
+    """Protects panels from one line for all, and from rates of what is no counter: Prometheus refuses neither."""
+    names = metrics_of(described.system)
+    for expression in asked(described):
+        of = [names[metric_of(selector.name, names)] for selector, _ in selectors(expression) if selector.name != "up"]
+        for selector, above in selectors(expression):
+            growing = {one.func.name for one in above if hasattr(one, "func")} & {"rate", "irate", "increase"}
+            if growing:
+                assert names[metric_of(selector.name, names)].kind in {"counter", "histogram"}, expression
+        allowed = {"job", "instance", "system", *CHOICES}.union(*(one.labels for one in of))
         allowed |= {"le"} if "_bucket" in expression else set()
-        for grouping in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression):
+        for grouping in LABELS.findall(expression):
             assert {label.strip() for label in grouping.split(",")} <= allowed, expression
+
+
+def test_a_choice_narrows_the_next(described: Dashboard) -> None:
+    """Protects whoever chooses a federation from being offered the workers of others."""
+    for before, name in enumerate(described.choices):
+        [(selector, _)] = selectors(re.sub(r"^label_values\((.+), \w+\)$", r"\1", described.values_of(name)))
+        narrowed = {one.value.removeprefix("$") for one in selector.matchers.matchers}
+        assert narrowed == {*list(described.choices)[:before], *(["system"] if described.system else [])}
+
+
+def test_what_is_no_query_is_found() -> None:
+    """Protects the tests above: they read queries as Prometheus does."""
+    with pytest.raises(ValueError, match=r".+"):
+        parsed("sum by (rate(streamfl_labels_total[5m])")

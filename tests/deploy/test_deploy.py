@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import yaml
+from image import stages
 from prometheus import promtool
 
 from streamfl.runtime.kinds import find_kind
@@ -140,8 +143,7 @@ def test_image_is_built_from_files_that_exist() -> None:
     """Protects the build: what COPY names has to be there and be let through by the ignore file."""
     ignore = (DEPLOY / "Dockerfile.dockerignore").read_text(encoding="utf-8")
     allowed = {line[1:] for line in ignore.splitlines() if line.startswith("!")}
-    copied = re.findall(r"^COPY (?!--from)(.*) \S+$", (DEPLOY / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
-    names = {name for line in copied for name in line.split()}
+    names = {name for word, rest in stages()[0] if word == "COPY" for name in rest.split()[:-1]}
     assert names
     for name in names:
         assert (ROOT / name).exists(), name
@@ -179,11 +181,32 @@ def test_prometheus_has_the_alerts(tmp_path: Path) -> None:
 
 
 def test_health_check_asks_the_configured_port() -> None:
-    """Protects `docker compose up --wait`: a check of another port never turns green."""
+    """Protects `docker compose up --wait`: the image's check, which they all have, asks the port that they listen on."""
     for name, configuration in workers().items():
         service = services()[name]
+        assert "healthcheck" not in service, name
         port = load(DEPLOY / mounts(service)[configuration]).metrics.port
-        assert f"127.0.0.1:{port}/readyz" in service["healthcheck"]["test"][-1], name
+        assert f"127.0.0.1:{port}/readyz" in (DEPLOY / "Dockerfile").read_text(encoding="utf-8"), name
+
+
+def test_what_ends_has_no_health() -> None:
+    """Protects `docker compose up --wait`: the image's check asks a port on which a command that ends never listens."""
+    for name, service in own_services().items():
+        assert ("healthcheck" in service) == (name not in workers()), name
+
+
+def test_compose_follows_its_specification() -> None:
+    """Protects the start: Compose ignores or refuses a key that its specification does not have."""
+    program = Path(sys.executable).with_name("check-jsonschema")
+    command = [program, "--builtin-schema", "vendor.compose-spec", DEPLOY / "compose.yaml"]
+    checked = subprocess.run(command, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_images_are_pinned_by_digest() -> None:
+    """Protects a second start: what a tag means may have changed, and one `up` would differ from the next."""
+    for name, service in services().items():
+        assert name in own_services() or re.search(r":v?\d[\d.]+@sha256:[0-9a-f]{64}$", service["image"]), name
 
 
 def test_grafana_is_provisioned_with_the_dashboards() -> None:

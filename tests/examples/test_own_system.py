@@ -105,7 +105,7 @@ def test_it_is_given_wrong_messages(run: Command) -> None:
 
 def test_it_has_a_dashboard_and_pages(run: Command, tmp_path: Path) -> None:
     """Protects its operators: the board and the pages of settings and metrics are written from its code."""
-    assert json.loads(run("streamfl", "dashboard", "running-mean"))["title"] == "Running means"
+    assert json.loads(run("streamfl", "dashboards", "running-mean"))["title"] == "Running means"
     run("streamfl.reference", "running-mean", "--root", "pages")
     assert "streamfl_mse" in (tmp_path / "pages" / "docs" / "reference" / "metrics-running-mean.md").read_text()
     assert "federation.clients" in (tmp_path / "pages" / "docs" / "reference" / "settings-running-mean.md").read_text()

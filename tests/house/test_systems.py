@@ -118,7 +118,7 @@ def test_a_worker_loads_its_own_system_and_no_laboratory(kind: str) -> None:
 @pytest.mark.parametrize("system", OWN.values(), ids=OWN.keys())
 def test_what_a_manifest_names_is_there(system: System) -> None:
     """Protects users from parts that fail only when they are asked for."""
-    places = [system.roles, system.simulate, system.demo, system.faults, system.fuzz, system.dashboard]
+    places = [system.roles, system.simulate, system.demo, system.faults, system.fuzz, system.dashboards]
     named = (system.sources, system.commands, system.exports, system.readers, system.inspect)
     for place in (*places, *(place for group in named for place in group.values())):
         assert place is None or load(place) is not None
@@ -135,7 +135,7 @@ def test_systems_have_the_same_furniture(system: System) -> None:
     rooms = ("config", "messages", "roles", *(f"lab.{room}" for room in lab))
     missing = [room for room in rooms if importlib.util.find_spec(f"{package}.{room}") is None]
     assert missing == []
-    for part in ("simulate", "demo", "faults", "fuzz", "dashboard"):
+    for part in ("simulate", "demo", "faults", "fuzz", "dashboards"):
         assert system.name in systems_with(part)
 
 

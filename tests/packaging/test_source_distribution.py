@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("benchmarks", "connectors", "dashboards", "deploy", "docs", "examples", "streamfl", "tests")
-FILES = ("*.md", "LICENSE", "MANIFEST.in", "Makefile", "mkdocs.yml", "pyproject.toml")
+FILES = ("*.md", "LICENSE", "MANIFEST.in", "Makefile", "mkdocs.yml", "pyproject.toml", "setup.py")
 LEFT_BEHIND = ("__pycache__", ".egg-info", ".pytest_cache")
 
 

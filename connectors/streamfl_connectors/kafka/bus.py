@@ -18,6 +18,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 
 from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import Outgoing, Subscription, TopicPartition, TopicSpec, TopicState
+from streamfl.runtime.rights import Right
 from streamfl_connectors.codecs import try_codecs
 from streamfl_connectors.kafka.clients import discard
 from streamfl_connectors.kafka.cluster import Cluster
@@ -27,6 +28,7 @@ from streamfl_connectors.kafka.hanging import HeldOffsets
 from streamfl_connectors.kafka.logs import KafkaLogs
 from streamfl_connectors.kafka.membership import KafkaMembership
 from streamfl_connectors.kafka.options import CLIENT_DEFAULTS, PRODUCER_DEFAULTS
+from streamfl_connectors.kafka.rights import missing
 from streamfl_connectors.kafka.sending import publish
 from streamfl_connectors.kafka.topics import KafkaTopics
 from streamfl_connectors.partitioner import partition_of
@@ -78,6 +80,10 @@ class KafkaBus:
         """The members of a consumer group at present."""
         with translated("describing the group"):
             return len(self.admin.describe_groups([group])[group]["members"])
+
+    def missing(self, rights: Sequence[Right]) -> list[Right]:
+        """What of these rights this principal does not have, as far as the cluster tells."""
+        return missing(self.admin, rights)
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """The committed offsets of a consumer group."""

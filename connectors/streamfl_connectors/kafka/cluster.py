@@ -19,6 +19,9 @@ from streamfl_connectors.kafka.batches import check_batches
 from streamfl_connectors.kafka.clients import mend_transports
 from streamfl_connectors.kafka.failures import NOT_LET_IN, causes_logged
 from streamfl_connectors.kafka.options import PRODUCER_DEFAULTS, check_options
+from streamfl_connectors.kafka.token_provider import TokenProvider
+from streamfl_connectors.tls import why_refused
+from streamfl_connectors.tokens import check_mechanism, take_endpoint, take_provider
 
 __all__ = ["Cluster"]
 
@@ -26,7 +29,7 @@ mend_transports()
 
 
 class Cluster:
-    """The cluster at a url, and the user's options.
+    """The cluster at a url, and the user's options: kafka-python's, and ours for the tokens of OAuth.
 
     servers: the brokers' addresses.
     connect_timeout: seconds to wait for a cluster that does not answer.
@@ -36,7 +39,9 @@ class Cluster:
         remaining = dict(options)
         self.servers = servers(url, "kafka")
         self.connect_timeout = connect_timeout(remaining)
+        self._tokens = take_provider(remaining) or take_endpoint(remaining)
         check_options(remaining)
+        check_mechanism(remaining.get("sasl_mechanism"), self._tokens)
         self._options = remaining
 
     def make(self, client: Callable[..., Any], defaults: Mapping[str, Any], **settings: Any) -> Any:
@@ -44,6 +49,10 @@ class Cluster:
         accepted = client.DEFAULT_CONFIG  # type: ignore[attr-defined]
         chosen = {name: value for name, value in {**defaults, **self._options}.items() if name in accepted}
         chosen |= {"bootstrap_servers": self.servers, "bootstrap_timeout_ms": int(self.connect_timeout * 1000)}
+        if self._tokens is not None:
+            # Now, because the library tells of it as of a broker that is away.
+            self._tokens.token()
+            chosen["sasl_oauth_token_provider"] = TokenProvider(self._tokens)
         connections: list[Any] = []
 
         def connection(**configuration: Any) -> Any:
@@ -69,6 +78,8 @@ class Cluster:
                     # Any of them, not the last: time may run out in the middle of one more attempt.
                     if isinstance(cause, NOT_LET_IN) or isinstance(cause.__context__, ssl.SSLCertVerificationError):
                         raise ConfigurationError(f"bus.options: no way into the Kafka cluster at {where}: {cause}") from cause
+                    if why := why_refused(str(cause)):
+                        raise ConfigurationError(f"bus.options: {why}: the Kafka cluster at {where} says {cause}") from cause
                 raise BusUnavailable(
                     f"no Kafka broker answered at {where} within {self.connect_timeout:g} s: {causes[-1] if causes else error}"
                 ) from error

@@ -10,6 +10,7 @@ from typing import Any
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from streamfl.role import ConfigurationError
+from streamfl_connectors.tokens import ENDPOINT_OPTIONS, PROVIDER
 
 __all__ = ["CLIENT_DEFAULTS", "CONSUMER_DEFAULTS", "PRODUCER_DEFAULTS", "check_options"]
 
@@ -52,6 +53,7 @@ OWN_OPTIONS = {
     "key_serializer": "streamfl encodes",
     "max_poll_records": "set bus.max_poll_records",
     "partition_assignment_strategy": "not configurable",
+    "sasl_oauth_token_provider": f"set {PROVIDER}, or sasl_oauthbearer_token_endpoint_url and what belongs to it",
     "transactional_id": "chosen by streamfl",
     "value_deserializer": "streamfl decodes",
     "value_serializer": "streamfl encodes",
@@ -73,7 +75,7 @@ def check_options(options: Mapping[str, Any]) -> None:
         if name in OWN_OPTIONS:
             raise ConfigurationError(f"bus.options.{name} cannot be set: {OWN_OPTIONS[name]}")
         if name not in known:
-            near = difflib.get_close_matches(name, known.keys() - OWN_OPTIONS.keys(), n=3)
+            near = difflib.get_close_matches(name, {*known, *ENDPOINT_OPTIONS, PROVIDER} - OWN_OPTIONS.keys(), n=3)
             hint = f"did you mean {' or '.join(near)}?" if near else "the names are those of kafka-python's clients"
             raise ConfigurationError(f"bus.options.{name} is not an option of the Kafka clients: {hint}")
         if name in TEXT_OPTIONS and not isinstance(value, str):

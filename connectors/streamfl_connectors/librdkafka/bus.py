@@ -12,7 +12,9 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Produc
 
 from streamfl.role import ConfigurationError, Record
 from streamfl.runtime.bus import Outgoing, Subscription, TopicPartition, TopicSpec, TopicState
+from streamfl.runtime.rights import Right
 from streamfl_connectors.codecs import CODECS
+from streamfl_connectors.kafka.bus import KafkaBus
 from streamfl_connectors.kafka.cluster import Cluster as KafkaPythonCluster
 from streamfl_connectors.kafka.hanging import HeldOffsets
 from streamfl_connectors.librdkafka.cluster import Cluster
@@ -21,7 +23,6 @@ from streamfl_connectors.librdkafka.failures import translated
 from streamfl_connectors.librdkafka.log import LOG
 from streamfl_connectors.librdkafka.logs import LibrdkafkaLogs
 from streamfl_connectors.librdkafka.membership import LibrdkafkaMembership
-from streamfl_connectors.librdkafka.options import entrance_for_kafka_python
 from streamfl_connectors.librdkafka.topics import LibrdkafkaTopics
 from streamfl_connectors.librdkafka.writer import Writer, ready_writer
 from streamfl_connectors.partitioner import partition_of
@@ -65,6 +66,19 @@ class LibrdkafkaBus:
             described = self._admin.describe_consumer_groups([group], request_timeout=self.cluster.connect_timeout)
             return len(described[group].result().members)
 
+    def missing(self, rights: Sequence[Right]) -> list[Right]:
+        """What of these rights this principal does not have, as far as the cluster tells.
+
+        Asked with kafka-python: this library cannot ask for rights to transactional ids.
+        """
+        try:
+            bus = KafkaBus(f"kafka://{self.cluster.servers}", self.cluster.entrance)
+        except ConfigurationError:
+            # A way in that kafka-python does not have.
+            return []
+        with closing(bus):
+            return bus.missing(rights)
+
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """The committed offsets of a consumer group."""
         with translated("reading the group's offsets", group):
@@ -89,7 +103,7 @@ class LibrdkafkaBus:
             commits,
             self.cluster.transaction_timeout,
             partial(translated, group=subscription.group),
-            self._held_offsets(subscription.group).release,
+            partial(self._release, subscription.group),
         )
 
     def partition_of(self, key: bytes, partitions: int) -> int:
@@ -143,10 +157,14 @@ class LibrdkafkaBus:
         with self._lock:
             self._discard_writer()
 
-    def _held_offsets(self, group: str) -> HeldOffsets:
+    def _release(self, group: str) -> str:
         """With kafka-python: this library does not ask which transactions are open in a partition."""
-        options = {**entrance_for_kafka_python(self.cluster.options), "connect_timeout_seconds": self.cluster.connect_timeout}
-        return HeldOffsets(KafkaPythonCluster(f"kafka://{self.cluster.servers}", options), group)
+        try:
+            cluster = KafkaPythonCluster(f"kafka://{self.cluster.servers}", self.cluster.entrance)
+        except ConfigurationError:
+            # A way in that kafka-python does not have, such as Kerberos by this library's options.
+            return ""
+        return HeldOffsets(cluster, group).release()
 
     def _discard_writer(self) -> None:
         if self._writer is not None:

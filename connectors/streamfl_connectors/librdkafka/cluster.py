@@ -14,7 +14,9 @@ from streamfl.runtime.bus import BusUnavailable
 from streamfl_connectors.addresses import connect_timeout
 from streamfl_connectors.librdkafka.failures import NOT_LET_IN
 from streamfl_connectors.librdkafka.log import LOG
-from streamfl_connectors.librdkafka.options import DEFAULTS, check_options, refusal
+from streamfl_connectors.librdkafka.options import DEFAULTS, check_options, entrance_for_kafka_python, refusal, take_tokens
+from streamfl_connectors.tls import why_refused
+from streamfl_connectors.tokens import check_mechanism
 
 __all__ = ["Cluster"]
 
@@ -23,7 +25,8 @@ class Cluster:
     """The cluster of these brokers, and the user's options.
 
     servers: the brokers' addresses.
-    options: the user's, by librdkafka's names.
+    options: the user's, by librdkafka's names, and ours for the tokens of OAuth.
+    tokens: those of OAuth, where the library does not get them by itself.
     connect_timeout: seconds to wait for a cluster that does not answer.
     """
 
@@ -31,7 +34,12 @@ class Cluster:
         remaining = dict(options)
         self.servers = ",".join(servers)
         self.connect_timeout = connect_timeout(remaining)
+        self.tokens = take_tokens(remaining)
         self.options = check_options(remaining)
+        if "sasl.oauthbearer.method" not in self.options:
+            check_mechanism(self.options.get("sasl.mechanism", self.options.get("sasl.mechanisms")), self.tokens)
+        # What kafka-python needs to be let into the same cluster, by its own names.
+        self.entrance = entrance_for_kafka_python(options) | {"connect_timeout_seconds": self.connect_timeout}
         # Why no broker could be reached: the library tells it in the background only.
         self._causes: deque[KafkaError] = deque(maxlen=20)
 
@@ -53,6 +61,8 @@ class Cluster:
             for cause in list(self._causes):
                 if cause.code() in NOT_LET_IN:
                     raise ConfigurationError(f"bus.options: no way into the Kafka cluster at {self.servers}: {cause.str()}")
+                if why := why_refused(cause.str()):
+                    raise ConfigurationError(f"bus.options: {why}: the Kafka cluster at {self.servers} says {cause.str()}")
         said = [cause.str() for cause in self._causes if cause.code() != KafkaError._ALL_BROKERS_DOWN] or [str(failure)]
         raise BusUnavailable(
             f"no Kafka broker answered at {self.servers} within {self.connect_timeout:g} s: {said[-1]}"
@@ -62,12 +72,22 @@ class Cluster:
         """A client of the library with the user's options; ConfigurationError if it does not accept one."""
         whole = {"error_cb": self._causes.append, **DEFAULTS, **settings, **self.options}
         whole |= {"bootstrap.servers": self.servers, "logger": settings.get("logger", LOG)}
+        if self.tokens is not None:
+            # Now, because the library tells of it in the background only.
+            self.tokens.token()
+            whole["oauth_cb"] = self._token
         if "debug" in settings and "debug" in self.options:
             whole["debug"] = f"{self.options['debug']},{settings['debug']}"
         try:
             return client(whole)
         except KafkaException as error:
             raise refusal(error.args[0]) from error
+
+    def _token(self, _options: str) -> tuple[str, float, str, dict[str, str]]:
+        """What the library asks, on a thread of its own, before a token ends; what is raised it logs, and asks again."""
+        assert self.tokens is not None
+        found = self.tokens.token()
+        return found.text, found.ends, "", self.tokens.extensions
 
     @property
     def largest_record(self) -> int:

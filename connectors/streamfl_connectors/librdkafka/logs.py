@@ -18,7 +18,6 @@ from streamfl.runtime.bus import TopicPartition as Place
 from streamfl_connectors.kafka.bus import KafkaBus
 from streamfl_connectors.librdkafka.cluster import Cluster
 from streamfl_connectors.librdkafka.failures import UNREADABLE, told
-from streamfl_connectors.librdkafka.options import entrance_for_kafka_python
 from streamfl_connectors.reading import Logs, Reader
 from streamfl_connectors.silence import END_SECONDS, Silence
 
@@ -95,9 +94,7 @@ class LibrdkafkaLogs(Logs):
 
         Read with kafka-python: this library gives nothing of what it cannot read, and may end the process after a wrong checksum.
         """
-        options = entrance_for_kafka_python(self._cluster.options)
-        options["connect_timeout_seconds"] = self.connect_timeout
-        with closing(KafkaBus(f"kafka://{self._cluster.servers}", options)) as bus:
+        with closing(KafkaBus(f"kafka://{self._cluster.servers}", self._cluster.entrance)) as bus:
             yield from bus.read_from(topic, partition, offset)
 
     def _offsets(self, places: Iterable[Place], which: OffsetSpec, patience: float) -> dict[Place, int]:

@@ -10,8 +10,9 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from streamfl.role import ConfigurationError
+from streamfl_connectors.tokens import ENDPOINT_OPTIONS, PROVIDER, Tokens, take_endpoint, take_provider
 
-__all__ = ["DEFAULTS", "check_options", "entrance_for_kafka_python", "refusal"]
+__all__ = ["DEFAULTS", "check_options", "entrance_for_kafka_python", "refusal", "take_tokens"]
 
 DEFAULTS: dict[str, Any] = {
     # Off in the library: it would take what a disk has damaged.
@@ -53,7 +54,14 @@ OWN_OPTIONS = {
     "transactional.id": "chosen by streamfl",
 }
 # A password of digits that comes from the environment is read as a number.
-TEXT_OPTIONS = {"sasl.username", "sasl.password", "ssl.key.password", "ssl.keystore.password"}
+TEXT_OPTIONS = {
+    "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.secret",
+    "sasl.password",
+    "sasl.username",
+    "ssl.key.password",
+    "ssl.keystore.password",
+}
 # What kafka-python calls differently; everything else differs in dots and underscores only.
 OTHER_SPELLINGS = {
     "sasl.plain.username": "sasl.username",
@@ -73,6 +81,7 @@ ENTRANCE = {
     "sasl.mechanisms": "sasl_mechanism",
     **{ours: theirs.replace(".", "_") for theirs, ours in OTHER_SPELLINGS.items() if ours.startswith(("sasl", "ssl"))},
 }
+ENTRANCE |= {name.replace("_", "."): name for name in (*ENDPOINT_OPTIONS, PROVIDER)}
 # Names that are offered instead of a mistyped one, beside those above.
 COMMON = ("security.protocol", "sasl.mechanism", "client.id", "compression.type", "linger.ms", "max.poll.interval.ms")
 
@@ -114,9 +123,22 @@ def refusal(error: KafkaError) -> ConfigurationError:
     return ConfigurationError(f"bus.options.{name} is not an option of librdkafka: {hint}")
 
 
+def take_tokens(options: dict[str, Any]) -> Tokens | None:
+    """Take out of the options, however they are spelled, what says where the tokens of OAuth come from.
+
+    With ``sasl.oauthbearer.method`` the library gets them by itself, and this leaves its options to it.
+    """
+    ours = {name.replace("_", "."): name for name in (*ENDPOINT_OPTIONS, PROVIDER)}
+    spelled = {name.replace("_", "."): name for name in options}
+    names = [PROVIDER] if "sasl.oauthbearer.method" in spelled else [*ours.values()]
+    taken = {ours[dotted]: options.pop(given) for dotted, given in spelled.items() if ours.get(dotted) in names}
+    return take_provider(taken) or take_endpoint(taken)
+
+
 def entrance_for_kafka_python(options: Mapping[str, Any]) -> dict[str, Any]:
     """What kafka-python needs to be let into the same cluster, by its own names."""
-    entrance = {ENTRANCE[name]: value for name, value in options.items() if name in ENTRANCE}
+    dotted = {name.replace("_", "."): value for name, value in options.items()}
+    entrance = {ENTRANCE[name]: value for name, value in dotted.items() if name in ENTRANCE}
     if isinstance(protocol := entrance.get("security_protocol"), str):
         entrance["security_protocol"] = protocol.upper()
     return entrance

@@ -14,5 +14,5 @@ SYSTEM = System(
     sources={"running-mean": "running_mean.lab.replay:samples"},
     faults="running_mean.lab.faults:FAULTS",
     fuzz="running_mean.lab.fuzz:RUNNING_MEAN",
-    dashboard="running_mean.lab.dashboard:DASHBOARD",
+    dashboards="running_mean.lab.dashboard:DASHBOARDS",
 )

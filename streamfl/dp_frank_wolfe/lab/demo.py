@@ -33,7 +33,7 @@ from streamfl.privacy.zcdp import epsilon_of
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection
 from streamfl.simulation.laboratory import Report
-from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, label_axes
+from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, can_draw, label_axes, new_pyplot
 from streamfl.simulation.vertical import VerticalTable
 
 __all__ = ["demo"]
@@ -85,7 +85,8 @@ def demo(out: Path, seed: int) -> Report:
     # One draw of noise says little of the paper's algorithm.
     means = {name: f"{curves[name][EPSILONS.index(EPSILON)]:.3f}" if name in curves else "" for name in TITLES}
     spent = {name: _spent(_settings(seed, name)) for name in ("marginal", "frank-wolfe")}
-    _draw(out, runs["marginal"], found, curves, spent)
+    if can_draw():
+        _draw(out, runs["marginal"], found, curves, spent)
     summary = runs["marginal"].summary()
     return Report(
         title=f"Days until recovery of {TEST:,} other patients, learnt from {ROWS:,}. Data are made up; R^2 is not private",
@@ -196,11 +197,7 @@ def _draw(
     spent: Mapping[str, list[float]],
 ) -> None:
     """What is learnt for which epsilon, which columns are found, and how the budget is used up."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
+    pyplot = new_pyplot()
     figure, (learnt, weights, ledger) = pyplot.subplots(1, 3, figsize=(14, 4.4), layout="constrained")
     looks: dict[str, dict[str, Any]] = {
         "marginal": {"color": FEDERATION, "linewidth": 2.5, "marker": "o"},

@@ -15,6 +15,7 @@ from streamfl.dp_frank_wolfe.lab.run import FitOutcome, run_fits
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing
 from streamfl.settings import SettingsSource, load_settings
+from streamfl.simulation.courses import course_arrays
 from streamfl.simulation.laboratory import Asked, Report, progress_bar
 from streamfl.simulation.parties import NetworkDelayOption, SplitOption, check_delay
 from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table
@@ -65,7 +66,7 @@ def simulate(
         f"Sparse model of {asked.data}",
         fit_rows(outcome),
         {**outcome.summary(), "dropped_rows": dealt.dropped},
-        arrays=outcome.trace,
+        arrays={**outcome.trace, **course_arrays(outcome.summary()["history"])} if asked.trace else {},
     )
 
 

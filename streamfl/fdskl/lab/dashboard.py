@@ -1,9 +1,54 @@
 """What to watch of kernel federations: loss, who is behind, rounds that came to nothing, what is forgotten, what is broken."""
 
-from streamfl.dashboard import Dashboard, Panel, Query, rate, series, worker_panels
+from streamfl.dashboard import Dashboard, Panel, Query, growth, rate, series
+from streamfl.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
 
-__all__ = ["DASHBOARD"]
+__all__ = ["DASHBOARD", "DASHBOARDS"]
 
+SCORED = f"(sum({rate('scored_total')}) > 0)"
+TILES = (
+    workers_tile(),
+    samples_tile(width=3),
+    Panel(
+        "Loss and accuracy now",
+        "Mean loss of the predictions of the latest interval, made before the label came, and the share that was right. The latter "
+        "is empty with the square loss.",
+        "short",
+        (
+            Query(f"sum({rate('loss_sum_total')}) / {SCORED}", "loss"),
+            Query(f"sum({rate('right_predictions_total')}) / {SCORED}", "accuracy"),
+        ),
+        minimum=None,
+        kind="stat",
+        width=4,
+        remedy="If the loss rises for long: the stream has changed faster than learning.window and learning.sweeps forget.",
+        nothing="no labels",
+    ),
+    Panel(
+        "Regret per sample now",
+        "Loss of the predictions less that of the best constant of each partition in hindsight, per label, over the whole life.",
+        "short",
+        (Query(f"sum({series('regret')}) / (sum({series('lifetime_labels')}) > 0)", "regret"),),
+        minimum=None,
+        kind="stat",
+        width=3,
+        remedy="If it is above 0 after many labels: a constant would do as well. Look whether a party's columns are missing.",
+        nothing="no labels",
+    ),
+    Panel(
+        "Rounds given up",
+        "Rounds that came to nothing over the time that is shown. What they asked is asked again.",
+        "none",
+        (Query(f"sum({growth('abandoned_rounds_total')})", "rounds"),),
+        kind="stat",
+        width=3,
+        remedy="If it grows: a party is slow or away. Abandoned rounds, below, says why.",
+        bad_from=10,
+        nothing="0",
+    ),
+    refused_tile(width=3),
+    lag_tile(),
+)
 
 DASHBOARD = Dashboard(
     name="kernels",
@@ -11,6 +56,7 @@ DASHBOARD = Dashboard(
     title="streamfl: kernel federation",
     system="fdskl",
     rows=(
+        TILES,
         (
             Panel(
                 "Loss before the label",
@@ -19,6 +65,7 @@ DASHBOARD = Dashboard(
                 "short",
                 (Query(f"sum({rate('loss_sum_total')}) / sum({rate('scored_total')})", "all partitions"),),
                 minimum=None,
+                remedy="If it rises and stays up: shorten learning.window or learning.sweeps, so that old samples count less.",
             ),
             Panel(
                 "Accuracy before the label",
@@ -26,6 +73,8 @@ DASHBOARD = Dashboard(
                 "percentunit",
                 (Query(f"sum({rate('right_predictions_total')}) / sum({rate('scored_total')})", "all partitions"),),
                 maximum=1,
+                remedy="If it is no better than the share of the commoner label: the columns say nothing about it, or parties' "
+                "entities do not match.",
             ),
             Panel(
                 "Regret per sample",
@@ -34,6 +83,8 @@ DASHBOARD = Dashboard(
                 "short",
                 (Query(f"sum({series('regret')}) / sum({series('lifetime_labels')})", "all partitions"),),
                 minimum=None,
+                remedy="If it is above 0 after many labels: the columns say little about the label, or a party's are missing. "
+                "A constant would do as well.",
             ),
         ),
         (
@@ -46,12 +97,15 @@ DASHBOARD = Dashboard(
                     Query(f"sum({rate('labels_total')})", "labels"),
                     Query(f"sum({rate('scored_total')})", "scored"),
                 ),
+                remedy="If predictions fall behind: a party is away, for nobody predicts without it. If few labels are scored: "
+                "their keys differ from the entities'.",
             ),
             Panel(
                 "Iterations a second",
                 "Iterations of learning at the active party.",
                 "ops",
                 (Query(f"sum({rate('iterations_total')})", "all partitions"),),
+                remedy="If it stands still while labels come: a party is away, or too few entities have both columns and a label.",
             ),
         ),
         (
@@ -64,6 +118,7 @@ DASHBOARD = Dashboard(
                     Query(f"sum({rate('rounds_announced_total')})", "announced"),
                     Query(f"sum by (group, instance) ({rate('rounds_total')})", "part in, {{group}} {{instance}}"),
                 ),
+                remedy="If a party is at 0: start it again. Until then rounds are given up and asked anew.",
             ),
             Panel(
                 "Abandoned rounds",
@@ -76,12 +131,16 @@ DASHBOARD = Dashboard(
                         f"sum by (group, instance, reason) ({rate('abandoned_rounds_total')})", "{{group}} {{instance}} {{reason}}"
                     ),
                 ),
+                remedy="If timeout: look at the slowest party's processor and lag. If masks: compare the members' "
+                "configurations, and look who may write their topics.",
             ),
             Panel(
                 "Bytes of sums a second",
                 "Bytes of masked sums that each party sends.",
                 "Bps",
                 (Query(f"sum by (group, instance) ({rate('sums_sent_bytes_total')})", "{{group}} {{instance}}"),),
+                remedy="If a party sends none while rounds go on: its messages are refused by the others. Look at their dead "
+                "letters.",
             ),
         ),
         (
@@ -93,6 +152,8 @@ DASHBOARD = Dashboard(
                     Query(f"max({series('features')})", "kept"),
                     Query(f"max({series('features_dropped')})", "dropped"),
                 ),
+                remedy="If dropped grows fast: features give way before they have learnt much. Raise learning.features_limit or "
+                "learning.sweeps.",
             ),
             Panel(
                 "Labelled entities",
@@ -103,6 +164,8 @@ DASHBOARD = Dashboard(
                     Query(f"sum({series('labelled_entities')})", "learnt from"),
                     Query(f"sum({rate('rows_dropped_total')})", "left out a second"),
                 ),
+                remedy="If many are left out: raise that party's alignment.expiry_seconds, so that it keeps columns as long as "
+                "labels need.",
             ),
         ),
         (
@@ -114,6 +177,7 @@ DASHBOARD = Dashboard(
                     Query(f"sum({series('awaited_predictions')})", "predictions"),
                     Query(f"sum by (group, instance) ({series('pending_rounds')})", "rounds, {{group}} {{instance}}"),
                 ),
+                remedy="If it only grows: more comes than the slowest party answers. Look which party has rounds under way.",
             ),
             Panel(
                 "Columns that were not there",
@@ -124,6 +188,7 @@ DASHBOARD = Dashboard(
                     Query(f"sum by (group, instance) ({rate('imputed_total')})", "mean stood in, {{group}} {{instance}}"),
                     Query(f"sum by (group, instance) ({rate('revisions_sent_total')})", "came later, {{group}} {{instance}}"),
                 ),
+                remedy="If the mean stands in often: that party's samples come late or not at all, or its keys differ.",
             ),
             Panel(
                 "Entities forgotten",
@@ -137,8 +202,11 @@ DASHBOARD = Dashboard(
                     ),
                     Query(f"sum by (reason) ({rate('forgotten_forecasts_total')})", "predictions, {{reason}}"),
                 ),
+                remedy="If no_label where labels are sure to come: keys differ, or labels take longer than "
+                "alignment.expiry_seconds.",
             ),
         ),
         worker_panels(),
     ),
 )
+DASHBOARDS = (DASHBOARD,)

@@ -22,7 +22,7 @@ from streamfl.runtime.bus import Outgoing
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection
 from streamfl.simulation.laboratory import Report
-from streamfl.simulation.pictures import FEDERATION, LOCAL, STYLES, label_axes
+from streamfl.simulation.pictures import FEDERATION, LOCAL, STYLES, can_draw, label_axes, new_pyplot
 from streamfl.simulation.tables import numbers, read_data
 from streamfl.simulation.vertical import VerticalTable
 
@@ -90,7 +90,8 @@ def demo(out: Path, seed: int) -> Report:
         for name, one in {"together": together, "one table": joined, **alone}.items()
     }
     found["linear"] = {"accuracy": _linear(table), "auc": None, "progressive": None}
-    _draw(out, table, together, {name: found[name]["accuracy"] or 0.0 for name in TITLES if name != "together"}, heard)
+    if can_draw():
+        _draw(out, table, together, {name: found[name]["accuracy"] or 0.0 for name in TITLES if name != "together"}, heard)
     summary = together.summary()
     return Report(
         title=f"Two kinds of points in {DATA}, of which each party knows one coordinate",
@@ -149,11 +150,7 @@ def _draw(
     out: Path, table: VerticalTable, together: KernelOutcome, levels: dict[str, float], heard: _Overheard
 ) -> None:
     """The border that was learnt, accuracy over time, and what one party says of its column."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
+    pyplot = new_pyplot()
     figure, (border, curve, said) = pyplot.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
     east, north = (own[:, 0] for own in table.inputs)
     axis = np.linspace(-3.2, 3.2, GRID)

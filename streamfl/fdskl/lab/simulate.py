@@ -13,6 +13,7 @@ from streamfl.fdskl.config import WORKER, FdsklSettings
 from streamfl.fdskl.lab.run import KernelOutcome, run_kernel
 from streamfl.runtime.bus import Outgoing
 from streamfl.settings import SettingsSource, load_settings
+from streamfl.simulation.courses import course_arrays
 from streamfl.simulation.laboratory import Asked, Report, progress_bar
 from streamfl.simulation.parties import (
     EpochsOption,
@@ -76,7 +77,8 @@ def simulate(
         "label_delay": label_delay or 0,
         "dropped_rows": dealt.dropped,
     }
-    return Report(f"Kernel federation on {asked.data}", kernel_rows(outcome), figures, arrays=outcome.trace)
+    arrays = {**outcome.trace, **course_arrays(outcome.summary()["history"])} if asked.trace else {}
+    return Report(f"Kernel federation on {asked.data}", kernel_rows(outcome), figures, arrays=arrays)
 
 
 def run_with_bar(

@@ -16,6 +16,7 @@ from streamfl.pofmkl.lab.comparison import compare as run_methods
 from streamfl.pofmkl.lab.streams import ClientColumnOption, ClientsOption, RoundsOption, read_streams
 from streamfl.role import ConfigurationError
 from streamfl.simulation.options import DataOption, LabelOption, SeedOption
+from streamfl.simulation.pictures import check_can_draw
 
 __all__ = ["COLUMNS", "compare", "sorted_summaries", "summary_rows"]
 
@@ -40,6 +41,8 @@ def compare(
     default and paper are the two presets, each with what the configuration says that has a meaning there; local is the default
     without a server. With --delay-labels n a label is learnt after n more samples of its client are predicted.
     """
+    if chart is not None:
+        check_can_draw()
     settings, streams = read_streams(config, data, label, clients, rounds, seed, client_column)
     chosen = method_names(delay_labels) if methods is None else tuple(name.strip() for name in methods.split(","))
     contenders: list[Contender] = []

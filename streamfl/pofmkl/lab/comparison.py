@@ -20,6 +20,7 @@ from streamfl.pofmkl.relatives import Baseline, em_kofl, ofmkl_avg, ofskl, per_f
 from streamfl.pofmkl.roles import feature_map
 from streamfl.role import ConfigurationError
 from streamfl.settings import Section
+from streamfl.simulation.pictures import new_pyplot
 
 __all__ = ["Contender", "Problem", "compare", "draw_errors", "method_names", "picture", "settings_of"]
 
@@ -138,11 +139,7 @@ def compare(problem: Problem, methods: Sequence[str], progress: Callable[[str], 
 
 def picture(contenders: Sequence[Contender], path: Path, title: str) -> None:
     """Write error over time, and error against bytes sent, to ``path``; the ending says the format."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
+    pyplot = new_pyplot()
     figure, (over_time, against_bytes) = pyplot.subplots(1, 2, figsize=(12, 5.2), layout="constrained")
     draw_errors(contenders, over_time)
     over_time.get_legend().remove()

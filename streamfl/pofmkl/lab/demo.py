@@ -9,6 +9,7 @@ from streamfl.pofmkl.lab.report import picture, rows
 from streamfl.pofmkl.lab.streams import deal, run_with_progress, scaled
 from streamfl.settings import RoleSection
 from streamfl.simulation.laboratory import Report
+from streamfl.simulation.pictures import can_draw
 
 __all__ = ["demo"]
 
@@ -29,5 +30,6 @@ def demo(out: Path, seed: int) -> Report:
         challengers=ChallengersSection(models=["last-label", "linear", "knn", "hoeffding"]),
     )
     outcome = run_with_progress(scaled(settings, streams), streams, trace=True)
-    picture(outcome, out, "streamfl: 20 clients, polls of approval ratings")
+    if can_draw():
+        picture(outcome, out, "streamfl: 20 clients, polls of approval ratings")
     return Report(f"Federation on {DATA}", rows(outcome), outcome.summary())

@@ -18,6 +18,7 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.default_learner import DefaultLearner
 from streamfl.pofmkl.estimators import POFMKLClassifier, POFMKLRegressor
 from streamfl.pofmkl.lab.direct import alone
+from streamfl.pofmkl.lab.kernel_names import kernel_names
 from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.paper_learner import PaperLearner
 from streamfl.records.samples import DataError, SamplesSection
@@ -43,7 +44,7 @@ class Outcome:
     predictions, labels: (T, K) on the learning scale. scale: what one unit of it is in the label's own unit. local, mean: (T, K),
     the squared errors of a learner without a federation and of each client's running mean. downlink_bytes: the model
     as published, once for every client. regret_per_client: in the order of the clients. challengers: mean squared errors of
-    those that the settings name.
+    those that the settings name. course: of a traced run, by name, (T,) each: how it stood after every round.
     """
 
     settings: PofmklSettings
@@ -61,6 +62,7 @@ class Outcome:
     frequencies: dict[str, NDArray[Any]]
     steps: dict[str, list[StepTrace]] = field(default_factory=dict)
     challengers: dict[str, float] = field(default_factory=dict)
+    course: dict[str, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
     def squared_errors(self) -> NDArray[np.float64]:
@@ -103,7 +105,12 @@ class Outcome:
         return {**classification_figures(self.predictions, self.labels)}
 
     def trace(self) -> dict[str, NDArray[Any]]:
-        """Everything needed to compute the run again, by array name; (T, K, …) where it is by sample."""
+        """Everything needed to compute the run again, by array name; (T, K, …) where it is by sample.
+
+        What a report shows besides: published, predictions as users read them, and local_squared_errors, (T, K); by round, (T,)
+        each, how the run stood: uplink_bytes, budget_bytes, staleness, challengers/NAME; and as texts kernels (N,), clients (K,),
+        loss and preset.
+        """
         by_client = [self.steps[name] for name in self.regret_per_client]
         names = {
             "inputs": "inputs",
@@ -120,7 +127,17 @@ class Outcome:
             name: np.stack([np.array([getattr(step, attribute) for step in steps]) for steps in by_client], axis=1)
             for name, attribute in names.items()
         }
-        return arrays | self.frequencies | {"parameters": self.parameters}
+        learning = self.settings.learning
+        told = {
+            "kernels": np.array(kernel_names(self.settings)),
+            "clients": np.array([*self.regret_per_client]),
+            "loss": np.array(learning.loss),
+            "preset": np.array(learning.preset),
+            "rate": np.array(learning.rate),
+            "published": self.predictions,
+            "local_squared_errors": self.local,
+        }
+        return arrays | self.frequencies | {"parameters": self.parameters} | told | self.course
 
 
 def simulate(
@@ -171,6 +188,7 @@ def simulate(
     low, high = section.label_range
     budget = settings.uplink.budget_bytes_per_second
     predictions = np.full((rounds, clients), np.nan)
+    course: dict[str, list[float]] = {}
     for number in range(rounds):
         round_of_samples = []
         for index, name in enumerate(names):
@@ -198,7 +216,8 @@ def simulate(
         clock.now += 1.0
         if client.trouble is not None:
             raise _diverged(client.trouble, settings)
-        if any(one.name == "bounded_parameters" and one.value for one in server_worker.role.measure()):
+        server_figures = {one.name: one.value for one in server_worker.role.measure()}
+        if server_figures.get("bounded_parameters"):
             raise _diverged("the model's parameters grew beyond what clients take", settings)
         for prediction in observer.new_predictions():
             # JSON has no infinity: a number too large for the label's own unit arrives as null.
@@ -206,6 +225,14 @@ def simulate(
             if not abs(scaled) <= _DIVERGED:
                 raise _diverged(f"predictions reach {abs(scaled):g} where labels are between 0 and 1", settings)
             predictions[int(prediction.sample), index_of[prediction.client]] = scaled
+        if trace:
+            stood = {"uplink_bytes": float(observer.uplink_bytes), "staleness": server_figures["staleness"]}
+            if budget is not None:
+                stood["budget_bytes"] = budget * clients * clock.now
+            if client.challengers is not None:
+                stood |= {f"challengers/{name}": mse for name, mse in client.challengers.mean_squared_errors().items()}
+            for name, value in stood.items():
+                course.setdefault(name, []).append(value)
         progress(done)
     scaled_labels = (np.asarray(labels, dtype=np.float64) - low) / (high - low)
     scaled_inputs = np.asarray(inputs, dtype=np.float64) / section.input_norm
@@ -229,6 +256,7 @@ def simulate(
         frequencies=drawn_frequencies(client.learner),
         steps=steps,
         challengers={} if client.challengers is None else client.challengers.mean_squared_errors(),
+        course={name: np.array(values) for name, values in course.items()},
     )
     client_worker.close()
     server_worker.close()

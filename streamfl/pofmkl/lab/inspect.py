@@ -10,6 +10,7 @@ import numpy as np
 
 from streamfl.pofmkl.client import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.lab.kernel_names import kernel_names
 from streamfl.pofmkl.local_experts import LOCAL_EXPERTS
 from streamfl.pofmkl.server import PofmklServer
 from streamfl.role import ConfigurationError
@@ -105,10 +106,7 @@ def server_report(role: PofmklServer, settings: PofmklSettings, client: str | No
 
 def _names(settings: PofmklSettings) -> Sequence[str]:
     """Of a client's experts, kernels first, as its learner orders them."""
-    if settings.learning.preset == "paper":
-        return [f"{one.family} {one.bandwidth:g}" for one in settings.kernels.dictionary()]
-    kernels = [f"{view} {bandwidth:g}" for view in settings.views for bandwidth in settings.bandwidths]
-    return [*kernels, *_local(settings)]
+    return [*kernel_names(settings), *([] if settings.learning.preset == "paper" else _local(settings))]
 
 
 def _named(names: Sequence[str], weights: Sequence[float]) -> dict[str, float]:

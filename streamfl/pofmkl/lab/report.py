@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -9,22 +10,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.kernels import loss_named
+from streamfl.kernels import Loss, loss_named
 from streamfl.pofmkl.lab.federation import Outcome
-from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, label_axes
+from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, label_axes, new_pyplot
 
-__all__ = ["draw_errors", "picture", "regret_over_time", "rows"]
+__all__ = ["bytes_as_text", "draw_errors", "picture", "regret_over_time", "rows"]
 
 _CLASSIFICATION = {"log_loss": "Log loss, federation", "accuracy": "Accuracy, federation", "auc": "AUC, federation"}
 
 
-def regret_over_time(outcome: Outcome) -> NDArray[np.float64]:
+def regret_over_time(trace: Mapping[str, NDArray[Any]], loss: Loss) -> NDArray[np.float64]:
     """Regret (11) of the average client after each round, (T,): its loss so far minus that of its best kernel so far.
 
-    Needs an outcome of a traced run; KeyError otherwise.
+    trace: what :meth:`Outcome.trace` says of a traced run.
     """
-    trace = outcome.trace()
-    loss = loss_named(outcome.settings.learning.loss)
     own = np.cumsum(loss.value(trace["predictions"], trace["labels"]), axis=0)
     kernels = np.cumsum(loss.value(trace["kernel_predictions"], trace["labels"][..., None]), axis=0)
     return np.asarray((own - kernels.min(axis=2)).mean(axis=1), dtype=np.float64)
@@ -36,7 +35,7 @@ def rows(outcome: Outcome) -> list[tuple[str, str]]:
     budget = summary["uplink_budget_bytes"]
     sent = summary["uplink_bytes"]
     local = summary["mse_local_only"]
-    allowed = "no budget" if budget is None else f"{_bytes(budget)} allowed ({sent / budget:.0%} used)"
+    allowed = "no budget" if budget is None else f"{bytes_as_text(budget)} allowed ({sent / budget:.0%} used)"
     return [
         ("Samples", f"{summary['samples']:,} of {summary['clients']} clients"),
         ("MSE, federation", f"{summary['mse']:.5f}"),
@@ -45,7 +44,7 @@ def rows(outcome: Outcome) -> list[tuple[str, str]]:
         ("MSE, each client's running mean", f"{summary['mse_running_mean']:.5f}"),
         *((f"MSE, challenger {name}", f"{mse:.5f}") for name, mse in summary["mse_challengers"].items()),
         ("Regret per sample", f"{summary['regret_mean'] / summary['rounds']:.5f}"),
-        ("Sent by the clients", f"{_bytes(sent)}, {allowed}"),
+        ("Sent by the clients", f"{bytes_as_text(sent)}, {allowed}"),
         ("Time", f"{summary['seconds']:.1f} s"),
     ]
 
@@ -55,12 +54,8 @@ def picture(outcome: Outcome, path: Path, title: str) -> None:
 
     Challengers are lines at the error that they end with.
     """
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    regret = regret_over_time(outcome)
+    pyplot = new_pyplot()
+    regret = regret_over_time(outcome.trace(), loss_named(outcome.settings.learning.loss))
     rounds = np.arange(1, len(regret) + 1)
     figure, (errors, regrets) = pyplot.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     draw_errors(outcome, errors)
@@ -87,7 +82,8 @@ def draw_errors(outcome: Outcome, axes: Any) -> None:
     axes.legend(frameon=False, fontsize=8)
 
 
-def _bytes(count: float) -> str:
+def bytes_as_text(count: float) -> str:
+    """A number of bytes with the unit that fits."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -31,7 +31,7 @@ from streamfl.runtime.bus import Outgoing
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection
 from streamfl.simulation.laboratory import Report, progress_bar
-from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, label_axes
+from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, can_draw, label_axes, new_pyplot
 from streamfl.simulation.tables import numbers, read_data
 from streamfl.simulation.vertical import VerticalTable
 
@@ -91,7 +91,8 @@ def demo(out: Path, seed: int) -> Report:
     scores = _scores(together)
     signs = 2 * table.labels[table.learnt :] - 1
     found = _figures(scores, signs)
-    _draw(out, together, scores, signs, found, heard)
+    if can_draw():
+        _draw(out, together, scores, signs, found, heard)
     summary = together.summary()
     spent = ", ".join(f"{step} {seconds:.1f}" for step, seconds in together.seconds_by_step.items())
     return Report(
@@ -172,11 +173,7 @@ def _draw(
     heard: _Overheard,
 ) -> None:
     """How well sites are told apart, what Kafka carries of one party's sums, and where the time goes."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
+    pyplot = new_pyplot()
     figure, (curves, said, spent) = pyplot.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
     looks: dict[str, dict[str, Any]] = {
         "together": {"color": FEDERATION, "linewidth": 2.5},

@@ -13,6 +13,7 @@ from streamfl.console import say
 from streamfl.quasi_newton.config import GUEST, QuasiNewtonSettings
 from streamfl.quasi_newton.lab.run import CurvatureOutcome, run_curvature
 from streamfl.settings import SettingsSource, load_settings
+from streamfl.simulation.courses import course_arrays
 from streamfl.simulation.laboratory import Asked, Report, progress_bar
 from streamfl.simulation.parties import NetworkDelayOption, SplitOption, TestFractionOption, check_delay
 from streamfl.simulation.vertical import checked_options, deal_table, labels_as_classes
@@ -78,7 +79,7 @@ def simulate(
         f"Scorecard on {asked.data}",
         curvature_rows(outcome),
         {**outcome.summary(), "dropped_rows": dealt.dropped},
-        arrays=outcome.trace,
+        arrays={**outcome.trace, **course_arrays(outcome.summary()["history"])} if asked.trace else {},
     )
 
 

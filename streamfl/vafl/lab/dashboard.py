@@ -1,12 +1,48 @@
 """What to watch of vertical federations: loss, who is behind, what is forgotten, what privacy is left, what is broken."""
 
-from streamfl.dashboard import Dashboard, Panel, Query, mean_over_time, rate, series, worker_panels
+from streamfl.dashboard import Dashboard, Panel, Query, growth, mean_over_time, rate, series
+from streamfl.vafl.lab.privacy_dashboard import BUDGET_USED, PRIVACY
+from streamfl.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
 
-__all__ = ["DASHBOARD"]
+__all__ = ["DASHBOARD", "DASHBOARDS"]
 
 PARTY = "vafl-party"
 COORDINATOR = "vafl-coordinator"
 
+SCORED = f"(sum({rate('scored_total')}) > 0)"
+TILES = (
+    workers_tile(),
+    samples_tile(PARTY, width=3),
+    Panel(
+        "Loss and accuracy now",
+        "Mean loss of the predictions of the latest interval, made before the label came, and the share that was right. The latter "
+        "is empty with the square loss.",
+        "short",
+        (
+            Query(f"sum({rate('loss_sum_total')}) / {SCORED}", "loss"),
+            Query(f"sum({rate('right_predictions_total')}) / {SCORED}", "accuracy"),
+        ),
+        minimum=None,
+        kind="stat",
+        width=4,
+        remedy="If the loss rises for long: the stream has changed, or a party is away. Look at embeddings by party.",
+        nothing="no labels",
+    ),
+    Panel(
+        "Learnt below the quorum",
+        "Entities, over the time that is shown, that were learnt from although fewer parties than learning.quorum had shown them.",
+        "none",
+        (Query(f"sum({growth('learnt_below_quorum_total')})", "entities"),),
+        kind="stat",
+        width=3,
+        remedy="If it grows: a party is late or away. Look at embeddings by party.",
+        bad_from=0.5,
+        nothing="0",
+    ),
+    BUDGET_USED,
+    refused_tile(width=3),
+    lag_tile(width=3),
+)
 
 DASHBOARD = Dashboard(
     name="vertical",
@@ -14,6 +50,7 @@ DASHBOARD = Dashboard(
     title="streamfl: vertical federation",
     system="vafl",
     rows=(
+        TILES,
         (
             Panel(
                 "Loss before the label",
@@ -25,6 +62,8 @@ DASHBOARD = Dashboard(
                     Query(series("loss_windowed"), "the last 1000 labels, {{group}} {{instance}}"),
                 ),
                 minimum=None,
+                remedy="If it rises: the stream has changed, or a party is away, so look at embeddings by party. If it never "
+                "falls: raise or lower the learning rates.",
             ),
             Panel(
                 "Accuracy before the label",
@@ -35,6 +74,8 @@ DASHBOARD = Dashboard(
                     Query(series("accuracy"), "the last 1000 labels, {{group}} {{instance}}"),
                 ),
                 maximum=1,
+                remedy="If it is no better than the share of the commoner label: the columns say nothing about it, or keys of "
+                "parties do not match.",
             ),
             Panel(
                 "Predictions a second",
@@ -48,6 +89,8 @@ DASHBOARD = Dashboard(
                     Query(f"sum({rate('learnt_total')})", "learnt from"),
                     Query(f"sum({rate('learnt_below_quorum_total')})", "learnt from below the quorum"),
                 ),
+                remedy="If labels come and little is learnt from: fewer parties than learning.quorum show the entities. Look "
+                "which party is behind.",
             ),
         ),
         (
@@ -60,18 +103,21 @@ DASHBOARD = Dashboard(
                     Query(f"sum by (group, instance) ({rate('embeddings_total', PARTY)})", "sent, {{group}} {{instance}}"),
                     Query(f"sum({rate('embeddings_total', COORDINATOR)})", "taken by the coordinator"),
                 ),
+                remedy="If a party is at 0: start it again. The others go on without it.",
             ),
             Panel(
                 "Steps a second",
                 "Steps of each party's parameters, and of the head's at the coordinator.",
                 "ops",
                 (Query(f"sum by (group, instance) ({rate('steps_total')})", "{{group}} {{instance}}"),),
+                remedy="If a party takes no steps while gradients come: its budget is spent, or its steps are refused.",
             ),
             Panel(
                 "Refused steps",
                 "Steps not taken because a parameter would have become infinite: inputs or the learning rate are too large.",
                 "ops",
                 (Query(f"sum by (group, instance) ({rate('refused_steps_total')})", "{{group}} {{instance}}"),),
+                remedy="If it is above 0: scale the inputs, or lower the learning rate of that member.",
             ),
         ),
         (
@@ -84,6 +130,8 @@ DASHBOARD = Dashboard(
                     Query(mean_over_time("staleness_steps_total", "aged_embeddings_total"), "mean"),
                     Query(f"max({series('staleness_largest_windowed')})", "largest"),
                 ),
+                remedy="If it is high: parties learn faster than the coordinator answers. Lower learning.max_staleness, or "
+                "learning.in_flight at the party.",
             ),
             Panel(
                 "Newer embeddings asked for",
@@ -96,6 +144,8 @@ DASHBOARD = Dashboard(
                     Query(f"sum({rate('silent_parties_total')})", "not answered"),
                     Query(f"sum({rate('outdated_embeddings_total')})", "too old, not used"),
                 ),
+                remedy="If many are not answered: a party is away or slow. If there are very many: learning.max_staleness is "
+                "too small.",
             ),
             Panel(
                 "Entities that wait",
@@ -106,6 +156,7 @@ DASHBOARD = Dashboard(
                     Query(f"sum by (group, instance) ({series('entities')})", "entities, {{group}} {{instance}}"),
                     Query(f"sum by (group, instance) ({series('waiting_samples', PARTY)})", "samples, {{group}} {{instance}}"),
                 ),
+                remedy="If it only grows: the coordinator is behind. Look at its lag, and start more workers.",
             ),
         ),
         (
@@ -120,6 +171,8 @@ DASHBOARD = Dashboard(
                         "{{group}} {{instance}} {{reason}}",
                     ),
                 ),
+                remedy="If no_label where labels are sure to come: keys differ, or alignment.expiry_seconds is too short. If "
+                "displaced: raise the limit.",
             ),
             Panel(
                 "Ignored messages",
@@ -131,6 +184,7 @@ DASHBOARD = Dashboard(
                     Query(f"sum by (reason) ({rate('ignored_replies_total')})", "replies, {{reason}}"),
                     Query(f"sum({rate('duplicate_labels_total', COORDINATOR)})", "labels"),
                 ),
+                remedy="If superseded grows: two processes speak for one party. Stop one of them.",
             ),
             Panel(
                 "Gradients a second",
@@ -140,70 +194,11 @@ DASHBOARD = Dashboard(
                     Query(f"sum({rate('gradients_total', COORDINATOR)})", "sent by the coordinator"),
                     Query(f"sum by (group, instance) ({rate('gradients_total', PARTY)})", "learnt from, {{group}} {{instance}}"),
                 ),
+                remedy="If more are sent than learnt from: a party forgets entities before their gradient comes. Raise its "
+                "alignment.expiry_seconds.",
             ),
         ),
-        (
-            Panel(
-                "Privacy: mu against the budget",
-                "mu of the entity of which each party has released most, and privacy.budget_mu, which it never exceeds. "
-                "Without noise on steps only an entity's own embeddings are counted, which is no guarantee.",
-                "short",
-                (
-                    Query(f"max by (group, instance) ({series('privacy_mu')})", "mu, {{group}} {{instance}}"),
-                    Query(f"max by (group, instance) ({series('privacy_budget_mu')})", "budget, {{group}} {{instance}}"),
-                    Query(f"max by (group, instance) ({series('privacy_mu_per_release')})", "no guarantee, {{group}} {{instance}}"),
-                ),
-            ),
-            Panel(
-                "Privacy: epsilon",
-                "epsilon of the same mu at delta = 1e-5.",
-                "short",
-                (Query(f"max by (group, instance) ({series('privacy_epsilon')})", "{{group}} {{instance}}"),),
-            ),
-            Panel(
-                "Withheld embeddings",
-                "Not sent or not learnt from: an entity's budget is spent, or there is no room to remember what is (ledger).",
-                "ops",
-                (
-                    Query(
-                        f"sum by (group, instance, reason) ({rate('withheld_embeddings_total')})",
-                        "{{group}} {{instance}} {{reason}}",
-                    ),
-                ),
-            ),
-        ),
-        (
-            Panel(
-                "Privacy of labels: mu against the budget",
-                "mu of the entity of whose label the coordinator has told most, and its privacy.budget_mu, which that never "
-                "exceeds.",
-                "short",
-                (
-                    Query(f"max by (group, instance) ({series('label_mu')})", "mu, {{group}} {{instance}}"),
-                    Query(f"max by (group, instance) ({series('label_budget_mu')})", "budget, {{group}} {{instance}}"),
-                ),
-                id=19,
-            ),
-            Panel(
-                "Privacy of labels: epsilon",
-                "epsilon of the same mu at delta = 1e-5.",
-                "short",
-                (Query(f"max by (group, instance) ({series('label_epsilon')})", "{{group}} {{instance}}"),),
-                id=20,
-            ),
-            Panel(
-                "Withheld labels",
-                "Neither answered nor learnt from: the budget of an entity's label is spent, or there is no room to remember "
-                "what is (ledger).",
-                "ops",
-                (
-                    Query(
-                        f"sum by (group, instance, reason) ({rate('withheld_labels_total')})", "{{group}} {{instance}} {{reason}}"
-                    ),
-                ),
-                id=21,
-            ),
-        ),
-        worker_panels(16),
+        worker_panels(),
     ),
 )
+DASHBOARDS = (DASHBOARD, PRIVACY)

@@ -13,7 +13,7 @@ from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection
 from streamfl.simulation.laboratory import Report
 from streamfl.simulation.parties import Delay
-from streamfl.simulation.pictures import picture_over_time
+from streamfl.simulation.pictures import can_draw, picture_over_time
 from streamfl.simulation.tables import numbers, read_data
 from streamfl.simulation.vertical import VerticalTable
 from streamfl.vafl.config import COORDINATOR, VaflFederation, VaflSettings, VerticalLearningSection
@@ -53,7 +53,8 @@ def demo(out: Path, seed: int) -> Report:
     lines = {name: runs[name].history for name in ("asynchronous", "synchronous")}
     levels = {name: one.final.accuracy or 0.0 for name, one in runs.items() if name not in lines}
     curves = {name: [(one.seconds, one.accuracy or 0.0) for one in history] for name, history in lines.items()}
-    picture_over_time(curves, levels, out, "streamfl: three parties, one ten times slower, labels 200 images late")
+    if can_draw():
+        picture_over_time(curves, levels, out, "streamfl: three parties, one ten times slower, labels 200 images late")
     found = {name: {"accuracy": one.final.accuracy, "virtual_seconds": one.seconds} for name, one in runs.items()}
     return Report(
         title=f"Kinds of surface in {DATA}",

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from streamfl.console import say
 from streamfl.records.samples import DataError
 from streamfl.settings import SettingsSource, load_settings
+from streamfl.simulation.courses import course_arrays
 from streamfl.simulation.laboratory import Asked, Report, progress_bar
 from streamfl.simulation.parties import (
     Delay,
@@ -88,7 +89,8 @@ def simulate(
         "label_delay": label_delay or 0,
         "dropped_rows": dropped,
     }
-    return Report(f"Vertical federation on {asked.data}", vertical_rows(outcome), figures, arrays=outcome.trace)
+    arrays = {**outcome.trace, **course_arrays(outcome.summary()["history"])} if asked.trace else {}
+    return Report(f"Vertical federation on {asked.data}", vertical_rows(outcome), figures, arrays=arrays)
 
 
 def run_with_bar(

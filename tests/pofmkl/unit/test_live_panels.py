@@ -46,7 +46,10 @@ sample_id = "id"
 label_range = [0.0, 10.0]
 
 [challengers]
-models = ["last-label"]
+models = ["running-mean", "last-label"]
+
+[uplink]
+budget_bytes_per_second = 1e6
 """
 FIRST = 100
 # Scraped once a second: after this long, what was counted is in Prometheus.
@@ -125,7 +128,9 @@ class Plant:
 
 def asked(prometheus: Prometheus, expression: str, seconds: float, at: float | None = None) -> list[tuple[Any, float]]:
     """A panel's query as Grafana sends it when everything is chosen, its rates over so many seconds until ``at``, or now."""
-    chosen = expression.replace("$system", "pofmkl").replace("$__rate_interval", f"{int(seconds)}s")
+    chosen = expression.replace("$system", "pofmkl")
+    for length in ("$__rate_interval", "$__range"):
+        chosen = chosen.replace(length, f"{int(seconds)}s")
     for name in CHOICES:
         chosen = chosen.replace(f"${name}", ".*")
     assert "$" not in chosen, chosen

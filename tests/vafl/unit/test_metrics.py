@@ -13,7 +13,7 @@ from streamfl.reference.metrics import role_metrics, worker_metrics
 from streamfl.runtime.bus import Outgoing
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.vafl import SYSTEM
-from streamfl.vafl.lab.dashboard import DASHBOARD
+from streamfl.vafl.lab.dashboard import DASHBOARDS
 
 TUTORIAL = Path(__file__).parents[3] / "docs" / "vertical.md"
 
@@ -67,15 +67,16 @@ def test_documented_metrics_are_the_exported_ones(served: Served) -> None:
 
 
 def test_vertical_queries_find_what_members_serve(served: Served) -> None:
-    """Protects the vertical overview from staying empty: members serve each of its series."""
-    for expression in DASHBOARD.expressions:
-        for series in re.findall(r"streamfl_\w+", expression):
-            assert series in served, expression
+    """Protects the vertical dashboards from staying empty: members serve each of their series."""
+    for board in DASHBOARDS:
+        for expression in board.expressions:
+            for series in re.findall(r"streamfl_\w+", expression):
+                assert series in served, expression
 
 
 def test_vertical_overview_shows_what_it_promises() -> None:
     """Protects its purpose: what comes of learning, who is behind, what is forgotten, what privacy is left, and what is broken."""
-    assert set(re.findall(r"streamfl_\w+", " ".join(DASHBOARD.expressions))) >= {
+    assert set(re.findall(r"streamfl_\w+", " ".join(one for board in DASHBOARDS for one in board.expressions))) >= {
         "streamfl_loss_windowed",
         "streamfl_accuracy",
         "streamfl_loss_sum_total",

@@ -1,18 +1,37 @@
 """What to watch of running means."""
 
 from streamfl.dashboard import Dashboard, Panel, Query, rate, series
+from streamfl.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
 
-__all__ = ["DASHBOARD"]
+__all__ = ["DASHBOARDS"]
 
-DASHBOARD = Dashboard(
+OVERVIEW = Dashboard(
     name="running-mean",
     uid="running-mean",
     title="Running means",
     system="running-mean",
     rows=(
+        (workers_tile(), samples_tile(), refused_tile(), lag_tile()),
         (
-            Panel("Error", "Mean squared error before the label.", "short", (Query(series("mse"), "{{instance}}"),), width=12),
-            Panel("Predictions", "Samples a second.", "ops", (Query(rate("predictions_total"), "{{instance}}"),), width=12),
+            Panel(
+                "Error",
+                "Mean squared error before the label.",
+                "short",
+                (Query(series("mse"), "{{instance}}"),),
+                width=12,
+                remedy="If it rises: the labels' mean moves faster than this follows.",
+            ),
+            Panel(
+                "Predictions",
+                "Samples that were predicted, a second.",
+                "ops",
+                (Query(rate("predictions_total"), "{{instance}}"),),
+                width=12,
+                remedy="If it is 0 while samples are written: ask /readyz of the workers.",
+            ),
         ),
+        worker_panels(),
     ),
+    description="Whether running means are up, and how well they predict.",
 )
+DASHBOARDS = (OVERVIEW,)

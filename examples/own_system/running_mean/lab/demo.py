@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from running_mean.config import KIND, RunningMeanFederation, RunningMeanSettings
 from running_mean.lab.federation import run
@@ -14,7 +15,7 @@ from streamfl.runtime.bus import Outgoing
 from streamfl.seeding import rng_for
 from streamfl.settings import RoleSection
 from streamfl.simulation.laboratory import Report
-from streamfl.simulation.pictures import FEDERATION, label_axes
+from streamfl.simulation.pictures import FEDERATION, can_draw, label_axes, new_pyplot
 
 __all__ = ["demo"]
 
@@ -23,11 +24,6 @@ CLIENTS, ROUNDS = 3, 200
 
 def demo(out: Path, seed: int) -> Report:
     """Labels around a mean of each client; the error falls to their variance."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
     draws = rng_for(seed, "running-mean", "demo")
     labels = (draws.uniform(0, 1, CLIENTS) + draws.normal(0, 0.1, (ROUNDS, CLIENTS))).ravel()
     settings = RunningMeanSettings(
@@ -40,10 +36,16 @@ def demo(out: Path, seed: int) -> Report:
         for number, label in enumerate(labels.tolist())
     ]
     outcome = run(settings, records, labels)
-    squared = np.square(outcome.predictions - labels).reshape(ROUNDS, CLIENTS).mean(axis=1)
+    if can_draw():
+        _draw(np.square(outcome.predictions - labels).reshape(ROUNDS, CLIENTS).mean(axis=1), out)
+    return Report("Running means", [("MSE", f"{outcome.mse:.5f}")], {"mse": outcome.mse})
+
+
+def _draw(squared: NDArray[np.float64], out: Path) -> None:
+    """The mean squared error so far. squared: errors of each round."""
+    pyplot = new_pyplot()
     figure, axes = pyplot.subplots(figsize=(8, 4.2), layout="constrained")
     axes.plot(np.arange(1, ROUNDS + 1), np.cumsum(squared) / np.arange(1, ROUNDS + 1), color=FEDERATION, linewidth=2.5)
     label_axes(axes, "Mean squared error so far", "samples a client")
     figure.savefig(out, dpi=140)
     pyplot.close(figure)
-    return Report("Running means", [("MSE", f"{outcome.mse:.5f}")], {"mse": outcome.mse})

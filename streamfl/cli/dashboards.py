@@ -1,0 +1,48 @@
+"""``streamfl dashboards``: dashboards for Grafana, and alert rules for Prometheus with the pages that say what to do."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from streamfl.console import say
+from streamfl.role import ConfigurationError
+from streamfl.system import installed_systems
+from streamfl.watching import alert_files, dashboard_text, dashboards_of
+
+__all__ = ["dashboards"]
+
+NOTE = "Written by `streamfl dashboards`."
+
+
+def dashboards(
+    name: Annotated[str | None, typer.Argument(help="The dashboard to print, or to write alone; left out: all.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The folder to write to; left out: print.")] = None,
+) -> None:
+    """Write Grafana's dashboards and Prometheus' alert rules of every installed system, or print one dashboard as JSON."""
+    boards = {board.name: board for board in dashboards_of(installed_systems())}
+    if name is not None and name not in boards:
+        raise ConfigurationError(f"{name}: there is no such dashboard; there are {', '.join(boards)}")
+    if out is None:
+        if name is None:
+            for board in boards.values():
+                sys.stdout.write(f"{board.name:20} {board.title}\n")
+            say("--out FOLDER writes them, with alert rules; a name prints one")
+        else:
+            sys.stdout.write(dashboard_text(boards[name]))
+        return
+    chosen = [boards[name]] if name else [*boards.values()]
+    files = {board.filename: dashboard_text(board) for board in chosen}
+    if name is None:
+        files |= alert_files(installed_systems(), NOTE)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for file, text in files.items():
+            (out / file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"--out {out}: cannot be written: {error.strerror or error}") from None
+    for file in files:
+        say(f"wrote {out / file}")

@@ -1,0 +1,216 @@
+"""What to watch of the workers that have clients: whom they learn from, what waits, what is left out, and what labels cost."""
+
+from streamfl.dashboard import Dashboard, Panel, Query, growth, rate, series
+from streamfl.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
+
+__all__ = ["CLIENTS"]
+
+CLIENT = "pofmkl-client"
+
+
+def by_worker(expression: str, what: str = "") -> Query:
+    """A line of each worker."""
+    return Query(f"sum by (instance) ({expression})", f"{what}, {{{{instance}}}}" if what else "{{instance}}")
+
+
+def of_all(counter: str, what: str) -> Query:
+    """A line of all workers together, a second."""
+    return Query(f"sum({rate(counter, CLIENT)})", what)
+
+
+def by_reason(counter: str, what: str) -> Query:
+    """A line of each reason, a second."""
+    return Query(f"sum by (reason) ({rate(counter, CLIENT)})", f"{what}, {{{{reason}}}}")
+
+
+TILES = (
+    workers_tile(),
+    Panel(
+        "Clients",
+        "Clients whose models the workers have.",
+        "none",
+        (Query(f"sum({series('clients', CLIENT)})", "clients"),),
+        kind="stat",
+        width=4,
+        remedy="If there are more than you know of: samples.client names a field that is not the client. If fewer: a worker "
+        "without partitions has none, so look whether all partitions are read.",
+        nothing="none",
+    ),
+    samples_tile(CLIENT),
+    Panel(
+        "Clients that wait",
+        "Clients whose samples or labels wait for the model.",
+        "none",
+        (Query(f"sum({series('waiting_clients', CLIENT)})", "clients"),),
+        kind="stat",
+        width=4,
+        remedy="If it stays above 0: the server does not go on. Look at its dashboard. Their samples are kept.",
+        bad_from=1,
+        nothing="none",
+    ),
+    refused_tile(),
+    lag_tile(),
+)
+
+WORK = (
+    Panel(
+        "Samples by worker",
+        "Samples that each worker predicted, a second.",
+        "ops",
+        (by_worker(rate("samples_total", CLIENT)),),
+        remedy="If one worker does much more than the others: its partitions have the busy clients. More partitions spread them.",
+    ),
+    Panel(
+        "Clients by worker",
+        "Clients that each worker has, and those of them that wait for the model.",
+        "short",
+        (by_worker(series("clients", CLIENT), "clients"), by_worker(series("waiting_clients", CLIENT), "wait")),
+        remedy="If clients of one worker wait: it cannot read the model's topic. If those of all do: the server stands still.",
+    ),
+    Panel(
+        "Samples that wait",
+        "Samples, or labels of [labels], that wait for the model. They are kept in the worker's state.",
+        "short",
+        (by_worker(series("waiting_samples", CLIENT)),),
+        remedy="If it grows: the server is slower than the samples come. At its limit the worker stops reading, and lag grows "
+        "instead.",
+    ),
+)
+
+ERRORS = (
+    Panel(
+        "Error by worker",
+        "Mean squared error of the last 1000 predictions of each worker since its start, labels scaled to 0..1.",
+        "short",
+        (Query(series("mse_windowed", CLIENT), "{{instance}}"),),
+        remedy="If one worker is far above the others: its clients are unlike the rest, or their data is wrong.",
+    ),
+    Panel(
+        "Challengers",
+        "Mean squared error of each challenger over the latest interval, labels scaled to 0..1, and how often one failed, a "
+        "second.",
+        "short",
+        (
+            Query(
+                f"sum by (model) ({rate('challenger_squared_error_sum_total', CLIENT)})"
+                f" / (sum by (model) ({rate('challenger_labels_total', CLIENT)}) > 0)",
+                "{{model}}",
+            ),
+            Query(f"sum by (model) ({rate('challenger_failures_total', CLIENT)})", "failures of {{model}}"),
+        ),
+        remedy="If one fails: the log says why. It is left out for the next 256 labels of that client.",
+    ),
+    Panel(
+        "Drifts",
+        "Rises of a client's error that drift.detector found, a second. The client's memory is then reset as the settings say.",
+        "ops",
+        (of_all("drifts_total", "drifts"),),
+        remedy="If all clients drift at once: something common has changed, such as a sensor or a unit. If it never stops: the "
+        "detector is too keen.",
+    ),
+)
+
+CLASSES = (
+    Panel(
+        "Accuracy of yes and no",
+        'Of the last 1000 predictions of each worker, with learning.loss = "logistic": the share that was right, and the area '
+        'under the ROC curve. Empty with another loss.',
+        "percentunit",
+        (
+            Query(series("accuracy", CLIENT), "right, {{instance}}"),
+            Query(series("auc", CLIENT), "area under the curve, {{instance}}"),
+        ),
+        maximum=1,
+        remedy="If the area is near one half: the inputs say nothing about the label, or the wrong field is predicted.",
+    ),
+    Panel(
+        "Log loss",
+        'Mean of the last 1000 predictions of each worker, in nats, with learning.loss = "logistic". Empty with another loss.',
+        "short",
+        (Query(series("log_loss", CLIENT), "{{instance}}"),),
+        remedy="If it is above 0.69: a coin is better. Look at the share of labels of either kind, and at drifts.",
+    ),
+    Panel(
+        "Inputs and labels at the edge",
+        "A second: inputs that were lacking and filled in, labels outside samples.label_range, and predictions that had to be "
+        "kept near it.",
+        "ops",
+        (
+            of_all("filled_inputs_total", "filled in"),
+            of_all("labels_outside_range_total", "labels outside"),
+            of_all("bounded_predictions_total", "predictions kept near"),
+        ),
+        remedy="If labels lie outside: set samples.label_range to what they really are. If many inputs lack: see missing_values.",
+    ),
+)
+
+UPLOADED = (
+    Panel(
+        "Updates by worker",
+        "Updates that each worker sent, a second.",
+        "ops",
+        (by_worker(rate("updates_total", CLIENT)),),
+        remedy="If it is 0 while labels come: the budget is too small for a single update, or no model has come yet.",
+    ),
+    Panel(
+        "Bytes of updates by worker",
+        "Bytes that each worker's updates took, a second, and what its budget allowed.",
+        "Bps",
+        (by_worker(rate("update_bytes_total", CLIENT), "sent"), by_worker(rate("update_budget_bytes_total", CLIENT), "budget")),
+        remedy="If sent is at the budget: see which updates are left out on the overview.",
+    ),
+    Panel(
+        "Parameters without a signature",
+        "Kernels' parameters in the model's topic, over the time that is shown, that belong to no version the server signed.",
+        "none",
+        (Query(f"sum({growth('unsigned_parameters_total', CLIENT)})", "unsigned"),),
+        kind="stat",
+        remedy="If it is above 0: somebody else writes to the model's topic. Look who may, and take it from them.",
+        bad_from=0.5,
+        nothing="0",
+    ),
+)
+
+LATE_LABELS = (
+    Panel(
+        "Labels that wait for samples",
+        "With labels on a topic of their own: samples whose label has not come, and labels whose sample has not.",
+        "short",
+        (
+            by_worker(series("samples_without_label", CLIENT), "samples"),
+            by_worker(series("labels_without_sample", CLIENT), "labels"),
+        ),
+        remedy="If labels without a sample only grow: keys or ids of the two topics differ.",
+    ),
+    Panel(
+        "Never learnt from",
+        "A second: samples that were forgotten without a label, labels without a sample, by reason, and labels that came twice.",
+        "ops",
+        (
+            by_reason("unlearnt_samples_total", "samples"),
+            by_reason("unused_labels_total", "labels"),
+            of_all("duplicate_labels_total", "labels again"),
+        ),
+        remedy="If expired: labels come later than labels.expiry_seconds. If displaced: labels.limit is too small for what waits.",
+    ),
+    Panel(
+        "Samples again, and clients forgotten",
+        "A second: samples that came again under the same name, samples without a label, and clients that gave way to others.",
+        "ops",
+        (
+            of_all("repeated_samples_total", "again"),
+            of_all("unlabelled_samples_total", "without a label"),
+            of_all("expired_clients_total", "clients forgotten"),
+        ),
+        remedy="If clients are forgotten: there are more than the limit allows, and what they learnt is lost. Raise the limit.",
+    ),
+)
+
+CLIENTS = Dashboard(
+    name="federation-clients",
+    uid="streamfl-federation-clients",
+    title="streamfl: federation, client workers",
+    system="pofmkl",
+    rows=(TILES, WORK, ERRORS, CLASSES, UPLOADED, LATE_LABELS, worker_panels()),
+    description="The workers of POF-MKL's clients: whom they have, what waits, what is left out.",
+)

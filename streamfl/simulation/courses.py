@@ -1,0 +1,115 @@
+"""How a vertical federation came to its model: the measures of a run over time, in its trace and on a report's page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.records.labels import Label
+from streamfl.records.samples import DataError
+from streamfl.simulation.page import Arrays, Chart, Line, Page, Reports, Seen, Topics
+
+__all__ = ["course_arrays", "reports"]
+
+COURSE, SECONDS = "course/", "seconds"
+SAYS = {
+    "accuracy": ("Accuracy", "Share of test entities whose likeliest class is theirs. Higher is better.", "share"),
+    "auc": ("Area under the ROC curve", "0.5 is guessing, 1 is a perfect order of the test entities.", "area"),
+    "ks": ("Kolmogorov-Smirnov", "The largest distance between the scores of the two classes. Higher is better.", "distance"),
+    "mse": ("Mean squared error", "On test entities, labels from 0 to 1. Lower is better.", "squared error"),
+    "loss": ("Loss", "Of test entities, the mean. Lower is better; if only the training's falls, it overfits.", "loss"),
+    "training_loss": ("Training loss", "Of the rows that are learnt from. If it does not fall, lower the learning rate.", "loss"),
+    "objective": ("Objective", "Of the frozen rows, without noise. It should fall; where noise is large it stays up.", "objective"),
+    "gap": ("Duality gap", "An upper bound of what a better model could still win. It should fall towards 0.", "gap"),
+    "support": ("Columns with a weight", "How many columns the model uses by now.", "columns"),
+}
+TIMES = "virtual seconds"
+
+
+def course_arrays(history: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[np.float64]]:
+    """Of a run's history, an array for each measure: ``course/NAME``; what was not measured is NaN.
+
+    >>> course_arrays([{"seconds": 1.0, "auc": None}, {"seconds": 2.0, "auc": 0.75}])
+    {'course/seconds': array([1., 2.]), 'course/auc': array([ nan, 0.75])}
+    """
+    names = list(dict.fromkeys(name for one in history for name in one))
+    rows = {name: [one.get(name) for one in history] for name in names}
+    return {COURSE + name: np.array([np.nan if value is None else float(value) for value in row]) for name, row in rows.items()}
+
+
+def reports(name: str) -> Reports:
+    """Pages of a vertical system. name: its own, as people write it."""
+    return Reports(lambda trace: _of_trace(name, trace), lambda topics: _of_topics(name, topics))
+
+
+def _of_trace(name: str, trace: Arrays) -> Page:
+    course = {one.removeprefix(COURSE): values for one, values in trace.items() if one.startswith(COURSE)}
+    if not course:
+        raise DataError("the trace has no course of the run: it was written by an earlier release; simulate again")
+    times = course.pop(SECONDS, None)
+    steps = np.arange(max(len(values) for values in course.values())) if times is None else times
+    charts, figures = [], []
+    for measure, values in course.items():
+        if not np.isfinite(values).any():
+            continue
+        title, says, vertical = SAYS.get(measure, (measure, "", measure))
+        line = Line(title, steps[: len(values)], values)
+        charts.append(Chart(title, says, [line], "step" if times is None else TIMES, vertical))
+        figures.append((title, f"{values[-1]:.5g}"))
+    return Page(f"{name}: report of a simulation", "How the federation came to its model.", figures, charts)
+
+
+def _of_topics(name: str, topics: Topics) -> Page:
+    """First predictions of entities against their labels, where the role reads labels."""
+    predictions = [one for one in topics.said("predictions") if isinstance(one.says, Mapping)]
+    figures = [("predictions read", f"{len(predictions):,}")]
+    charts, notes = [], []
+    if predictions:
+        line = Line("predictions", np.array([one.time for one in predictions]), np.arange(1, len(predictions) + 1))
+        says = "Predictions that were written, added up. Where the line is level, none came: look at the lag and the log."
+        charts.append(Chart("Predictions so far", says, [line], "time, UTC", "predictions", times=True))
+    labels = topics.messages("labels")
+    scored = _scored(predictions, labels, _label_range(topics))
+    if scored is not None:
+        charts.insert(0, scored)
+        figures += [(line.name, f"{line.y[-1]:.5g}") for line in scored.lines]
+    elif labels:
+        notes.append("No error: no entity has a label and a prediction in numbers.")
+    else:
+        notes.append("No error: this role reads no labels. Give the settings of the role that does.")
+    said = "What lies in the federation's topics. Nothing was changed, and no worker was disturbed."
+    return Page(f"{name}: report of {topics.settings.federation.name}", said, figures, charts, notes=notes)
+
+
+def _label_range(topics: Topics) -> tuple[float, float]:
+    low, high = getattr(getattr(topics.settings, "labels", None), "label_range", None) or (0.0, 1.0)
+    return float(low), float(high)
+
+
+def _scored(predictions: Sequence[Seen], labels: Sequence[Seen], label_range: tuple[float, float]) -> Chart | None:
+    """The mean squared error so far of each entity's first prediction, and of the mean of the labels before it."""
+    low, high = label_range
+    known = {one.says.sample: low + (high - low) * one.says.label for one in labels if isinstance(one.says, Label)}
+    told: dict[str, float] = {}
+    for one in predictions:
+        value = one.says.get("prediction", one.says.get("probability"))
+        entity = str(one.says.get("entity"))
+        if isinstance(value, int | float) and entity in known:
+            told.setdefault(entity, float(value))
+    if not told:
+        return None
+    truth, guesses = np.array([known[entity] for entity in told]), np.array([*told.values()])
+    counts = np.arange(1, len(truth) + 1)
+    means = (np.cumsum(truth) - truth) / np.maximum(counts - 1, 1)
+    lines = [
+        Line("mean squared error", counts, np.cumsum(np.square(guesses - truth)) / counts),
+        Line("running mean's", counts, np.cumsum(np.square(means - truth)) / counts, level=True),
+    ]
+    says = (
+        "Of each entity's first prediction, in the square of the label's unit; of classes it is the Brier score. It should end "
+        "below the running mean of the labels, which learns nothing from the columns."
+    )
+    return Chart("Mean squared error so far", says, lines, "entities with a label", "squared error")

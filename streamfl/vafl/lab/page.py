@@ -1,0 +1,9 @@
+"""What ``streamfl report`` shows of VAFL."""
+
+from __future__ import annotations
+
+from streamfl.simulation.courses import reports
+
+__all__ = ["REPORTS"]
+
+REPORTS = reports("VAFL")

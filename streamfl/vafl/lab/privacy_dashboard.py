@@ -1,0 +1,153 @@
+"""What to watch of privacy in vertical federations: what was spent of each budget, and what was held back for it."""
+
+from streamfl.dashboard import Dashboard, Panel, Query, growth, rate, series
+from streamfl.worker_panels import worker_panels
+
+__all__ = ["BUDGET_USED", "PRIVACY"]
+
+
+def most_spent(spent: str, budget: str) -> str:
+    """The largest share of a budget that any worker's entity has spent."""
+    return f"max({series(spent)} / {series(budget)})"
+
+
+BUDGET_USED = Panel(
+    "Privacy budget used",
+    "Share of privacy.budget_mu that is spent: of the entity of which a party has released most, and of the label of which the "
+    "coordinator has told most.",
+    "percentunit",
+    (
+        Query(most_spent("privacy_mu", "privacy_budget_mu"), "entity"),
+        Query(most_spent("label_mu", "label_budget_mu"), "label"),
+    ),
+    kind="stat",
+    width=4,
+    remedy="If it is near 100 %: nothing more is sent of that entity, or told of that label. Others go on. That is final: a budget "
+    "does not come back.",
+    bad_from=0.9,
+    nothing="no budget",
+)
+TILES = (
+    BUDGET_USED,
+    Panel(
+        "Epsilon of an entity",
+        "epsilon at delta = 1e-5 of the entity of which a party has released most. Nothing is shown where noise is on "
+        "embeddings alone: there is no guarantee.",
+        "short",
+        (Query(f"max({series('privacy_epsilon')})", "epsilon"),),
+        kind="stat",
+        width=5,
+        remedy="If it is more than you have promised: lower privacy.budget_mu for what comes.",
+        nothing="no guarantee",
+    ),
+    Panel(
+        "Epsilon of a label",
+        "epsilon at delta = 1e-5 of the label of which the coordinator has told most.",
+        "short",
+        (Query(f"max({series('label_epsilon')})", "epsilon"),),
+        kind="stat",
+        width=5,
+        remedy="If it is more than you have promised: lower the coordinator's privacy.budget_mu for what comes.",
+        nothing="no guarantee",
+    ),
+    Panel(
+        "Embeddings held back",
+        "Embeddings that were not sent, or not learnt from, over the time that is shown.",
+        "none",
+        (Query(f"sum({growth('withheld_embeddings_total')})", "embeddings"),),
+        kind="stat",
+        width=5,
+        remedy="If it grows: withheld embeddings, below, says for which reason.",
+        nothing="0",
+    ),
+    Panel(
+        "Labels held back",
+        "Labels that were neither answered nor learnt from, over the time that is shown.",
+        "none",
+        (Query(f"sum({growth('withheld_labels_total')})", "labels"),),
+        kind="stat",
+        width=5,
+        remedy="If it grows: withheld labels, below, says for which reason.",
+        nothing="0",
+    ),
+)
+
+PRIVACY = Dashboard(
+    name="vertical-privacy",
+    uid="streamfl-vertical-privacy",
+    title="streamfl: vertical federation, privacy",
+    system="vafl",
+    rows=(
+        TILES,
+        (
+            Panel(
+                "Privacy: mu against the budget",
+                "mu of the entity of which each party has released most, and privacy.budget_mu, which it never exceeds. "
+                "Without noise on steps only an entity's own embeddings are counted, which is no guarantee.",
+                "short",
+                (
+                    Query(f"max by (group, instance) ({series('privacy_mu')})", "mu, {{group}} {{instance}}"),
+                    Query(f"max by (group, instance) ({series('privacy_budget_mu')})", "budget, {{group}} {{instance}}"),
+                    Query(f"max by (group, instance) ({series('privacy_mu_per_release')})", "no guarantee, {{group}} {{instance}}"),
+                ),
+                remedy="If it comes near the budget: nothing more is sent of that entity. That is final; new entities have a "
+                "budget of their own.",
+            ),
+            Panel(
+                "Privacy: epsilon",
+                "epsilon of the same mu at delta = 1e-5.",
+                "short",
+                (Query(f"max by (group, instance) ({series('privacy_epsilon')})", "{{group}} {{instance}}"),),
+                remedy="If it is more than you have promised: lower privacy.budget_mu for what comes. What was released cannot "
+                "be taken back.",
+            ),
+            Panel(
+                "Withheld embeddings",
+                "Not sent or not learnt from: an entity's budget is spent, or there is no room to remember what is (ledger).",
+                "ops",
+                (
+                    Query(
+                        f"sum by (group, instance, reason) ({rate('withheld_embeddings_total')})",
+                        "{{group}} {{instance}} {{reason}}",
+                    ),
+                ),
+                remedy="If budget: as it should be, the entity has told all that it may. If ledger: raise the limit of the ledger.",
+            ),
+        ),
+        (
+            Panel(
+                "Privacy of labels: mu against the budget",
+                "mu of the entity of whose label the coordinator has told most, and its privacy.budget_mu, which that never "
+                "exceeds.",
+                "short",
+                (
+                    Query(f"max by (group, instance) ({series('label_mu')})", "mu, {{group}} {{instance}}"),
+                    Query(f"max by (group, instance) ({series('label_budget_mu')})", "budget, {{group}} {{instance}}"),
+                ),
+                remedy="If it comes near the budget: nothing more is told of that label. That is final.",
+            ),
+            Panel(
+                "Privacy of labels: epsilon",
+                "epsilon of the same mu at delta = 1e-5.",
+                "short",
+                (Query(f"max by (group, instance) ({series('label_epsilon')})", "{{group}} {{instance}}"),),
+                remedy="If it is more than you have promised: lower privacy.budget_mu for what comes. What was told cannot be "
+                "taken back.",
+            ),
+            Panel(
+                "Withheld labels",
+                "Neither answered nor learnt from: the budget of an entity's label is spent, or there is no room to remember "
+                "what is (ledger).",
+                "ops",
+                (
+                    Query(
+                        f"sum by (group, instance, reason) ({rate('withheld_labels_total')})", "{{group}} {{instance}} {{reason}}"
+                    ),
+                ),
+                remedy="If budget: as it should be. If ledger: raise the limit of the ledger.",
+            ),
+        ),
+        worker_panels(),
+    ),
+    description="What members of a vertical federation have spent of their privacy budgets, and what they hold back for them.",
+)

@@ -1,0 +1,92 @@
+"""``streamfl dashboards``: what an operator who has the package alone is given."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import run_command
+
+from streamfl import watching
+from streamfl.dashboard import Dashboard
+from streamfl.service_health import DASHBOARD as HEALTH
+from streamfl.system import System, installed_systems
+from streamfl.watching import dashboards_of
+
+ROOT = Path(__file__).parents[2]
+BOARDS = {board.name: board for board in dashboards_of(installed_systems())}
+
+
+def test_all_files_are_written(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Protects an operator's Grafana and Prometheus: the files are those of the repository, and each rule's page lies beside it."""
+    code, shown, _ = run_command(monkeypatch, capsys, "dashboards", "--out", tmp_path / "new")
+    assert (code, shown) == (0, "")
+    there = {path.name for path in (tmp_path / "new").iterdir()}
+    own = {path.name for path in (ROOT / "dashboards").iterdir()}
+    assert own <= there
+    for name in own:
+        # Within the repository the pages lie elsewhere.
+        expected = (ROOT / "dashboards" / name).read_text(encoding="utf-8").replace("docs/reference/runbook", "runbook")
+        assert (tmp_path / "new" / name).read_text(encoding="utf-8") == expected
+    rules = "".join(path.read_text(encoding="utf-8") for path in (tmp_path / "new").glob("*.yaml"))
+    for page in (tmp_path / "new").glob("runbook*.md"):
+        assert f'"{page.name}#' in rules
+
+
+def test_one_is_printed_or_written(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Protects whoever imports a dashboard by hand: its name gives it alone, and without a name all are listed."""
+    code, shown, _ = run_command(monkeypatch, capsys, "dashboards", "health")
+    assert (code, json.loads(shown)["uid"]) == (0, HEALTH.uid)
+    code, _, told = run_command(monkeypatch, capsys, "dashboards", "health", "--out", tmp_path)
+    assert code == 0
+    assert "health.json" in told
+    assert [path.name for path in tmp_path.iterdir()] == ["health.json"]
+    code, shown, _ = run_command(monkeypatch, capsys, "dashboards")
+    assert code == 0
+    assert [line.split()[0] for line in shown.splitlines()] == [*BOARDS]
+
+
+def test_what_cannot_be_done_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Protects whoever mistypes: the message names the dashboards that there are, or the folder that cannot be written."""
+    code, _, told = run_command(monkeypatch, capsys, "dashboards", "nobodys")
+    assert code == 2
+    assert all(name in told for name in BOARDS)
+    (tmp_path / "file").write_text("")
+    code, _, told = run_command(monkeypatch, capsys, "dashboards", "--out", tmp_path / "file")
+    assert code == 2
+    assert "cannot be written" in told
+
+
+def test_others_dashboards_are_built_and_ours_need_no_builders(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Protects an image without Grafana's builders: ours are there, and for another's system it says what to install."""
+    board = Dashboard("others", "others", "Others", "others", HEALTH.rows)
+    system = System("others", "", ("others",), "a:b", dashboards="there:BOARDS")
+    monkeypatch.setattr("streamfl.cli.dashboards.installed_systems", lambda: (system,))
+    monkeypatch.setattr(watching, "load", lambda place: (board,))
+    code, shown, _ = run_command(monkeypatch, capsys, "dashboards", "others")
+    assert (code, json.loads(shown)["uid"]) == (0, "others")
+    monkeypatch.delitem(sys.modules, "streamfl.grafana", raising=False)
+    monkeypatch.setitem(sys.modules, "grafana_foundation_sdk", None)
+    for name in [name for name in sys.modules if name.startswith("grafana_foundation_sdk.")]:
+        monkeypatch.setitem(sys.modules, name, None)
+    code, _, told = run_command(monkeypatch, capsys, "dashboards", "others")
+    assert code == 2
+    assert "pip install 'streamfl[dashboards]'" in told
+    code, shown, _ = run_command(monkeypatch, capsys, "dashboards", "health")
+    assert (code, json.loads(shown)["uid"]) == (0, HEALTH.uid)
+
+
+def test_dashboards_of_one_name_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Protects provisioning: of two dashboards with one uid Grafana shows one, and of two with one file one is there."""
+    system = System("others", "", ("others",), "a:b", dashboards="there:BOARDS")
+    monkeypatch.setattr("streamfl.cli.dashboards.installed_systems", lambda: (system,))
+    monkeypatch.setattr(watching, "load", lambda place: (Dashboard("health", "others", "Others", "others", HEALTH.rows),))
+    code, _, told = run_command(monkeypatch, capsys, "dashboards")
+    assert code == 2
+    assert "two dashboards have the name or uid health" in told

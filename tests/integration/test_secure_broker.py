@@ -1,0 +1,273 @@
+"""``deploy/security`` on a real broker: passwords, certificates, tokens and rights, with both Kafka connectors."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from kafka.admin import ACL, ACLOperation, ACLPermissionType, ACLResourcePatternType, ResourcePattern, ResourceType
+from secure_broker import SECRETS, SECURITY, SecureBroker, secure_broker
+
+from streamfl.cli.access import rights
+from streamfl.cli.preflight import Configured, read_configuration
+from streamfl.role import ConfigurationError
+from streamfl.runtime.bus import Bus, Outgoing, Step, Subscription, TopicSpec, connect
+from streamfl.runtime.kinds import build_worker
+from streamfl.runtime.rights import Guarded
+
+pytestmark = [pytest.mark.broker, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+
+BOTH = ("kafka", "librdkafka")
+# By the file's name: what the environment has to say, for either connector.
+HIDDEN = {
+    "server-mtls": {"kafka": "", "librdkafka": ""},
+    "client-scram": {"kafka": "sasl_plain_password", "librdkafka": "sasl_password"},
+    "client-oauth": {"kafka": "sasl_oauthbearer_client_secret", "librdkafka": "sasl_oauthbearer_client_secret"},
+}
+CLIENT, SERVER = "User:press-client", "User:press-server"
+
+
+@pytest.fixture(scope="module", name="secure")
+def _secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
+    with secure_broker(tmp_path_factory.mktemp("secure")) as running:
+        yield running
+
+
+def file(connector: str, name: str) -> Path:
+    return SECURITY / ("." if connector == "kafka" else connector) / f"{name}.toml"
+
+
+def hidden(connector: str, name: str) -> dict[str, str]:
+    """The option that is not in the file."""
+    option = HIDDEN[name][connector]
+    return {option: SECRETS["press-client"]} if option else {}
+
+
+def opened(secure: SecureBroker, connector: str, name: str, **other: Any) -> Bus:
+    """The bus of a file, with other options."""
+    bus = tomllib.loads(secure.local(file(connector, name).read_text()))["bus"]
+    options = {**bus["options"], **hidden(connector, name), "connect_timeout_seconds": 15, **other}
+    return connect(bus["url"], {option: value for option, value in options.items() if value is not None})
+
+
+def configured(secure: SecureBroker, connector: str, name: str, folder: Path, federation: str) -> Configured:
+    """The role of a file, of another federation, with the option that is hidden."""
+    text = secure.local(file(connector, name).read_text()).replace('"presses"', f'"{federation}"')
+    more = "".join(f'{option} = "{value}"\n' for option, value in hidden(connector, name).items())
+    path = folder / f"{name}.toml"
+    path.write_text(text.replace('"readings"', f'"{federation}-readings"').replace("[bus.options]\n", f"[bus.options]\n{more}"))
+    return read_configuration(path)
+
+
+def make_topics(secure: SecureBroker, *roles: Configured) -> None:
+    with closing(connect(secure.broker.url, secure.broker.options)) as bus:
+        specs = {spec.name: spec for one in roles for spec in one.kind.topics(one.settings)}
+        bus.create([replace(spec, partitions=spec.partitions or 2) for spec in specs.values()])
+
+
+@pytest.mark.parametrize("connector", BOTH)
+def test_a_federation_learns_through_every_door(secure: SecureBroker, connector: str, tmp_path: Path) -> None:
+    """Protects whoever begins with these files: a server with a certificate, a client worker with a password and one with tokens
+    are let in, have the rights that are printed for them and no others, share the partitions, and predict every sample.
+    """
+    name = f"presses-{connector}"
+    server, scram, oauth = (configured(secure, connector, one, tmp_path, name) for one in HIDDEN)
+    make_topics(secure, server, scram)
+    with ExitStack() as held:
+        buses = [held.enter_context(closing(one.connect())) for one in (server, scram, oauth)]
+        needed = [rights(server, SERVER), rights(scram, CLIENT), rights(oauth, CLIENT)]
+        for bus, own in zip(buses, needed, strict=True):
+            assert isinstance(bus, Guarded)
+            assert bus.missing(own) == own
+        secure.allow([*needed[0], *needed[1]])
+        for bus, own in zip(buses, needed, strict=True):
+            assert cast(Guarded, bus).missing(own) == []
+        stop = threading.Event()
+        workers = [build_worker(one.settings, bus) for one, bus in zip((server, scram, oauth), buses, strict=True)]
+        threads = [threading.Thread(target=worker.run, args=(stop,), daemon=True) for worker in workers]
+        for thread in threads:
+            thread.start()
+        try:
+            admin = held.enter_context(closing(connect(secure.broker.url, secure.broker.options)))
+            deadline = time.monotonic() + 60
+            while any(worker.health.without_partitions for worker in workers):
+                assert all(thread.is_alive() for thread in threads)
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            samples = [
+                json.dumps({"press": f"press-{number}", "temperature": 0.1, "pressure": 0.2, "thickness": 0.5}).encode()
+                for number in range(8)
+            ]
+            admin.write([Outgoing(f"{name}-readings", f"{n}".encode(), sample, n % 2) for n, sample in enumerate(samples)])
+            while len(seen := list(admin.read(f"{name}.predictions"))) < len(samples) or not list(admin.read(f"{name}.model")):
+                assert all(thread.is_alive() for thread in threads)
+                assert time.monotonic() < deadline, f"{len(seen)} predictions"
+                time.sleep(0.2)
+            assert len(seen) == len(samples)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(20)
+
+
+@pytest.mark.parametrize("connector", BOTH)
+def test_a_client_that_writes_the_model_is_refused(secure: SecureBroker, connector: str) -> None:
+    """Protects the model from a client that was taken over: the broker refuses it, and the client's side names the right that is
+    missing instead of trying again.
+    """
+    model = f"guarded-{connector}.model"
+    with closing(connect(secure.broker.url, secure.broker.options)) as admin, ExitStack() as held:
+        admin.create([TopicSpec(model, 1, True)])
+        client = secure.admin()
+        held.callback(client.close)
+        pattern = ResourcePattern(ResourceType.TOPIC, model, ACLResourcePatternType.LITERAL)
+        for operation in (ACLOperation.READ, ACLOperation.DESCRIBE_CONFIGS):
+            client.create_acls([ACL(CLIENT, "*", operation, ACLPermissionType.ALLOW, pattern)])
+        bus = held.enter_context(closing(opened(secure, connector, "client-scram")))
+        deadline = time.monotonic() + 10
+        while bus.describe([model])[model].error is not None:
+            assert time.monotonic() < deadline
+        with pytest.raises(ConfigurationError, match=rf"not authorised: .*Write .* on topic '{model}'"):
+            bus.write([Outgoing(model, b"kernel", b"poison")])
+        assert list(admin.read(model)) == []
+
+
+def test_a_worker_with_anothers_rights_stops_and_says_what_is_missing(secure: SecureBroker, tmp_path: Path) -> None:
+    """Protects the operator who mixed up two principals: exit code 2 and the right's name, no traceback, no trying for ever; and
+    ``check`` names exactly what is missing, as arguments of kafka-acls.sh.
+    """
+    client = configured(secure, "kafka", "client-scram", tmp_path, "mixed")
+    server = configured(secure, "kafka", "server-mtls", tmp_path, "mixed")
+    # The administrator makes the topics of a role from its own file.
+    made = {
+        "URL": secure.broker.url,
+        "OPTIONS__SECURITY_PROTOCOL": "SSL",
+        "OPTIONS__SSL_CERTFILE": str(secure.folder / "admin.pem"),
+        "OPTIONS__SSL_KEYFILE": str(secure.folder / "admin.key"),
+    }
+
+    def streamfl(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        told = {**os.environ, **{f"STREAMFL_BUS__{name}": value for name, value in environment.items()}}
+        return subprocess.run([sys.executable, "-m", "streamfl", *arguments], capture_output=True, text=True, env=told)
+
+    created = streamfl("topics", str(client.path), "--create-inputs", **made)
+    assert created.returncode == 0, created.stderr
+    text = client.path.read_text().replace("press-client", "nobody").replace(SECRETS["press-client"], SECRETS["nobody"])
+    client.path.write_text(text)
+    own = rights(client, "User:nobody")
+    updates = next(right for right in own if right.name == "mixed.updates")
+    secure.allow([right for right in own if right is not updates] + [replace(updates, operations=("DescribeConfigs", "Read"))])
+
+    checked = streamfl("check", str(client.path), "--format", "json")
+    assert checked.returncode == 4, checked.stdout + checked.stderr
+    [found] = [one for one in json.loads(checked.stdout)["checks"] if one["check"].startswith("rights")]
+    assert found["check"] == "rights on topic mixed.updates"
+    assert found["detail"] == "missing: Write"
+    assert found["remedy"].endswith("--add --allow-principal User:NAME --operation Write --topic mixed.updates")
+    # The client's door and name, the server's role.
+    bus, role = text[text.index("[bus]") : text.index("[role]")], server.path.read_text()
+    server.path.write_text(role[: role.index("[bus]")] + bus + role[role.index("[role]") :])
+    ran = streamfl("run", str(server.path))
+    assert ran.returncode == 2, ran.stderr
+    assert "an ACL must allow" in ran.stderr
+    assert "mixed." in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def _mistakes() -> list[Any]:
+    authority = {"kafka": "ssl_cafile", "librdkafka": "ssl.ca.location"}
+    cases: list[tuple[str, dict[str, dict[str, Any]], str]] = [
+        ("client-scram", {one: {HIDDEN["client-scram"][one]: "wrong"} for one in BOTH}, "(?i)authentication failed"),
+        ("client-scram", {one: {authority[one]: "/etc/streamfl/stranger.pem"} for one in BOTH}, "(?i)certificate.?verify.?failed"),
+        ("client-oauth", {one: {HIDDEN["client-oauth"][one]: "wrong"} for one in BOTH}, "token endpoint .* 401 invalid_client"),
+        (
+            "server-mtls",
+            {
+                "kafka": {"ssl_certfile": None, "ssl_keyfile": None},
+                "librdkafka": {"ssl.certificate.location": None, "ssl.key.location": None},
+            },
+            "the broker wants this client's certificate",
+        ),
+    ]
+    return [
+        pytest.param(connector, name, other[connector], message, id=f"{connector}-{name}-{number}")
+        for number, (name, other, message) in enumerate(cases)
+        for connector in BOTH
+    ]
+
+
+@pytest.mark.parametrize(("connector", "name", "other", "message"), _mistakes())
+def test_a_mistake_at_the_door_is_named(
+    secure: SecureBroker, connector: str, name: str, other: dict[str, Any], message: str
+) -> None:
+    """Protects the operator's evening: a wrong password, authority, secret, or no certificate is the settings' fault and says so,
+    instead of looking like a broker that is away.
+    """
+    here = {option: value if value is None else secure.local(value) for option, value in other.items()}
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        opened(secure, connector, name, **{"connect_timeout_seconds": 2, **here}).close()
+    assert "wrong" not in str(caught.value)
+    assert SECRETS["press-client"] not in str(caught.value)
+
+
+@pytest.mark.parametrize("connector", BOTH)
+def test_a_token_that_is_over_or_forged_is_refused(secure: SecureBroker, connector: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the tokens' door itself: what Kafka's documents show lets in whatever is signed by anybody (4.1), and the file here
+    does not. What is over is told without asking the broker.
+    """
+    monkeypatch.setattr(secure.issuer, "lasting", -3600.0)
+    with pytest.raises(ConfigurationError, match="is over since 3600 s"):
+        opened(secure, connector, "client-oauth")
+    monkeypatch.setattr(secure.issuer, "lasting", 300.0)
+    monkeypatch.setattr(secure.issuer, "_key", rsa.generate_private_key(65537, 2048))
+    with pytest.raises(ConfigurationError, match="invalid_token"):
+        opened(secure, connector, "client-oauth", connect_timeout_seconds=2)
+
+
+def test_tokens_are_renewed_before_they_end(secure: SecureBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects workers that run longer than a token lasts: sessions of both connectors outlive several tokens without a failure,
+    and an endpoint that is away for a moment is not noticed as long as a token is good.
+    """
+    admin = secure.admin()
+    for kind, name, operation in (
+        (ResourceType.TOPIC, "renewed", ACLOperation.ALL),
+        (ResourceType.GROUP, "renewed", ACLOperation.ALL),
+        (ResourceType.TRANSACTIONAL_ID, "renewed", ACLOperation.ALL),
+    ):
+        pattern = ResourcePattern(kind, name, ACLResourcePatternType.PREFIXED)
+        admin.create_acls([ACL(CLIENT, "*", operation, ACLPermissionType.ALLOW, pattern)])
+    admin.close()
+    monkeypatch.setattr(secure.issuer, "lasting", 3.0)
+    with ExitStack() as held:
+        full = held.enter_context(closing(connect(secure.broker.url, secure.broker.options)))
+        sessions, topics = [], [f"renewed-{connector}" for connector in BOTH]
+        full.create([TopicSpec(topic, 1, False) for topic in topics])
+        for connector, topic in zip(BOTH, topics, strict=True):
+            bus = held.enter_context(closing(opened(secure, connector, "client-oauth")))
+            sessions.append(held.enter_context(closing(bus.session(Subscription(topic, (topic,))))))
+        given = secure.issuer.given
+        begun, sent, seen = time.monotonic(), 0, [0, 0]
+        while time.monotonic() - begun < 7 or seen != [sent, sent]:
+            assert time.monotonic() - begun < 40, (sent, seen)
+            secure.issuer.away = 4 < time.monotonic() - begun < 4.3
+            if time.monotonic() - begun < 7:
+                full.write([Outgoing(topic, None, b"v", 0) for topic in topics])
+                sent += 1
+            for number, (session, topic) in enumerate(zip(sessions, topics, strict=True)):
+                if records := session.poll(0.1, 100).records:
+                    seen[number] += len(records)
+                    session.commit(Step({(topic, 0): records[-1].offset + 1}))
+        secure.issuer.away = False
+        assert secure.issuer.given - given >= 3

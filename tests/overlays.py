@@ -1,0 +1,115 @@
+"""What kustomize makes of an overlay, and strict schemas for it: Kubernetes' own, KEDA's and the Prometheus operator's."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import jsonschema_rs
+import kubernetes_validate
+import yaml
+
+__all__ = ["KEDA", "OVERLAYS", "built", "go_module", "mistakes", "of_kind", "pod_environment", "pods", "walk"]
+
+KUBERNETES = Path(__file__).resolve().parents[1] / "deploy" / "kubernetes"
+OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())
+KEDA = "github.com/kedacore/keda/v2@v2.20.2"
+OPERATOR = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
+KUSTOMIZE = "sigs.k8s.io/kustomize/kustomize/v5@v5.7.1"
+# Where custom resources are described, by the end of their group.
+DESCRIBED = {"keda.sh": (KEDA, "config/crd/bases"), "monitoring.coreos.com": (OPERATOR, "example/prometheus-operator-crd")}
+Manifest = dict[str, Any]
+
+
+@functools.cache
+def built(overlay: str) -> tuple[Manifest, ...]:
+    """The manifests of an overlay, by kubectl, or by kustomize where that is not there."""
+    program = ["kubectl", "kustomize"] if shutil.which("kubectl") else ["go", "run", KUSTOMIZE, "build"]
+    done = subprocess.run([*program, str(KUBERNETES / "overlays" / overlay)], capture_output=True, text=True)
+    if done.returncode or "deprecated" in done.stderr:
+        raise RuntimeError(done.stderr)
+    return tuple(yaml.safe_load_all(done.stdout))
+
+
+def of_kind(manifests: tuple[Manifest, ...], kind: str) -> dict[str, Manifest]:
+    """The manifests of one kind, by name."""
+    return {one["metadata"]["name"]: one for one in manifests if one["kind"] == kind}
+
+
+def pods(manifests: tuple[Manifest, ...]) -> dict[str, Manifest]:
+    """By the name of the StatefulSet, the template of its pods, of those that run streamfl."""
+    found = {name: one["spec"]["template"] for name, one in of_kind(manifests, "StatefulSet").items()}
+    return {name: one for name, one in found.items() if one["metadata"]["labels"]["app.kubernetes.io/name"] == "streamfl"}
+
+
+def pod_environment(manifests: tuple[Manifest, ...], name: str, ordinal: int = 0) -> dict[str, str]:
+    """The environment of a pod of a StatefulSet; what a secret holds is the secret's name."""
+    [worker] = pods(manifests)[name]["spec"]["containers"]
+    found: dict[str, str] = {}
+    for source in worker.get("envFrom", []):
+        found |= of_kind(manifests, "ConfigMap")[source["configMapRef"]["name"]]["data"]
+    for entry in worker["env"]:
+        given = entry.get("valueFrom", {})
+        if "fieldRef" in given:
+            assert given["fieldRef"]["fieldPath"] == "metadata.name"
+        found[entry["name"]] = entry.get("value") or (f"{name}-{ordinal}" if "fieldRef" in given else given["secretKeyRef"]["name"])
+    return found
+
+
+def mistakes(manifest: Manifest) -> list[str]:
+    """What the strict schema of its kind has against a manifest: a key that is not known, a value of another type."""
+    group, _, version = manifest["apiVersion"].rpartition("/")
+    described = next((found for end, found in DESCRIBED.items() if group.endswith(end)), None)
+    if described is None:
+        try:
+            kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
+        except kubernetes_validate.ValidationError as error:
+            return [f"{'.'.join(map(str, error.path))}: {error.message}"]
+        return []
+    module, folder = described
+    schema = _custom(go_module(module) / folder, manifest["kind"], version)
+    return [f"{error.instance_path}: {error.message}" for error in jsonschema_rs.validator_for(schema).iter_errors(manifest)]
+
+
+@functools.cache
+def go_module(module: str) -> Path:
+    """Where a Go module lies, once it is downloaded."""
+    done = subprocess.run(["go", "mod", "download", "-json", module], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr + done.stdout)
+    return Path(json.loads(done.stdout)["Dir"])
+
+
+@functools.cache
+def _custom(folder: Path, kind: str, version: str) -> Mapping[str, Any]:
+    # Group and plural are the file's name.
+    [path] = folder.glob(f"*_{kind.lower()}s.yaml")
+    described = yaml.safe_load(path.read_text(encoding="utf-8"))["spec"]
+    found = next(one for one in described["versions"] if one["name"] == version)
+    return cast(Mapping[str, Any], _strict(found["schema"]["openAPIV3Schema"]))
+
+
+def _strict(schema: Any) -> Any:
+    # A cluster drops keys that it does not know; here they are mistakes. The metadata are Kubernetes' own.
+    if isinstance(schema, list):
+        return [_strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: _strict(one) for name, one in schema.items()}
+    if isinstance(found.get("properties"), dict) and not found.get("x-kubernetes-preserve-unknown-fields"):
+        found.setdefault("additionalProperties", False)
+        if set(found["properties"]) >= {"apiVersion", "kind", "metadata"}:
+            found["properties"]["metadata"] = {"type": "object"}
+    return found
+
+
+def walk(value: Any) -> Iterator[Any]:
+    """A value and all that is in it."""
+    yield value
+    for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from walk(one)

@@ -1,0 +1,102 @@
+"""A tutorial's files and commands, as they stand on its page: each member in a folder of its own, and topics in one file."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from command_line import run_command
+
+from streamfl.runtime.bus import connect
+
+ROOT = Path(__file__).parents[1]
+# A file's block, behind the last name of a file before it.
+FILES = re.compile(r"`([\w-]+\.toml)`(?:(?!`[\w-]+\.toml`|```).)*?\n\n```toml\n(.*?)```", re.DOTALL)
+SECONDS = 120.0
+
+
+class PageCommands:
+    """Runs the commands of ``page`` of docs in ``folder``. ``STREAMFL_BUS__URL`` puts SQLite in the place of the page's broker."""
+
+    def __init__(self, folder: Path, page: str, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+        self.folder, self._monkeypatch, self._capture = folder, monkeypatch, capture
+        self._url = f"sqlite://{folder}/topics.db"
+        monkeypatch.setenv("STREAMFL_BUS__URL", self._url)
+        monkeypatch.setenv("STREAMFL_METRICS__PORT", "0")
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        self.files = dict(FILES.findall(text))
+        self.commands = [line.partition("  #")[0].strip() for line in re.findall(r"^    streamfl (.*)$", text, re.MULTILINE)]
+        for name, content in self.files.items():
+            (folder / Path(name).stem).mkdir()
+            (folder / Path(name).stem / name).write_text(content)
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def put(self, name: str, content: str) -> None:
+        """A file that every member has."""
+        for member in self.files:
+            (self.folder / Path(member).stem / name).write_text(content)
+
+    def take(self, beginning: str) -> list[str]:
+        """The next commands of the page that begin so, which are not run again."""
+        taken = [command for command in self.commands if command.startswith(beginning)]
+        assert taken, f"{beginning}: {self.commands}"
+        self.commands = [command for command in self.commands if command not in taken]
+        return taken
+
+    def do(self, beginning: str, *more: str) -> str:
+        """What the commands that begin so print, each run where its member is, with ``more`` arguments that a test needs."""
+        return "".join(self._run(shlex.split(command) + list(more)) for command in self.take(beginning))
+
+    def _run(self, arguments: list[str]) -> str:
+        [config, *_] = [argument for argument in arguments if argument in self.files]
+        self._monkeypatch.chdir(self.folder / Path(config).stem)
+        code, out, error = run_command(self._monkeypatch, self._capture, *arguments)
+        assert code == 0, f"{arguments}: {out}{error}{self.logs()}"
+        return out
+
+    def start(self) -> None:
+        """All of the page's ``streamfl run``, as processes."""
+        paths = os.pathsep.join([str(ROOT), str(ROOT / "connectors")])
+        for command in self.take("run "):
+            config = command.split()[1]
+            home = self.folder / Path(config).stem
+            with (home / "log").open("ab") as log:
+                self._running[config] = subprocess.Popen(
+                    [sys.executable, "-W", "ignore", "-m", "streamfl", *command.split()],
+                    cwd=home,
+                    env=os.environ | {"PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1"},
+                    stderr=log,
+                )
+
+    def wait_for(self, topic: str, records: int) -> None:
+        """Until so many records are in ``topic``."""
+        deadline = time.monotonic() + SECONDS
+        with closing(connect(self._url)) as bus:
+            while sum(1 for _ in bus.read(topic)) < records:
+                assert time.monotonic() < deadline, self.logs()
+                assert all(process.poll() is None for process in self._running.values()), self.logs()
+                time.sleep(0.2)
+
+    def stop(self) -> None:
+        """End the processes as an operator does; each has to end well."""
+        for process in self._running.values():
+            process.send_signal(signal.SIGTERM)
+        codes = {config: process.wait(60) for config, process in self._running.items()}
+        self._running = {}
+        assert set(codes.values()) <= {0}, f"{codes}{self.logs()}"
+
+    def close(self) -> None:
+        for process in self._running.values():
+            process.kill()
+            process.wait()
+
+    def logs(self) -> str:
+        return "".join(f"\n{path}\n{path.read_text(errors='replace')}" for path in self.folder.glob("*/log"))

@@ -1,0 +1,196 @@
+"""The report of a federation: what it shows is what the trace and the topics say."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import run_command
+
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.lab.page import REPORTS, bound_over_time
+from streamfl.runtime.bus import Bus, Outgoing, connect
+from streamfl.runtime.kinds import build_worker, find_kind
+from streamfl.settings import load_settings
+from streamfl.simulation.page import Chart, Page
+
+CONFIGURATION = """
+[federation]
+name = "plant"
+seed = 7
+clients = 2
+features = ["t1", "t2"]
+[bus]
+url = "{url}"
+commit_interval_ms = 0
+max_poll_records = 8
+[role]
+kind = "pofmkl-{kind}"
+[uplink]
+budget_bytes_per_second = 1e6
+[challengers]
+models = ["last-label"]
+"""
+SAMPLES = """
+[samples]
+topic = "readings"
+client = "device"
+label = "lever"
+sample_id = "id"
+label_range = [0.0, 10.0]
+"""
+PAPER = """
+[federation]
+name = "plant"
+[role]
+kind = "pofmkl-client"
+[learning]
+preset = "paper"
+learning_rate = 0.2
+features_per_kernel = 5
+"""
+DEVICES, READINGS, LONGEST = ("press-1", "press-2"), 40, 400
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return lambda *arguments: run_command(monkeypatch, capsys, *arguments)
+
+
+def readings() -> Iterator[dict[str, Any]]:
+    for number in range(READINGS):
+        for place, device in enumerate(DEVICES):
+            t1, t2 = math.sin(number / 7 + place), math.cos(number / 11)
+            yield {"device": device, "t1": t1, "t2": t2, "lever": 5 + 2 * t1 * t2 + place, "id": f"{device}/{number}"}
+
+
+@pytest.fixture(scope="module")
+def plant(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with client.toml and server.toml, whose federation has predicted and learnt all its readings."""
+    folder = tmp_path_factory.mktemp("plant")
+    url = f"sqlite://{folder}/plant.db"
+    bus = connect(url)
+    workers = []
+    for kind, more in (("server", ""), ("client", SAMPLES)):
+        path = folder / f"{kind}.toml"
+        path.write_text(CONFIGURATION.format(url=url, kind=kind) + more)
+        settings = load_settings(path, PofmklSettings)
+        wanted = {spec.name: spec for spec in find_kind(f"pofmkl-{kind}").topics(settings)}
+        missing = wanted.keys() - bus.describe(wanted).keys()
+        bus.create([replace(wanted[name], partitions=wanted[name].partitions or 2) for name in sorted(missing)])
+        workers.append(build_worker(settings, bus))
+    bus.write([Outgoing("readings", one["device"].encode(), json.dumps(one).encode()) for one in readings()])
+    for _ in range(LONGEST):
+        for worker in workers:
+            worker.step(0.0)
+        if len(list(rows(bus, "plant.predictions"))) == READINGS * len(DEVICES):
+            break
+    for worker in workers:
+        worker.close()
+    bus.close()
+    return folder
+
+
+def rows(bus: Bus, topic: str) -> Iterator[Any]:
+    for partition in bus.offsets(topic, math.inf):
+        for record in bus.read_from(topic, partition, 0):
+            yield json.loads(record.value or b"null")
+
+
+def tiles(page: Path) -> Mapping[str, str]:
+    """The figures at the top of a page, by their names."""
+    return dict(re.findall(r'<div class="figure"><span>(.*?)</span><b>(.*?)</b>', page.read_text()))
+
+
+def chart(page: Page, title: str) -> Chart:
+    [found] = [one for one in page.charts if one.title == title]
+    return found
+
+
+def test_a_federations_report_is_that_of_its_topics(plant: Path, command: Command, tmp_path: Path) -> None:
+    """Protects whoever judges a federation by its page: error, yardstick and bytes are those of the topics, counted by hand."""
+    assert command("report", plant / "client.toml", "--out", tmp_path / "r.html")[0] == 0
+    shown = tiles(tmp_path / "r.html")
+    with closing(connect(f"sqlite://{plant}/plant.db")) as bus:
+        told = {one["sample"]: one["prediction"] for one in rows(bus, "plant.predictions")}
+    labels: dict[str, list[float]] = {device: [] for device in DEVICES}
+    errors, means = [], []
+    for one in readings():
+        before = labels[one["device"]]
+        if before:
+            errors.append((told[one["id"]] - one["lever"]) ** 2)
+            means.append((sum(before) / len(before) - one["lever"]) ** 2)
+        before.append(one["lever"])
+    assert float(shown["mean squared error"]) == pytest.approx(np.mean(errors), rel=1e-4)
+    assert float(shown["running mean"]) == pytest.approx(np.mean(means), rel=1e-4)
+    assert shown["predictions read"] == str(READINGS * len(DEVICES))
+    remembered = json.loads(command("inspect", plant / "client.toml", "--format", "json")[1])["clients"]
+    regret = sum(one["regret"] for one in remembered) / sum(one["labels"] for one in remembered)
+    assert float(shown["regret per sample"]) == pytest.approx(regret, abs=1e-5)
+
+
+def test_a_report_changes_nothing(plant: Path, command: Command, tmp_path: Path) -> None:
+    """Protects a federation that runs: whoever makes a report commits no offset and writes no record."""
+
+    def everything() -> object:
+        with closing(connect(f"sqlite://{plant}/plant.db")) as bus:
+            topics = ("readings", "plant.predictions", "plant.updates", "plant.model", "plant.pofmkl-client.state")
+            return [bus.offsets(topic, math.inf) for topic in topics], bus.committed("plant.pofmkl-client")
+
+    before = everything()
+    for kind in ("client", "server"):
+        assert command("report", plant / f"{kind}.toml", "--out", tmp_path / "r.html")[0] == 0
+    assert everything() == before
+
+
+def test_a_report_that_is_cut_short_says_so(plant: Path, command: Command, tmp_path: Path) -> None:
+    """Protects whoever reads a page of a large federation: figures over a part are not taken for those of all."""
+    assert command("report", plant / "client.toml", "--out", tmp_path / "r.html", "--limit", "10")[0] == 0
+    assert tiles(tmp_path / "r.html")["predictions read"] == "10"
+    assert "Of plant.predictions the newest 10 records are shown at most" in (tmp_path / "r.html").read_text()
+
+
+def test_a_simulations_report_is_that_of_its_trace(command: Command, tmp_path: Path) -> None:
+    """Protects the page of a simulation: curves end at the figures that the simulation printed, the bound is Theorem 1's."""
+    generator = np.random.default_rng(3)
+    inputs = generator.uniform(-1, 1, size=(90, 2))
+    np.savez(tmp_path / "data.npz", X=inputs, y=np.sin(3 * inputs[:, 0]) + inputs[:, 1])
+    (tmp_path / "client.toml").write_text(PAPER)
+    simulate = ("simulate", tmp_path / "client.toml", "--data", tmp_path / "data.npz", "--clients", 3, "--format", "json")
+    code, told, _ = command(*simulate, "--trace", tmp_path / "trace")
+    assert code == 0
+    figures = json.loads(told)
+    assert command("report", tmp_path / "trace", "--out", tmp_path / "r.html")[0] == 0
+    assert float(tiles(tmp_path / "r.html")["regret per sample"]) == pytest.approx(figures["regret_mean"] / 30, abs=1e-5)
+    with np.load(tmp_path / "trace" / "trace.npz") as arrays:
+        assert REPORTS.of_trace is not None
+        page = REPORTS.of_trace(dict(arrays))
+        kernels = arrays["kernel_predictions"].shape[2]
+    errors = {line.name: line.y[-1] for line in chart(page, "Mean squared error so far").lines}
+    assert errors["federation"] == pytest.approx(figures["mse"])
+    assert errors["running mean"] == pytest.approx(figures["mse_running_mean"])
+    assert errors["each client on its own"] == pytest.approx(figures["mse_local_only"])
+    regret, bound = chart(page, "Regret against its bound").lines
+    assert regret.y[-1] == pytest.approx(figures["regret_mean"])
+    np.testing.assert_allclose(bound.y, [math.log(kernels) / 0.2 + 0.2 * t / 2 for t in range(1, 31)])
+    assert np.all(regret.y <= bound.y)
+    assert chart(page, "Bytes sent by clients").lines[0].y[-1] == figures["uplink_bytes"]
+    shares = sum(line.y for line in chart(page, "Kernel weights").lines)
+    np.testing.assert_allclose(shares, 1.0)
+
+
+@pytest.mark.parametrize("count", [1, 7, 1000])
+def test_the_bound_at_its_best_is_the_lowest_of_all_rates(count: int) -> None:
+    """Protects the yardstick of other presets: no learning rate gives a lower bound."""
+    rates = np.geomspace(1e-4, 10, 20_000)
+    lowest = min(np.log(24) / rates + rates * count / 2)
+    assert bound_over_time(np.array(count), 24, None) == pytest.approx(lowest, rel=1e-6)

@@ -1,0 +1,102 @@
+"""A broker made of ``deploy/security``: users with passwords, with certificates and with tokens, and rights for each.
+
+The files are used as they are but for what names a place: hosts, ports and folders of this machine stand in for them.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from access import OPERATIONS, PATTERNS, RESOURCES
+from broker import Broker, free_ports
+from kafka import KafkaAdminClient
+from kafka.admin import ACL, ACLPermissionType, ResourcePattern, ScramMechanism, UserScramCredentialUpsertion
+from token_issuer import TokenIssuer, issuing
+
+from streamfl.runtime.rights import Right
+
+__all__ = ["SECRETS", "SECURITY", "SecureBroker", "secure_broker"]
+
+SECURITY = Path(__file__).parents[1] / "deploy" / "security"
+# Of the client, by user and password and at the token endpoint.
+SECRETS = {"press-client": "of-the-client", "nobody": "without-rights"}
+NAMED_PORTS = ("9093", "9094", "9095", "9096")
+
+
+@dataclass
+class SecureBroker:
+    """broker: as its administrator sees it. issuer: its tokens. folder: certificates. places: what stands for what, in files."""
+
+    broker: Broker
+    issuer: TokenIssuer
+    folder: Path
+    places: dict[str, str]
+
+    def local(self, text: str) -> str:
+        """The text of a file of ``deploy/security``, with the places of this machine."""
+        for named, here in self.places.items():
+            text = text.replace(named, here)
+        return text
+
+    def allow(self, rights: list[Right]) -> None:
+        """What ``kafka-acls.sh --add`` does."""
+        acls = [
+            ACL(
+                right.principal,
+                "*",
+                OPERATIONS[operation],
+                ACLPermissionType.ALLOW,
+                ResourcePattern(RESOURCES[right.resource], right.name, PATTERNS[right.pattern]),
+            )
+            for right in rights
+            for operation in right.operations
+        ]
+        admin = self.admin()
+        assert not admin.create_acls(acls)["failed"]
+        admin.close()
+
+    def admin(self) -> Any:
+        """A client of the administrator."""
+        return KafkaAdminClient(bootstrap_servers=self.broker.address, **self.broker.options)
+
+
+@contextmanager
+def secure_broker(folder: Path) -> Iterator[SecureBroker]:
+    """The broker with its users and without any rights; certificates are made in the folder."""
+    certificates = [str(SECURITY / "certificates.sh"), str(folder), "IP:127.0.0.1", "admin", "press-server", "stranger"]
+    subprocess.run(certificates, check=True)
+    ports = dict(zip(NAMED_PORTS, free_ports(4), strict=True))
+    with issuing(SECRETS) as issuer:
+        places = {
+            **{f"broker.example.com:{named}": f"127.0.0.1:{port}" for named, port in ports.items()},
+            **{f"://:{named}": f"://127.0.0.1:{port}" for named, port in ports.items()},
+            "https://sso.example.com/keys": f"{issuer.url}/keys",
+            "https://sso.example.com/token": f"{issuer.url}/token",
+            "/etc/kafka/certificates": str(folder),
+            "/etc/streamfl": str(folder),
+        }
+        text = (SECURITY / "broker.properties").read_text(encoding="utf-8")
+        for named, here in places.items():
+            text = text.replace(named, here)
+        lines = [line for line in text.splitlines() if line and not line.startswith(("#", "log.dirs="))]
+        properties = {name: value for name, _, value in (line.partition("=") for line in lines)}
+        # Of the test's own broker, whose listener has another name.
+        admin = {
+            "security_protocol": "SSL",
+            "ssl_cafile": str(folder / "ca.pem"),
+            "ssl_certfile": str(folder / "admin.pem"),
+            "ssl_keyfile": str(folder / "admin.key"),
+        }
+        allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={issuer.url}/keys"
+        with Broker(properties, admin, port=ports["9094"], java=[allowed]) as broker:
+            secured = SecureBroker(broker, issuer, folder, places)
+            client = secured.admin()
+            users = [UserScramCredentialUpsertion(name, ScramMechanism.SCRAM_SHA_512, secret) for name, secret in SECRETS.items()]
+            client.alter_user_scram_credentials(users)
+            client.close()
+            yield secured

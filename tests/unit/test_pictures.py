@@ -1,0 +1,46 @@
+"""Pictures need the extra ``plots``; what is not a picture does without it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+from command_line import run_command
+
+import streamfl.simulation.pictures as pictures
+from streamfl.role import ConfigurationError
+
+
+@pytest.fixture(autouse=True)
+def _without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
+
+
+def test_a_demo_without_matplotlib_shows_its_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Protects who installed no extra: the figures come, and one line says how to have the picture."""
+    code, out, error = run_command(monkeypatch, capsys, "demo", "--format", "json")
+    assert code == 0
+    assert json.loads(out)["picture"] is None
+    assert "pip install 'streamfl[plots]'" in error
+    assert not Path("demo.png").exists()
+
+
+def test_a_chart_without_matplotlib_is_refused_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects a long comparison: it does not end in a traceback at its last step, for the check is its first."""
+    code, _, error = run_command(
+        monkeypatch, capsys, "compare", "nothing.toml", "--data", "nothing.csv", "--label", "y", "--chart", "chart.png"
+    )
+    assert code == 2
+    assert "pip install 'streamfl[plots]'" in error
+    assert "Traceback" not in error
+
+
+def test_a_plot_without_matplotlib_says_what_to_install() -> None:
+    """Protects a notebook: ModuleNotFoundError would not say that an extra is meant."""
+    with pytest.raises(ConfigurationError, match="plots"):
+        pictures.new_pyplot()

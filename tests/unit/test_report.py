@@ -1,0 +1,123 @@
+"""The page that ``streamfl report`` writes: it stands alone, it shows what it was given, and it takes nobody's word for code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from command_line import run_command
+
+from streamfl.simulation.courses import course_arrays
+from streamfl.simulation.drawing import svg
+from streamfl.simulation.html import html
+from streamfl.simulation.page import Chart, Line, Page, Table
+from streamfl.system import load, systems_with
+
+ATTACK = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return lambda *arguments: run_command(monkeypatch, capsys, *arguments)
+
+
+def line(*values: float, name: str = "a") -> Line:
+    return Line(name, np.arange(len(values)), np.array(values))
+
+
+def drawn(chart: Chart) -> list[list[tuple[float, float]]]:
+    """The points of each curve, as they stand in the picture."""
+    found = [one.get("points", "") for one in ElementTree.fromstring(svg(chart)).iter() if one.tag == "polyline"]
+    return [[(float(x), float(y)) for x, y in (pair.split(",") for pair in points.split())] for points in found]
+
+
+def chart(*lines: Line, **more: bool) -> Chart:
+    return Chart("title", "says", lines, "horizontal", "vertical", **more)
+
+
+@pytest.mark.parametrize("more", [{}, {"stacked": True}, {"bars": True}])
+def test_what_topics_say_is_never_code(more: dict[str, bool]) -> None:
+    """Protects whoever opens a report: the name of a client or kernel is text, whatever stands in it, and nothing may be run."""
+    picture = Chart(ATTACK, ATTACK, [line(1.0, 2.0, name=ATTACK), line(2.0, 1.0, name=ATTACK)], ATTACK, ATTACK, **more)
+    table = Table(ATTACK, [ATTACK], [[ATTACK]])
+    page = html(Page(ATTACK, ATTACK, [(ATTACK, ATTACK)], [picture], [table], [ATTACK]))
+    assert "<script" not in page
+    assert "<img" not in page
+    assert "default-src 'none'" in page
+    ElementTree.fromstring(svg(picture))
+
+
+def test_a_page_needs_nothing_beside_it() -> None:
+    """Protects the reader without a network: no address, font, style or script is loaded from anywhere."""
+    page = html(Page("t", "s", [("a", "1")], [chart(line(1.0, 2.0))], [Table("t", ["a"], [["b"]])], ["n"]))
+    assert not re.search(r"https?:|src=|href=|@import|url\(", page)
+
+
+def test_curves_stand_where_their_values_are() -> None:
+    """Protects the eye: on an even scale equal steps are equally high, on a logarithmic one equal factors are."""
+    [even] = drawn(chart(line(1.0, 2.0, 3.0)))
+    assert even[0][1] - even[1][1] == pytest.approx(even[1][1] - even[2][1], abs=0.11)
+    assert even[2][1] < even[0][1]
+    assert even[1][0] - even[0][0] == pytest.approx(even[2][0] - even[1][0], abs=0.11)
+    [factors] = drawn(chart(line(0.01, 0.1, 1.0), logarithmic=True))
+    assert factors[0][1] - factors[1][1] == pytest.approx(factors[1][1] - factors[2][1], abs=0.11)
+
+
+def test_what_is_no_number_is_a_gap() -> None:
+    """Protects a curve over a diverged or unmeasured stretch: it is interrupted there, not drawn through it."""
+    assert [len(piece) for piece in drawn(chart(line(1.0, 2.0, np.nan, 3.0, np.inf, 4.0, 5.0)))] == [2, 2, 2]
+    assert [len(piece) for piece in drawn(chart(line(1.0, 2.0, 0.0, 3.0, 4.0), logarithmic=True))] == [2, 2]
+
+
+@pytest.mark.parametrize("values", [(), (np.nan,), (0.0, 0.0), (5.0,), (-3.0, -3.0), (1e-300, 1e300), (7e9, 7e9)])
+@pytest.mark.parametrize("logarithmic", [False, True])
+def test_any_numbers_can_be_drawn(values: tuple[float, ...], logarithmic: bool) -> None:
+    """Protects a page from failing for one chart: nothing, one point, level lines, and what reaches over all magnitudes."""
+    for times in (False, True):
+        ElementTree.fromstring(svg(chart(line(*values), logarithmic=logarithmic, times=times)))
+
+
+def test_long_curves_are_thinned_and_keep_their_end() -> None:
+    """Protects the size of a page and its last figure: a million points become some hundred, the last among them."""
+    values = np.linspace(0.0, 1.0, 1_000_000)
+    [points] = drawn(chart(Line("a", np.arange(len(values)), values)))
+    assert len(points) <= 500
+    assert points[-1][1] == min(y for _, y in points)
+
+
+@pytest.mark.parametrize("name", sorted(systems_with("report")))
+def test_a_trace_of_an_earlier_release_is_refused_with_what_to_do(name: str, command: Command, tmp_path: Path) -> None:
+    """Protects whoever kept a trace: exit code 5 and a sentence, no traceback, where it lacks what the page needs."""
+    np.savez(tmp_path / "trace.npz", system=np.array(name), labels=np.zeros((2, 2)))
+    code, _, said = command("report", tmp_path, "--out", tmp_path / "r.html")
+    assert code == 5
+    assert "simulate again" in said
+
+
+@pytest.mark.parametrize("name", sorted(name for name, system in systems_with("report").items() if system.rank))
+def test_a_vertical_course_is_shown(name: str) -> None:
+    """Protects the pages of vertical systems: each measure of a run's history has its curve, and its last value is a figure."""
+    arrays = course_arrays([{"seconds": 0.0, "loss": 0.7, "auc": None}, {"seconds": 2.0, "loss": 0.25, "auc": None}])
+    page = load(systems_with("report")[name].report or "").of_trace(arrays)
+    assert page.figures == [("Loss", "0.25")]
+    [one] = page.charts
+    assert one.lines[0].x.tolist() == [0.0, 2.0]
+    assert one.lines[0].y.tolist() == [0.7, 0.25]
+
+
+def test_files_that_are_no_trace_are_refused(command: Command, tmp_path: Path) -> None:
+    """Protects whoever got a trace from somebody else: nothing in it is unpickled, and what is none ends with exit code 5."""
+    np.savez(tmp_path / "pickled.npz", system=np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    (tmp_path / "text.npz").write_text("no trace")
+    np.savez(tmp_path / "unnamed.npz", labels=np.zeros(2))
+    np.savez(tmp_path / "unknown.npz", system=np.array("nobody"))
+    for name in ("pickled", "text", "unnamed", "unknown"):
+        code, _, said = command("report", tmp_path / f"{name}.npz", "--out", tmp_path / "r.html")
+        assert (code, "Traceback" in said) == (5, False), name
+    assert command("report", tmp_path / "missing.npz")[0] == 2
+    assert not (tmp_path / "r.html").exists()
