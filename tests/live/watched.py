@@ -29,8 +29,10 @@ from streamfl.dashboard import CHOICES, Dashboard
 from streamfl.role import Record
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import find_kind
+from streamfl.service_health import DASHBOARD as HEALTH
+from streamfl.system import parts_of_systems
 
-__all__ = ["SCRAPED_SECONDS", "TOLERANCE", "Watched", "federation"]
+__all__ = ["NOTHING_REFUSED", "SCRAPED_SECONDS", "TOLERANCE", "Watched", "federation"]
 
 BUS = """
 [bus]
@@ -44,6 +46,8 @@ INTERVAL = "500ms"
 SCRAPED_SECONDS = 1.5
 # Prometheus extrapolates to the ends of the time that it is asked for.
 TOLERANCE = 0.1
+# Lines that are empty as long as nothing was refused.
+NOTHING_REFUSED = {("Dead letters", "{{group}} {{reason}}"), ("Model records refused", "{{group}} {{reason}}")}
 QUIET_SECONDS = 0.5
 WAIT_SECONDS = 150.0
 
@@ -56,6 +60,7 @@ class Watched:
     change: what a member's sections are, from its name and those of the soak.
     prometheus: scrapes every worker.
     calm: since when nothing was killed.
+    started: processes, over time.
     marks: times that a test asks for.
     """
 
@@ -72,10 +77,13 @@ class Watched:
         specs = [spec for one in self.settings.values() for spec in find_kind(one.role.kind).topics(one)]
         self.topics = {spec.name: replace(spec, partitions=spec.partitions or PARTITIONS) for spec in specs}
         self.bus.create(list(self.topics.values()))
+        # Those of the system first: the board of service health has some panels of the same titles.
+        self.boards: list[Dashboard] = [*parts_of_systems("dashboards")[system], HEALTH]
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.prometheus: Prometheus
         self.begun = math.nan
         self.calm = math.nan
+        self.started = 0
         self.marks: dict[str, float] = {}
         self._before: dict[str, int] = {}
 
@@ -84,6 +92,7 @@ class Watched:
     def start(self, *members: str) -> None:
         """Start these, or all."""
         for member in members or self.files:
+            self.started += 1
             environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "STREAMFL_METRICS__PORT": str(self.ports[member])}
             line = [sys.executable, "-m", "streamfl", "run", str(self.files[member])]
             with (self.folder / f"{member}.log").open("ab") as log:
@@ -218,7 +227,9 @@ class Watched:
 
     def query(self, expression: str) -> str:
         """A panel's query as Grafana sends it when everything is chosen, its rates over all that was watched."""
-        chosen = expression.replace("$system", self.system).replace("$__rate_interval", f"{self.seconds}s")
+        chosen = expression.replace("$system", self.system)
+        for span in ("$__rate_interval", "$__range"):
+            chosen = chosen.replace(span, f"{self.seconds}s")
         for name in CHOICES:
             chosen = chosen.replace(f"${name}", ".*")
         assert "$" not in chosen, chosen
@@ -234,27 +245,33 @@ class Watched:
         counted = f'sum(streamfl_{counter}{{system="{self.system}",role=~"{role}"}})'
         return self.prometheus.value(counted) - self.prometheus.value(counted, self.calm)
 
-    def value(self, dashboard: Dashboard, title: str, legend: str = "") -> float:
-        """Of a panel's line that has one series. legend: what it begins with."""
-        found = [
-            query.expression
-            for row in dashboard.rows
-            for panel in row
-            if panel.title == title
-            for query in panel.queries
-            if query.legend.startswith(legend)
-        ]
-        assert found, f"{dashboard.name} has no panel {title!r} with a line {legend!r}"
-        values = self.ask(found[0])
+    def value(self, title: str, legend: str = "", at: float | None = None) -> float:
+        """Of a panel's line that has one series, on any of the system's boards. legend: what it begins with. at: then, not now."""
+        panels = [panel for board in self.boards for panel in board.panels if panel.title == title]
+        lines = [query.expression for panel in panels for query in panel.queries if query.legend.startswith(legend)]
+        assert lines, f"no board of {self.system} has a panel {title!r} with a line {legend!r}"
+        values = self.ask(lines[0], at)
         assert len(values) == 1, (title, legend, values)
         return next(iter(values.values()))
 
-    def empty(self, dashboard: Dashboard) -> set[tuple[str, str]]:
-        """Title and legend of every line that has no series, or one that is NaN."""
+    def service(self) -> dict[str, float]:
+        """What the tiles of service health say of all workers: how many there are and serve, what waits, what was started again."""
+        tiles = {"up": ("Workers up", "up"), "of": ("Workers up", "of"), "idle": ("Workers not serving", "")}
+        tiles |= {"restarts": ("Restarts", ""), "waiting": ("Records waiting", "")}
+        return {name: self.value(*tile) for name, tile in tiles.items()}
+
+    @property
+    def resting(self) -> dict[str, float]:
+        """The truth of that, once everything was read."""
+        workers = len(self.files)
+        return {"up": workers, "of": workers, "idle": 0, "restarts": self.started - workers, "waiting": 0}
+
+    def empty(self) -> set[tuple[str, str]]:
+        """Title and legend of every line of every board that has no series, or one that is NaN."""
         return {
             (panel.title, query.legend)
-            for row in dashboard.rows
-            for panel in row
+            for board in self.boards
+            for panel in board.panels
             for query in panel.queries
             if not (values := self.ask(query.expression)) or any(math.isnan(one) for one in values.values())
         }

@@ -9,18 +9,16 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pytest
 from dp_frank_wolfe.soak import RELEASES, SOAK
-from live.watched import Watched, federation
+from live.watched import NOTHING_REFUSED, Watched, federation
 from scipy.optimize import brentq
 from soak.subject import FEDERATION, Plan
 
-from streamfl.dp_frank_wolfe.lab.dashboard import DASHBOARD
 from streamfl.dp_frank_wolfe.lab.said import messages_of
 from streamfl.dp_frank_wolfe.messages import Answers, Manifest, read_content
 
 pytestmark = pytest.mark.long
 
 EPSILON, DELTA, SHARE = 8, 1e-4, 0.2
-EPSILON_SPENT = DASHBOARD.rows[0][0].queries[0].expression
 PREDICTIONS, PARTIES = f"{FEDERATION}.predictions", ("clinic", "insurer")
 COUNT = 60
 
@@ -69,9 +67,10 @@ def epsilon_of(rho: float) -> float:
 def test_epsilon_is_what_was_released(watched: Watched) -> None:
     """Protects the figure that a budget is watched by: after a fit, it is what a fit costs; with a prediction, the whole budget."""
     rho = brentq(lambda one: epsilon_of(one) - EPSILON, 1e-3, 10)
-    before, after = (set(watched.ask(EPSILON_SPENT, at).values()) for at in (watched.marks["fitted"], None))
-    assert list(before) == pytest.approx([epsilon_of((1 - SHARE) * rho)] * len(before), rel=1e-5)
-    assert list(after) == pytest.approx([EPSILON] * len(after), rel=1e-5)
+    fitted = watched.marks["fitted"]
+    assert watched.value("Epsilon spent", at=fitted) == pytest.approx(epsilon_of((1 - SHARE) * rho), rel=1e-5)
+    assert watched.value("Privacy budget used", at=fitted) == pytest.approx(epsilon_of((1 - SHARE) * rho) / EPSILON, rel=1e-5)
+    assert watched.value("Epsilon spent") == pytest.approx(EPSILON, rel=1e-5)
     charged = {
         name
         for one in messages_of(watched.left(), f"{FEDERATION}.clinic.asks")
@@ -100,11 +99,11 @@ def test_releases_and_models_are_those_of_the_topics(watched: Watched) -> None:
         if one.kind == "answers" and one.window == windows
     }
     numbers = sum(1 + len(own.sums) // 8 for one in answers.values() for own in one.answers)
-    assert watched.value(DASHBOARD, "Uplink of a fit") == numbers
+    assert watched.value("Uplink of a fit") == numbers
     models = [json.loads(one.value or b"") for one in left.of("model")]
     weights = np.concatenate([one["weights"] for one in models if one["version"] == windows])
-    assert watched.value(DASHBOARD, "Model", "columns") == np.count_nonzero(weights)
-    assert watched.value(DASHBOARD, "Model", "l1") == pytest.approx(np.abs(weights).sum())
+    assert watched.value("Model", "columns") == np.count_nonzero(weights)
+    assert watched.value("Model", "l1") == pytest.approx(np.abs(weights).sum())
 
 
 def test_counts_are_those_of_the_topics(watched: Watched) -> None:
@@ -119,5 +118,9 @@ def test_counts_are_those_of_the_topics(watched: Watched) -> None:
 
 def test_no_line_is_empty(watched: Watched) -> None:
     """Protects panels from being empty, or NaN, on a federation that works, and after restarts."""
-    # Nothing was refused.
-    assert watched.empty(DASHBOARD) == {("Dead letters", "{{group}} {{reason}}")}
+    assert watched.empty() == NOTHING_REFUSED
+
+
+def test_the_service_is_as_it_is(watched: Watched) -> None:
+    """Protects whoever is on call: who is up, what waits, and how often workers were started again are as they were."""
+    assert watched.service() == watched.resting

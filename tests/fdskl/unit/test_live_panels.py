@@ -9,10 +9,8 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 import pytest
-from live.watched import Watched, federation
+from live.watched import NOTHING_REFUSED, Watched, federation
 from soak.subject import FEDERATION, Plan
-
-from streamfl.fdskl.lab.dashboard import DASHBOARD
 
 pytestmark = pytest.mark.long
 
@@ -73,16 +71,15 @@ def test_loss_and_regret_are_those_of_the_topics(watched: Watched) -> None:
     assert len(every) == watched.count(LABELS) > COUNT
     assert len({output for output, _ in every}) > COUNT // 2
     regret = (loss - sum(map(best_constant, pairs.values()))) / len(every)
-    assert watched.value(DASHBOARD, "Regret per sample") == pytest.approx(regret, rel=1e-6)
-    assert watched.value(DASHBOARD, "Loss before the label") == pytest.approx(loss / len(every), rel=0.05)
+    assert watched.value("Regret per sample") == pytest.approx(regret, rel=1e-6)
+    assert watched.value("Loss before the label") == pytest.approx(loss / len(every), rel=0.05)
     right = sum((output >= 0) == (label > 0) for output, label in every)
-    assert watched.value(DASHBOARD, "Accuracy before the label") == pytest.approx(right / len(every), rel=0.05)
+    assert watched.value("Accuracy before the label") == pytest.approx(right / len(every), rel=0.05)
 
 
 def test_no_line_is_empty(watched: Watched) -> None:
     """Protects panels from being empty, or NaN, on a federation that works."""
-    # Nothing was refused.
-    assert watched.empty(DASHBOARD) == {("Dead letters", "{{group}} {{reason}}")}
+    assert watched.empty() == NOTHING_REFUSED
 
 
 def test_counts_are_those_of_the_topics(watched: Watched) -> None:
@@ -105,6 +102,11 @@ def test_gauges_are_what_is_remembered(watched: Watched) -> None:
     iterations = max(msgspec.msgpack.decode(value)[0] for (_, key), value in state.items() if key == b"model")
     assert watched.prometheus.value('max(streamfl_model_version{system="fdskl"})') == iterations > 0
     labelled = sum(key.startswith(b"labelled/") for _, key in state)
-    assert watched.value(DASHBOARD, "Labelled entities", "learnt from") == labelled > COUNT
-    assert watched.value(DASHBOARD, "Waiting", "predictions") == 0
+    assert watched.value("Labelled entities", "learnt from") == labelled > COUNT
+    assert watched.value("Waiting", "predictions") == 0
     assert set(watched.ask("sum by (group) (streamfl_group_lag_records)").values()) == {0}
+
+
+def test_the_service_is_as_it_is(watched: Watched) -> None:
+    """Protects whoever is on call: who is up, what waits, and how often workers were started again are as they were."""
+    assert watched.service() == watched.resting

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from live.watched import Watched, federation
+from live.watched import NOTHING_REFUSED, Watched, federation
 from sklearn.metrics import roc_auc_score
 from soak.subject import FEDERATION, Plan
 
-from streamfl.quasi_newton.lab.dashboard import DASHBOARD
 from streamfl.quasi_newton.lab.said import messages_of
 from streamfl.quasi_newton.messages import Step, read_content
 
@@ -58,7 +57,7 @@ def test_a_training_is_that_of_the_topics(watched: Watched) -> None:
             epochs.append(sum(losses) / len(losses))
             losses = []
     assert steps[-1].over
-    assert watched.value(DASHBOARD, "Loss") == pytest.approx(epochs[-1], rel=1e-9)
+    assert watched.value("Loss") == pytest.approx(epochs[-1], rel=1e-9)
     of_members = watched.ask('max by (role) (streamfl_phase{system="$system"})')
     assert of_members == {f"quasi-newton-{kind}": phase for kind, phase in (("coordinator", 3), ("guest", 7), ("host", 7))}
     runs = len({one.run for one in decisions if one.kind == "begin"})
@@ -89,10 +88,14 @@ def test_the_model_is_judged_on_entities_that_it_has_not_seen(watched: Watched) 
     labels = {(one.key or b"").decode(): json.loads(one.value or b"")["y"] for one in watched.bus.read("labels")}
     assert len(outputs) + len(learnt) == COUNT + MORE
     area = roc_auc_score([labels[name] for name in outputs], list(outputs.values()))
-    assert watched.value(DASHBOARD, "Model on held-out entities", "AUC") == pytest.approx(area)
+    assert watched.value("Model on held-out entities", "AUC") == pytest.approx(area)
 
 
 def test_no_line_is_empty(watched: Watched) -> None:
     """Protects panels from being empty, or NaN, on a federation that works, and after restarts."""
-    # Nothing was refused.
-    assert watched.empty(DASHBOARD) == {("Dead letters", "{{group}} {{reason}}")}
+    assert watched.empty() == NOTHING_REFUSED
+
+
+def test_the_service_is_as_it_is(watched: Watched) -> None:
+    """Protects whoever is on call: who is up, what waits, and how often workers were started again are as they were."""
+    assert watched.service() == watched.resting

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from statistics import NormalDist
 
 import pytest
-from live.watched import TOLERANCE, Watched, federation
+from live.watched import NOTHING_REFUSED, TOLERANCE, Watched, federation
 from soak.subject import FEDERATION, Plan
 
-from streamfl.vafl.lab.dashboard import DASHBOARD
 from streamfl.vafl.messages import REPLY
 
 pytestmark = pytest.mark.long
@@ -71,9 +70,9 @@ def test_loss_and_accuracy_are_those_of_the_topics(watched: Watched) -> None:
     told = [(predictions[name], label) for name, label in first_labels(watched).items()]
     assert len(told) > COUNT
     loss = sum(-math.log(chance if label else 1 - chance) for chance, label in told) / len(told)
-    assert watched.value(DASHBOARD, "Loss before the label", "all") == pytest.approx(loss, rel=TOLERANCE)
+    assert watched.value("Loss before the label", "all") == pytest.approx(loss, rel=TOLERANCE)
     right = sum((chance > 0.5) == bool(label) for chance, label in told) / len(told)
-    assert watched.value(DASHBOARD, "Accuracy before the label", "all") == pytest.approx(right, rel=TOLERANCE)
+    assert watched.value("Accuracy before the label", "all") == pytest.approx(right, rel=TOLERANCE)
 
 
 def test_counts_are_those_of_the_topics(watched: Watched) -> None:
@@ -107,19 +106,22 @@ def test_privacy_is_what_was_released(watched: Watched) -> None:
     replies = [REPLY.decode(one.value) for one in watched.bus.read(f"{FEDERATION}.shop.gradients")]
     learnt = Counter(reply.entity for reply in replies if reply.gradient)
     most = max(math.sqrt((count + learnt[name]) * (2 / NOISE) ** 2) for name, count in shown.items())
-    assert watched.value(DASHBOARD, "Privacy: mu against the budget", "mu") == pytest.approx(most)
-    assert watched.value(DASHBOARD, "Privacy: mu against the budget", "budget") == 2
+    assert watched.value("Privacy: mu against the budget", "mu") == pytest.approx(most)
+    assert watched.value("Privacy: mu against the budget", "budget") == 2
     # The gradients of two labels of a logistic loss are 1 apart, and each label was told once.
-    assert watched.value(DASHBOARD, "Privacy of labels: mu against the budget", "mu") == pytest.approx(1 / 2)
-    epsilon = watched.value(DASHBOARD, "Privacy: epsilon")
+    assert watched.value("Privacy of labels: mu against the budget", "mu") == pytest.approx(1 / 2)
+    epsilon = watched.value("Privacy: epsilon")
     delta = NORMAL.cdf(most / 2 - epsilon / most) - math.exp(epsilon) * NORMAL.cdf(-most / 2 - epsilon / most)
     assert delta == pytest.approx(1e-5, rel=1e-3)
 
 
 def test_no_line_is_empty(watched: Watched) -> None:
     """Protects panels from being empty, or NaN, on a federation that works, and after restarts."""
-    # Nothing was refused, and whoever has noise has it on steps too.
-    assert watched.empty(DASHBOARD) == {
-        ("Dead letters", "{{group}} {{reason}}"),
-        ("Privacy: mu against the budget", "no guarantee, {{group}} {{instance}}"),
-    }
+    # There are no rounds, and whoever has noise has it on steps too.
+    without = {("Rounds that timed out", "{{group}}"), ("Privacy: mu against the budget", "no guarantee, {{group}} {{instance}}")}
+    assert watched.empty() == NOTHING_REFUSED | without
+
+
+def test_the_service_is_as_it_is(watched: Watched) -> None:
+    """Protects whoever is on call: who is up, what waits, and how often workers were started again are as they were."""
+    assert watched.service() == watched.resting
