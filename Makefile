@@ -9,7 +9,7 @@ MINUTES ?= 10
 SCHEME ?= kafka
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check integration bench attack accuracy fuzz simulate reference docs soak lock check-deploy check-dashboards clean
+.PHONY: help setup demo test test-fast check integration bench attack accuracy fuzz simulate reference docs soak lock check-deploy check-dashboards picture clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ check-deploy: $(INSTALLED) ## hold deploy/ against the real tools: pip, kubectl,
 
 check-dashboards: $(INSTALLED) ## hold the dashboards against Grafana's linter and types (needs Go and npm; minutes the first time)
 	PYTHONPATH=tests $(BIN)/python tests/dashboards/check_dashboards.py
+
+picture: $(INSTALLED) ## draw docs/dashboard.png from a federation that runs for 5 minutes (needs Prometheus, npm and Chromium)
+	$(BIN)/python -m benchmarks.board --rows 28
 
 clean: ## remove everything that these targets made
 	rm -rf $(VENV) .broker build dist *.egg-info connectors/*.egg-info

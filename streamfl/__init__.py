@@ -2,6 +2,9 @@
 
 from typing import Any
 
+# The one place of it: packages, the image, the command line and what is remembered take it from here.
+__version__ = "0.2.0"
+
 from streamfl.role import ConfigurationError, PeerError
 from streamfl.system import installed_systems, load
 

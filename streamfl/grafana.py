@@ -129,6 +129,9 @@ def _panel(panel: Panel) -> Builder:
         builder = builder.min(panel.minimum)
     if panel.maximum is not None:
         builder = builder.max(panel.maximum)
+    if panel.unit == "none":
+        # Things are whole; Prometheus estimates how many of them came, and says 3.08.
+        builder = builder.decimals(0)
     if panel.nothing:
         builder = builder.no_value(panel.nothing)
     return builder.targets([_target(*named, panel) for named in zip(ascii_uppercase, panel.queries, strict=False)])

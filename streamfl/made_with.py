@@ -6,6 +6,7 @@ A role kind says it of its settings, the worker remembers it beside the state, a
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -13,14 +14,29 @@ from typing import Any, NamedTuple
 import msgspec
 from pydantic import BaseModel
 
+from streamfl import __version__
 from streamfl.role import PeerError
 
-__all__ = ["MADE_WITH_HEADER", "MADE_WITH_KEY", "Difference", "MadeWith", "by_key", "decode_settings", "shown"]
+__all__ = [
+    "LAYOUT_HEADER",
+    "MADE_WITH_HEADER",
+    "MADE_WITH_KEY",
+    "RELEASE_HEADER",
+    "Difference",
+    "MadeWith",
+    "by_key",
+    "decode_settings",
+    "shown",
+]
 
 # The record's key in a changelog, and the header with the settings. It begins as the worker's positions do: a release that knows
 # only these takes it for one of a topic that it does not read, and passes over it.
 MADE_WITH_KEY = b"\0position/\0made-with"
 MADE_WITH_HEADER = "settings"
+# How the state is laid out, as a decimal number, and which release wrote there last. Those before 0.2 wrote neither, in layout 1.
+LAYOUT_HEADER = "layout"
+RELEASE_HEADER = "release"
+LONGEST_RELEASE = 100
 
 # All of it is one record, and a list of features may be as long as its writer likes.
 LONGEST_VALUE = 2_000
@@ -52,18 +68,22 @@ class MadeWith:
     """Settings by dotted key, as plain values.
 
     must_stay: under another value the state means something else. may_change: the state goes on under another value, and it is
-    said. A key that only one of two records has is compared with nothing: its release did not know it.
+    said. A key that only one of two records has is compared with nothing: its release did not know it. layout: of the state's keys
+    and values. A role that reads layout n reads all before it, and refuses those after it; it counts up where an earlier release
+    would not read, or would misread, what this one writes.
     """
 
     must_stay: Mapping[str, Any] = field(default_factory=dict)
     may_change: Mapping[str, Any] = field(default_factory=dict)
+    layout: int = 1
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any], may_change: Collection[str]) -> MadeWith:
+    def of(cls, settings: Mapping[str, Any], may_change: Collection[str], layout: int = 1) -> MadeWith:
         """What is not named in ``may_change`` must stay, so that nobody forgets a new key in silence."""
         return cls(
             {key: value for key, value in settings.items() if key not in may_change},
             {key: value for key, value in settings.items() if key in may_change},
+            layout,
         )
 
     def __bool__(self) -> bool:
@@ -78,10 +98,34 @@ class MadeWith:
         """All of it as a JSON object; a value that is too long to be kept is kept as its digest."""
         return msgspec.json.encode(_bounded(self.values), order="sorted")
 
+    def headers(self) -> tuple[tuple[str, bytes], ...]:
+        """Of the record."""
+        return (
+            (MADE_WITH_HEADER, self.encode()),
+            (LAYOUT_HEADER, b"%d" % self.layout),
+            (RELEASE_HEADER, __version__.encode()),
+        )
+
     def shown(self) -> str:
         """All of it for a person to read, each value as a settings file has it, cut short."""
         values = self.values
         return "; ".join(f"{key} = {shown(values[key])}" for key in sorted(values))
+
+    def unreadable(self, headers: Iterable[tuple[str, bytes]]) -> str:
+        """Why this release does not read a state that was written with these headers; empty: it does.
+
+        PeerError with reason malformed where the layout is no number.
+        """
+        found = dict(headers)
+        layout, release = found.get(LAYOUT_HEADER, b"1"), found.get(RELEASE_HEADER, b"")[:LONGEST_RELEASE]
+        if not re.fullmatch(rb"[1-9][0-9]{0,8}", layout):
+            raise PeerError("malformed", f"a layout {layout[:20]!r}")
+        if int(layout) <= self.layout:
+            return ""
+        return (
+            f"it was written by streamfl {release.decode(errors='replace')} in layout {int(layout)}, and this is streamfl "
+            f"{__version__}, which reads layouts up to {self.layout}"
+        )
 
     def compare(self, remembered: Mapping[str, Any]) -> tuple[list[Difference], list[Difference]]:
         """What must have stayed and did not, and what has changed and may."""

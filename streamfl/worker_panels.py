@@ -23,7 +23,7 @@ def workers_tile(width: int = 4) -> Panel:
         ),
         kind="stat",
         width=width,
-        remedy="If fewer are up than there were: the dashboard of service health names the missing one. Its exit code and the last "
+        remedy="If fewer are up than there were: the panel Workers, below, names the missing one. Its exit code and the last "
         "line of its log say why it ended. One that was taken down on purpose is counted for an hour.",
         bad_below=1,
     )
@@ -49,7 +49,8 @@ def refused_tile(width: int = 4) -> Panel:
     refused = f"sum({growth('dead_letters_total')}) + sum({growth('table_rejections_total')})"
     return Panel(
         "Records refused",
-        "Records that could not be used, over the time that is shown. They lie in the dead-letter topic.",
+        "Records of inputs and of the model that could not be used, over the time that is shown. Those of inputs lie in the "
+        "dead-letter topic.",
         "none",
         (Query(refused, "refused"),),
         kind="stat",

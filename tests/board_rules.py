@@ -179,6 +179,11 @@ def chosen_by_all(board: Board) -> Iterator[str]:
             yield f"{title}: {selector.name} is not chosen by {sorted(missing)}"
 
 
+def says_what_it_is_for(board: Board) -> Iterator[str]:
+    if not board.get("description", "").endswith("."):
+        yield "nobody says what the dashboard is for"
+
+
 def says_what_to_do(board: Board) -> Iterator[str]:
     for panel in board["panels"]:
         shown, _, remedy = panel.get("description", "").partition("\n\n")
@@ -221,6 +226,7 @@ RULES: dict[str, Rule] = {
     "target-counter-agg-rule": target_counter_agg,
     "uneditable-dashboard": uneditable_dashboard,
     "chosen by all": chosen_by_all,
+    "says what it is for": says_what_it_is_for,
     "says what to do": says_what_to_do,
     "range in tiles alone": range_in_tiles_alone,
     "tiles show now": tiles_show_now,

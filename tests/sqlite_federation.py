@@ -1,4 +1,4 @@
-"""A federation of real processes on one SQLite file, each of which may run another release's code."""
+"""A federation of real processes on one SQLite file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONFIGURATION = """
 name = "upgraded"
 seed = 3
 clients = {clients}
-{begins}
+features = 3
 [bus]
 url = "{url}"
 commit_interval_ms = 20
@@ -50,24 +50,20 @@ kernels_per_upload = 2
 
 
 class SqliteFederation:
-    """Servers and clients by names such as server-0 and client-1. before: a folder with another release's code."""
+    """Servers and clients by names such as server-0 and client-1."""
 
-    def __init__(self, folder: Path, before: Path | None = None, made_before: bool = False) -> None:
+    def __init__(self, folder: Path) -> None:
         url = f"sqlite://{folder}/bus.db"
-        self._before = before
         # By process: what else is in its environment.
         self.more: dict[str, dict[str, str]] = {}
         self._configuration = folder / "federation.toml"
-        # The release before does not know what a federation that begins with this one has to say.
-        begins = "" if made_before else "features = 3"
-        self._configuration.write_text(CONFIGURATION.format(url=url, clients=CLIENTS, begins=begins))
+        self._configuration.write_text(CONFIGURATION.format(url=url, clients=CLIENTS))
         self._log = (folder / "log.txt").open("wb")
         self._log_path = folder / "log.txt"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         for kind in ("pofmkl-client", "pofmkl-server"):
-            command = self._command("topics", "--create" if made_before else "--create-inputs", "--partitions", "2")
-            environment = self._environment(kind, made_before)
-            subprocess.run(command, env=environment, check=True, timeout=180, stdout=self._log, stderr=self._log)
+            command = self._command("topics", "--create-inputs", "--partitions", "2")
+            subprocess.run(command, env=self._environment(kind), check=True, timeout=180, stdout=self._log, stderr=self._log)
         self.bus: Bus = connect(url)
         self.written = self._started = 0
 
@@ -75,26 +71,24 @@ class SqliteFederation:
         # -P: or the code in the folder that the tests are run from would come first.
         return [sys.executable, "-P", "-m", "streamfl", name, str(self._configuration), *arguments]
 
-    def _environment(self, kind: str, old: bool) -> dict[str, str]:
-        code = self._before if old and self._before is not None else ROOT
-        paths = os.pathsep.join([str(code), str(code / "connectors")])
+    def _environment(self, kind: str) -> dict[str, str]:
+        paths = os.pathsep.join([str(ROOT), str(ROOT / "connectors")])
         return os.environ | {"PYTHONPATH": paths, "STREAMFL_ROLE__KIND": kind, "OPENBLAS_NUM_THREADS": "1"}
 
-    def run(self, who: str, old: bool = False) -> None:
-        """Start a process, or replace it as an operator would: SIGTERM, then the other release."""
+    def run(self, who: str) -> None:
+        """Start a process, or replace it as an operator would, by SIGTERM."""
         if (running := self.processes.pop(who, None)) is not None:
             self._wait_for_handlers()
             running.send_signal(signal.SIGTERM)
             assert running.wait(120) == 0, self.said
         kind = f"pofmkl-{who.partition('-')[0]}"
-        environment = self._environment(kind, old) | self.more.get(who, {})
+        environment = self._environment(kind) | self.more.get(who, {})
         self._started += 1
         self.processes[who] = subprocess.Popen(self._command("run"), env=environment, stdout=self._log, stderr=self._log)
 
     def _wait_for_handlers(self) -> None:
         """Until every process has said that it runs: SIGTERM ends one that has not at once."""
         deadline = time.monotonic() + SECONDS
-        # An earlier release says the role after the federation.
         while len(re.findall(r"\] running .*role=", self._log_path.read_text(errors="replace"))) < self._started:
             assert time.monotonic() < deadline, self.said
             time.sleep(0.1)

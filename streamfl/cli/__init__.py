@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 import logging
 import sys
-from importlib.metadata import version as version_of
 from typing import Annotated, Any
 
 import typer
 from threadpoolctl import threadpool_limits
 from typer.core import TyperGroup
 
+from streamfl import __version__
 from streamfl.console import BUS_UNAVAILABLE, CONFIGURATION, DATA, UNREADABLE, say
 from streamfl.entry import SYSTEM
 from streamfl.records.samples import DataError
@@ -93,7 +93,7 @@ app = typer.Typer(name="streamfl", cls=_Commands, no_args_is_help=True, **_STYLE
 
 def _print_version(asked: bool) -> None:
     if asked:
-        print(f"streamfl {version_of('streamfl')}")
+        print(f"streamfl {__version__}")
         raise typer.Exit
 
 

@@ -95,7 +95,8 @@ def _judged(
         try:
             wrong, others = differences(made_with, records[partition])
         except ConfigurationError as error:
-            return Finding(check, False, str(error), "delete the topic, or restore it from a copy")
+            remedy = "run the release that wrote it, restore the topic from a copy, or begin anew"
+            return Finding(check, False, str(error), remedy)
         if wrong:
             text = refusal(topic, partition, wrong, others, channels.own_changelogs.values(), settings.group)
             return Finding(check, False, text, "set back what was changed, or begin anew")

@@ -22,12 +22,22 @@ def is_settings(record: Record) -> bool:
 
 
 def differences(made_with: MadeWith, record: Record) -> tuple[list[Difference], list[Difference]]:
-    """What must have stayed since ``record`` and did not, and what has changed and may. ConfigurationError if it cannot be read."""
+    """What must have stayed since ``record`` and did not, and what has changed and may.
+
+    ConfigurationError if it cannot be read, or the state was written by a release whose state this one does not read.
+    """
+    place = f"topic {record.topic}, partition {record.partition}"
     try:
-        return made_with.compare(decode_settings(dict(record.headers).get(MADE_WITH_HEADER)))
+        unreadable = made_with.unreadable(record.headers)
+        if not unreadable:
+            return made_with.compare(decode_settings(dict(record.headers).get(MADE_WITH_HEADER)))
     except PeerError as error:
-        place = f"topic {record.topic}, partition {record.partition}, key {record.key!r}"
-        raise ConfigurationError(f"{place}: what the state was made with cannot be read ({error})") from None
+        raise ConfigurationError(f"{place}, key {record.key!r}: what the state was made with cannot be read ({error})") from None
+    raise ConfigurationError(
+        f"{place}: this release cannot take back what is remembered there: {unreadable}. Nothing was changed. Run that release "
+        "again, or a later one; or begin anew with streamfl reset, where the role can be reset, or with another federation.name "
+        "at every member"
+    )
 
 
 def refusal(
@@ -105,15 +115,13 @@ class RememberedSettings:
                 text = "the release that wrote this state did not remember its settings: it is taken as it is, with these"
                 self._say_once(topic, text, topic=topic, settings=self._made_with.shown())
             return
-        if not binds:
-            held.up_to_date += record.headers == ((MADE_WITH_HEADER, self._made_with.encode()),)
-            return
-        wrong, others = differences(self._made_with, record)
-        if wrong and state:
-            raise ConfigurationError(refusal(topic, partition, wrong, others, self._changelogs, self._group))
-        for one in others if state else ():
-            self._say_once(str(one), "a setting has changed: the state is taken over", key=one.key, old=one.old, new=one.new)
-        held.up_to_date += not (wrong or others)
+        if binds and state:
+            wrong, others = differences(self._made_with, record)
+            if wrong:
+                raise ConfigurationError(refusal(topic, partition, wrong, others, self._changelogs, self._group))
+            for one in others:
+                self._say_once(str(one), "a setting has changed: the state is taken over", key=one.key, old=one.old, new=one.new)
+        held.up_to_date += record.headers == self._made_with.headers()
 
     def to_write(self, moved: Iterable[int]) -> Iterator[Outgoing]:
         """The records that a step has to write which moves the partitions ``moved``."""
@@ -121,9 +129,8 @@ class RememberedSettings:
         for partition, held in self._partitions.items():
             if held.up_to_date < len(self._changelogs) and (held.begun or partition in moved):
                 held.up_to_date, held.begun = len(self._changelogs), True
-                header = (MADE_WITH_HEADER, self._made_with.encode())
                 for topic in self._changelogs:
-                    yield Outgoing(topic, MADE_WITH_KEY, struct.pack("<q", 0), partition, (header,))
+                    yield Outgoing(topic, MADE_WITH_KEY, struct.pack("<q", 0), partition, self._made_with.headers())
 
     def _say_once(self, what: str, text: str, **facts: object) -> None:
         if what not in self._said:

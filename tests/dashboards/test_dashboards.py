@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 from board_rules import parsed, selectors
+from prometheus import promtool
 
 from streamfl.dashboard import CHOICES, Dashboard
 from streamfl.grafana import to_json
@@ -54,6 +56,11 @@ def metric_of(series: str, names: Metrics) -> str:
 def asked(board: Dashboard) -> list[str]:
     """Every query as Prometheus is asked it."""
     return [re.sub(r"^label_values\((.+), \w+\)$", r"\1", expression) for expression in board.expressions]
+
+
+def asked_of_prometheus(expression: str) -> str:
+    """A query with a length in place of Grafana's variables."""
+    return expression.replace("$__rate_interval", "5m").replace("$__range", "1h")
 
 
 @pytest.fixture(params=BOARDS.values(), ids=BOARDS)
@@ -136,6 +143,17 @@ def test_a_choice_narrows_the_next(described: Dashboard) -> None:
         [(selector, _)] = selectors(re.sub(r"^label_values\((.+), \w+\)$", r"\1", described.values_of(name)))
         narrowed = {one.value.removeprefix("$") for one in selector.matchers.matchers}
         assert narrowed == {*list(described.choices)[:before], *(["system"] if described.system else [])}
+
+
+def test_prometheus_reads_every_query(tmp_path: Path) -> None:
+    """Protects panels from an error in place of a graph: promtool takes each query as the rule of a series."""
+    queries = [asked_of_prometheus(expression) for board in BOARDS.values() for expression in asked(board)]
+    rules = [{"record": f"query:{number}", "expr": query} for number, query in enumerate(queries)]
+    path = tmp_path / "rules.yaml"
+    path.write_text(json.dumps({"groups": [{"name": "queries", "rules": rules}]}))
+    done = promtool("check", "rules", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(queries)} rules found" in done.stdout
 
 
 def test_what_is_no_query_is_found() -> None:

@@ -53,6 +53,7 @@ BROKEN: dict[str, Callable[[Any], Any]] = {
     "target-counter-agg-rule": lambda board: ask(board, f"sum(streamfl_commits_total{{{CHOSEN}}})"),
     "uneditable-dashboard": lambda board: board.update(editable=True),
     "chosen by all": lambda board: without(board, 'federation=~"$federation",'),
+    "says what it is for": lambda board: board.update(description=""),
     "says what to do": lambda board: panel(board, "stat").update(description="Workers that run."),
     "range in tiles alone": lambda board: ask(board, f"increase(streamfl_commits_total{{{CHOSEN}}}[$__range])"),
     "tiles show now": lambda board: panel(board, "stat")["targets"][0].update(instant=False),

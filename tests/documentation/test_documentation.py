@@ -5,13 +5,16 @@ from __future__ import annotations
 import doctest
 import importlib
 import re
+import shlex
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from streamfl import console
-from streamfl.cli import command_places
+from streamfl.cli import app, command_places
 from streamfl.entry import SYSTEM
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.system import installed_systems
@@ -44,15 +47,33 @@ def test_exit_codes_are_documented() -> None:
     assert documented == {0, *used}
 
 
+def shown_commands() -> set[tuple[str, ...]]:
+    """The words of every command that a document shows, in a block or within a sentence, without what is a shell's."""
+    shown = set()
+    for path in DOCUMENTS:
+        for line in re.findall(r"(?:^    (?:[^\n]*\| )?|`)streamfl ([a-z][^`\n]*)", path.read_text(encoding="utf-8"), re.MULTILINE):
+            command = re.split(r"  +#| [<>|&]|; ", line)[0]
+            shown.add(tuple(shlex.split(command, comments=True) if command.count("'") % 2 == 0 else command.split()))
+    return shown
+
+
 def test_commands_in_the_documents_exist() -> None:
-    """Protects whoever copies a command: its name is one of streamfl's."""
-    named = {
-        command
-        for path in DOCUMENTS
-        for command in re.findall(r"(?:^    |`)streamfl ([a-z][a-z-]*)", path.read_text(encoding="utf-8"), re.MULTILINE)
-    }
-    assert named
-    assert named <= command_places().keys()
+    """Protects whoever copies a command: its name is one of streamfl's, and so are its options."""
+    shown = shown_commands()
+    assert len(shown) > 100
+    assert {words[0] for words in shown} <= command_places().keys()
+    group: Any = typer.main.get_command(app)
+    context: Any = typer.Context(group)
+    # Building one takes longer than looking.
+    commands = {name: group.get_command(context, name) for name in {words[0] for words in shown}}
+    for words in shown:
+        command, words = commands[words[0]], words[1:]
+        while hasattr(command, "get_command") and words and (inner := command.get_command(context, words[0])) is not None:
+            command, words = inner, words[1:]
+        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        # What is in brackets may be left out.
+        asked = {word.strip("[].,").partition("=")[0] for word in words if word.lstrip("[").startswith("--")}
+        assert asked <= known | {"--help"}, f"{command.name}: {asked - known}"
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())

@@ -1,72 +1,122 @@
-"""An upgrade one process after another, from an earlier release to this one, and a client's way back: real processes on a file."""
+"""From the release before to this one, and back: real processes of both on one file."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import tarfile
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
-from io import BytesIO
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from sqlite_federation import SqliteFederation
+from command_line import run_command
+from releases import BEFORE, FIRST, NOW, Federation, Release, code_of, later_release
+from soak.subject import soaked_systems
 
-ROOT = Path(__file__).parents[2]
-# The last commit before issue 14. Move it on with a release: the step from one release to the next is what is tried.
-BEFORE = "fb8ea6e"
-EVERYBODY = ("server-0", "client-0", "client-1")
+from streamfl import __version__
+
+MORE = 20
 
 
 @pytest.fixture(name="before", scope="module")
 def _before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The earlier release's code in a folder of its own."""
-    if shutil.which("git") is None or not (ROOT / ".git").exists():
-        pytest.skip("this is no clone of the repository, so the earlier release's code is not here")
-    packed = subprocess.run(["git", "-C", str(ROOT), "archive", BEFORE, "streamfl", "connectors"], capture_output=True, check=False)
-    if packed.returncode:
-        pytest.skip(f"this clone does not go back to {BEFORE}: fetch its whole history")
-    folder = tmp_path_factory.mktemp("before")
-    with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
-        archive.extractall(folder, filter="data")
-    return folder
+    return code_of(BEFORE, tmp_path_factory.mktemp("before"))
 
 
-@pytest.fixture(name="federation")
-def _federation(tmp_path: Path, before: Path) -> Iterator[SqliteFederation]:
-    with closing(SqliteFederation(tmp_path, before, made_before=True)) as federation:
-        yield federation
+@pytest.fixture(name="opened")
+def _opened() -> Iterator[ExitStack]:
+    with ExitStack() as opened:
+        yield opened
 
 
-def test_a_federation_is_upgraded_one_process_after_another(federation: SqliteFederation) -> None:
-    """Protects sites that cannot stop all at once: state and topics that the earlier release wrote are read, and processes of both
-    work side by side, a new server with old clients, then clients of both kinds, then all new. Every sample is predicted once,
-    every update is applied, and the model goes on from where it was.
+@pytest.mark.parametrize("system", soaked_systems())
+def test_this_release_takes_over_where_the_one_before_was_killed(system: str, tmp_path: Path, opened: ExitStack) -> None:
+    """Protects who upgrades: the topics that the release before left when it was killed at work are read, and this release goes on
+    from its state. Every sample is predicted once, nothing is refused, and all that a soak asks of state and messages holds.
     """
-    for who in EVERYBODY:
-        federation.run(who, old=True)
-    versions = [federation.work()]
-    for who in EVERYBODY:
-        federation.run(who)
-        versions.append(federation.work())
-    check(federation, versions)
+    federation = opened.enter_context(closing(Federation(system, tmp_path, recorded=True)))
+    assert len(federation.predicted()) < FIRST, "there is nothing left to do"
+    now = opened.enter_context(closing(Release(NOW, tmp_path / "log.txt", federation.late)))
+    for member in federation.files.values():
+        now.start(member)
+    federation.write(MORE)
+    federation.finish(now)
+    federation.rest(now)
+    assert federation.verdict().wrong == []
 
 
-def test_a_client_can_go_back(federation: SqliteFederation) -> None:
-    """Protects whoever finds out late that this release is not for them: an earlier client reads what this one remembered."""
-    versions = []
-    for old in (True, False):
-        for who in EVERYBODY[:2]:
-            federation.run(who, old)
-        versions.append(federation.work())
-    federation.run("client-0", old=True)
-    versions.append(federation.work())
-    check(federation, versions)
+@pytest.mark.parametrize("system", soaked_systems())
+def test_members_are_replaced_one_after_another_and_back(system: str, before: Path, tmp_path: Path, opened: ExitStack) -> None:
+    """Protects who cannot stop a federation to upgrade it, and who has to go back: one member after another is replaced by this
+    release's, and then by the one before again, so that members of both work side by side, whichever was first. All holds as if
+    there had been one release.
+    """
+    federation = opened.enter_context(closing(Federation(system, tmp_path, recorded=True)))
+    old, now = (opened.enter_context(closing(Release(code, tmp_path / "log.txt", federation.late))) for code in (before, NOW))
+    for member in federation.files.values():
+        old.start(member)
+    federation.finish(old)
+    for leaving, coming in ((old, now), (now, old)):
+        for member in federation.files.values():
+            leaving.stop(member)
+            federation.write(MORE // 2)
+            coming.start(member)
+            federation.write(MORE // 2)
+            federation.finish(leaving, coming)
+    federation.rest(old)
+    assert federation.verdict().wrong == []
 
 
-def check(federation: SqliteFederation, versions: list[int]) -> None:
-    assert versions == sorted(set(versions)), f"the model did not go on: {versions}"
-    assert [sample for sample, count in Counter(federation.predicted()).items() if count > 1] == []
-    assert not list(federation.bus.read("upgraded.dead-letters"))
+@pytest.mark.parametrize("system", soaked_systems()[:1])
+def test_state_of_a_later_layout_is_refused_and_stays(
+    system: str, tmp_path: Path, opened: ExitStack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects who goes back too far: state that a later release laid out anew is neither misread nor written over. The process
+    ends with 2 and names both releases, `streamfl check` says it before, and the later release goes on as if nothing had been.
+    """
+    changes = {
+        "streamfl/made_with.py": ("Collection[str], layout: int = 1", "Collection[str], layout: int = 2"),
+        "streamfl/__init__.py": (f'"{__version__}"', '"9.8.7"'),
+    }
+    code = later_release(tmp_path / "later", changes)
+    federation = opened.enter_context(closing(Federation(system, tmp_path)))
+    later = opened.enter_context(closing(Release(code, tmp_path / "log.txt")))
+    for member in federation.files.values():
+        later.start(member)
+    federation.begin(later)
+    federation.write(MORE)
+    federation.finish(later)
+    for member in federation.files.values():
+        later.stop(member)
+    before = federation.contents()
+    told = f"was written by streamfl 9.8.7 in layout 2, and this is streamfl {__version__}, which reads layouts up to 1"
+    for member in federation.files.values():
+        now = opened.enter_context(closing(Release(NOW, tmp_path / "log.txt")))
+        now.start(member)
+        assert now.wait() == 2
+        assert told in now.said
+        refused, out, _ = run_command(monkeypatch, capsys, "check", member, "--format", "json")
+        assert refused == 4
+        assert told in out
+    assert federation.contents() == before
+    for member in federation.files.values():
+        later.start(member)
+    federation.write(MORE)
+    federation.finish(later)
+
+
+@pytest.mark.parametrize("system", soaked_systems()[:1])
+def test_messages_of_another_version_are_kept_and_nobody_ends(system: str, tmp_path: Path, opened: ExitStack) -> None:
+    """Protects a federation of which one member was upgraded too early, over a change of the protocol: what it cannot read is not
+    guessed at. It is kept as a dead letter whose reason says it, which can be replayed, and all processes go on.
+    """
+    code = later_release(tmp_path / "later", {"streamfl/wire.py": ("\nVERSION = 1\n", "\nVERSION = 2\n")})
+    federation = opened.enter_context(closing(Federation(system, tmp_path)))
+    later, now = (opened.enter_context(closing(Release(one, tmp_path / "log.txt"))) for one in (code, NOW))
+    *others, last = federation.files.values()
+    later.start(last)
+    for member in others:
+        now.start(member)
+    federation.write(MORE)
+    federation.wait(lambda: bool(federation.refused()), later, now)
+    assert {dict(letter.headers)["error"] for letter in federation.refused()} == {b"version"}
+    federation.rest(later, now)

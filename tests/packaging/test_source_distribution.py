@@ -6,10 +6,11 @@ import email
 import subprocess
 import sys
 import tarfile
-import tomllib
 from pathlib import Path
 
 import pytest
+
+from streamfl import __version__
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("benchmarks", "connectors", "dashboards", "deploy", "docs", "examples", "streamfl", "tests")
@@ -51,13 +52,12 @@ def test_it_has_every_file_of_the_repository(archive: Path) -> None:
 
 def test_it_says_what_it_is(archive: Path) -> None:
     """Protects the page of a package index: name, author, licence and README are there, and no address that nobody has."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     with tarfile.open(archive) as found:
         [name] = [name for name in found.getnames() if name.count("/") == 1 and name.endswith("/PKG-INFO")]
         file = found.extractfile(name)
         assert file is not None
         told = email.message_from_bytes(file.read())
-    assert (told["Name"], told["Version"], told["Author"]) == ("streamfl", project["version"], "streamfl")
+    assert (told["Name"], told["Version"], told["Author"]) == ("streamfl", __version__, "streamfl")
     assert told["License-Expression"] == "Apache-2.0"
     assert told.get_all("Project-URL") is None
     assert str(told.get_payload()).startswith("# streamfl")

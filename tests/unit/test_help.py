@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from importlib.metadata import version
 
 import pytest
 import typer
 from command_line import run_command
 
+from streamfl import __version__
 from streamfl.cli import command_places
 from streamfl.system import load
 
@@ -40,7 +40,7 @@ def helps(command: str) -> list[str]:
 
 def test_the_version_is_that_of_the_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Protects reports of faults: which release was run is one command away, without any configuration."""
-    assert run_command(monkeypatch, capsys, "--version")[:2] == (0, f"streamfl {version('streamfl')}\n")
+    assert run_command(monkeypatch, capsys, "--version")[:2] == (0, f"streamfl {__version__}\n")
 
 
 def test_there_are_brackets_to_lose() -> None:

@@ -176,5 +176,6 @@ DASHBOARD = Dashboard(
         ),
         worker_panels(),
     ),
+    description="Where the fit of a DP Frank-Wolfe federation is, which party is away, and what is predicted.",
 )
 DASHBOARDS = (DASHBOARD, PRIVACY)

@@ -16,9 +16,8 @@ BUDGET_USED = Panel(
     (Query(f"max({series('epsilon', PARTY)} / {series('budget_epsilon', PARTY)})", "used"),),
     kind="stat",
     width=4,
-    remedy="If it is near 100 %: nothing more is released of that entity. That is final: a budget does not come back. New "
-    "entities have one of their own.",
-    bad_from=0.99,
+    remedy="If it is 100 % sooner than you thought: an entity takes part in window.fits fits and serving.predictions "
+    "predictions, and then no more. That is final; new entities have a budget of their own.",
     nothing="no noise",
 )
 TILES = (

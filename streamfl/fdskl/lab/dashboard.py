@@ -208,5 +208,6 @@ DASHBOARD = Dashboard(
         ),
         worker_panels(),
     ),
+    description="Whether an FDSKL federation learns: loss, regret, rounds, and which party is behind.",
 )
 DASHBOARDS = (DASHBOARD,)

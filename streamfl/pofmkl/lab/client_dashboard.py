@@ -80,9 +80,15 @@ WORK = (
 ERRORS = (
     Panel(
         "Error by worker",
-        "Mean squared error of the last 1000 predictions of each worker since its start, labels scaled to 0..1.",
+        "Mean squared error of each worker's predictions over the latest interval, labels scaled to 0..1.",
         "short",
-        (Query(series("mse_windowed", CLIENT), "{{instance}}"),),
+        (
+            Query(
+                f"sum by (instance) ({rate('squared_error_sum_total', CLIENT)})"
+                f" / (sum by (instance) ({rate('labels_total', CLIENT)}) > 0)",
+                "{{instance}}",
+            ),
+        ),
         remedy="If one worker is far above the others: its clients are unlike the rest, or their data is wrong.",
     ),
     Panel(
@@ -102,11 +108,11 @@ ERRORS = (
     ),
     Panel(
         "Drifts",
-        "Rises of a client's error that drift.detector found, a second. The client's memory is then reset as the settings say.",
+        "Rises of a client's error that drift.detector found, a second. The client then forgets its samples from before.",
         "ops",
         (of_all("drifts_total", "drifts"),),
         remedy="If all clients drift at once: something common has changed, such as a sensor or a unit. If it never stops: the "
-        "detector is too keen.",
+        "stream changes all the time, and forgetting so often may cost more than it helps: see drift.detector.",
     ),
 )
 
@@ -140,7 +146,8 @@ CLASSES = (
             of_all("labels_outside_range_total", "labels outside"),
             of_all("bounded_predictions_total", "predictions kept near"),
         ),
-        remedy="If labels lie outside: set samples.label_range to what they really are. If many inputs lack: see missing_values.",
+        remedy="If labels lie outside: set samples.label_range to what they really are. If many inputs lack: look why the "
+        "samples come without them.",
     ),
 )
 

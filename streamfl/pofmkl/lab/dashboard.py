@@ -24,7 +24,7 @@ TILES = (
     workers_tile(),
     samples_tile(width=3),
     Panel(
-        "Error now, and of whom it has to beat",
+        "Error now, and what it has to beat",
         "Mean squared error of the latest interval, labels scaled to 0..1: of the federation, of each client's running mean, "
         "and of the best challenger. The latter two are there where [challengers] names models.",
         "short",
@@ -151,7 +151,8 @@ EXCHANGED = (
         "Kernel updates that were computed and not sent, by reason. They are not sent later.",
         "ops",
         (Query(f"sum by (reason) ({rate('skipped_updates_total')})", "{{reason}}"),),
-        remedy="If many are left out for the budget: raise uplink.budget_bytes_per_second, or send fewer kernels in each update.",
+        remedy="If many are left out for the budget: raise uplink.budget_bytes_per_second. Until then clients learn from one "
+        "another more slowly.",
     ),
     Panel(
         "Model version and staleness",

@@ -44,7 +44,8 @@ TILES = (
         (Query(" + ".join(f"sum({growth(counter, ROLE)})" for counter in STRANGE), "times"),),
         kind="stat",
         width=4,
-        remedy="If it is above 0: somebody writes who should not, or two processes have one client. The panel below says which.",
+        remedy="If it is above 0: somebody writes who should not, two processes have one client, or the learning rate is far "
+        "too large. Signs of a stranger, below, says which.",
         bad_from=0.5,
         nothing="0",
     ),

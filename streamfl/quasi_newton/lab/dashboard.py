@@ -207,5 +207,6 @@ DASHBOARD = Dashboard(
         ),
         worker_panels(),
     ),
+    description="Where the training of a quasi-Newton federation is, how good its model is, and what is refused.",
 )
 DASHBOARDS = (DASHBOARD,)

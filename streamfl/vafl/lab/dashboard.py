@@ -176,15 +176,16 @@ DASHBOARD = Dashboard(
             ),
             Panel(
                 "Ignored messages",
-                "Embeddings and replies that changed nothing: repeated, of an earlier life, superseded, or to an entity that "
-                "is forgotten.",
+                "Embeddings and replies that changed nothing: repeated, of an earlier life, superseded, or to an entity that is "
+                "forgotten. And embeddings with a number below one that was taken just before.",
                 "ops",
                 (
                     Query(f"sum by (reason) ({rate('ignored_embeddings_total')})", "embeddings, {{reason}}"),
                     Query(f"sum by (reason) ({rate('ignored_replies_total')})", "replies, {{reason}}"),
                     Query(f"sum({rate('duplicate_labels_total', COORDINATOR)})", "labels"),
+                    Query(f"sum({rate('superseded_embeddings_total', COORDINATOR)})", "two speak for one party"),
                 ),
-                remedy="If superseded grows: two processes speak for one party. Stop one of them.",
+                remedy="If two speak for one party: stop one of them. A few of the others after a restart are well.",
             ),
             Panel(
                 "Gradients a second",
@@ -200,5 +201,6 @@ DASHBOARD = Dashboard(
         ),
         worker_panels(),
     ),
+    description="Whether a VAFL federation learns: loss, which party is behind, and what is forgotten.",
 )
 DASHBOARDS = (DASHBOARD, PRIVACY)

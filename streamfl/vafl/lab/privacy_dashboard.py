@@ -111,7 +111,7 @@ PRIVACY = Dashboard(
                         "{{group}} {{instance}} {{reason}}",
                     ),
                 ),
-                remedy="If budget: as it should be, the entity has told all that it may. If ledger: raise the limit of the ledger.",
+                remedy="If budget: as it should be, the entity has told all that it may. If ledger: raise privacy.ledger_limit.",
             ),
         ),
         (
@@ -144,7 +144,7 @@ PRIVACY = Dashboard(
                         f"sum by (group, instance, reason) ({rate('withheld_labels_total')})", "{{group}} {{instance}} {{reason}}"
                     ),
                 ),
-                remedy="If budget: as it should be. If ledger: raise the limit of the ledger.",
+                remedy="If budget: as it should be. If ledger: raise privacy.ledger_limit.",
             ),
         ),
         worker_panels(),

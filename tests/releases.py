@@ -1,0 +1,282 @@
+"""A federation whose members may each run another release's code, on one SQLite file, with the load and the checks of its soak.
+
+    python tests/releases.py      # writes tests/<system>/before.tar.xz: what the release before had written when it was killed
+
+A recording is for whoever has not the release before, and shows that it is still read. It is made once a release.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from soak.configuration import all_topics, load_members
+from soak.subject import FEDERATION, Left, Plan, Verdict, find_soaked, soaked_systems
+from soak.verdict import check_inputs, judge_topics
+
+from streamfl.role import Record
+from streamfl.runtime.sqlite_bus import SqliteBus
+
+__all__ = ["BEFORE", "FIRST", "NOW", "Federation", "Release", "code_of", "later_release"]
+
+NOW = Path(__file__).parents[1]
+# The last commit of 0.1. Move it on with a release: the step from one release to the next is what is tried.
+BEFORE = "76513d7"
+DRIVER = NOW / "tests" / "release_driver.py"
+SECONDS = 120.0
+REST_SECONDS = 1.0
+BUS = """
+[bus]
+url = "sqlite://{path}"
+commit_interval_ms = 20
+max_poll_records = 10
+[bus.options]
+session_timeout_seconds = 1
+retention_hours = 1e9
+"""
+# Of the load, before the release before is killed: enough for a system that learns in trainings to begin one.
+FIRST = 240
+# After which its processes are killed: all systems are in the middle of the load then.
+STEPS = 30
+TOLD = "told.json"
+
+
+def code_of(commit: str, folder: Path) -> Path:
+    """The code of a commit, unpacked there; the test is skipped where the repository or the commit is not here."""
+    if shutil.which("git") is None or not (NOW / ".git").exists():
+        pytest.skip("this is no clone of the repository, so the earlier release's code is not here")
+    packed = subprocess.run(["git", "-C", str(NOW), "archive", commit, "streamfl", "connectors"], capture_output=True, check=False)
+    if packed.returncode:
+        pytest.skip(f"this clone does not go back to {commit}: fetch its whole history")
+    with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def later_release(folder: Path, changes: Mapping[str, tuple[str, str]]) -> Path:
+    """This release's code there, but for these changes: by file, what stands there and what is to."""
+    for name, source in (("streamfl", NOW / "streamfl"), ("connectors", NOW / "connectors")):
+        shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, (old, new) in changes.items():
+        text = (folder / name).read_text(encoding="utf-8")
+        assert text.count(old) == 1, f"{name}: {old!r} is no longer there"
+        (folder / name).write_text(text.replace(old, new), encoding="utf-8")
+    return folder
+
+
+class Release:
+    """A process of one release, which runs the members that it is told of.
+
+    code: a folder with the release's packages. late: seconds that its clock is late.
+    """
+
+    def __init__(self, code: Path, log: Path, late: float = 0.0) -> None:
+        self._log = log
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join([str(code), str(code / "connectors")]),
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+        with log.open("ab") as errors:
+            # -P: or the folder of the script would come first.
+            command = [sys.executable, "-P", str(DRIVER), str(late)]
+            self._process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+
+    def start(self, member: Path) -> None:
+        """Run the member of a settings file; it joins within its next step."""
+        self._tell(f"start {member}")
+
+    def stop(self, member: Path) -> None:
+        """Have it finish its batch and leave."""
+        self._tell(f"stop {member}")
+
+    def _tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline().strip()
+        assert answer == line, f"{line}: {answer or self.said}"
+
+    @property
+    def ended(self) -> int | None:
+        """Its exit code, once it has one."""
+        return self._process.poll()
+
+    def wait(self) -> int:
+        """Until it ends by itself: its exit code."""
+        return self._process.wait(SECONDS)
+
+    @property
+    def said(self) -> str:
+        """The end of its log."""
+        return self._log.read_text(errors="replace")[-3000:]
+
+    def die(self, steps: int) -> None:
+        """It is killed when its members have been busy so many times more; wait for that."""
+        self._tell(f"die {steps}")
+        assert self._process.wait(SECONDS) == -signal.SIGKILL, self.said
+
+    def close(self) -> None:
+        """Have all its members leave."""
+        self._process.communicate()
+
+
+class Federation:
+    """The members of a system's soak, its load, and what has to hold of it.
+
+    recorded: it is the recording that goes on. late: seconds that its clock is late, so that nothing expired since.
+    """
+
+    def __init__(self, system: str, folder: Path, recorded: bool = False) -> None:
+        self._folder = folder
+        self._system = find_soaked(system)[1]
+        self._plan = Plan(self._system.modes[0], "sqlite")
+        bus = BUS.format(path=folder / "bus.db")
+        self.files: dict[str, Path] = {}
+        # Beside the bus: what the settings name, as a file of releases.
+        self._named: list[Path] = []
+        for name, member in self._system.members(self._plan).items():
+            self.files[name] = folder / f"{name}.toml"
+            self.files[name].write_text(member.sections + bus)
+            self._named += [Path(found) for found in re.findall(r'"(/[^"]+)"', member.sections)]
+        self._settings = load_members(self.files)
+        self._topics = all_topics(self._settings)
+        self.written, self.late = self._unpack(recording(system)) if recorded else (0, 0.0)
+        one = next(iter(self._settings.values()))
+        self.bus = SqliteBus(one.bus.url, one.bus.options, lambda: time.time() - self.late)
+        self.bus.create([spec for spec in self._topics.values() if not self.bus.describe([spec.name])])
+
+    def begin(self, *releases: Release) -> None:
+        """Write what comes before the load, and wait until it has come to what the load needs."""
+        self.bus.write(self._system.first(self._plan))
+        self.wait(lambda: self._system.begun(self._left()), *releases)
+
+    def write(self, count: int) -> None:
+        """So many more samples of the load."""
+        numbers = range(self.written, self.written + count)
+        self.bus.write([record for number in numbers for record in self._system.records(self._plan, number)])
+        self.written += count
+
+    def predicted(self) -> set[str]:
+        """Which samples have a prediction."""
+        return {self._system.predicted(json.loads(one.value or b"")) for one in self.bus.read(f"{FEDERATION}.predictions")}
+
+    def wait(self, done: Callable[[], bool], *releases: Release) -> None:
+        """Until it is so; the releases have to live on."""
+        deadline = time.monotonic() + SECONDS
+        while not done():
+            for one in releases:
+                assert one.ended is None, f"ended with {one.ended}: {one.said}"
+            assert time.monotonic() < deadline, f"{len(self.predicted())} of {self.written} predicted: {releases[0].said}"
+            time.sleep(0.05)
+
+    def finish(self, *releases: Release) -> None:
+        """Wait until all samples that were written are predicted; the releases have to live on."""
+        self.wait(lambda: len(self.predicted()) >= self.written, *releases)
+
+    def rest(self, *releases: Release) -> None:
+        """Wait until nothing has been written for a while: what is to come of the last samples beside predictions has come."""
+        seen: dict[str, int] = {}
+        since = time.monotonic()
+
+        def rests() -> bool:
+            nonlocal seen, since
+            counts = {name: sum(1 for _ in self.bus.read(name)) for name in self._topics}
+            if counts != seen:
+                seen, since = counts, time.monotonic()
+            return time.monotonic() - since > REST_SECONDS
+
+        self.wait(rests, *releases)
+
+    def refused(self) -> list[Record]:
+        """All dead letters."""
+        topics = {settings.dead_letters for settings in self._settings.values()}
+        return [letter for topic in sorted(topics) for letter in self.bus.read(topic)]
+
+    def contents(self) -> dict[str, list[Record]]:
+        """What lies in every topic."""
+        return self._left().topics
+
+    def verdict(self) -> Verdict:
+        """What does not hold, by all that lies in the topics."""
+        left = self._left()
+        verdict = judge_topics(self._system, left)
+        check_inputs(verdict, self._system, left, self.written)
+        return verdict
+
+    def close(self) -> None:
+        self.bus.close()
+
+    def pack(self, path: Path) -> None:
+        """Record what the bus has, with the files that settings name; nobody runs any more."""
+        self.bus.close()
+        bus = self._folder / "bus.db"
+        with closing(sqlite3.connect(bus)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            connection.execute("VACUUM")
+        told = self._folder / TOLD
+        told.write_text(json.dumps({"written": self.written, "time": time.time()}))
+        with tarfile.open(path, "w:xz", preset=9) as archive:
+            for one in (bus, told, *self._named):
+                archive.add(one, one.name, filter=_nobodys)
+
+    def _unpack(self, path: Path) -> tuple[int, float]:
+        with tarfile.open(path) as archive:
+            archive.extractall(self._folder, filter="data")
+        for one in self._named:
+            shutil.copy(self._folder / one.name, one)
+        told = json.loads((self._folder / TOLD).read_text())
+        return told["written"], time.time() - told["time"]
+
+    def _left(self) -> Left:
+        return Left(self._plan, self._settings, {name: list(self.bus.read(name)) for name in self._topics})
+
+
+def recording(system: str) -> Path:
+    """Where a system's is."""
+    return NOW / "tests" / system.replace("-", "_") / "before.tar.xz"
+
+
+def _nobodys(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    return entry
+
+
+def main() -> None:
+    """Record every system."""
+    with tempfile.TemporaryDirectory() as made:
+        code = code_of(BEFORE, Path(made, "before"))
+        for system in soaked_systems():
+            folder = Path(made, system)
+            folder.mkdir()
+            federation = Federation(system, folder)
+            old = Release(code, folder / "log.txt")
+            for member in federation.files.values():
+                old.start(member)
+            federation.begin(old)
+            federation.write(FIRST)
+            old.die(STEPS)
+            count = len(federation.predicted())
+            federation.pack(recording(system))
+            print(f"{system}: {count} of {FIRST} predicted, {recording(system).stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()
