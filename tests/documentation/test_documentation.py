@@ -128,6 +128,20 @@ def test_the_example_in_the_readme_runs() -> None:
     assert outcome.failed == 0
 
 
+def test_who_learns_what_is_told_of_every_system() -> None:
+    """Protects whoever decides what to take part in: the one table has each system, and each line says who learns what."""
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    [table] = re.findall(r"^## In one table\n\n(.*?)\n\n", text, re.DOTALL | re.MULTILINE)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    told = {re.sub(r"[^a-z]", "", re.sub(r"\(.*\)", "", cell).lower()) for cell, *_ in rows}
+    places = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]["streamfl.systems"]
+    assert {name.replace("-", "") for name in places} <= told
+    for row in rows:
+        assert len(row) == 4, row
+        assert row[1], row
+        assert row[2], row
+
+
 def test_what_plug_ins_are_told_to_use_is_there() -> None:
     """Protects whoever writes a plug-in: a class, Protocol or exception that its pages name exists under that name."""
     text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "plugins").glob("*.md"))
