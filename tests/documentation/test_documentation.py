@@ -76,6 +76,21 @@ def test_commands_in_the_documents_exist() -> None:
         assert asked <= known | {"--help"}, f"{command.name}: {asked - known}"
 
 
+def test_targets_of_make_in_the_documents_exist() -> None:
+    """Protects whoever copies a command of make, and a variable that it is given."""
+    rules = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets, variables = set(re.findall(r"^([a-z-]+):", rules, re.MULTILINE)), set(re.findall(r"\$\(([A-Z]+)\)", rules))
+    shown = [
+        found
+        for path in DOCUMENTS
+        for found in re.findall(r"(?:^    |`)make((?: [A-Za-z][\w=-]*)+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert len(shown) > 20
+    for words in map(str.split, shown):
+        assert words[0] in targets, words
+        assert {word.partition("=")[0] for word in words[1:] if "=" in word} <= variables, words
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(path: Path) -> None:
     """Protects the reader from dead ends: files that are linked exist, and so do the headings within them."""
