@@ -63,6 +63,10 @@ transaction.state.log.num.partitions=8
 group.initial.rebalance.delay.ms=0
 auto.create.topics.enable=false
 transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
+group.consumer.session.timeout.ms=6000
+group.consumer.min.session.timeout.ms=1000
+group.consumer.heartbeat.interval.ms=500
+group.consumer.min.heartbeat.interval.ms=100
 """
 
 

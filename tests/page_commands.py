@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -24,14 +25,16 @@ SECONDS = 120.0
 
 
 class PageCommands:
-    """Runs the commands of ``page`` of docs in ``folder``. ``STREAMFL_BUS__URL`` puts SQLite in the place of the page's broker."""
+    """Runs the commands of ``pages`` of docs in ``folder``. ``STREAMFL_BUS__URL`` puts SQLite in the place of the page's broker."""
 
-    def __init__(self, folder: Path, page: str, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, folder: Path, pages: Sequence[str], monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
+    ) -> None:
         self.folder, self._monkeypatch, self._capture = folder, monkeypatch, capture
         self._url = f"sqlite://{folder}/topics.db"
         monkeypatch.setenv("STREAMFL_BUS__URL", self._url)
         monkeypatch.setenv("STREAMFL_METRICS__PORT", "0")
-        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        text = "\n".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in pages)
         self.files = dict(FILES.findall(text))
         self.commands = [line.partition("  #")[0].strip() for line in re.findall(r"^    streamfl (.*)$", text, re.MULTILINE)]
         for name, content in self.files.items():

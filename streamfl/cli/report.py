@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
@@ -169,27 +169,25 @@ class _Topics:
         seen: list[Seen] = []
         ends = self._bus.offsets(topic, float("inf"))
         begins = self._bus.offsets(topic, float("-inf"))
-        cut = False
-        for partition, end in ends.items():
-            first = max(begins[partition], end - self._limit)
-            cut = cut or first > begins[partition]
-            for record in self._before(topic, partition, first, end):
-                if time.monotonic() > self._until:
-                    self.notes.append(f"Reading ended after {self._seconds:g} seconds, in {topic}; --seconds allows more.")
-                    break
-                try:
-                    seen.append(Seen(record.timestamp, partition, record_size(record), says(record)))
-                except (PeerError, PassedOver):
-                    continue
-                except NotYetReadable as error:
-                    raise BusUnavailable(str(error)) from None
+        firsts = {partition: max(begins[partition], end - self._limit) for partition, end in ends.items()}
+        for record in self._records(topic, firsts, ends):
+            if time.monotonic() > self._until:
+                self.notes.append(f"Reading ended after {self._seconds:g} seconds, in {topic}; --seconds allows more.")
+                break
+            try:
+                seen.append(Seen(record.timestamp, record.partition, record_size(record), says(record)))
+            except (PeerError, PassedOver):
+                continue
+            except NotYetReadable as error:
+                raise BusUnavailable(str(error)) from None
         seen.sort(key=lambda one: one.time)
-        if cut or len(seen) > self._limit:
+        if len(seen) > self._limit or any(firsts[partition] > begins[partition] for partition in firsts):
             self.notes.append(f"Of {topic} the newest {self._limit:,} records are shown at most; --limit allows more.")
         return seen[-self._limit :]
 
-    def _before(self, topic: str, partition: int, first: int, end: int) -> Iterator[Record]:
-        for record in self._bus.read_from(topic, partition, first):
-            if record.offset >= end:
-                return
-            yield record
+    def _records(self, topic: str, firsts: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[Record]:
+        for partition, first in firsts.items():
+            for record in self._bus.read_from(topic, partition, first):
+                if record.offset >= ends[partition]:
+                    break
+                yield record

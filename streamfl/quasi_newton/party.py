@@ -144,7 +144,9 @@ class PartyTask:
     def measure(self) -> Iterator[Measurement]:
         """Where it is, and what it says in an iteration."""
         progress = self.progress
-        yield from measured_place("party", progress.run, progress.phase, progress.round // 2)
+        # No round follows the last one.
+        iterations = progress.round // 2 + (progress.phase == TRAINED)
+        yield from measured_place("party", progress.run, progress.phase, iterations)
         yield from self.post.traffic.measure()
 
     def take(self, channel: str, message: Any, now: float) -> None:

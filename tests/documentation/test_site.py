@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -79,6 +80,19 @@ def test_the_readme_is_the_first_page_and_source_files_lie_where_pages_say(site:
     assert "streamfl learns one model from many sites" in (site / "index.html").read_text(encoding="utf-8")
     for place in ("CONTRIBUTING.html", "DECISIONS.html", "examples/own_system/index.html", "examples/notebook/federation.ipynb"):
         assert (site / place).is_file(), place
+
+
+def test_tables_and_lists_are_what_they_are_on_github(site: Path) -> None:
+    """Protects readers of the site: there a list needs an empty line before it, and a line that begins with "16." ends a table."""
+    for path in (ROOT / "docs").rglob("*.md"):
+        page = site / path.relative_to(ROOT / "docs").with_suffix(".html")
+        if path.name == "README.md":
+            page = page.with_name("index.html")
+        built = page.read_text(encoding="utf-8")
+        text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        assert built.count("<table>") == len(re.findall(r"^\|(?: *:?-+:? *\|)+$", text, re.MULTILINE)), path
+        for paragraph in re.findall(r"<p>(.*?)</p>", built, re.DOTALL):
+            assert not re.search(r"^(?:- |\d+\. |\|)", paragraph, re.MULTILINE), f"{path}: {paragraph}"
 
 
 def test_pages_fetch_nothing_from_elsewhere(site: Path) -> None:

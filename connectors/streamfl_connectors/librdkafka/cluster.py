@@ -14,7 +14,14 @@ from streamfl.runtime.bus import BusUnavailable
 from streamfl_connectors.addresses import connect_timeout
 from streamfl_connectors.librdkafka.failures import NOT_LET_IN
 from streamfl_connectors.librdkafka.log import LOG
-from streamfl_connectors.librdkafka.options import DEFAULTS, check_options, entrance_for_kafka_python, refusal, take_tokens
+from streamfl_connectors.librdkafka.options import (
+    DEFAULTS,
+    check_options,
+    entrance_for_kafka_python,
+    refusal,
+    take_member_settings,
+    take_tokens,
+)
 from streamfl_connectors.tls import why_refused
 from streamfl_connectors.tokens import check_mechanism
 
@@ -26,6 +33,7 @@ class Cluster:
 
     servers: the brokers' addresses.
     options: the user's, by librdkafka's names, and ours for the tokens of OAuth.
+    member_settings: how a member of a group and its group share out partitions; None in it: the library's own default.
     tokens: those of OAuth, where the library does not get them by itself.
     connect_timeout: seconds to wait for a cluster that does not answer.
     """
@@ -36,6 +44,7 @@ class Cluster:
         self.connect_timeout = connect_timeout(remaining)
         self.tokens = take_tokens(remaining)
         self.options = check_options(remaining)
+        self.member_settings = take_member_settings(self.options)
         if "sasl.oauthbearer.method" not in self.options:
             check_mechanism(self.options.get("sasl.mechanism", self.options.get("sasl.mechanisms")), self.tokens)
         # What kafka-python needs to be let into the same cluster, by its own names.
@@ -71,6 +80,7 @@ class Cluster:
     def make(self, client: Callable[[dict[str, Any]], Any], **settings: Any) -> Any:
         """A client of the library with the user's options; ConfigurationError if it does not accept one."""
         whole = {"error_cb": self._causes.append, **DEFAULTS, **settings, **self.options}
+        whole = {name: value for name, value in whole.items() if value is not None}
         whole |= {"bootstrap.servers": self.servers, "logger": settings.get("logger", LOG)}
         if self.tokens is not None:
             # Now, because the library tells of it in the background only.

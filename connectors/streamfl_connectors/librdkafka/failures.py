@@ -63,14 +63,26 @@ MISTAKES = {
     KafkaError.INVALID_SESSION_TIMEOUT: "the broker does not allow bus.options 'session.timeout.ms': choose a value between its "
     "group.min.session.timeout.ms and group.max.session.timeout.ms",
     KafkaError.INVALID_TIMESTAMP: REFUSED_TIME,
+    KafkaError.UNSUPPORTED_VERSION: "the brokers do not have what is asked of them: leave out bus.options 'group.protocol' "
+    "if it is 'consumer'",
     KafkaError.MSG_SIZE_TOO_LARGE: "a record for topic {topic!r} is too large: raise max.message.bytes of the topic and "
     "bus.options 'message.max.bytes'",
+}
+
+
+# What the text of a fatal error has in it.
+FATAL = {
+    "API version not supported": KafkaError.UNSUPPORTED_VERSION,
+    "same group.instance.id": KafkaError.FENCED_INSTANCE_ID,
 }
 
 
 def told(doing: str, error: KafkaError, group: str = "", topic: str = "") -> Exception:
     """The library's error as one of the bus's."""
     code = error.code()
+    if code == KafkaError._FATAL:
+        # The library's consumer is dead, and says why in words only.
+        code = next((known for words, known in FATAL.items() if words in error.str()), code)
     if code in NOT_LET_IN:
         return ConfigurationError(f"{doing}: bus.options: no way into the Kafka cluster: {error.str()}")
     if code in MISTAKES:

@@ -8,6 +8,7 @@ anybody else's before the poll that reports it as revoked.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -64,7 +65,7 @@ class LibrdkafkaMembership:
                 "enable.auto.offset.store": False,
                 "isolation.level": "read_committed",
                 "auto.offset.reset": subscription.auto_offset_reset,
-                "partition.assignment.strategy": "cooperative-sticky",
+                **cluster.member_settings,
                 # The only sign of a position behind the markers that end transactions.
                 "enable.partition.eof": True,
             },
@@ -112,9 +113,8 @@ class LibrdkafkaMembership:
             messages = (first, *self.consumer.consume(most - 1, 0)) if most > 1 else (first,)
             self._take(messages, polled)
         # Every change of this member's partitions is noted by now: the generation vouches for no other than the caller is told.
-        # A member that was put out has no name; its offsets would not be checked by the cluster.
         group = self.consumer.consumer_group_metadata()
-        self.group = group if self.consumer.memberid() else None
+        self.group = group if _vouches(group, self.consumer.memberid()) else None
         self._report_changes(polled)
 
     def check(self) -> None:
@@ -218,7 +218,8 @@ class LibrdkafkaMembership:
                     return
             else:
                 failure = told("polling", error, self._subscription.group, place[0] or "")
-                if isinstance(failure, ConfigurationError):
+                # After a fatal error the library brings nothing any more.
+                if isinstance(failure, ConfigurationError) or error.code() == KafkaError._FATAL:
                     raise failure
 
     def _committed_by_now(self, places: list[Place]) -> dict[Place, int | None]:
@@ -277,3 +278,16 @@ class LibrdkafkaMembership:
         if stopping:
             self.consumer.pause([TopicPartition(*place) for place in stopping])
             self._halted |= stopping
+
+
+def _vouches(group: bytes, member: str | None) -> bool:
+    """Whether this metadata is a member's, so that the cluster checks what comes with it.
+
+    A member that was put out has no name. With the protocol of KIP-848 it keeps its name, and its epoch is below 0. The cluster
+    would take its offsets once the group has no other member.
+    """
+    if not member:
+        return False
+    # As the library writes it: a mark, the generation or epoch, the names. Other releases may write otherwise.
+    mark = b"CGMDv2:"
+    return not group.startswith(mark) or int.from_bytes(group[len(mark) : len(mark) + 4], sys.byteorder, signed=True) >= 0

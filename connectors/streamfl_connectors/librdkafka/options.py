@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError
 from streamfl.role import ConfigurationError
 from streamfl_connectors.tokens import ENDPOINT_OPTIONS, PROVIDER, Tokens, take_endpoint, take_provider
 
-__all__ = ["DEFAULTS", "check_options", "entrance_for_kafka_python", "refusal", "take_tokens"]
+__all__ = ["DEFAULTS", "check_options", "entrance_for_kafka_python", "refusal", "take_member_settings", "take_tokens"]
 
 DEFAULTS: dict[str, Any] = {
     # Off in the library: it would take what a disk has damaged.
@@ -44,7 +44,6 @@ OWN_OPTIONS = {
     "enable.idempotence": "always on",
     "enable.partition.eof": "always on",
     "group.id": "set bus.group",
-    "group.protocol": "not configurable",
     "isolation.level": "always read_committed",
     "log.queue": "always on, streamfl listens to the log",
     "metadata.broker.list": "set bus.url",
@@ -53,6 +52,8 @@ OWN_OPTIONS = {
     "request.required.acks": "all replicas acknowledge, always",
     "transactional.id": "chosen by streamfl",
 }
+# For the group's member alone.
+GROUP_OPTIONS = ("group.protocol", "group.remote.assignor")
 # A password of digits that comes from the environment is read as a number.
 TEXT_OPTIONS = {
     "sasl.oauthbearer.client.id",
@@ -110,6 +111,21 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
             )
         checked[name] = value
     return checked
+
+
+def take_member_settings(options: dict[str, Any]) -> dict[str, Any]:
+    """Take out of the checked options how a member and its group share out partitions; None: left to the cluster."""
+    protocol, assignor = (options.pop(name, None) for name in GROUP_OPTIONS)
+    if protocol not in (None, "classic", "consumer"):
+        raise ConfigurationError("bus.options 'group.protocol': classic or consumer is expected")
+    if protocol != "consumer":
+        if assignor is not None:
+            raise ConfigurationError("bus.options 'group.remote.assignor' is of use with 'group.protocol' = 'consumer' only")
+        # So that kept partitions never stop.
+        return {"partition.assignment.strategy": "cooperative-sticky"}
+    # The cluster decides on these: group.consumer.session.timeout.ms, group.consumer.heartbeat.interval.ms.
+    cluster = dict.fromkeys(("heartbeat.interval.ms", "session.timeout.ms"))
+    return {"group.protocol": protocol, "group.remote.assignor": assignor, **cluster}
 
 
 def refusal(error: KafkaError) -> ConfigurationError:

@@ -17,7 +17,7 @@ COLUMNS = ["age", "ward", "operations", "iron", "protein", "sugar", "doses", "op
 
 @pytest.fixture(name="page")
 def _page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[PageCommands]:
-    page = PageCommands(tmp_path, "dp-frank-wolfe-tutorial.md", monkeypatch, capsys)
+    page = PageCommands(tmp_path, ["dp-frank-wolfe-tutorial.md"], monkeypatch, capsys)
     yield page
     page.close()
 

@@ -15,7 +15,7 @@ ROWS = 300
 
 @pytest.fixture(name="page")
 def _page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[PageCommands]:
-    page = PageCommands(tmp_path, "fdskl-tutorial.md", monkeypatch, capsys)
+    page = PageCommands(tmp_path, ["fdskl-tutorial.md"], monkeypatch, capsys)
     yield page
     page.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -157,6 +159,23 @@ def test_a_report_that_is_cut_short_says_so(plant: Path, command: Command, tmp_p
     assert command("report", plant / "client.toml", "--out", tmp_path / "r.html", "--limit", "10")[0] == 0
     assert tiles(tmp_path / "r.html")["predictions read"] == "10"
     assert "Of plant.predictions the newest 10 records are shown at most" in (tmp_path / "r.html").read_text()
+
+
+def test_reading_ends_in_its_time(plant: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects whoever waits for a page: topics that go on for hours are left after --seconds, and the page says so."""
+    seconds = itertools.count()
+    monkeypatch.setattr("streamfl.cli.report.time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
+    assert command("report", plant / "client.toml", "--out", tmp_path / "r.html", "--seconds", "30")[0] == 0
+    assert "Reading ended after 30 seconds, in plant.predictions" in (tmp_path / "r.html").read_text()
+    assert int(tiles(tmp_path / "r.html")["predictions read"]) < READINGS
+
+
+def test_a_system_without_pages_has_one(plant: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects systems of one's own: without a report in the manifest, predictions over time and what is remembered are shown."""
+    monkeypatch.setattr("streamfl.cli.report.systems_with", lambda _part: {})
+    assert command("report", plant / "client.toml", "--out", tmp_path / "r.html")[0] == 0
+    assert tiles(tmp_path / "r.html") == {"predictions read": str(READINGS * len(DEVICES))}
+    assert "<td>press-1</td>" in (tmp_path / "r.html").read_text()
 
 
 def test_a_simulations_report_is_that_of_its_trace(command: Command, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ ROWS = 400
 
 @pytest.fixture(name="page")
 def _page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[PageCommands]:
-    page = PageCommands(tmp_path, "quasi-newton-tutorial.md", monkeypatch, capsys)
+    page = PageCommands(tmp_path, ["quasi-newton-tutorial.md"], monkeypatch, capsys)
     yield page
     page.close()
 

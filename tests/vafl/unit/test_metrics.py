@@ -15,7 +15,7 @@ from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.vafl import SYSTEM
 from streamfl.vafl.lab.dashboard import DASHBOARDS
 
-TUTORIAL = Path(__file__).parents[3] / "docs" / "vertical.md"
+TUTORIAL = Path(__file__).parents[3] / "docs" / "vertical-tutorial.md"
 
 # Whose worker it is.
 OF_EACH_SERIES = {"system", "federation", "role", "group"}

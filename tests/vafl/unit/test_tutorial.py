@@ -19,7 +19,7 @@ from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.worker import Worker
 from streamfl.vafl.config import VaflSettings
 
-PAGE = (Path(__file__).parents[3] / "docs" / "vertical.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "vertical-tutorial.md").read_text(encoding="utf-8")
 HISTORY, STREAM = 1000, 200
 FIELDS = {"accounts": ("age", "income", "debts"), "baskets": ("visits", "returns"), "outcomes": ("defaulted",)}
 

@@ -1,0 +1,1 @@
+"""A dashboard as a picture, drawn by Grafana's own components from a real Prometheus."""

@@ -1,0 +1,126 @@
+"""The board of private Frank-Wolfe federations, asked of a real Prometheus that has watched one through kills and restarts."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pytest
+from dp_frank_wolfe.soak import RELEASES, SOAK
+from live.watched import NOTHING_REFUSED, Watched, federation
+from scipy.optimize import brentq
+from soak.subject import FEDERATION, Plan
+
+from streamfl.dp_frank_wolfe.lab.said import messages_of
+from streamfl.dp_frank_wolfe.messages import Answers, Manifest, read_content
+
+pytestmark = pytest.mark.long
+
+EPSILON, DELTA, SHARE = 8, 1e-4, 0.2
+PREDICTIONS, PARTIES = f"{FEDERATION}.predictions", ("clinic", "insurer")
+COUNT = 60
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    """A federation of which a party and the server were killed in a fit and while they predict, and that rests."""
+    plan = Plan("frank-wolfe", "sqlite")
+    private = {'mode = "exact"': 'mode = "private"'}
+    with federation("dp-frank-wolfe", plan, tmp_path_factory.mktemp("sparse"), lambda _, own: replaced(own, private)) as found:
+        found.write(SOAK.first(plan))
+        found.until(lambda: found.count(f"{FEDERATION}.clinic.asks") > 1, "a fit has begun")
+        found.kill("server")
+        found.start("server")
+        found.until(lambda: SOAK.begun(found.left()), "there is a model")
+        found.rest()
+        found.marks["fitted"] = time.time()
+        found.write(*found.load(0, COUNT))
+        found.kill("clinic")
+        found.start("clinic")
+        found.rest()
+        # Workers that come back and have nothing to do.
+        found.kill("insurer")
+        found.start("insurer")
+        found.restart("server")
+        found.calm_from_now()
+        found.write(*found.load(COUNT, 2 * COUNT))
+        found.rest()
+        yield found
+
+
+def replaced(text: str, parts: Mapping[str, str]) -> str:
+    """The text with other parts; each has to be there."""
+    for old, new in parts.items():
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
+
+
+def epsilon_of(rho: float) -> float:
+    """What rho-zCDP implies at delta: the least over alpha > 1 of Canonne, Kamath and Steinke's bound, on a fine grid."""
+    delta, alpha = DELTA * (1 - 2**-10), 1 + np.logspace(-3, 4, 2_000_001)
+    return float((alpha * rho + np.log1p(-1 / alpha) - np.log(alpha * delta) / (alpha - 1)).min())
+
+
+def test_epsilon_is_what_was_released(watched: Watched) -> None:
+    """Protects the figure that a budget is watched by: after a fit, it is what a fit costs; with a prediction, the whole budget."""
+    rho = brentq(lambda one: epsilon_of(one) - EPSILON, 1e-3, 10)
+    fitted = watched.marks["fitted"]
+    assert watched.value("Epsilon spent", at=fitted) == pytest.approx(epsilon_of((1 - SHARE) * rho), rel=1e-5)
+    assert watched.value("Privacy budget used", at=fitted) == pytest.approx(epsilon_of((1 - SHARE) * rho) / EPSILON, rel=1e-5)
+    assert watched.value("Epsilon spent") == pytest.approx(EPSILON, rel=1e-5)
+    charged = {
+        name
+        for one in messages_of(watched.left(), f"{FEDERATION}.clinic.asks")
+        if one.kind == "manifest"
+        for name in read_content(one.content, Manifest).names
+    }
+    assert charged & {one["entity"] for one in watched.contents(PREDICTIONS)}
+
+
+def test_releases_and_models_are_those_of_the_topics(watched: Watched) -> None:
+    """Protects whoever looks at the board after restarts: releases, windows and the model are the topics'."""
+    left = watched.left()
+    windows = 0
+    for party in PARTIES:
+        releases = messages_of(left, f"{FEDERATION}.{party}.releases")
+        # The ledger has a chain of what fits release, and one of parts of predictions.
+        links = sum(len({one.link for one in releases if one.kind in kinds}) for kinds in (RELEASES, ("partial",)))
+        [(_, found)] = watched.prometheus.ask(f'streamfl_ledger_links{{group="{FEDERATION}.{party}"}}')
+        assert found == links > COUNT
+        windows = sum(one.kind == "manifest" for one in messages_of(left, f"{FEDERATION}.{party}.asks"))
+        assert set(watched.ask('streamfl_window{system="$system"}').values()) == {windows} == {2}
+    answers = {
+        (party, one.iteration): read_content(one.content, Answers)
+        for party in PARTIES
+        for one in messages_of(left, f"{FEDERATION}.{party}.releases")
+        if one.kind == "answers" and one.window == windows
+    }
+    numbers = sum(1 + len(own.sums) // 8 for one in answers.values() for own in one.answers)
+    assert watched.value("Uplink of a fit") == numbers
+    models = [json.loads(one.value or b"") for one in left.of("model")]
+    weights = np.concatenate([one["weights"] for one in models if one["version"] == windows])
+    assert watched.value("Model", "columns") == np.count_nonzero(weights)
+    assert watched.value("Model", "l1") == pytest.approx(np.abs(weights).sum())
+
+
+def test_counts_are_those_of_the_topics(watched: Watched) -> None:
+    """Protects every line that is a rate: what workers count is what lies in the topics."""
+    truth = {
+        ("samples_total", "dp-frank-wolfe-party"): COUNT * len(PARTIES),
+        ("partials_total", "dp-frank-wolfe-party"): sum(watched.written(f"{FEDERATION}.{party}.releases") for party in PARTIES),
+        ("predictions_total", "dp-frank-wolfe-server"): watched.written(PREDICTIONS),
+    }
+    assert {one: watched.counted(*one) for one in truth} == truth
+
+
+def test_no_line_is_empty(watched: Watched) -> None:
+    """Protects panels from being empty, or NaN, on a federation that works, and after restarts."""
+    assert watched.empty() == NOTHING_REFUSED
+
+
+def test_the_service_is_as_it_is(watched: Watched) -> None:
+    """Protects whoever is on call: who is up, what waits, and how often workers were started again are as they were."""
+    assert watched.service() == watched.resting
