@@ -151,3 +151,18 @@ def test_how_topics_are_written_is_nothing_to_a_simulation(
     code, out, err = run_command(monkeypatch, capsys, *run(tmp_path, table, config + INPUTS + sections, "simulate"))
     assert code == 0, err
     assert json.loads(out)["mse"] == json.loads(plain[1])["mse"]
+
+
+@pytest.mark.parametrize("named", [INPUTS[: INPUTS.index('[[samples.inputs]]', 5)], 'features = ["temp"]'])
+def test_a_column_with_a_dot_in_its_name_is_the_field_in_backticks(
+    named: str, tmp_path: Path, table: pd.DataFrame, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects columns such as PM2.5: the settings that `streamfl init` writes for them are those that a simulation reads."""
+    config = CONFIG.replace('label = "y"', 'label = "y"\n' + named) if named.startswith("features") else CONFIG + named
+    figures = []
+    for name, settings in (("temp", config), ("PM2.5", config.replace('"temp"', '"`PM2.5`"'))):
+        renamed = table.rename(columns={"temp": name})
+        code, out, told = run_command(monkeypatch, capsys, *run(tmp_path, renamed, settings, "simulate", "--label", "y"))
+        assert code == 0, told
+        figures.append({key: value for key, value in json.loads(out).items() if key != "seconds"})
+    assert figures[0] == figures[1]
