@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 from command_line import run_command
 
+from streamfl.runtime.bus import connect
+
 CONFIG = """
 [federation]
 name = "plant"
@@ -166,3 +168,19 @@ def test_a_column_with_a_dot_in_its_name_is_the_field_in_backticks(
         assert code == 0, told
         figures.append({key: value for key, value in json.loads(out).items() if key != "seconds"})
     assert figures[0] == figures[1]
+
+
+def test_replay_writes_a_column_with_a_dot_in_its_name_under_that_name(
+    tmp_path: Path, table: pd.DataFrame, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects the way from such a table to a topic: the field in backticks is the column, and is written under its own name."""
+    url = f"memory://{tmp_path.name}-dots"
+    config = (CONFIG + INPUTS).replace('"temp"', '"`PM2.5`"').replace("memory://inputs", url).replace("meta.site", "site")
+    (tmp_path / "client.toml").write_text(config)
+    table.rename(columns={"temp": "PM2.5", "meta.site": "site"}).to_csv(tmp_path / "data.csv", index=False)
+    path = tmp_path / "client.toml"
+    assert run_command(monkeypatch, capsys, "topics", path, "--create-inputs", "--partitions", 1)[0] == 0
+    code, _, told = run_command(monkeypatch, capsys, "replay", path, "--data", tmp_path / "data.csv")
+    assert code == 0, told
+    first = json.loads(next(iter(connect(url, {}).read("readings"))).value or b"")
+    assert first["PM2.5"] == table["temp"][0]
