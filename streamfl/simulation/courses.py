@@ -90,18 +90,21 @@ def _label_range(topics: Topics) -> tuple[float, float]:
 
 
 def _scored(predictions: Sequence[Seen], labels: Sequence[Seen], label_range: tuple[float, float]) -> Chart | None:
-    """The mean squared error so far of each entity's first prediction, and of the mean of the labels before it."""
+    """The mean squared error so far of what was predicted of each entity before its label came, and of the labels' running mean.
+
+    Where all came after the label, as of a history that was written at once, the first counts.
+    """
     low, high = label_range
-    known = {one.says.sample: low + (high - low) * one.says.label for one in labels if isinstance(one.says, Label)}
+    known = {one.says.sample: (one.time, low + (high - low) * one.says.label) for one in labels if isinstance(one.says, Label)}
     told: dict[str, float] = {}
     for one in predictions:
         value = one.says.get("prediction", one.says.get("probability"))
         entity = str(one.says.get("entity"))
-        if isinstance(value, int | float) and entity in known:
-            told.setdefault(entity, float(value))
+        if isinstance(value, int | float) and entity in known and (entity not in told or one.time <= known[entity][0]):
+            told[entity] = float(value)
     if not told:
         return None
-    truth, guesses = np.array([known[entity] for entity in told]), np.array([*told.values()])
+    truth, guesses = np.array([known[entity][1] for entity in told]), np.array([*told.values()])
     counts = np.arange(1, len(truth) + 1)
     means = (np.cumsum(truth) - truth) / np.maximum(counts - 1, 1)
     lines = [
@@ -109,7 +112,7 @@ def _scored(predictions: Sequence[Seen], labels: Sequence[Seen], label_range: tu
         Line("running mean's", counts, np.cumsum(np.square(means - truth)) / counts, level=True),
     ]
     says = (
-        "Of each entity's first prediction, in the square of the label's unit; of classes it is the Brier score. It should end "
-        "below the running mean of the labels, which learns nothing from the columns."
+        "Of the last prediction of each entity before its label came, in the square of the label's unit; of classes it is the "
+        "Brier score. It should end below the running mean of the labels, which learns nothing from the columns."
     )
     return Chart("Mean squared error so far", says, lines, "entities with a label", "squared error")

@@ -158,10 +158,10 @@ def _horizontal(low: float, high: float, times: bool) -> tuple[Scale, list[tuple
 
     if not times:
         return across, [(at, _number(at)) for at in _round_numbers(low, high, 6)]
-    if high - low < 20:
-        return across, [(at, f"+{at - low:.3g} s") for at in np.linspace(low, high, 5).tolist()]
-    form = "%H:%M:%S" if high - low < 600 else "%H:%M" if high - low < 86_400 else "%d %b %H:%M"
     marks = [low + (high - low) * share for share in (0.05, 0.275, 0.5, 0.725, 0.95)]
+    if high - low < 20:
+        return across, [(at, f"+{at - low:.3g} s") for at in marks]
+    form = "%H:%M:%S" if high - low < 600 else "%H:%M" if high - low < 86_400 else "%d %b %H:%M"
     return across, [(at, datetime.fromtimestamp(at, UTC).strftime(form)) for at in marks]
 
 

@@ -76,6 +76,21 @@ def test_commands_in_the_documents_exist() -> None:
         assert asked <= known | {"--help"}, f"{command.name}: {asked - known}"
 
 
+def test_targets_of_make_in_the_documents_exist() -> None:
+    """Protects whoever copies a command of make, and a variable that it is given."""
+    rules = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets, variables = set(re.findall(r"^([a-z-]+):", rules, re.MULTILINE)), set(re.findall(r"\$\(([A-Z]+)\)", rules))
+    shown = [
+        found
+        for path in DOCUMENTS
+        for found in re.findall(r"(?:^    |`)make((?: [A-Za-z][\w=-]*)+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert len(shown) > 20
+    for words in map(str.split, shown):
+        assert words[0] in targets, words
+        assert {word.partition("=")[0] for word in words[1:] if "=" in word} <= variables, words
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(path: Path) -> None:
     """Protects the reader from dead ends: files that are linked exist, and so do the headings within them."""
@@ -126,6 +141,20 @@ def test_the_example_in_the_readme_runs() -> None:
     outcome = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
     assert outcome.attempted > 0
     assert outcome.failed == 0
+
+
+def test_who_learns_what_is_told_of_every_system() -> None:
+    """Protects whoever decides what to take part in: the one table has each system, and each line says who learns what."""
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    [table] = re.findall(r"^## In one table\n\n(.*?)\n\n", text, re.DOTALL | re.MULTILINE)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    told = {re.sub(r"[^a-z]", "", re.sub(r"\(.*\)", "", cell).lower()) for cell, *_ in rows}
+    places = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]["streamfl.systems"]
+    assert {name.replace("-", "") for name in places} <= told
+    for row in rows:
+        assert len(row) == 4, row
+        assert row[1], row
+        assert row[2], row
 
 
 def test_what_plug_ins_are_told_to_use_is_there() -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import uuid
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -21,13 +21,13 @@ from streamfl.runtime.bus import BusUnavailable, Outgoing, Subscription, TopicSp
 pytestmark = pytest.mark.broker
 
 OPTIONS = {"group.protocol": "consumer"}
-RECORDS, PARTITIONS = 300, 4
+RECORDS, PARTITIONS = 2000, 4
 
 # Copies every record in a transaction of its own batch, as a worker does.
 WORKER = """
 import sys
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Outgoing, Step, Subscription, connect
-url, group, samples, outputs = sys.argv[1:]
+url, group, samples, outputs, name = sys.argv[1:]
 bus = connect(url, {"group.protocol": "consumer"})
 session = bus.session(Subscription(group, (samples,)))
 while True:
@@ -35,7 +35,7 @@ while True:
         records = session.poll(0.2, 10).records
         if records:
             positions = {(one.topic, one.partition): one.offset + 1 for one in records}
-            session.commit(Step(positions, [Outgoing(outputs, None, one.value) for one in records]))
+            session.commit(Step(positions, [Outgoing(outputs, name.encode(), one.value) for one in records]))
     except (BusUnavailable, CommitRefused):
         pass
 """
@@ -50,31 +50,29 @@ def test_every_record_is_processed_once_through_a_kill(broker: Broker) -> None:
     url = f"kafka+librdkafka://{broker.address}"
     expected = [f"{number}".encode() for number in range(RECORDS)]
     workers: list[subprocess.Popen[bytes]] = []
-    with closing(connect(url, {**OPTIONS, "connect_timeout_seconds": 5})) as bus:
+    seen: list[bytes | None] = []
+    with closing(connect(url, OPTIONS)) as bus:
         bus.create([TopicSpec(samples, PARTITIONS, False), TopicSpec(outputs, 1, False)])
         try:
-            for _ in range(2):
-                command = [sys.executable, "-c", WORKER, url, group, samples, outputs]
+            for number in range(2):
+                command = [sys.executable, "-c", WORKER, url, group, samples, outputs, str(number)]
                 workers.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
             deadline = time.monotonic() + 60
-            members = 0
-            while members < 2:
-                assert time.monotonic() < deadline
-                # A cluster that has just started makes the groups' own topic first.
-                with suppress(BusUnavailable):
-                    members = bus.members(group)
-                time.sleep(0.1)
-            written, killed, seen = 0, False, []
-            while len(seen) < RECORDS or not killed:
+            written, by, killed = 0, set[bytes | None](), False
+            while written < RECORDS or len(seen) < RECORDS or not killed:
                 assert time.monotonic() < deadline, f"{len(seen)} of {written}"
-                some = range(written, min(RECORDS, written + 20))
+                # A few at a time until both have partitions, then all that is left: both are busy when one is killed.
+                some = range(written, RECORDS if len(by) == 2 else min(written + PARTITIONS, RECORDS))
                 bus.write([Outgoing(samples, None, expected[number], number % PARTITIONS) for number in some])
                 written = some.stop
-                seen = [record.value for record in bus.read(outputs)]
-                if not killed and len(seen) > RECORDS / 4:
-                    workers[0].kill()
+                records = list(bus.read(outputs))
+                by, seen = {record.key for record in records}, [record.value for record in records]
+                if not killed and written == RECORDS and len(seen) > RECORDS / 8:
+                    assert len(seen) < RECORDS, "too few records for a kill in between"
+                    workers[int(records[-1].key or b"")].kill()
                     killed = True
                 time.sleep(0.05)
+            assert len(by) == 2
             assert sorted(one or b"" for one in seen) == sorted(expected)
             assert sum(bus.committed(group).values()) >= RECORDS
         finally:

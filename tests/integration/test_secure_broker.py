@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from command_line import run_command
 from cryptography.hazmat.primitives.asymmetric import rsa
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ACLResourcePatternType, ResourcePattern, ResourceType
 from secure_broker import SECRETS, SECURITY, SecureBroker, secure_broker
@@ -144,7 +144,9 @@ def test_a_client_that_writes_the_model_is_refused(secure: SecureBroker, connect
         assert list(admin.read(model)) == []
 
 
-def test_a_worker_with_anothers_rights_stops_and_says_what_is_missing(secure: SecureBroker, tmp_path: Path) -> None:
+def test_a_worker_with_anothers_rights_stops_and_says_what_is_missing(
+    secure: SecureBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Protects the operator who mixed up two principals: exit code 2 and the right's name, no traceback, no trying for ever; and
     ``check`` names exactly what is missing, as arguments of kafka-acls.sh.
     """
@@ -157,29 +159,27 @@ def test_a_worker_with_anothers_rights_stops_and_says_what_is_missing(secure: Se
         "OPTIONS__SSL_CERTFILE": str(secure.folder / "admin.pem"),
         "OPTIONS__SSL_KEYFILE": str(secure.folder / "admin.key"),
     }
-
-    def streamfl(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        told = {**os.environ, **{f"STREAMFL_BUS__{name}": value for name, value in environment.items()}}
-        return subprocess.run([sys.executable, "-m", "streamfl", *arguments], capture_output=True, text=True, env=told)
-
-    created = streamfl("topics", str(client.path), "--create-inputs", **made)
-    assert created.returncode == 0, created.stderr
+    with monkeypatch.context() as patch:
+        for name, value in made.items():
+            patch.setenv(f"STREAMFL_BUS__{name}", value)
+        code, out, error = run_command(patch, capsys, "topics", client.path, "--create-inputs")
+        assert code == 0, out + error
     text = client.path.read_text().replace("press-client", "nobody").replace(SECRETS["press-client"], SECRETS["nobody"])
     client.path.write_text(text)
     own = rights(client, "User:nobody")
     updates = next(right for right in own if right.name == "mixed.updates")
     secure.allow([right for right in own if right is not updates] + [replace(updates, operations=("DescribeConfigs", "Read"))])
 
-    checked = streamfl("check", str(client.path), "--format", "json")
-    assert checked.returncode == 4, checked.stdout + checked.stderr
-    [found] = [one for one in json.loads(checked.stdout)["checks"] if one["check"].startswith("rights")]
+    code, out, error = run_command(monkeypatch, capsys, "check", client.path, "--format", "json")
+    assert code == 4, out + error
+    [found] = [one for one in json.loads(out)["checks"] if one["check"].startswith("rights")]
     assert found["check"] == "rights on topic mixed.updates"
     assert found["detail"] == "missing: Write"
     assert found["remedy"].endswith("--add --allow-principal User:NAME --operation Write --topic mixed.updates")
     # The client's door and name, the server's role.
     bus, role = text[text.index("[bus]") : text.index("[role]")], server.path.read_text()
     server.path.write_text(role[: role.index("[bus]")] + bus + role[role.index("[role]") :])
-    ran = streamfl("run", str(server.path))
+    ran = subprocess.run([sys.executable, "-m", "streamfl", "run", str(server.path)], capture_output=True, text=True)
     assert ran.returncode == 2, ran.stderr
     assert "an ACL must allow" in ran.stderr
     assert "mixed." in ran.stderr

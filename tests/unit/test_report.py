@@ -5,19 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from command_line import run_command
 
+from streamfl.records.labels import Label
 from streamfl.simulation.courses import course_arrays
 from streamfl.simulation.drawing import svg
 from streamfl.simulation.html import html
-from streamfl.simulation.page import Chart, Line, Page, Table
+from streamfl.simulation.page import Chart, Line, Page, Seen, Table
 from streamfl.system import load, systems_with
 
 ATTACK = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+VERTICAL = sorted(name for name, system in systems_with("report").items() if system.rank)
 Command = Callable[..., tuple[int, str, str]]
 
 
@@ -99,7 +102,7 @@ def test_a_trace_of_an_earlier_release_is_refused_with_what_to_do(name: str, com
     assert "simulate again" in said
 
 
-@pytest.mark.parametrize("name", sorted(name for name, system in systems_with("report").items() if system.rank))
+@pytest.mark.parametrize("name", VERTICAL)
 def test_a_vertical_course_is_shown(name: str) -> None:
     """Protects the pages of vertical systems: each measure of a run's history has its curve, and its last value is a figure."""
     arrays = course_arrays([{"seconds": 0.0, "loss": 0.7, "auc": None}, {"seconds": 2.0, "loss": 0.25, "auc": None}])
@@ -108,6 +111,35 @@ def test_a_vertical_course_is_shown(name: str) -> None:
     [one] = page.charts
     assert one.lines[0].x.tolist() == [0.0, 2.0]
     assert one.lines[0].y.tolist() == [0.7, 0.25]
+
+
+class Read:
+    """The topics of a vertical federation: predictions and labels, each with its time."""
+
+    def __init__(self, predictions: list[tuple[float, str, float]], labels: list[tuple[float, str, float]]) -> None:
+        self.settings = SimpleNamespace(federation=SimpleNamespace(name="loans"), labels=SimpleNamespace(label_range=(10.0, 20.0)))
+        self._predictions = [Seen(at, 0, 1, {"entity": entity, "prediction": value}) for at, entity, value in predictions]
+        self._labels = [Seen(at, 0, 1, Label(entity, entity, value)) for at, entity, value in labels]
+
+    def said(self, name: str) -> list[Seen]:
+        return self._predictions if name == "predictions" else []
+
+    def messages(self, channel: str) -> list[Seen]:
+        return self._labels if channel == "labels" else []
+
+    def remembered(self) -> None:
+        """Nothing."""
+
+
+def test_a_vertical_federation_is_judged_by_what_it_said_before_the_label() -> None:
+    """Protects the error from flattery: a prediction that came after its entity's label may have learnt it, and does not count
+    where there was one before."""
+    told = [(1.0, "a", 11.0), (2.0, "a", 13.0), (9.0, "a", 15.0), (4.0, "b", 18.0), (5.0, "c", 1e9)]
+    reports = load(systems_with("report")[VERTICAL[0]].report or "")
+    page = reports.of_topics(Read(told, [(3.0, "a", 0.5), (3.5, "b", 0.5)]))
+    shown = {one.name: one.y.tolist() for one in page.charts[0].lines}
+    assert shown["mean squared error"] == [(13 - 15) ** 2, ((13 - 15) ** 2 + (18 - 15) ** 2) / 2]
+    assert shown["running mean's"][1] == (15**2 + 0) / 2
 
 
 def test_files_that_are_no_trace_are_refused(command: Command, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ def _page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     page.close()
 
 
+@pytest.mark.long
 def test_every_command_of_the_page_runs(page: PageCommands, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects three organisations' first try: secrets, ledgers, topics, history, check and processes, in the page's own words,
     lead to a model. Patients are few, so that it takes seconds.

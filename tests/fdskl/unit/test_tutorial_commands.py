@@ -20,6 +20,7 @@ def _page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     page.close()
 
 
+@pytest.mark.long
 def test_every_command_of_the_page_runs(page: PageCommands) -> None:
     """Protects two organisations' first try: topics, history, check and processes, in the page's own words, lead to predictions."""
     values = np.random.default_rng(4).normal(size=(ROWS, 5)).round(3)

@@ -23,6 +23,7 @@ def _page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     page.close()
 
 
+@pytest.mark.long
 def test_every_command_of_the_page_runs(page: PageCommands, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects two organisations' first try: keys, topics, history, check and processes, in the page's own words, lead to a model
     and to the scorecard that a regulator is shown. The key is short and customers are few, so that it takes seconds.
