@@ -97,7 +97,7 @@ class Panel:
     remedy: what it looks like when something is wrong, and what to do then.
     bad_from: a tile is red from this value on.
     bad_below: a tile is red below this value.
-    nothing: what a tile says while its queries find nothing.
+    nothing: what it says while its queries find nothing; "": No data.
     """
 
     title: str

@@ -140,7 +140,7 @@ def _panel(panel: Panel) -> Builder:
 def _graph(_: Panel) -> timeseries.Panel:
     legend = common.VizLegendOptions().display_mode(LegendDisplayMode.LIST).placement(LegendPlacement.BOTTOM).show_legend(True)
     tooltip = common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING)
-    return timeseries.Panel().legend(legend).tooltip(tooltip).line_width(1).fill_opacity(10).show_points(VisibilityMode.NEVER)
+    return timeseries.Panel().legend(legend).tooltip(tooltip).line_width(1).fill_opacity(0).show_points(VisibilityMode.NEVER)
 
 
 def _tile(panel: Panel) -> stat.Panel:

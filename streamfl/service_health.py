@@ -202,6 +202,7 @@ RECORDS = (
         "Records of the model's topic, or of another table, that could not be used, a second, by reason.",
         "ops",
         (Query(f"sum by (group, reason) ({rate('table_rejections_total')}) > 0", "{{group}} {{reason}}"),),
+        nothing="none was refused",
         remedy="If there are some: somebody writes to the topic who should not, or members run different versions or settings.",
         width=12,
     ),

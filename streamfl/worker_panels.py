@@ -86,6 +86,7 @@ def worker_panels() -> tuple[Panel, ...]:
             "Records that were refused and went to the dead-letter topics, a second, by reason. It should be empty.",
             "ops",
             (Query(f"sum by (group, reason) ({rate('dead_letters_total')}) > 0", "{{group}} {{reason}}"),),
+            nothing="none was refused",
             remedy="If there are some: `streamfl dead-letters` shows the records. The reason says what is wrong with them; the "
             "page of dead letters explains each.",
         ),

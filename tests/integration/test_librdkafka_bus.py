@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -291,3 +293,26 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamfl_connectors.librdkafka.find_spec", without)
     with pytest.raises(ConfigurationError, match=r"pip install 'streamfl\[librdkafka\]'"):
         connect(f"{SCHEME}://h:1")
+
+
+# The broker makes its topic of groups when it is first asked.
+ASK = """
+import sys, time
+from streamfl.runtime.bus import BusUnavailable, connect
+bus = connect(sys.argv[1])
+for _ in range(100):
+    try:
+        print(bus.committed("nobody"))
+        break
+    except BusUnavailable:
+        time.sleep(0.2)
+bus.close()
+"""
+
+
+def test_groups_are_asked_for_where_there_has_been_none() -> None:
+    """Protects the first start on a new cluster: the library's own way to ask ends the process with a segmentation fault."""
+    with Broker() as fresh:
+        command = [sys.executable, "-c", ASK, f"{SCHEME}://{fresh.address}"]
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (asked.stdout, asked.returncode) == ("{}\n", 0), asked.stderr

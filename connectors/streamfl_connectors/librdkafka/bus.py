@@ -46,6 +46,7 @@ class LibrdkafkaBus:
     def __init__(self, servers: Sequence[str], options: Mapping[str, Any]) -> None:
         self.cluster = Cluster(servers, options)
         self._writer: Writer | None = None
+        self._asking: KafkaBus | None = None
         self._lock = threading.Lock()
         self.codecs()
         self._admin = self.cluster.reach()
@@ -80,7 +81,13 @@ class LibrdkafkaBus:
             return bus.missing(rights)
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
-        """The committed offsets of a consumer group."""
+        """The committed offsets of a consumer group.
+
+        Asked with kafka-python: asked with this library, 2.16.1, the process dies of a segmentation fault on a cluster that has had
+        no group yet, and of an assertion while the group's broker is away.
+        """
+        if (bus := self._asked_with_kafka_python()) is not None:
+            return bus.committed(group)
         with translated("reading the group's offsets", group):
             asked = [ConsumerGroupTopicPartitions(group)]
             answer = self._admin.list_consumer_group_offsets(asked, request_timeout=self.cluster.connect_timeout)[group].result()
@@ -156,6 +163,19 @@ class LibrdkafkaBus:
         """Close the clients of the bus; sessions are closed by themselves."""
         with self._lock:
             self._discard_writer()
+            if self._asking is not None:
+                self._asking.close()
+                self._asking = None
+
+    def _asked_with_kafka_python(self) -> KafkaBus | None:
+        """The same cluster by kafka-python; None: by a way in that it does not have, such as Kerberos by this library's options."""
+        with self._lock:
+            if self._asking is None:
+                try:
+                    self._asking = KafkaBus(f"kafka://{self.cluster.servers}", self.cluster.entrance)
+                except ConfigurationError:
+                    return None
+            return self._asking
 
     def _release(self, group: str) -> str:
         """With kafka-python: this library does not ask which transactions are open in a partition."""

@@ -144,6 +144,7 @@ EXCHANGED = (
             Query(f"sum({rate('update_bytes_total')})", "sent"),
             Query(f"sum({rate('update_budget_bytes_total')})", "budget"),
         ),
+        width=6,
         remedy="If sent lies at the budget all the time: see how many updates are not sent.",
     ),
     Panel(
@@ -151,19 +152,26 @@ EXCHANGED = (
         "Kernel updates that were computed and not sent, by reason. They are not sent later.",
         "ops",
         (Query(f"sum by (reason) ({rate('skipped_updates_total')})", "{{reason}}"),),
+        width=6,
         remedy="If many are left out for the budget: raise uplink.budget_bytes_per_second. Until then clients learn from one "
         "another more slowly.",
     ),
     Panel(
-        "Model version and staleness",
-        "The newest model version that each worker holds, and how far behind the newest the last update or prediction was.",
+        "Model version",
+        "The newest model version that each worker holds.",
         "short",
-        (
-            Query(f"max by (instance) ({series('model_version')})", "version {{instance}}"),
-            Query(f"max by (instance) ({series('staleness')})", "staleness {{instance}}"),
-        ),
-        remedy="If the version stands still while updates are sent: the server does not serve. If one client worker is far "
-        "behind: it cannot read the model's topic.",
+        (Query(f"max by (instance) ({series('model_version')})", "{{instance}}"),),
+        width=6,
+        remedy="If it stands still while updates are sent: the server does not serve. If one client worker is far behind: it "
+        "cannot read the model's topic.",
+    ),
+    Panel(
+        "Staleness",
+        "How many versions the model had gone on since the one that the latest update was made with.",
+        "short",
+        (Query(f"max by (instance) ({series('staleness')})", "{{instance}}"),),
+        width=6,
+        remedy="If it is in the thousands: clients learn from an old model. Look at their lag on the model's topic.",
     ),
 )
 

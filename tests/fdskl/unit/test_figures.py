@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from streamfl.changelog import ChangedParts
-from streamfl.fdskl.figures import ActiveFigures
+from streamfl.fdskl.figures import ActiveFigures, WorkerFigures
 from streamfl.fdskl.labelled import LabelledEntities
 from streamfl.fdskl.lifetime import Lifetime, measure_lifetimes
 from streamfl.fdskl.losses import LOGISTIC, SQUARE, MarginLoss
@@ -48,6 +48,13 @@ def test_nothing_is_regretted_before_the_first_label() -> None:
     """Protects boards from a division by nothing at each start."""
     figures = ActiveFigures(LOGISTIC)
     assert {one.value for one in figures.measure([Lifetime()], 0, 0, 0, 0, 0)} == {0}
+
+
+def test_rounds_that_timed_out_have_the_name_of_all_systems() -> None:
+    """Protects the board of service health: a round that was too slow is counted as every system counts one, others are not."""
+    figures = WorkerFigures()
+    figures.abandoned |= {"timeout": 2, "masks": 1}
+    assert [one.value for one in figures.measure(0, 0) if one.name == "timed_out_rounds"] == [2]
 
 
 def test_a_whole_life_is_taken_back() -> None:

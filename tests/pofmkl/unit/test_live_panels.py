@@ -35,6 +35,10 @@ features = ["t1", "t2"]
 [bus]
 url = "sqlite://{folder}/plant.db"
 
+[bus.options]
+# Long enough for others to tell what waits for a dead worker, which they ask every 5 seconds.
+session_timeout_seconds = 15
+
 [role]
 kind = "{kind}"
 """
@@ -53,6 +57,11 @@ models = ["running-mean", "last-label"]
 budget_bytes_per_second = 1e6
 """
 FIRST = 100
+# What waits where no worker of the group says that a partition is its own.
+ORPHANED = (
+    'max by (partition) (streamfl_group_lag_records{topic="readings"}) > 0 '
+    'unless sum by (partition) (streamfl_consumer_lag_records{topic="readings"})'
+)
 # Scraped once a second: after this long, what was counted is in Prometheus.
 SCRAPED_SECONDS = 2.5
 WAIT_SECONDS = 120.0
@@ -77,6 +86,8 @@ class Plant:
         self.written = 0
         # When all of the first readings were counted, and how many seconds Prometheus had watched by then.
         self.before_kills = math.nan, math.nan
+        # What the panel of lag says while some partitions' worker is dead.
+        self.orphaned: list[tuple[Any, float]] = []
         self.command("topics", "client.toml", "--create-inputs", "--partitions", str(PARTITIONS))
         self.command("topics", "server.toml", "--create")
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -162,6 +173,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Plant, P
             plant.before_kills = time.time(), time.monotonic() - begun
             plant.kill("client-1")
             plant.write(60)
+            until(lambda: bool(prometheus.ask(ORPHANED)), "somebody says what waits in the dead worker's partitions")
+            plant.orphaned = asked(prometheus, panel("Consumer lag")["{{group}} {{topic}} {{partition}}"], 60)
             plant.drained()
             plant.start("client-1")
             plant.write(60)
@@ -213,6 +226,14 @@ def test_refused_records_are_seen_from_the_first_on(watched: tuple[Plant, Promet
     [(labels, count)] = prometheus.ask(grown)
     assert labels["reason"] == "not_numeric"
     assert 1.9 < count < 3.7
+
+
+def test_partitions_of_a_dead_worker_have_a_lag(watched: tuple[Plant, Prometheus, float]) -> None:
+    """Protects the alert on lag when it matters most: until another worker has them, a dead worker's partitions are told of."""
+    plant, _, _ = watched
+    told = {labels["partition"]: count for labels, count in plant.orphaned if labels["topic"] == "readings"}
+    assert sorted(told) == [str(number) for number in range(PARTITIONS)]
+    assert max(told.values()) >= 60
 
 
 def test_tiles_are_what_is_so(watched: tuple[Plant, Prometheus, float]) -> None:

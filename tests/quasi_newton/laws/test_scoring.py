@@ -292,6 +292,7 @@ def test_an_answer_that_never_comes_is_asked_for_anew() -> None:
     assert guest.role.waiting == {"rounds": 1}
     loop.settle()
     assert guest.role.counts["abandoned_questions"] == 1
+    assert [one.value for one in guest.role.measure() if one.name == "timed_out_rounds"] == [1]
     assert len(predictions(loop)) == 336
     host.unread.extend(lost)
     loop.settle()
