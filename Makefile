@@ -9,7 +9,7 @@ MINUTES ?= 10
 SCHEME ?= kafka
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check integration bench attack accuracy fuzz simulate reference docs soak lock check-deploy check-dashboards picture clean
+.PHONY: help setup demo test test-fast check integration bench attack accuracy fuzz simulate reference docs soak lock check-deploy check-dashboards picture check-release clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ check-deploy: $(INSTALLED) ## hold deploy/ against the real tools: pip, kubectl,
 
 check-dashboards: $(INSTALLED) ## hold the dashboards against Grafana's linter and types (needs Go and npm; minutes the first time)
 	PYTHONPATH=tests $(BIN)/python tests/dashboards/check_dashboards.py
+
+check-release: $(INSTALLED) ## build both packages, install the wheel where no repository is, run it there (a minute or two)
+	$(BIN)/pytest -q tests/packaging tests/packaging/check_release.py
 
 picture: $(INSTALLED) ## draw docs/dashboard.png from a federation that runs for 5 minutes (needs Prometheus, npm and Chromium)
 	$(BIN)/python -m benchmarks.board --rows 28

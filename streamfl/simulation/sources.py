@@ -21,7 +21,7 @@ from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.laboratory import Replayed, Rows
 from streamfl.simulation.parties import SplitOption, split_columns
-from streamfl.simulation.tables import DataTable, client_names, input_names, numbers, read_data
+from streamfl.simulation.tables import DataTable, client_names, column_of, input_names, numbers, read_data
 
 __all__ = [
     "EntityColumnOption",
@@ -223,7 +223,7 @@ class SampleRows:
         columns = table.columns
         field = section.label if labels is None else labels.label
         if label is None and field is not None:
-            label = field if field in columns else DEFAULT_LABEL
+            label = named if (named := column_of(table, field)) in columns else DEFAULT_LABEL
         if client_column is None and section.client in columns:
             client_column = section.client
         self._key = _keys(section)
@@ -231,10 +231,11 @@ class SampleRows:
         if section.inputs is not None:
             # As they are: the settings say what is made of them, and what stands for one that is missing.
             self._names = [*dict.fromkeys(name for one in section.inputs for name in (one.field, one.since_field) if name)]
-            if absent := [name for name in self._names if name not in columns]:
+            read = [column_of(table, name) for name in self._names]
+            if absent := [name for name in read if name not in columns]:
                 raise DataError(f"{location}: no column {', '.join(absent)} (there are: {', '.join(columns)})")
             self._inputs = np.empty((table.rows, 0))
-            self._values = [list(row) for row in zip(*(columns[name].tolist() for name in self._names), strict=True)]
+            self._values = [list(row) for row in zip(*(columns[name].tolist() for name in read), strict=True)]
         else:
             features = section.features if isinstance(section.features, list) else None
             self._names = input_names(table, features, (label, client_column), location)

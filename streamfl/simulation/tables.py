@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from importlib.metadata import entry_points
 from typing import Any, Protocol, cast
 
@@ -11,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.console import say
+from streamfl.records.paths import path_of
 from streamfl.records.samples import DataError
 from streamfl.role import ConfigurationError
 from streamfl.wire import LONGEST_NAME
 
-__all__ = ["DataSource", "DataTable", "client_names", "input_names", "numbers", "read_data", "unread_columns"]
+__all__ = ["DataSource", "DataTable", "client_names", "column_of", "input_names", "numbers", "read_data", "unread_columns"]
 
 
 class DataTable(Protocol):
@@ -64,6 +66,16 @@ def unread_columns(table: DataTable, offered: Sequence[str], besides: Sequence[s
     return unread
 
 
+def column_of(table: DataTable, field: str) -> str:
+    """The column that a field of the settings names: in backticks stands a name with dots of its own. As it is if there is none."""
+    if field not in table.columns:
+        with suppress(ValueError):
+            name = path_of(field).name
+            if name in table.columns:
+                return str(name)
+    return field
+
+
 def client_names(table: DataTable, column: str, location: DataSource) -> list[str | None]:
     """Each row's client, None where the row names none; DataError if there is no such column or its values cannot be names."""
     if column not in table.columns:
@@ -94,6 +106,7 @@ def _client_name(value: Any) -> str | None:
 
 def numbers(table: DataTable, names: Sequence[str], location: DataSource) -> NDArray[np.float64]:
     """The columns ``names`` as a matrix (rows, len(names)); DataError if one is missing or holds no numbers."""
+    names = [column_of(table, name) for name in names]
     missing = [name for name in names if name not in table.columns]
     if missing:
         raise DataError(f"{location}: no column {', '.join(missing)} (there are: {', '.join(table.columns)})")

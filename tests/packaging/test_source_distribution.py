@@ -58,6 +58,7 @@ def test_it_says_what_it_is(archive: Path) -> None:
         assert file is not None
         told = email.message_from_bytes(file.read())
     assert (told["Name"], told["Version"], told["Author"]) == ("streamfl", __version__, "streamfl")
+    assert f"\n## {__version__} (" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), "the changelog lacks this release"
     assert told["License-Expression"] == "Apache-2.0"
     assert told.get_all("Project-URL") is None
     assert str(told.get_payload()).startswith("# streamfl")

@@ -14,7 +14,7 @@ from streamfl.records.imputation import RunningMeans
 from streamfl.records.paths import path_of
 from streamfl.records.samples import DataError, SampleReader, SamplesSection
 from streamfl.role import PeerError, Record
-from streamfl.simulation.tables import DataSource, DataTable
+from streamfl.simulation.tables import DataSource, DataTable, column_of
 
 __all__ = ["EncodedInputs", "encoded_inputs"]
 
@@ -49,7 +49,8 @@ def encoded_inputs(section: SamplesSection, table: DataTable, location: DataSour
     """Each row's inputs as a worker reads them; DataError if the table lacks a column, or a worker refuses every row."""
     assert section.inputs is not None
     names = [*dict.fromkeys(name for one in section.inputs for name in (one.field, one.since_field) if name)]
-    if absent := [name for name in names if name not in table.columns]:
+    columns = [column_of(table, name) for name in names]
+    if absent := [name for name in columns if name not in table.columns]:
         raise DataError(f"{location}: no column {', '.join(absent)} (there are: {', '.join(table.columns)})")
     # The table has taken apart what the records' format would.
     reader = SampleReader(
@@ -61,7 +62,7 @@ def encoded_inputs(section: SamplesSection, table: DataTable, location: DataSour
     accepted = np.zeros(table.rows, dtype=bool)
     refused: Counter[str] = Counter()
     example: PeerError | None = None
-    for number, values in enumerate(zip(*(table.columns[name].tolist() for name in names), strict=True)):
+    for number, values in enumerate(zip(*(table.columns[name].tolist() for name in columns), strict=True)):
         content: dict[str, object] = {}
         for path, value in zip(paths, values, strict=True):
             # A table has NaN where a record has null.

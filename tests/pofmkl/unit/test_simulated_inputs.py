@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 from command_line import run_command
 
+from streamfl.runtime.bus import connect
+
 CONFIG = """
 [federation]
 name = "plant"
@@ -151,3 +153,34 @@ def test_how_topics_are_written_is_nothing_to_a_simulation(
     code, out, err = run_command(monkeypatch, capsys, *run(tmp_path, table, config + INPUTS + sections, "simulate"))
     assert code == 0, err
     assert json.loads(out)["mse"] == json.loads(plain[1])["mse"]
+
+
+@pytest.mark.parametrize("named", [INPUTS[: INPUTS.index('[[samples.inputs]]', 5)], 'features = ["temp"]'])
+def test_a_column_with_a_dot_in_its_name_is_the_field_in_backticks(
+    named: str, tmp_path: Path, table: pd.DataFrame, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects columns such as PM2.5: the settings that `streamfl init` writes for them are those that a simulation reads."""
+    config = CONFIG.replace('label = "y"', 'label = "y"\n' + named) if named.startswith("features") else CONFIG + named
+    figures = []
+    for name, settings in (("temp", config), ("PM2.5", config.replace('"temp"', '"`PM2.5`"'))):
+        renamed = table.rename(columns={"temp": name})
+        code, out, told = run_command(monkeypatch, capsys, *run(tmp_path, renamed, settings, "simulate", "--label", "y"))
+        assert code == 0, told
+        figures.append({key: value for key, value in json.loads(out).items() if key != "seconds"})
+    assert figures[0] == figures[1]
+
+
+def test_replay_writes_a_column_with_a_dot_in_its_name_under_that_name(
+    tmp_path: Path, table: pd.DataFrame, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects the way from such a table to a topic: the field in backticks is the column, and is written under its own name."""
+    url = f"memory://{tmp_path.name}-dots"
+    config = (CONFIG + INPUTS).replace('"temp"', '"`PM2.5`"').replace("memory://inputs", url).replace("meta.site", "site")
+    (tmp_path / "client.toml").write_text(config)
+    table.rename(columns={"temp": "PM2.5", "meta.site": "site"}).to_csv(tmp_path / "data.csv", index=False)
+    path = tmp_path / "client.toml"
+    assert run_command(monkeypatch, capsys, "topics", path, "--create-inputs", "--partitions", 1)[0] == 0
+    code, _, told = run_command(monkeypatch, capsys, "replay", path, "--data", tmp_path / "data.csv")
+    assert code == 0, told
+    first = json.loads(next(iter(connect(url, {}).read("readings"))).value or b"")
+    assert first["PM2.5"] == table["temp"][0]
