@@ -2,6 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+SHOWABLE := $(VENV)/.showable
 MESSAGES ?= 1000000
 SEED ?= 0
 SEEDS ?= 1
@@ -19,9 +20,15 @@ setup: $(INSTALLED) ## make .venv and install streamfl into it, with the tools f
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -e '.[dev]'
+	@touch $@ $(SHOWABLE)
+
+# Whoever looks for the first time need not wait for the tools for development.
+$(SHOWABLE): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -e '.[plots]'
 	@touch $@
 
-demo: $(INSTALLED) ## run a federation in this process on data that a package carries; table and picture
+demo: $(SHOWABLE) ## run a federation in this process on data that a package carries; table and picture
 	$(BIN)/streamfl demo
 
 test: $(INSTALLED) ## run every test, those on a real Kafka broker included (needs Java 17 and Maven); SYSTEM=name: of one system
