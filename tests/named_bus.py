@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -16,15 +16,19 @@ __all__ = ["named_bus"]
 VARIABLE = "STREAMFL_TEST_BUS"
 
 
-def named_bus(scheme: str) -> Iterator[Bus] | None:
-    """The bus that the variable names; None without it. scheme: of the tests that ask, which are skipped if it is another."""
+def named_bus(scheme: str, options: Mapping[str, object]) -> Iterator[Bus] | None:
+    """The bus that the variable names; None without it.
+
+    scheme: of the tests that ask, which are skipped if it is another.
+    options: what these tests need; those of the settings come on top.
+    """
     if VARIABLE not in os.environ:
         return None
     path = Path(os.environ[VARIABLE])
     settings = load_settings(path, find_kind(load_kind(path)).settings).bus
     if scheme_of(settings.url) != scheme:
         pytest.skip(f"{VARIABLE} names a bus of {scheme_of(settings.url)}")
-    return _open(settings.url, {"max_poll_interval_ms": 8000, **settings.options})
+    return _open(settings.url, {**options, **settings.options})
 
 
 def _open(url: str, options: dict[str, object]) -> Iterator[Bus]:

@@ -17,11 +17,12 @@ pytestmark = pytest.mark.broker
 class TestKafkaBus(BusLaws):
     @pytest.fixture
     def bus(self, request: pytest.FixtureRequest) -> Iterator[Bus]:
-        if (named := named_bus("kafka")) is not None:
+        # A member that falls silent is given up after this long, not after Kafka's five minutes.
+        options = {"max_poll_interval_ms": 8000}
+        if (named := named_bus("kafka", options)) is not None:
             yield from named
             return
         broker: Broker = request.getfixturevalue("broker")
-        # A member that falls silent is given up after this long, not after Kafka's five minutes.
-        bus = connect(broker.url, {"max_poll_interval_ms": 8000})
+        bus = connect(broker.url, options)
         yield bus
         bus.close()

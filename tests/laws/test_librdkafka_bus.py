@@ -17,12 +17,12 @@ pytestmark = pytest.mark.broker
 class TestLibrdkafkaBus(BusLaws):
     @pytest.fixture
     def bus(self, request: pytest.FixtureRequest) -> Iterator[Bus]:
-        if (named := named_bus("kafka+librdkafka")) is not None:
+        # A member that falls silent is given up after this long, not after Kafka's five minutes.
+        options = {"max.poll.interval.ms": 8000, "session.timeout.ms": 6000}
+        if (named := named_bus("kafka+librdkafka", options)) is not None:
             yield from named
             return
         broker: Broker = request.getfixturevalue("broker")
-        # A member that falls silent is given up after this long, not after Kafka's five minutes.
-        options = {"max.poll.interval.ms": 8000, "session.timeout.ms": 6000}
         bus = connect(f"kafka+librdkafka://{broker.address}", options)
         yield bus
         bus.close()
