@@ -78,7 +78,14 @@ CASES: dict[str, tuple[Told, ...]] = {
     "StreamflNoProgress": (
         Told({'consumer_lag_records{partition="0"}': stays(101), "records_total": stays(70)}, 11),
         # Partition 1 has no worker.
-        Told({'consumer_lag_records{partition="0"}': stays(50), 'group_lag_records{partition="1"}': stays(51), "records_total": "0x99"}, 11),
+        Told(
+            {
+                'consumer_lag_records{partition="0"}': stays(50),
+                'group_lag_records{partition="1"}': stays(51),
+                "records_total": stays(7),
+            },
+            11,
+        ),
         Told({'consumer_lag_records{partition="0"}': stays(99), "records_total": stays(70)}),
         Told({'consumer_lag_records{partition="0"}': stays(101), "records_total": grows(0.2)}),
     ),
@@ -149,6 +156,8 @@ CASES: dict[str, tuple[Told, ...]] = {
     "StreamflStaleUpdates": (
         Told({"staleness": stays(1100)}, 30),
         Told({"staleness": stays(900)}),
+        # An up-to-date client does not hide the others.
+        Told({"staleness": " ".join(["2200 12"] * 60)}, 30),
         # One update among many.
         Told({"staleness": "12x100 9000 12x100"}),
     ),

@@ -46,7 +46,7 @@ ALERTS = (
         "One record in ten of {{ $labels.group }} is of an entity whose privacy budget is spent.",
         "These entities are in no further fit. The others go on, until their budgets are spent too. That some entities come to "
         "their end is as it should be, and not told.",
-        "Nothing is broken, and a budget does not come back: fits need new entities. If the ledger is full instead, the log says so:"
-        " raise privacy.ledger_limit.",
+        "Nothing is broken, and a budget does not come back: fits need new entities. If the ledger is full instead, the log says "
+        "so: raise privacy.ledger_limit.",
     ),
 )

@@ -115,7 +115,8 @@ ALERTS = (
     ),
     Alert(
         "StreamflStaleUpdates",
-        f"max by ({MEMBER}) (avg_over_time(streamfl_staleness[30m])) > 1000",
+        # A gauge of one update: of those at the times that it was scraped, the mean.
+        f"max by ({MEMBER}) (avg_over_time(streamfl_staleness[15m])) > 1000",
         30,
         "warning",
         "Updates of {{ $labels.federation }} are made on a model that is more than 1000 versions old.",
