@@ -43,7 +43,7 @@ def test_alerts_link_to_where_the_pages_are_published(
         ("https://wiki.example/a", "https://wiki.example/a/runbook-vafl.md#streamflpartysilent"),
         ("https://wiki.example/{page}.html", "https://wiki.example/runbook-vafl.html#streamflpartysilent"),
     ):
-        code, _, _ = run_command(monkeypatch, capsys, "dashboards", "--out", tmp_path / "linked", "--runbooks", given)
+        code, _, _ = run_command(monkeypatch, capsys, "dashboards", "--out", tmp_path / "linked", "--force", "--runbooks", given)
         assert code == 0
         assert f'runbook_url: "{link}"' in (tmp_path / "linked" / "alerts-vafl.yaml").read_text(encoding="utf-8")
     assert "runbook_url" not in "".join(path.read_text(encoding="utf-8") for path in (ROOT / "dashboards").glob("*.yaml"))
