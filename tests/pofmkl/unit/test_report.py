@@ -22,7 +22,7 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.lab.page import REPORTS, bound_over_time, regularised_regret
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker, find_kind
-from streamfl.settings import load_settings
+from streamfl.settings import RoleSettings, load_settings
 from streamfl.simulation.html import html
 from streamfl.simulation.page import Chart, Page, Seen
 
@@ -287,7 +287,7 @@ class Said:
     """A federation's topics with what a test puts there; the rest is empty."""
 
     def __init__(self, settings: PofmklSettings, **said: list[Seen]) -> None:
-        self.settings = settings
+        self.settings: RoleSettings = settings
         self._said = said
 
     def said(self, name: str) -> list[Seen]:
