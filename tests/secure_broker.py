@@ -6,6 +6,7 @@ The files are used as they are but for what names a place: hosts, ports and fold
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,18 @@ from typing import Any
 from access import OPERATIONS, PATTERNS, RESOURCES
 from broker import Broker, free_ports
 from kafka import KafkaAdminClient
-from kafka.admin import ACL, ACLPermissionType, ResourcePattern, ScramMechanism, UserScramCredentialUpsertion
+from kafka.admin import (
+    ACL,
+    ACLFilter,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ResourcePattern,
+    ResourcePatternFilter,
+    ResourceType,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 from token_issuer import TokenIssuer, issuing
 
 from streamfl.runtime.rights import Right
@@ -59,6 +71,20 @@ class SecureBroker:
         admin = self.admin()
         assert not admin.create_acls(acls)["failed"]
         admin.close()
+
+    def take(self, right: Right | None = None) -> None:
+        """What ``kafka-acls.sh --remove`` does with this right, or with all; returns once the broker goes by it."""
+        pattern = ResourcePatternFilter(ResourceType.ANY, None, ACLResourcePatternType.ANY)
+        if right is not None:
+            pattern = ResourcePatternFilter(RESOURCES[right.resource], right.name, PATTERNS[right.pattern])
+        gone = ACLFilter(right and right.principal, None, ACLOperation.ANY, ACLPermissionType.ANY, pattern)
+        admin = self.admin()
+        admin.delete_acls([gone])
+        deadline = time.monotonic() + 10
+        while (left := admin.describe_acls(gone)[0]) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        admin.close()
+        assert not left
 
     def admin(self) -> Any:
         """A client of the administrator."""
