@@ -98,7 +98,8 @@ CASES: dict[str, Case] = {
         {"waiting_clients": "3x120", "labels_total": "70x120"}, {"waiting_clients": "3x120", "labels_total": grows("1")}
     ),
     "StreamflSuspectModel": Case({"superseded_updates_total": "0x60 1x60"}, {"superseded_updates_total": "1x120"}, 62),
-    "StreamflStaleUpdates": Case({"staleness": "5000x120"}, {"staleness": "12x120"}),
+    # Of the latest update alone, so that one up-to-date client among many is enough to hide the others from whoever looks once.
+    "StreamflStaleUpdates": Case({"staleness": " ".join(["5000 12"] * 60)}, {"staleness": " ".join(["1900 12"] * 60)}),
     "StreamflPartySilent": Case({"silent_parties_total": grows("1")}, {"silent_parties_total": "70x120"}),
     "StreamflPrivacyBudgetNearlySpent": Case(
         {"label_mu": "0.95x120", "label_budget_mu": "1x120"}, {"privacy_mu": "0.8x120", "privacy_budget_mu": "1x120"}

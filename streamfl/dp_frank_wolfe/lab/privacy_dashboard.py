@@ -20,6 +20,10 @@ BUDGET_USED = Panel(
     "predictions, and then no more. That is final; new entities have a budget of their own.",
     nothing="no noise",
 )
+REFUSED = (
+    "If it is above 0: change nothing yet. The log says in which words the ledger refuses, and the page on privacy, section When the "
+    "ledger refuses, says what each means and what to do."
+)
 TILES = (
     BUDGET_USED,
     Panel(
@@ -53,13 +57,13 @@ TILES = (
         nothing="0",
     ),
     Panel(
-        "Releases held back now",
-        "Releases, over the time that is shown, that a party did not send, for its ledger file does not fit its state.",
+        "Releases not sent",
+        "Releases, over the time that is shown, that a party did not send, for its ledger does not fit its state or cannot be written.",
         "none",
         (Query(f"sum({growth('refused_releases_total', PARTY)})", "releases"),),
         kind="stat",
         width=5,
-        remedy="If it is above 0: put back the ledger file that belongs to this state. The log names it.",
+        remedy=REFUSED,
         bad_from=0.5,
         nothing="0",
     ),
@@ -94,10 +98,11 @@ PRIVACY = Dashboard(
             ),
             Panel(
                 "Releases held back",
-                "Releases that a party did not send, for its ledger file does not fit its state. The party is not ready meanwhile.",
+                "Releases that a party did not send, for its ledger does not fit its state or cannot be written. The party is not ready "
+                "meanwhile.",
                 "ops",
                 (Query(f"sum by (group, instance) ({rate('refused_releases_total')})", BY_MEMBER),),
-                remedy="If it is above 0: put back the ledger file that belongs to this state. The log names it.",
+                remedy=REFUSED,
             ),
         ),
         (

@@ -74,10 +74,11 @@ ALERTS = (
     ),
     Alert(
         "StreamflStaleUpdates",
-        f"max by ({MEMBER}) (streamfl_staleness) > 1000",
+        # A gauge of one update: of those at the times that it was scraped, the mean.
+        f"max by ({MEMBER}) (avg_over_time(streamfl_staleness[15m])) > 1000",
         30,
         "warning",
-        "Updates of {{ $labels.federation }} were made on a model that is more than 1000 versions old.",
+        "Updates of {{ $labels.federation }} are made on a model that is more than 1000 versions old.",
         "Clients learn from what the model was long ago.",
         "Look at the clients' lag and at streamfl_model_version of each: one that stands still does not read the model's topic.",
     ),

@@ -167,7 +167,8 @@ EXCHANGED = (
     ),
     Panel(
         "Staleness",
-        "How many versions the model had gone on since the one that the latest update was made with.",
+        "How many versions the model had gone on since the one that an update was made with: of the latest update that each "
+        "worker of the server took.",
         "short",
         (Query(f"max by (instance) ({series('staleness')})", "{{instance}}"),),
         width=6,

@@ -70,7 +70,8 @@ UPDATES = (
     ),
     Panel(
         "Staleness of updates",
-        "How many versions the model had gone on since the one that the latest update was made on.",
+        "How many versions the model had gone on since the one that an update was made with: of the latest update that each "
+        "worker of the server took.",
         "short",
         (Query(f"max by (instance) ({series('staleness', ROLE)})", "{{instance}}"),),
         remedy="If it is in the thousands: clients learn from an old model. Look at their lag on the model's topic.",
