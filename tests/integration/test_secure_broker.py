@@ -28,7 +28,11 @@ from streamfl.runtime.bus import Bus, Outgoing, Step, Subscription, TopicSpec, c
 from streamfl.runtime.kinds import build_worker
 from streamfl.runtime.rights import Guarded, Right
 
-pytestmark = [pytest.mark.broker, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.usefixtures("_refused_connections"),
+]
 
 BOTH = ("kafka", "librdkafka")
 # By the file's name: what the environment has to say, for either connector.
