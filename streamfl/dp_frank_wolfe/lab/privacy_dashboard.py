@@ -21,8 +21,8 @@ BUDGET_USED = Panel(
     nothing="no noise",
 )
 REFUSED = (
-    "If it is above 0: change nothing yet. The log says in which words the ledger refuses, and the page on privacy, section When the "
-    "ledger refuses, says what each means and what to do."
+    "If it is above 0: change nothing yet. The log says in which words the ledger refuses, and the page on privacy, section When "
+    "the ledger refuses, says what each means and what to do."
 )
 TILES = (
     BUDGET_USED,
@@ -58,7 +58,8 @@ TILES = (
     ),
     Panel(
         "Releases not sent",
-        "Releases, over the time that is shown, that a party did not send, for its ledger does not fit its state or cannot be written.",
+        "Releases, over the time that is shown, that a party did not send, for its ledger does not fit its state or cannot be "
+        "written.",
         "none",
         (Query(f"sum({growth('refused_releases_total', PARTY)})", "releases"),),
         kind="stat",
@@ -98,8 +99,8 @@ PRIVACY = Dashboard(
             ),
             Panel(
                 "Releases held back",
-                "Releases that a party did not send, for its ledger does not fit its state or cannot be written. The party is not ready "
-                "meanwhile.",
+                "Releases that a party did not send, for its ledger does not fit its state or cannot be written. The party is not "
+                "ready meanwhile.",
                 "ops",
                 (Query(f"sum by (group, instance) ({rate('refused_releases_total')})", BY_MEMBER),),
                 remedy=REFUSED,
