@@ -49,13 +49,19 @@ def member_sum(expression: str, *labels: str) -> str:
     return f"sum by ({', '.join((MEMBER, *labels))}) ({expression})"
 
 
-def increased(counter: str, minutes: int, *labels: str) -> str:
+def increased(counter: str, minutes: int, *labels: str, chosen: str = "") -> str:
     """How much one of streamfl's counters grew within the last minutes, summed as :func:`member_sum` does.
 
-    >>> increased("dead_letters_total", 15)
-    'sum by (system, federation, role, group) (increase(streamfl_dead_letters_total[15m]))'
+    chosen: a selector of series, in braces.
+
+    >>> increased("dead_letters_total", 15).partition(" or ")[2]
+    'increase(streamfl_dead_letters_total[15m]))'
     """
-    return member_sum(f"increase(streamfl_{counter}[{minutes}m])", *labels)
+    name = f"streamfl_{counter}{chosen}"
+    # What a worker counted before it was first asked is no growth to increase(). An hour is looked back on, so that one that could
+    # not be reached for a while is not taken for a new one.
+    born = f"({name} unless last_over_time({name}[1h] offset {minutes}m))"
+    return member_sum(f"{born} or increase({name}[{minutes}m])", *labels)
 
 
 LAG = member_sum(lag_by_partition(MEMBER))
@@ -63,25 +69,27 @@ LAG = member_sum(lag_by_partition(MEMBER))
 WORKER_ALERTS = (
     Alert(
         "StreamflNoWorker",
-        f"group by ({MEMBER}) (last_over_time(streamfl_ready[1h])) unless group by ({MEMBER}) (streamfl_ready)",
+        f"group by ({MEMBER}) (last_over_time(streamfl_ready[1d]) or last_over_time(streamfl_ready[7d]) and on (job, instance) "
+        f"up == 0) unless group by ({MEMBER}) (streamfl_ready)",
         5,
         "critical",
         "No worker of {{ $labels.group }} answers any more.",
         "Nothing of this role is done: no predictions if it is a client, no new model if it is a server. Nothing is lost, "
         "the topics keep it.",
         "Look whether the processes run, and why they ended: the exit code and the last line of the log say it. Start "
-        "them again. If "
-        "they were taken down on purpose, the alert ends an hour after they were.",
+        "them again. If they were taken down on purpose, take them out of Prometheus' targets and silence the alert: it ends a day "
+        "after they were.",
     ),
     Alert(
         "StreamflWorkerDown",
-        "up == 0 and on (job, instance) last_over_time(streamfl_ready[1h])",
+        'up{job=~".*streamfl.*"} == 0 or up == 0 and on (job, instance) last_over_time(streamfl_ready[7d])',
         5,
         "warning",
         "The worker {{ $labels.instance }} does not answer.",
         "The other workers of its group have taken its partitions over, if there are others.",
         "Look at its process and its log. If it runs, look at metrics.host, metrics.port and the network between it and "
-        "Prometheus.",
+        "Prometheus. One that never answered is told of where the scrape's job has streamfl in its name. One that is gone for "
+        "good belongs out of Prometheus' targets.",
     ),
     Alert(
         "StreamflNotServing",
@@ -109,8 +117,9 @@ WORKER_ALERTS = (
         "warning",
         "{{ $labels.group }} falls behind what is written.",
         "Predictions come later and later.",
-        "Start more workers of this group, up to the number of partitions. If there are as many already, the topic needs "
-        "more partitions.",
+        "Start more workers of this group, up to the number of partitions. Do not add partitions to the topic: keys would move "
+        "away from their state. If there are as many workers already, faster machines are left, or a new federation on topics "
+        "with more partitions.",
     ),
     Alert(
         "StreamflDeadLetters",
@@ -120,6 +129,16 @@ WORKER_ALERTS = (
         "{{ $labels.group }} refused records: {{ $labels.reason }}.",
         "These records had no effect. They lie in the dead-letter topic and can be sent back once the cause is gone.",
         "streamfl dead-letters CONFIG shows them with the reason in words, and with --replay sends them back.",
+    ),
+    Alert(
+        "StreamflMessagesRefused",
+        f"{increased('refused_messages_total', 15, 'reason')} > 0",
+        0,
+        "warning",
+        "{{ $labels.group }} refused messages of other members: {{ $labels.reason }}.",
+        "They had no effect. A member has another version or other settings, or a stranger writes to the members' topics.",
+        "The log says whose message it was and what is wrong with it. Run streamfl check CONFIG at that member, and look at who "
+        "may write to the topic.",
     ),
     Alert(
         "StreamflTableRejections",
@@ -153,7 +172,12 @@ WORKER_ALERTS = (
 
 
 def rules(group: str, page: str, alerts: Iterable[Alert]) -> str:
-    """The text of a file of rules for Prometheus. group: their name. page: where :func:`runbook` is written."""
+    """The text of a file of rules for Prometheus.
+
+    group: their name.
+    page: where :func:`runbook` is written. A URL becomes runbook_url, which Alertmanager and Grafana show as a link.
+    """
+    annotation = "runbook_url" if "://" in page else "runbook"
     lines = ["# Written from the code by `make reference`: a change belongs there.", "groups:"]
     lines += [f"  - name: {json.dumps(group)}", "    rules:"]
     for one in alerts:
@@ -165,7 +189,7 @@ def rules(group: str, page: str, alerts: Iterable[Alert]) -> str:
             "        annotations:",
             f"          summary: {json.dumps(one.summary)}",
             f"          description: {json.dumps(one.means)}",
-            f"          runbook_url: {json.dumps(f'{page}#{one.name.lower()}')}",
+            f"          {annotation}: {json.dumps(f'{page}#{one.name.lower()}')}",
         ]
     return "\n".join(lines) + "\n"
 

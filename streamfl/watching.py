@@ -51,13 +51,15 @@ def alert_files(systems: Iterable[System], note: str, pages: str = "") -> dict[s
     """Rules of every worker and of these systems, and the page of each, by file name.
 
     note: what stands above a page.
-    pages: the folder that the rules say the pages are in, with a slash at the end.
+    pages: where the rules say that the pages are: a folder or its URL, with a slash at the end, or a URL with ``{page}`` in place
+        of a page's name without its ending.
     """
     groups: list[tuple[str, str, tuple[Alert, ...]]] = [("", "every worker", WORKER_ALERTS)]
     groups += [(f"-{system.name}", system.name, load(system.alerts)) for system in systems if system.alerts]
     written = {}
     for suffix, whose, alerts in groups:
         page = f"runbook{suffix}.md"
-        written[f"alerts{suffix}.yaml"] = rules(f"streamfl{suffix}", pages + page, alerts)
+        place = pages.replace("{page}", f"runbook{suffix}") if "{page}" in pages else pages + page
+        written[f"alerts{suffix}.yaml"] = rules(f"streamfl{suffix}", place, alerts)
         written[page] = runbook(whose, note, alerts)
     return written

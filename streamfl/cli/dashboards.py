@@ -22,6 +22,14 @@ def dashboards(
     name: Annotated[str | None, typer.Argument(help="The dashboard to print, or to write alone; left out: all.")] = None,
     out: Annotated[str | None, typer.Option("--out", metavar="FOLDER", help="The folder to write to; left out: print.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Also over files that are there and say something else.")] = False,
+    runbooks: Annotated[
+        str | None,
+        typer.Option(
+            "--runbooks",
+            help="The URL where you publish the runbook pages, so that alerts link to them: of their folder, or with {page} for a "
+            "page's name.",
+        ),
+    ] = None,
 ) -> None:
     """Write Grafana's dashboards and Prometheus' alert rules of every installed system, or print one dashboard as JSON.
 
@@ -30,6 +38,8 @@ def dashboards(
     boards = {board.name: board for board in dashboards_of(installed_systems())}
     if name is not None and name not in boards:
         raise ConfigurationError(f"{name}: there is no such dashboard; there are {', '.join(boards)}")
+    if runbooks is not None and "://" not in runbooks:
+        raise ConfigurationError(f"--runbooks {runbooks}: a URL is needed, such as https://wiki.example/streamfl")
     if out is None:
         if name is None:
             for board in boards.values():
@@ -41,7 +51,7 @@ def dashboards(
     chosen = [boards[name]] if name else [*boards.values()]
     files = {board.filename: dashboard_text(board) for board in chosen}
     if name is None:
-        files |= alert_files(installed_systems(), NOTE)
+        files |= alert_files(installed_systems(), NOTE, _folder(runbooks or ""))
     if not out:
         raise ConfigurationError("--out: the folder has no name; . is the working directory")
     folder = Path(out)
@@ -60,3 +70,8 @@ def dashboards(
         raise ConfigurationError(f"--out {out}: cannot be written: {error.strerror or error}") from None
     for file in files:
         say(f"wrote {folder / file}")
+
+
+def _folder(url: str) -> str:
+    """With a slash at the end, unless it says itself where a page's name belongs."""
+    return url if not url or "{page}" in url or url.endswith("/") else f"{url}/"

@@ -35,6 +35,24 @@ def test_all_files_are_written(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         assert f'"{page.name}#' in rules
 
 
+def test_alerts_link_to_where_the_pages_are_published(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Protects whoever is woken: Alertmanager's link leads to the page, and without a URL there is none."""
+    for given, link in (
+        ("https://wiki.example/a", "https://wiki.example/a/runbook-vafl.md#streamflpartysilent"),
+        ("https://wiki.example/{page}.html", "https://wiki.example/runbook-vafl.html#streamflpartysilent"),
+    ):
+        code, _, _ = run_command(monkeypatch, capsys, "dashboards", "--out", tmp_path / "linked", "--force", "--runbooks", given)
+        assert code == 0
+        assert f'runbook_url: "{link}"' in (tmp_path / "linked" / "alerts-vafl.yaml").read_text(encoding="utf-8")
+    assert "runbook_url" not in "".join(path.read_text(encoding="utf-8") for path in (ROOT / "dashboards").glob("*.yaml"))
+    code, _, told = run_command(monkeypatch, capsys, "dashboards", "--out", tmp_path / "none", "--runbooks", "wiki")
+    assert code == 2
+    assert "a URL is needed" in told
+    assert not (tmp_path / "none").exists()
+
+
 def test_one_is_printed_or_written(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Protects whoever imports a dashboard by hand: its name gives it alone, and without a name all are listed."""
     code, shown, _ = run_command(monkeypatch, capsys, "dashboards", "health")

@@ -90,14 +90,14 @@ def test_dashboards_and_rules_come_out_of_it(installed: Installed) -> None:
     assert {name: made[name] for name in own.keys() - rules} == {name: own[name] for name in own.keys() - rules}
     for name in rules:
         assert _without_links(made[name]) == _without_links(own[name])
-        named = re.findall(r'runbook_url: "([^"#]+)#', made[name])
+        named = re.findall(r'runbook: "([^"#]+)#', made[name])
         assert named
         assert set(named) <= made.keys()
 
 
 def _without_links(rules: str) -> list[str]:
     """Their lines, but for comments, and for where runbooks lie."""
-    return [line for line in rules.splitlines() if "runbook_url" not in line and not line.startswith("#")]
+    return [line for line in rules.splitlines() if "runbook:" not in line and not line.startswith("#")]
 
 
 def test_the_source_makes_the_same_wheel(installed: Installed, tmp_path: Path) -> None:

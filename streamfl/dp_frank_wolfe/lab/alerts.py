@@ -1,8 +1,10 @@
 """What somebody has to look after in federations of DP Frank-Wolfe."""
 
-from streamfl.alerts import Alert, increased
+from streamfl.alerts import MEMBER, Alert, increased
 
 __all__ = ["ALERTS"]
+
+SPENT = increased("spent_entities_total", 60)
 
 ALERTS = (
     Alert(
@@ -23,5 +25,28 @@ ALERTS = (
         "A party of {{ $labels.federation }} did not answer in a fit.",
         "The fit went on without its columns, and the budget of its entities is spent all the same.",
         "Look whether its workers run. Raise window.patience_seconds at the server if it is only slow.",
+    ),
+    Alert(
+        "StreamflEntitiesMissing",
+        f"max by ({MEMBER}) (min_over_time(streamfl_missing_entities[1h])) > 0"
+        f" and max by ({MEMBER}) (delta(streamfl_missing_entities[1h])) > 0"
+        f" and {increased('windows_total', 60)} == 0 and max by ({MEMBER}) (changes(streamfl_complete_entities[1h])) == 0",
+        60,
+        "warning",
+        "Entities of {{ $labels.federation }} become known to some parties and to others not.",
+        "No window fills, so there is no new fit.",
+        "The server's log says at which party how many are missing. Look whether that party's workers run, and whether its keys "
+        "are the others'.",
+    ),
+    Alert(
+        "StreamflFitBudgetNearlySpent",
+        f"{SPENT} > 0.1 * ({increased('samples_total', 60)} + {increased('labels_total', 60)})",
+        30,
+        "warning",
+        "One record in ten of {{ $labels.group }} is of an entity whose privacy budget is spent.",
+        "These entities are in no further fit. The others go on, until their budgets are spent too. That some entities come to "
+        "their end is as it should be, and not told.",
+        "Nothing is broken, and a budget does not come back: fits need new entities. If the ledger is full instead, the log says "
+        "so: raise privacy.ledger_limit.",
     ),
 )

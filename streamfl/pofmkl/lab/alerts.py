@@ -5,11 +5,20 @@ from streamfl.alerts import MEMBER, Alert, increased
 __all__ = ["ALERTS"]
 
 OF_FEDERATION = "sum by (system, federation)"
-REGRET = f"{OF_FEDERATION} (streamfl_regret{{system=\"pofmkl\"}}) / {OF_FEDERATION} (streamfl_lifetime_labels)"
-YESTERDAY = (
-    f"{OF_FEDERATION} (streamfl_regret{{system=\"pofmkl\"}} offset 1d)"
-    f" / {OF_FEDERATION} (streamfl_lifetime_labels offset 1d)"
-)
+# Regret per sample, in squares of the label's range, below which nobody has to look after it: an error of 3 % of the range.
+NOTHING = 0.001
+
+
+def before(offset: str = "") -> str:
+    """Regret per sample over the clients' whole life, as it was ``offset`` ago."""
+    then = f" offset {offset}" if offset else ""
+    return (
+        f"{OF_FEDERATION} (streamfl_regret{{system=\"pofmkl\"}}{then})"
+        f" / {OF_FEDERATION} (streamfl_lifetime_labels{{system=\"pofmkl\"}}{then})"
+    )
+
+
+REGRET = before()
 ERROR = (
     f"{OF_FEDERATION} (rate(streamfl_squared_error_sum_total{{system=\"pofmkl\"}}[1h]))"
     f" / {OF_FEDERATION} (rate(streamfl_labels_total{{system=\"pofmkl\"}}[1h]))"
@@ -27,13 +36,14 @@ ALERTS = (
         "warning",
         "The predictions of {{ $labels.federation }} are worse than each client's running mean.",
         "Nothing of use is predicted at present. It is told only where [challengers] has running-mean.",
+        "Where labels have a topic of their own there are no challengers, and this is never told. "
         "Look whether inputs changed: a sensor that stands still, another unit, a field that is missing. Look at "
         "samples.label_range and "
         "samples.input_norm, and at [drift].",
     ),
     Alert(
         "StreamflRegretRises",
-        f"({REGRET}) > 0 and ({REGRET}) > 1.1 * ({YESTERDAY})",
+        f"({REGRET}) > {NOTHING} and ({REGRET}) > 1.1 * ({before('1d')})",
         60,
         "warning",
         "The regret of {{ $labels.federation }} has risen by a tenth within a day.",
@@ -43,6 +53,16 @@ ALERTS = (
         "than the others, and the weights follow within hours.",
     ),
     Alert(
+        "StreamflRegretStays",
+        f"({REGRET}) > {10 * NOTHING} and ({REGRET}) >= ({before('7d')})",
+        60,
+        "warning",
+        "The regret of {{ $labels.federation }} is high, and no lower than a week ago.",
+        "The best single kernel of each client would predict much better than what is learnt, and that does not get less.",
+        "Look at the panel of kernels' weights: if none grows, leave learning.learning_rate out, or "
+        "raise it. If updates are skipped, raise uplink.budget_bytes_per_second.",
+    ),
+    Alert(
         "StreamflBudgetExhausted",
         f"{increased('skipped_updates_total', 60)} > 0.5 * {increased('updates_total', 60)}",
         60,
@@ -50,6 +70,27 @@ ALERTS = (
         "{{ $labels.group }} has not the bytes for its updates.",
         "The model learns less than it could: more than one update in three is not made.",
         "Raise uplink.budget_bytes_per_second, or lower uplink's kernels an update, so that each update is smaller.",
+    ),
+    Alert(
+        "StreamflClientsSilenced",
+        f"{increased('labels_total', 60)} > 0 and {increased('updates_total', 60)} == 0",
+        60,
+        "warning",
+        "Clients of {{ $labels.group }} learn and send nothing.",
+        "The federation goes on without them: what they see is in nobody's model but their own.",
+        "Look at streamfl_skipped_updates_total: with reason budget not one update fits into uplink.budget_bytes_per_second. "
+        "Look at the log for refused writes.",
+    ),
+    Alert(
+        "StreamflClientMissing",
+        f"{increased('timed_out_rounds_total', 15)} > 0",
+        20,
+        "warning",
+        "Rounds of {{ $labels.federation }} end without every client.",
+        "The server waits for somebody in each round until learning.round_timeout_seconds are over, and goes on without them. It "
+        "is told only with learning.staleness = \"lockstep\"; otherwise nobody is waited for.",
+        "Look whether all client workers run, and whether every client still sends samples: streamfl inspect CONFIG lists those "
+        "that the server knows. One that never comes back: streamfl forget CONFIG --client NAME.",
     ),
     Alert(
         "StreamflClientsWait",

@@ -4,6 +4,11 @@ from streamfl.alerts import MEMBER, Alert, increased
 
 __all__ = ["ALERTS"]
 
+SPENT = '{reason="budget"}'
+WITHHELD_EMBEDDINGS = increased("withheld_embeddings_total", 60, chosen=SPENT)
+WITHHELD_LABELS = increased("withheld_labels_total", 60, chosen=SPENT)
+UNLEARNT = '{reason=~"no_label|no_embedding|no_quorum"}'
+
 ALERTS = (
     Alert(
         "StreamflPartySilent",
@@ -17,14 +22,46 @@ ALERTS = (
     ),
     Alert(
         "StreamflPrivacyBudgetNearlySpent",
-        f"max by ({MEMBER}) (streamfl_privacy_mu) > 0.9 * max by ({MEMBER}) (streamfl_privacy_budget_mu)"
-        f" or max by ({MEMBER}) (streamfl_label_mu) > 0.9 * max by ({MEMBER}) (streamfl_label_budget_mu)",
-        0,
+        f"{WITHHELD_EMBEDDINGS} > 0.1 * ({WITHHELD_EMBEDDINGS} + {increased('embeddings_total', 60)})"
+        f" or {WITHHELD_LABELS} > 0.1 * ({WITHHELD_LABELS} + {increased('learnt_total', 60)})",
+        30,
         "warning",
-        "{{ $labels.group }} has spent nine tenths of an entity's privacy budget.",
-        "Soon nothing more is sent about this entity. Others go on.",
-        "Nothing is broken. If many entities come to this, each is asked about too often: fewer epochs, or more noise "
-        "from the beginning.",
+        "{{ $labels.group }} holds back one in ten: the privacy budgets of these entities are spent.",
+        "Nothing more is learnt of these entities. The others go on, until their budgets are spent too. That some entities come to "
+        "their end is as it should be, and not told.",
+        "Nothing is broken, and a budget does not come back. If the share grows, each entity is asked about too often: fewer "
+        "epochs, more noise from the beginning, or entities that nobody has asked about yet.",
+    ),
+    Alert(
+        "StreamflNothingLearnt",
+        f"{increased('forgotten_entities_total', 60, 'reason', chosen=UNLEARNT)} > 0"
+        f" unless on ({MEMBER}) {increased('learnt_total', 60)} > 0",
+        30,
+        "warning",
+        "{{ $labels.group }} forgets entities and learns from none: {{ $labels.reason }}.",
+        "What has to come together for an entity does not: the model stands still.",
+        "no_label: the keys of labels and samples differ, or expiry_seconds is shorter than labels take. no_embedding and "
+        "no_quorum: a party is away, or has other keys.",
+    ),
+    Alert(
+        "StreamflBelowQuorum",
+        f"{increased('learnt_below_quorum_total', 60)} > 0.1 * {increased('learnt_total', 60)}",
+        30,
+        "warning",
+        "{{ $labels.group }} learns one in ten from fewer parties than learning.quorum.",
+        "What the missing parties know of these entities is not used.",
+        "Look at the panel of embeddings by party. If a party does not know every entity, and is not meant to, lower "
+        "learning.quorum.",
+    ),
+    Alert(
+        "StreamflTwoSpeak",
+        f"{increased('superseded_embeddings_total', 60)} > 0",
+        0,
+        "critical",
+        "Two speak for one party of {{ $labels.federation }}.",
+        "A second process with another group, or a stranger, sends embeddings in a party's name.",
+        "Look at who may write to the topic of embeddings, and whether each party's processes have one role.group. Give members "
+        "keys.",
     ),
     Alert(
         "StreamflStepsRefused",

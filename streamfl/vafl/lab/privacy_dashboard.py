@@ -14,7 +14,7 @@ def most_spent(spent: str, budget: str) -> str:
 BUDGET_USED = Panel(
     "Privacy budget used",
     "Share of privacy.budget_mu that is spent: of the entity of which a party has released most, and of the label of which the "
-    "coordinator has told most.",
+    "coordinator has told most. It stays at 100 % once the first entity has told all that it may, which is as it should be.",
     "percentunit",
     (
         Query(most_spent("privacy_mu", "privacy_budget_mu"), "entity"),
@@ -24,7 +24,6 @@ BUDGET_USED = Panel(
     width=4,
     remedy="If it is near 100 %: nothing more is sent of that entity, or told of that label. Others go on. That is final: a budget "
     "does not come back.",
-    bad_from=0.9,
     nothing="no budget",
 )
 TILES = (

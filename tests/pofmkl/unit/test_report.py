@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 from command_line import run_command
 
+from streamfl.kernels import loss_named
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.lab.page import REPORTS, bound_over_time
+from streamfl.pofmkl.lab.page import REPORTS, bound_over_time, regularised_regret
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker, find_kind
-from streamfl.settings import load_settings
+from streamfl.settings import RoleSettings, load_settings
 from streamfl.simulation.html import html
 from streamfl.simulation.page import Chart, Page, Seen
 
@@ -224,6 +225,22 @@ def test_without_regularisation_both_regrets_are_one(command: Command, tmp_path:
     np.testing.assert_allclose(regularised.y, regret.y, atol=1e-9)
 
 
+def test_regret_with_the_regularisation_counts_the_penalties_by_the_weights_that_predicted() -> None:
+    """Protects the line with the regularisation: the mixture pays for each kernel by its weight before the label was learnt."""
+    rate, label = 0.5, 1.0
+    kernels, penalties, mixed = np.array([[0.0, 2.5], [0.5, 3.0]]), np.array([[0.1, 0.4], [0.2, 0.9]]), np.array([1.2, 0.7])
+    lost = (kernels - label) ** 2 + penalties
+    after = -rate * np.cumsum(lost, axis=0)
+    first, second = math.exp(-rate * lost[0, 0]), math.exp(-rate * lost[0, 1])
+    share = first / (first + second)
+    own = [0.2**2 + (0.1 + 0.4) / 2, 0.3**2 + share * 0.2 + (1 - share) * 0.9]
+    expected = [own[0] - lost[0].min(), sum(own) - lost.sum(axis=0).min()]
+    # A trace has weights but for a factor.
+    trace = {"labels": np.ones((2, 1)), "predictions": mixed[:, None], "kernel_predictions": kernels[:, None]}
+    trace |= {"kernel_log_weights": (after - after.max(axis=1, keepdims=True))[:, None], "rate": np.array(rate)}
+    assert regularised_regret(trace, loss_named("square")).tolist() == pytest.approx(expected)
+
+
 @pytest.fixture(scope="module")
 def small_trace(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The least that a page of a trace needs: 4 rounds of 2 clients with 3 kernels."""
@@ -270,7 +287,7 @@ class Said:
     """A federation's topics with what a test puts there; the rest is empty."""
 
     def __init__(self, settings: PofmklSettings, **said: list[Seen]) -> None:
-        self.settings = settings
+        self.settings: RoleSettings = settings
         self._said = said
 
     def said(self, name: str) -> list[Seen]:

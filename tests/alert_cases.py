@@ -1,0 +1,220 @@
+"""What Prometheus sees, and which alert it tells when: just beyond each limit it is told, just within it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["CASES", "Told"]
+
+DAY = 24 * 60
+CHALLENGER = 'challenger_%s_total{model="running-mean"}'
+COORDINATOR = 'role="quasi-newton-coordinator"'
+
+
+@dataclass(frozen=True)
+class Told:
+    """A federation as Prometheus has seen it.
+
+    seen: samples in promtool's notation, by the metric's name and the labels that are not everybody's.
+    minute: the first at which the alert is told; None: it is never.
+    still: minutes at which it is told too.
+    step: minutes from one sample to the next.
+    begin, end: steps between which it is never told.
+    """
+
+    seen: Mapping[str, str]
+    minute: int | None = None
+    still: tuple[int, ...] = ()
+    step: int = 1
+    begin: int = 0
+    end: int = 90
+
+
+def grows(by: float, steps: int = 220) -> str:
+    return f"0+{by}x{steps}"
+
+
+def stays(value: float, steps: int = 220) -> str:
+    return f"{value}x{steps}"
+
+
+def once(counter: str, minute: int = 61) -> tuple[Told, ...]:
+    """Of an alert on any event that a counter counts: one of it, and none since long."""
+    return Told({counter: "0x60 1x60"}, minute), Told({counter: stays(0)})
+
+
+def share(counted: tuple[str, float], of: Mapping[str, float], less: float, minute: int) -> tuple[Told, ...]:
+    """Of an alert on a share of what others count.
+
+    counted: the counter of the share, and how it grows where the alert is told. of: the others. less: how it grows where it is not.
+    """
+    name, more = counted
+    others = {other: grows(by) for other, by in of.items()}
+    return Told({name: grows(more), **others}, minute), Told({name: grows(less), **others})
+
+
+CASES: dict[str, tuple[Told, ...]] = {
+    # Of every worker.
+    "StreamflNoWorker": (
+        Told({"ready": "1x6 stale", "up": "1x6 0x600"}, 40, (DAY, 2 * DAY), 5),
+        # Their targets are gone too.
+        Told({"ready": "1x6 stale", "up": "1x6 stale"}, 40, (DAY,), 5),
+        Told({"ready": "1x6 stale 1x90", "up": "1x6 0 1x90"}, step=5),
+        Told({"ready": stays(1), 'ready{instance="b:1"}': "1x6 stale", 'up{instance="b:1"}': "1x6 0x200"}, step=5),
+    ),
+    "StreamflWorkerDown": (
+        # It never answered.
+        Told({"up": stays(0)}, 5, (200,), 5),
+        Told({'up{job="pods"}': "1x6 0x600", 'ready{job="pods"}': "1x6 stale"}, 40, (DAY, 2 * DAY), 5),
+        # Of others that are scraped nothing is told.
+        Told({'up{job="pods"}': stays(0)}, step=5),
+        Told({"up": "1x6 0 1x90", "ready": "1x6 stale 1x90"}, step=5),
+    ),
+    "StreamflNotServing": (
+        Told({'not_ready{reason="bus"}': "0x29 1x60"}, 35),
+        Told({'not_ready{reason="bus"}': "0x29 1x4 0x200"}),
+    ),
+    "StreamflNoProgress": (
+        Told({'consumer_lag_records{partition="0"}': stays(101), "records_total": stays(70)}, 11),
+        # Partition 1 has no worker.
+        Told(
+            {
+                'consumer_lag_records{partition="0"}': stays(50),
+                'group_lag_records{partition="1"}': stays(51),
+                "records_total": stays(7),
+            },
+            11,
+        ),
+        Told({'consumer_lag_records{partition="0"}': stays(99), "records_total": stays(70)}),
+        Told({'consumer_lag_records{partition="0"}': stays(101), "records_total": grows(0.2)}),
+    ),
+    "StreamflLagGrows": (
+        Told({'consumer_lag_records{partition="0"}': "1000+1x220"}, 31),
+        # The worker of partition 1 is gone: another one tells of it.
+        Told({'consumer_lag_records{partition="0"}': stays(0), 'group_lag_records{partition="1"}': "1000+1x220"}, 31),
+        Told({'consumer_lag_records{partition="0"}': "900+0.1x220"}),
+        # It falls. What another one has seen of a partition that has its worker is some seconds old.
+        Told({'consumer_lag_records{partition="0"}': "9000-10x220", 'group_lag_records{partition="0"}': "2000+10x220"}),
+    ),
+    "StreamflDeadLetters": (
+        *once('dead_letters_total{reason="label"}'),
+        # Refused before it was first asked.
+        Told({'dead_letters_total{reason="label"}': "_x60 22x60"}, 60),
+        # It could not be asked for a while.
+        Told({'dead_letters_total{reason="label"}': "22x100 _x30 22x60"}, begin=90, end=190),
+    ),
+    "StreamflMessagesRefused": once('refused_messages_total{reason="forged"}'),
+    "StreamflTableRejections": once('table_rejections_total{reason="forged"}'),
+    "StreamflCommitsRefused": share(("commits_refused_total", 2.1), {"commits_total": 10}, 1.9, 16),
+    "StreamflRestarts": (
+        Told({"start_time_seconds": "0x9 1x4 2x4 3x4 4x200"}, 25),
+        Told({"start_time_seconds": "0x9 1x4 2x4 3x200"}),
+    ),
+    # Of clients with samples of their own.
+    "StreamflErrorAboveRunningMean": share(
+        ("squared_error_sum_total", 2.1),
+        {"labels_total": 10, CHALLENGER % "squared_error_sum": 2, CHALLENGER % "labels": 10},
+        1.9,
+        61,
+    ),
+    "StreamflRegretRises": (
+        Told({"regret": "0.10x288 0.112x60", "lifetime_labels": stays(1, 400)}, 1505, (), 5),
+        Told({"regret": "0.0005x288 0.0011x60", "lifetime_labels": stays(1, 400)}, 1505, (), 5),
+        Told({"regret": "0.10x288 0.109x60", "lifetime_labels": stays(1, 400)}, step=5, end=330),
+        Told({"regret": "0.0005x288 0.00095x60", "lifetime_labels": stays(1, 400)}, step=5, end=330),
+        # It rises with what was learnt from.
+        Told({"regret": "0.10x288 0.20x60", "lifetime_labels": "1x288 2x60"}, step=5, end=330),
+        # Around zero any regret is many times that of yesterday.
+        Told({"regret": "-0.00001x288 0.00001x60", "lifetime_labels": stays(1, 400)}, step=5, end=330),
+    ),
+    "StreamflRegretStays": (
+        Told({"regret": stays(0.0105, 400), "lifetime_labels": stays(1, 400)}, 7 * DAY + 60, (), 30),
+        Told({"regret": stays(0.0095, 400), "lifetime_labels": stays(1, 400)}, step=30, end=350),
+        Told({"regret": "0.05-0.0001x400", "lifetime_labels": stays(1, 400)}, step=30, end=350),
+    ),
+    "StreamflBudgetExhausted": share(('skipped_updates_total{reason="budget"}', 5.1), {"updates_total": 10}, 4.9, 61),
+    "StreamflClientsSilenced": (
+        Told({"labels_total": grows(0.02), "updates_total": stays(0)}, 61),
+        Told({"labels_total": grows(5), "updates_total": grows(0.02)}),
+        Told({"labels_total": stays(0), "updates_total": stays(0)}),
+    ),
+    "StreamflClientMissing": (
+        Told({"timed_out_rounds_total": grows(0.05)}, 21),
+        Told({"timed_out_rounds_total": "0x60 1x160"}),
+    ),
+    "StreamflClientsWait": (
+        Told({"waiting_clients": stays(1), "labels_total": stays(0)}, 15),
+        Told({"waiting_clients": stays(1), "labels_total": grows(0.05)}),
+        Told({"waiting_clients": stays(0), "labels_total": stays(0)}),
+    ),
+    "StreamflSuspectModel": (
+        *once("superseded_updates_total"),
+        *once("model_repairs_total"),
+        *once("unsigned_parameters_total"),
+    ),
+    "StreamflStaleUpdates": (
+        Told({"staleness": stays(1100)}, 30),
+        Told({"staleness": stays(900)}),
+        # An up-to-date client does not hide the others.
+        Told({"staleness": " ".join(["2200 12"] * 60)}, 30),
+        # One update among many.
+        Told({"staleness": "12x100 9000 12x100"}),
+    ),
+    # Of vertical federations.
+    "StreamflPartySilent": (
+        Told({"silent_parties_total": grows(0.03)}, 16),
+        Told({"silent_parties_total": stays(0)}),
+    ),
+    "StreamflPrivacyBudgetNearlySpent": (
+        *share(('withheld_embeddings_total{reason="budget"}', 1.2), {"embeddings_total": 10}, 1, 31),
+        *share(('withheld_labels_total{reason="budget"}', 1.2), {"learnt_total": 10}, 1, 31),
+        Told({'withheld_embeddings_total{reason="ledger"}': grows(9), "embeddings_total": grows(10)}),
+        # Of some entities all is told that may be.
+        Told({"privacy_mu": stays(2), "privacy_budget_mu": stays(2), "embeddings_total": grows(10)}),
+    ),
+    "StreamflNothingLearnt": (
+        Told({'forgotten_entities_total{reason="no_label"}': grows(0.02), "learnt_total": stays(0)}, 31),
+        Told({'forgotten_entities_total{reason="no_label"}': grows(0.02), "learnt_total": grows(0.02)}),
+        Told({'forgotten_entities_total{reason="displaced"}': grows(2), "learnt_total": stays(0)}),
+    ),
+    "StreamflBelowQuorum": share(("learnt_below_quorum_total", 1.1), {"learnt_total": 10}, 0.9, 31),
+    "StreamflTwoSpeak": once("superseded_embeddings_total"),
+    "StreamflStepsRefused": once("refused_steps_total"),
+    # Of kernel federations.
+    "StreamflMasksDoNotFit": (
+        *once('abandoned_rounds_total{reason="masks"}'),
+        Told({'abandoned_rounds_total{reason="timeout"}': "0x60 1x160"}),
+    ),
+    "StreamflRowsDropped": (
+        Told({"rows_dropped_total": grows(0.02)}, 31),
+        Told({"rows_dropped_total": stays(0)}),
+    ),
+    "StreamflRoundsAbandoned": (
+        Told({'abandoned_rounds_total{reason="timeout"}': grows(0.75)}, 29),
+        Told({'abandoned_rounds_total{reason="timeout"}': grows(0.6)}),
+    ),
+    # Of quasi-Newton federations.
+    "StreamflTrainingStands": (
+        Told({f"phase{{{COORDINATOR}}}": stays(1), f"iteration{{{COORDINATOR}}}": stays(4)}, 60),
+        Told({f"phase{{{COORDINATOR}}}": stays(2), f"iteration{{{COORDINATOR}}}": stays(4)}, 60),
+        Told({f"phase{{{COORDINATOR}}}": stays(2), f"iteration{{{COORDINATOR}}}": "4x50 5x50 6x50 7x70"}),
+        Told({f"phase{{{COORDINATOR}}}": "1x50 2x50 1x50 2x70", f"iteration{{{COORDINATOR}}}": stays(0)}),
+        Told({f"phase{{{COORDINATOR}}}": stays(0), f"iteration{{{COORDINATOR}}}": stays(4)}),
+        Told({f"phase{{{COORDINATOR}}}": stays(3), f"iteration{{{COORDINATOR}}}": stays(4)}),
+        # To a guest these numbers mean something else.
+        Told({'phase{role="quasi-newton-guest"}': stays(1), 'iteration{role="quasi-newton-guest"}': stays(4)}),
+    ),
+    "StreamflTrainingFailed": once("failed_trainings_total"),
+    "StreamflDecryptionRefused": once("refused_decryptions_total"),
+    # Of DP Frank-Wolfe.
+    "StreamflReleaseRefused": once("refused_releases_total"),
+    "StreamflAnswersMissing": once("missing_answers_total"),
+    "StreamflEntitiesMissing": (
+        Told({"missing_entities": "1+0.002x220", "complete_entities": stays(5), "windows_total": stays(0)}, 61),
+        Told({"missing_entities": stays(3), "complete_entities": stays(5), "windows_total": stays(0)}),
+        Told({"missing_entities": "1+1x220", "complete_entities": "5+0.02x220", "windows_total": stays(0)}),
+        Told({"missing_entities": "1+1x220", "complete_entities": stays(5), "windows_total": grows(0.02)}),
+    ),
+    "StreamflFitBudgetNearlySpent": share(("spent_entities_total", 1.1), {"samples_total": 5, "labels_total": 5}, 0.9, 31),
+}
