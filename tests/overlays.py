@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,7 @@ import jsonschema_rs
 import kubernetes_validate
 import yaml
 
-__all__ = ["KEDA", "OVERLAYS", "built", "go_module", "mistakes", "of_kind", "pod_environment", "pods", "walk"]
+__all__ = ["KEDA", "OVERLAYS", "built", "go_module", "mistakes", "of_kind", "patched", "pod_environment", "pods", "walk"]
 
 KUBERNETES = Path(__file__).resolve().parents[1] / "deploy" / "kubernetes"
 OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())
@@ -29,8 +30,20 @@ Manifest = dict[str, Any]
 @functools.cache
 def built(overlay: str) -> tuple[Manifest, ...]:
     """The manifests of an overlay, by kubectl, or by kustomize where that is not there."""
+    return _kustomized(KUBERNETES / "overlays" / overlay)
+
+
+def patched(overlay: str, more: Manifest, folder: Path) -> tuple[Manifest, ...]:
+    """The manifests of one's own overlay on an overlay. more: what is in it besides. folder: where it is written."""
+    # kustomize takes no absolute paths.
+    base = os.path.relpath(KUBERNETES / "overlays" / overlay, folder.resolve())
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump({"resources": [base], **more}), encoding="utf-8")
+    return _kustomized(folder)
+
+
+def _kustomized(folder: Path) -> tuple[Manifest, ...]:
     program = ["kubectl", "kustomize"] if shutil.which("kubectl") else ["go", "run", KUSTOMIZE, "build"]
-    done = subprocess.run([*program, str(KUBERNETES / "overlays" / overlay)], capture_output=True, text=True)
+    done = subprocess.run([*program, str(folder)], capture_output=True, text=True)
     if done.returncode or "deprecated" in done.stderr:
         raise RuntimeError(done.stderr)
     return tuple(yaml.safe_load_all(done.stdout))

@@ -6,7 +6,8 @@ The files are used as they are but for what names a place: hosts, ports and fold
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,18 @@ from typing import Any
 from access import OPERATIONS, PATTERNS, RESOURCES
 from broker import Broker, free_ports
 from kafka import KafkaAdminClient
-from kafka.admin import ACL, ACLPermissionType, ResourcePattern, ScramMechanism, UserScramCredentialUpsertion
+from kafka.admin import (
+    ACL,
+    ACLFilter,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ResourcePattern,
+    ResourcePatternFilter,
+    ResourceType,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 from token_issuer import TokenIssuer, issuing
 
 from streamfl.runtime.rights import Right
@@ -25,6 +37,13 @@ __all__ = ["SECRETS", "SECURITY", "SecureBroker", "secure_broker"]
 SECURITY = Path(__file__).parents[1] / "deploy" / "security"
 # Of the client, by user and password and at the token endpoint.
 SECRETS = {"press-client": "of-the-client", "nobody": "without-rights"}
+EVERYTHING = ACLFilter(
+    None,
+    None,
+    ACLOperation.ANY,
+    ACLPermissionType.ANY,
+    ResourcePatternFilter(ResourceType.ANY, None, ACLResourcePatternType.ANY),
+)
 NAMED_PORTS = ("9093", "9094", "9095", "9096")
 
 
@@ -44,7 +63,7 @@ class SecureBroker:
         return text
 
     def allow(self, rights: list[Right]) -> None:
-        """What ``kafka-acls.sh --add`` does."""
+        """What ``kafka-acls.sh --add`` does; returns once the broker goes by it."""
         acls = [
             ACL(
                 right.principal,
@@ -58,7 +77,26 @@ class SecureBroker:
         ]
         admin = self.admin()
         assert not admin.create_acls(acls)["failed"]
+        self._until(admin, EVERYTHING, lambda found: found.issuperset(acls))
         admin.close()
+
+    def take(self, right: Right | None = None) -> None:
+        """What ``kafka-acls.sh --remove`` does with this right, or with all; returns once the broker goes by it."""
+        gone = EVERYTHING
+        if right is not None:
+            pattern = ResourcePatternFilter(RESOURCES[right.resource], right.name, PATTERNS[right.pattern])
+            gone = ACLFilter(right.principal, None, ACLOperation.ANY, ACLPermissionType.ANY, pattern)
+        admin = self.admin()
+        admin.delete_acls([gone])
+        self._until(admin, gone, lambda found: not found)
+        admin.close()
+
+    def _until(self, admin: Any, what: ACLFilter, reached: Callable[[set[ACL]], bool]) -> None:
+        """The controller answers first, and the broker follows."""
+        deadline = time.monotonic() + 30
+        while not reached(set(admin.describe_acls(what)[0])):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
 
     def admin(self) -> Any:
         """A client of the administrator."""

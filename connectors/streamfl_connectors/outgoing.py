@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing
 
-__all__ = ["REFUSED_TIME", "check_records", "most_bytes", "no_partition", "too_large"]
+__all__ = ["REFUSED_TIME", "check_records", "may_write_nothing", "most_bytes", "no_partition", "too_large"]
 
 REFUSED_TIME = (
     "a topic refuses the time of a record: with predictions.event_time that is the sample's, so leave the topic's "
@@ -64,4 +64,13 @@ def too_large(topic: str, option: str, reason: object) -> ConfigurationError:
     """The error for a record that the topic or the library's ``option`` does not allow."""
     return ConfigurationError(
         f"a record for topic {topic!r} is too large: raise max.message.bytes of the topic and {option} ({reason})"
+    )
+
+
+def may_write_nothing(topics: Iterable[str]) -> ConfigurationError:
+    """That the cluster gives a producer no identity (InitProducerId, KIP-679): it gives one to whoever may write any topic."""
+    named = " or ".join(repr(topic) for topic in sorted(topics))
+    return ConfigurationError(
+        f"writing: not authorised: an ACL must allow Write on topic {named}: at present no topic at all may be written "
+        "(brokers before 2.8 want IdempotentWrite on the cluster, too)"
     )

@@ -20,9 +20,13 @@ NOTE = "Written by `streamfl dashboards`."
 
 def dashboards(
     name: Annotated[str | None, typer.Argument(help="The dashboard to print, or to write alone; left out: all.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="The folder to write to; left out: print.")] = None,
+    out: Annotated[str | None, typer.Option("--out", metavar="FOLDER", help="The folder to write to; left out: print.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Also over files that are there and say something else.")] = False,
 ) -> None:
-    """Write Grafana's dashboards and Prometheus' alert rules of every installed system, or print one dashboard as JSON."""
+    """Write Grafana's dashboards and Prometheus' alert rules of every installed system, or print one dashboard as JSON.
+
+    A file that is there and says something else stays, and nothing is written: it may have been edited. --force writes over it.
+    """
     boards = {board.name: board for board in dashboards_of(installed_systems())}
     if name is not None and name not in boards:
         raise ConfigurationError(f"{name}: there is no such dashboard; there are {', '.join(boards)}")
@@ -38,11 +42,21 @@ def dashboards(
     files = {board.filename: dashboard_text(board) for board in chosen}
     if name is None:
         files |= alert_files(installed_systems(), NOTE)
+    if not out:
+        raise ConfigurationError("--out: the folder has no name; . is the working directory")
+    folder = Path(out)
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        there = {file: (folder / file).read_bytes() for file in files if (folder / file).exists()}
+        changed = [file for file, content in there.items() if content != files[file].encode()]
+        if changed and not force:
+            raise ConfigurationError(
+                f"--out {out}: {', '.join(changed)} {'says' if len(changed) == 1 else 'say'} something else, of another release or "
+                "edited, and nothing was written: write to another folder and compare, or write over with --force"
+            )
         for file, text in files.items():
-            (out / file).write_text(text, encoding="utf-8")
+            (folder / file).write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"--out {out}: cannot be written: {error.strerror or error}") from None
     for file in files:
-        say(f"wrote {out / file}")
+        say(f"wrote {folder / file}")

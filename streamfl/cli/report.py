@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -31,6 +32,7 @@ __all__ = ["report"]
 TRACE = "trace.npz"
 # A trace is held in memory whole; what is compressed may be far larger than its file.
 MOST_TRACE_BYTES = 4 * 2**30
+BROKEN = (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, NotImplementedError)
 
 
 def report(
@@ -87,7 +89,8 @@ def _read_arrays(path: Path) -> Arrays:
             return {name: archive[name] for name in archive.files}
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (zipfile.BadZipFile, ValueError, EOFError, KeyError) as error:
+    except (*BROKEN, ValueError, EOFError, KeyError, MemoryError) as error:
+        # A header may name a shape that nobody could hold.
         raise DataError(f"{path}: is no trace of streamfl simulate --trace: {error}") from None
 
 
@@ -100,6 +103,13 @@ def _reports(system: str) -> Reports:
 def _of_topics(path: Path, limit: int, seconds: float) -> Page:
     configured = read_configuration(path)
     with closing(configured.connect()) as bus, telling_remedy(configured):
+        own = [spec.name for spec in configured.kind.topics(configured.settings) if not spec.users]
+        if own and not bus.describe(own):
+            # A page without anything on it looks like a federation that does nothing.
+            raise ConfigurationError(
+                f"{configured.settings.bus.url}: the federation {configured.settings.federation.name!r} has no topics there. See "
+                f"that bus.url and federation.name are right; streamfl check {path} tells more"
+            )
         topics = _Topics(configured, bus, limit, seconds)
         make = _reports(find_system(configured.settings.role.kind).name).of_topics or _plain_page
         page = make(topics)

@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, get_current_span, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from streamfl.role import Headers, Received, Rejection, Role, Send, Work
+from streamfl.role import ConfigurationError, Headers, Received, Rejection, Role, Send, Work
 from streamfl.runtime.bus import Bus, Polled, Session, Step, Subscription
 from streamfl.runtime.worker import Worker
 from streamfl.settings import RoleSettings
@@ -48,12 +48,16 @@ def export_traces(settings: RoleSettings) -> Traces:
     given = {SERVICE_NAMESPACE: federation, SERVICE_INSTANCE_ID: f"{settings.group}-{os.getpid()}"}
     if not os.environ.get("OTEL_SERVICE_NAME") and SERVICE_NAME not in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
         given[SERVICE_NAME] = kind
-    provider = TracerProvider(resource=Resource.create(given), shutdown_on_exit=False)
     endpoint = settings.tracing.endpoint
     # Of a collector that is away one line a batch says enough.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.ERROR)
-    exporter = OTLPSpanExporter() if endpoint is None else OTLPSpanExporter(endpoint.rstrip("/") + PATH)
-    provider.add_span_processor(BatchSpanProcessor(exporter))
+    try:
+        provider = TracerProvider(resource=Resource.create(given), shutdown_on_exit=False)
+        exporter = OTLPSpanExporter() if endpoint is None else OTLPSpanExporter(endpoint.rstrip("/") + PATH)
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+    except ValueError as error:
+        named = ", ".join(sorted(name for name in os.environ if name.startswith("OTEL_"))) or "none is set"
+        raise ConfigurationError(f"tracing: a variable of OpenTelemetry's will not do ({named}): {error}") from None
     return Traces(provider, settings.bus.url.partition("://")[0], settings.group)
 
 

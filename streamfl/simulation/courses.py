@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from streamfl.records.labels import Label
 from streamfl.records.samples import DataError
+from streamfl.simulation.given import as_number, checked_arrays
 from streamfl.simulation.page import Arrays, Chart, Line, Page, Reports, Seen, Topics
 
 __all__ = ["course_arrays", "reports"]
@@ -46,9 +47,11 @@ def reports(name: str) -> Reports:
 
 
 def _of_trace(name: str, trace: Arrays) -> Page:
-    course = {one.removeprefix(COURSE): values for one, values in trace.items() if one.startswith(COURSE)}
-    if not course:
+    names = [one for one in trace if one.startswith(COURSE)]
+    if not names:
         raise DataError("the trace has no course of the run: it was written by an earlier release; simulate again")
+    checked = checked_arrays(trace, dict.fromkeys(names, ("measurements",)), gaps=names)
+    course = {one.removeprefix(COURSE): values for one, values in checked.items()}
     times = course.pop(SECONDS, None)
     steps = np.arange(max(len(values) for values in course.values())) if times is None else times
     charts, figures = [], []
@@ -100,8 +103,9 @@ def _scored(predictions: Sequence[Seen], labels: Sequence[Seen], label_range: tu
     for one in predictions:
         value = one.says.get("prediction", one.says.get("probability"))
         entity = str(one.says.get("entity"))
-        if isinstance(value, int | float) and entity in known and (entity not in told or one.time <= known[entity][0]):
-            told[entity] = float(value)
+        number = as_number(value)
+        if number is not None and entity in known and (entity not in told or one.time <= known[entity][0]):
+            told[entity] = number
     if not told:
         return None
     truth, guesses = np.array([known[entity][1] for entity in told]), np.array([*told.values()])

@@ -23,6 +23,10 @@ REST = "#b4bac0"
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
 # A screen shows no more.
 MOST_POINTS = 500
+# Farther apart two numbers have no difference any more.
+LARGEST = 1e300
+# The end of the year 9999: a record's time is what its writer said.
+LAST_SECOND = 253_402_300_799.0
 # A series' name is somebody else's text.
 LONGEST_NAME = 60
 
@@ -92,7 +96,7 @@ def _thinned(line: Line) -> Line:
 
 
 def _shown(line: Line, logarithmic: bool) -> NDArray[np.bool_]:
-    able = np.isfinite(line.x) & np.isfinite(line.y)
+    able = (np.abs(line.x) <= LARGEST) & (np.abs(line.y) <= LARGEST)
     return np.asarray(able & (line.y > 0) if logarithmic else able)
 
 
@@ -150,8 +154,9 @@ def _grid(across: Scale, marks: Sequence[tuple[float, str]], up: Scale, steps: S
 
 
 def _horizontal(low: float, high: float, times: bool) -> tuple[Scale, list[tuple[float, str]]]:
-    if low == high:
-        low, high = low - 0.5, high + 0.5
+    if high - low <= 1e-12 * max(abs(low), abs(high)):
+        space = max(0.5, 1e-9 * abs(low))
+        low, high = low - space, high + space
 
     def across(value: Any) -> Any:
         return LEFT + (value - low) / (high - low) * (WIDTH - LEFT - RIGHT)
@@ -162,7 +167,7 @@ def _horizontal(low: float, high: float, times: bool) -> tuple[Scale, list[tuple
     if high - low < 20:
         return across, [(at, f"+{at - low:.3g} s") for at in marks]
     form = "%H:%M:%S" if high - low < 600 else "%H:%M" if high - low < 86_400 else "%d %b %H:%M"
-    return across, [(at, datetime.fromtimestamp(at, UTC).strftime(form)) for at in marks]
+    return across, [(at, datetime.fromtimestamp(min(max(at, 0.0), LAST_SECOND), UTC).strftime(form)) for at in marks]
 
 
 def _vertical(low: float, high: float, chart: Chart) -> tuple[Scale, list[tuple[float, str]]]:

@@ -59,6 +59,27 @@ def test_what_cannot_be_done_is_told(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "cannot be written" in told
 
 
+def test_edited_files_stay_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Protects an operator's edited board: a second run writes nothing where a file differs, and says which; --force does."""
+    write = ("dashboards", "--out", tmp_path)
+    assert [run_command(monkeypatch, capsys, *write)[0] for _ in range(2)] == [0, 0]
+    (tmp_path / "health.json").write_text("{}")
+    (tmp_path / "alerts.yaml").unlink()
+    code, _, told = run_command(monkeypatch, capsys, *write)
+    assert code == 2
+    assert ("health.json says" in told, "--force" in told) == (True, True)
+    assert ((tmp_path / "health.json").read_text(), (tmp_path / "alerts.yaml").exists()) == ("{}", False)
+    assert run_command(monkeypatch, capsys, *write, "--force")[0] == 0
+    assert (tmp_path / "health.json").read_bytes() == (ROOT / "dashboards" / "health.json").read_bytes()
+    monkeypatch.chdir(tmp_path / "..")
+    before = sorted((tmp_path / "..").iterdir())
+    code, _, told = run_command(monkeypatch, capsys, "dashboards", "--out", "")
+    assert (code, "no name" in told) == (2, True)
+    assert sorted((tmp_path / "..").iterdir()) == before
+
+
 def test_others_dashboards_are_built_and_ours_need_no_builders(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

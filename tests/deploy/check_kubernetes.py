@@ -95,6 +95,9 @@ def test_probes_ask_what_the_worker_serves(overlay: str) -> None:
             "readiness": "/readyz",
         }
         assert {one["port"] for one in paths.values()} == {worker["ports"][0]["name"]} == {"metrics"}
+        # Libraries load for seconds before a port is open; a loop may stand still while a broker is changed.
+        for name in ("startup", "liveness"):
+            assert worker[f"{name}Probe"]["periodSeconds"] * worker[f"{name}Probe"]["failureThreshold"] >= 60, name
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -135,6 +138,10 @@ def test_clients_are_scaled_by_their_own_lag(tmp_path: Path, monkeypatch: pytest
     assert given["consumerGroup"] == settings.group
     assert given["topic"] == settings.model_dump()["samples"]["topic"]
     assert settings.bus.url.endswith(f"//{given['bootstrapServers']}")
+    assert given["sasl"] == settings.bus.options["sasl_mechanism"].lower().replace("sha-", "sha").replace("-", "_")
+    assert given["tls"] == "enable"
+    assert settings.bus.options["security_protocol"] == "SASL_SSL"
+    assert 1 <= scaled["spec"]["minReplicaCount"] <= scaled["spec"]["fallback"]["replicas"] <= scaled["spec"]["maxReplicaCount"]
     source = (go_module(KEDA) / "pkg" / "scalers" / "kafka_scaler.go").read_text()
     known = {name for tag in re.findall(r'keda:"name=([^,"]+)', source) for name in tag.split(";")} | {"sasl", "tls"}
     assert set(given) <= known, set(given) - known
@@ -150,6 +157,8 @@ def test_prometheus_finds_every_worker() -> None:
     for name, template in pods(manifests).items():
         assert _chosen(monitor["spec"]["selector"], {name: template["metadata"]["labels"]}) == [name]
         assert endpoint["port"] in [port["name"] for port in template["spec"]["containers"][0]["ports"]]
+    assert endpoint["path"] == "/metrics"
+    assert {"sourceLabels": ["__meta_kubernetes_pod_name"], "targetLabel": "instance"} in endpoint["relabelings"]
 
 
 def test_a_mistake_is_seen() -> None:

@@ -16,7 +16,6 @@ from broker import Broker, free_ports
 from image import ROOT
 
 UNIT = ROOT / "deploy" / "systemd" / "streamfl@.service"
-MOST_EXPOSURE = 1.5
 
 
 @pytest.fixture(name="unit")
@@ -41,7 +40,8 @@ def test_little_is_left_to_a_worker_that_was_taken_over(unit: Path) -> None:
     """Protects the machine: systemd's own score, 0 for nothing and 10 for everything, stays as low as docs/systemd.md says."""
     done = subprocess.run(["systemd-analyze", "security", "--offline=yes", "--no-pager", unit], capture_output=True, text=True)
     [exposure] = re.findall(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
-    assert float(exposure) <= MOST_EXPOSURE
+    said = re.findall(r"Overall exposure level for \S+: ([\d.]+)", (ROOT / "docs" / "systemd.md").read_text(encoding="utf-8"))
+    assert [float(one) for one in said] >= [float(exposure)]
 
 
 # What systemd does before it starts a program, as far as a process can do it to itself.

@@ -15,6 +15,7 @@ import yaml
 from image import stages
 from prometheus import promtool
 
+from streamfl.cli.run import LEAVE_SECONDS
 from streamfl.runtime.kinds import find_kind
 from streamfl.settings import RoleSettings, load_kind, load_settings
 
@@ -122,10 +123,37 @@ def test_own_containers_have_no_rights_to_lose() -> None:
     assert own_services()
 
 
+def test_a_worker_has_time_to_leave() -> None:
+    """Protects others from waiting for the transaction of a worker that was killed on its way out."""
+    for name in workers():
+        grace = re.fullmatch(r"(\d+)s", services()[name]["stop_grace_period"])
+        assert grace is not None, name
+        assert int(grace[1]) > LEAVE_SECONDS + 3, name
+        assert services()[name]["restart"] == "unless-stopped", name
+
+
+def test_own_containers_can_write_to_tmp() -> None:
+    """Protects the start: on a root file system that is read-only, libraries find no other place for what they unpack."""
+    for name, service in own_services().items():
+        assert service["tmpfs"] == ["/tmp"], name
+
+
+def test_what_is_waited_for_is_there_when_the_wait_ends() -> None:
+    """Protects the first start: a container that was started answers nobody yet, and a command that ends is never healthy."""
+    for name, service in own_services().items():
+        assert service["depends_on"], name
+        for other, given in service["depends_on"].items():
+            ends = other in own_services() and other not in workers()
+            assert given == {"condition": "service_completed_successfully" if ends else "service_healthy"}, name
+            assert ends or other in workers() or "healthcheck" in services()[other], other
+
+
 def test_no_service_is_privileged_or_open_to_the_network() -> None:
     """Protects whoever tries it on a laptop: nothing here has a password, so nothing listens beyond the machine."""
     for name, service in services().items():
         assert not service.get("privileged", False), name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
         for port in service.get("ports", []):
             assert port.startswith("127.0.0.1:"), f"{name}: {port}"
 

@@ -86,6 +86,8 @@ def test_port_is_the_same_everywhere() -> None:
     port = final["EXPOSE"]
     assert f"STREAMFL_METRICS__PORT={port}" in final["ENV"]
     assert f"http://127.0.0.1:{port}/readyz" in final["HEALTHCHECK"]
+    # The health check would be content with less, and nobody else could scrape.
+    assert "STREAMFL_METRICS__HOST=0.0.0.0" in final["ENV"].split()
 
 
 def test_the_steps_make_a_worker_that_needs_no_right(image: Image) -> None:

@@ -33,6 +33,57 @@ def test_a_worker_has_time_to_leave() -> None:
     assert "KillSignal" not in service()
 
 
+# What docs/systemd.md says that a worker gives up, so that none of it goes away unseen.
+GIVEN_UP = {
+    "DynamicUser": "yes",
+    "NoNewPrivileges": "yes",
+    "CapabilityBoundingSet": "",
+    "AmbientCapabilities": "",
+    "UMask": "0077",
+    "DevicePolicy": "closed",
+    "LockPersonality": "yes",
+    "MemoryDenyWriteExecute": "yes",
+    "PrivateDevices": "yes",
+    "PrivateMounts": "yes",
+    "PrivateTmp": "yes",
+    "PrivateUsers": "yes",
+    "ProtectClock": "yes",
+    "ProtectControlGroups": "yes",
+    "ProtectHome": "yes",
+    "ProtectHostname": "yes",
+    "ProtectKernelLogs": "yes",
+    "ProtectKernelModules": "yes",
+    "ProtectKernelTunables": "yes",
+    "ProtectProc": "invisible",
+    "ProtectSystem": "strict",
+    "RemoveIPC": "yes",
+    "RestrictAddressFamilies": "AF_INET AF_INET6 AF_UNIX",
+    "RestrictNamespaces": "yes",
+    "RestrictRealtime": "yes",
+    "RestrictSUIDSGID": "yes",
+    "SystemCallArchitectures": "native",
+    "SystemCallFilter": "~@privileged @resources",
+}
+
+
+def test_a_worker_that_was_taken_over_can_do_little() -> None:
+    """Protects the machine: systemd takes a unit without any of these lines, and a worker works without them."""
+    assert {name: service().get(name) for name in GIVEN_UP} == GIVEN_UP
+    # The one above takes from this.
+    assert "\nSystemCallFilter=@system-service\n" in UNIT.read_text(encoding="utf-8")
+
+
+def test_it_starts_without_secrets_and_with_enough_memory() -> None:
+    """Protects the first start: a file that need not be there, and more than a worker has at rest."""
+    assert service()["EnvironmentFile"] == "-/etc/streamfl/%i.env"
+    limits = {name: service()[name] for name in ("MemoryMax", "TasksMax")}
+    page = (UNIT.parents[2] / "docs" / "systemd.md").read_text(encoding="utf-8")
+    assert all(f"`{name}={value}`" in page for name, value in limits.items())
+    number, unit = limits["MemoryMax"][:-1], limits["MemoryMax"][-1]
+    assert int(number) * {"M": 2**20, "G": 2**30}[unit] >= 512 * 2**20
+    assert int(limits["TasksMax"]) >= 64
+
+
 def test_it_starts_again_for_ever() -> None:
     """Protects a worker whose cluster is away for a night: systemd gives up after five starts unless it is told otherwise."""
     assert service()["Restart"] == "on-failure"

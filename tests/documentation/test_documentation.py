@@ -47,14 +47,36 @@ def test_exit_codes_are_documented() -> None:
     assert documented == {0, *used}
 
 
+def commands_in(text: str) -> set[tuple[str, ...]]:
+    """The words of every command in it, in a block or within a sentence, without what is a shell's.
+
+    In a block one may go over several lines, and stand behind anything: a variable, another program, a pipe.
+    """
+    text = re.sub(r" *\\\n\s*", " ", text)
+    shown = re.findall(r"`streamfl ([a-z][^`\n]*)", text)
+    for line in re.findall(r"^(?:    |\t)\s*([^#\n][^\n]*)", text, re.MULTILINE):
+        shown += re.findall(r"(?<![\w/.\[\]'\"-])streamfl ([a-z](?:(?!\bstreamfl [a-z])[^\n])*)", line.partition("  #")[0])
+    words = set()
+    for line in shown:
+        command = re.split(r"  +#| [<>|&]|; |\$\(|\)", line)[0]
+        words.add(tuple(shlex.split(command, comments=True) if command.count("'") % 2 == 0 else command.split()))
+    return words
+
+
 def shown_commands() -> set[tuple[str, ...]]:
-    """The words of every command that a document shows, in a block or within a sentence, without what is a shell's."""
-    shown = set()
-    for path in DOCUMENTS:
-        for line in re.findall(r"(?:^    (?:[^\n]*\| )?|`)streamfl ([a-z][^`\n]*)", path.read_text(encoding="utf-8"), re.MULTILINE):
-            command = re.split(r"  +#| [<>|&]|; ", line)[0]
-            shown.add(tuple(shlex.split(command, comments=True) if command.count("'") % 2 == 0 else command.split()))
-    return shown
+    """Those of every document."""
+    return {words for path in DOCUMENTS for words in commands_in(path.read_text(encoding="utf-8"))}
+
+
+def test_commands_are_found_wherever_they_stand() -> None:
+    """Protects the test below: a command that is not found is not looked at."""
+    text = "See `streamfl a --in-text`.\n\n    STREAMFL_BUS__URL=kafka://h streamfl b \\\n      --continued x\n"
+    text += "    cat x | streamfl c --piped > y\n"
+    text += "    sudo -u me streamfl d --behind && streamfl e --second\n"
+    text += "    for n in 1; do streamfl f --loop; done  # streamfl ends here\n"
+    found = commands_in(text)
+    assert {words[0] for words in found} == set("abcdef")
+    assert {words[1] for words in found} == {"--in-text", "--continued", "--piped", "--behind", "--second", "--loop"}
 
 
 def test_commands_in_the_documents_exist() -> None:

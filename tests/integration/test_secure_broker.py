@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,9 +26,13 @@ from streamfl.cli.preflight import Configured, read_configuration
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Bus, Outgoing, Step, Subscription, TopicSpec, connect
 from streamfl.runtime.kinds import build_worker
-from streamfl.runtime.rights import Guarded
+from streamfl.runtime.rights import Guarded, Right
 
-pytestmark = [pytest.mark.broker, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.usefixtures("_refused_connections"),
+]
 
 BOTH = ("kafka", "librdkafka")
 # By the file's name: what the environment has to say, for either connector.
@@ -37,12 +42,19 @@ HIDDEN = {
     "client-oauth": {"kafka": "sasl_oauthbearer_client_secret", "librdkafka": "sasl_oauthbearer_client_secret"},
 }
 CLIENT, SERVER = "User:press-client", "User:press-server"
+PATTERN = {"transactional-id": "prefixed"}
 
 
 @pytest.fixture(scope="module", name="secure")
 def _secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
     with secure_broker(tmp_path_factory.mktemp("secure")) as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def _nobody_has_rights(secure: SecureBroker) -> None:
+    """What an earlier test granted may be what this one needs: one may write nothing or something, and that makes a difference."""
+    secure.take()
 
 
 def file(connector: str, name: str) -> Path:
@@ -122,26 +134,79 @@ def test_a_federation_learns_through_every_door(secure: SecureBroker, connector:
                 thread.join(20)
 
 
+@pytest.mark.parametrize("elsewhere", [True, False])
 @pytest.mark.parametrize("connector", BOTH)
-def test_a_client_that_writes_the_model_is_refused(secure: SecureBroker, connector: str) -> None:
+def test_a_client_that_writes_the_model_is_refused(secure: SecureBroker, connector: str, elsewhere: bool) -> None:
     """Protects the model from a client that was taken over: the broker refuses it, and the client's side names the right that is
-    missing instead of trying again.
+    missing instead of trying again. Also where it may write nothing else, so that its producer is refused before its record.
     """
-    model = f"guarded-{connector}.model"
+    model, own = f"guarded-{connector}-{elsewhere}.model", f"guarded-{connector}-{elsewhere}.updates"
     with closing(connect(secure.broker.url, secure.broker.options)) as admin, ExitStack() as held:
-        admin.create([TopicSpec(model, 1, True)])
-        client = secure.admin()
-        held.callback(client.close)
-        pattern = ResourcePattern(ResourceType.TOPIC, model, ACLResourcePatternType.LITERAL)
-        for operation in (ACLOperation.READ, ACLOperation.DESCRIBE_CONFIGS):
-            client.create_acls([ACL(CLIENT, "*", operation, ACLPermissionType.ALLOW, pattern)])
+        admin.create([TopicSpec(model, 1, True), TopicSpec(own, 1, False)])
+        secure.allow([Right(CLIENT, "topic", model, "literal", ("Read", "DescribeConfigs"))])
+        if elsewhere:
+            secure.allow([Right(CLIENT, "topic", own, "literal", ("Write", "DescribeConfigs"))])
         bus = held.enter_context(closing(opened(secure, connector, "client-scram")))
         deadline = time.monotonic() + 10
         while bus.describe([model])[model].error is not None:
             assert time.monotonic() < deadline
-        with pytest.raises(ConfigurationError, match=rf"not authorised: .*Write .* on topic '{model}'"):
-            bus.write([Outgoing(model, b"kernel", b"poison")])
+        session = held.enter_context(closing(bus.session(Subscription(own, (), guarantee="at_least_once"))))
+        writing = partial(bus.write, [Outgoing(model, b"kernel", b"poison")])
+        committing = partial(session.commit, Step(outputs=[Outgoing(model, b"kernel", b"poison")]))
+        for attempt in (writing, committing, writing):
+            with pytest.raises(ConfigurationError, match=rf"not authorised: .*Write .*on topic '{model}'") as caught:
+                attempt()
+            assert ("no topic at all" in str(caught.value)) is not elsewhere
+        if elsewhere:
+            bus.write([Outgoing(own, None, b"update")])
         assert list(admin.read(model)) == []
+
+
+# The request of a commit, what is said if it is refused, and what has to be missing. Only Describe is left of a topic.
+REQUESTS = {
+    "InitProducerId": ("Write on transactional ids with the prefix '{name}:'", "transactional-id", "{name}:", "Write"),
+    "AddPartitionsToTxn": ("Write .*on topic '{name}-updates'", "topic", "{name}-updates", "Write"),
+    "AddOffsetsToTxn": ("Read on group '{name}'", "group", "{name}", "Read"),
+    "TxnOffsetCommit": ("Read .*on topic '{name}-samples'", "topic", "{name}-samples", "Read"),
+}
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("connector", BOTH)
+def test_every_request_of_a_commit_names_the_right_that_it_lacks(secure: SecureBroker, connector: str, guarantee: str) -> None:
+    """Protects the operator who takes a right away, or forgot one: whichever request is refused, the worker stops and names the
+    right. The libraries put some refusals into words without a name, and some are the end of a producer.
+    """
+    name = f"lacking-{connector}-{guarantee}"
+    samples, updates = f"{name}-samples", f"{name}-updates"
+    requests = {
+        request: (said.format(name=name), Right(CLIENT, kind, of.format(name=name), PATTERN.get(kind, "literal"), (operation,)))
+        for request, (said, kind, of, operation) in REQUESTS.items()
+    }
+    seen = [Right(CLIENT, "topic", topic, "literal", ("Describe", "DescribeConfigs")) for topic in (samples, updates)]
+    secure.allow([*seen, *(right for _, right in requests.values())])
+    step = Step({(samples, 0): 1}, [Outgoing(updates, None, b"x")])
+    with closing(connect(secure.broker.url, secure.broker.options)) as admin, ExitStack() as held:
+        admin.create([TopicSpec(samples, 1, False), TopicSpec(updates, 1, False)])
+        admin.write([Outgoing(samples, None, b"v")])
+        bus = held.enter_context(closing(opened(secure, connector, "client-scram")))
+        subscription = Subscription(name, (samples,), guarantee=guarantee)
+        for request, (said, right) in requests.items():
+            if guarantee == "at_least_once" and right.resource == "transactional-id":
+                continue
+            with closing(bus.session(subscription)) as session:
+                deadline = time.monotonic() + 30
+                while not session.poll(0.2, 10).records:
+                    assert time.monotonic() < deadline
+                secure.take(right)
+                secure.allow(seen)
+                with pytest.raises(ConfigurationError, match=f"not authorised: .*{said}"):
+                    session.commit(step)
+                if request == "InitProducerId":
+                    with pytest.raises(ConfigurationError, match=f"not authorised: .*{said}"):
+                        bus.session(subscription)
+                # Before it closes: whoever may not leave the group is waited for.
+                secure.allow([right])
 
 
 def test_a_worker_with_anothers_rights_stops_and_says_what_is_missing(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import math
 import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -77,12 +81,17 @@ def test_what_is_no_number_is_a_gap() -> None:
     assert [len(piece) for piece in drawn(chart(line(1.0, 2.0, 0.0, 3.0, 4.0), logarithmic=True))] == [2, 2]
 
 
-@pytest.mark.parametrize("values", [(), (np.nan,), (0.0, 0.0), (5.0,), (-3.0, -3.0), (1e-300, 1e300), (7e9, 7e9)])
+@pytest.mark.parametrize(
+    "values",
+    [(), (np.nan,), (0.0, 0.0), (5.0,), (-3.0, -3.0), (1e-300, 1e300), (7e9, 7e9), (-1.7e308, 1.7e308), (1e-310,), (1e18, 1e18)],
+)
 @pytest.mark.parametrize("logarithmic", [False, True])
 def test_any_numbers_can_be_drawn(values: tuple[float, ...], logarithmic: bool) -> None:
     """Protects a page from failing for one chart: nothing, one point, level lines, and what reaches over all magnitudes."""
     for times in (False, True):
         ElementTree.fromstring(svg(chart(line(*values), logarithmic=logarithmic, times=times)))
+        across = Line("a", np.array(values), np.arange(len(values)))
+        ElementTree.fromstring(svg(chart(across, logarithmic=logarithmic, times=times)))
 
 
 def test_long_curves_are_thinned_and_keep_their_end() -> None:
@@ -142,13 +151,34 @@ def test_a_vertical_federation_is_judged_by_what_it_said_before_the_label() -> N
     assert shown["running mean's"][1] == (15**2 + 0) / 2
 
 
+@pytest.mark.parametrize("value", [10**400, 1e300, -1e300, math.nan, True, "1"])
+def test_one_wild_prediction_does_not_blind_a_vertical_report(value: Any) -> None:
+    """Protects the error from whoever may write predictions: what nobody can compute with does not count."""
+    reports = load(systems_with("report")[VERTICAL[0]].report or "")
+    page = reports.of_topics(Read([(1.0, "a", 13.0), (1e30, "b", value)], [(3.0, "a", 0.5), (3.0, "b", 0.5)]))
+    assert dict(page.figures)["mean squared error"] == "4"
+    assert html(page)
+
+
+@pytest.mark.parametrize("array", [np.zeros((2, 2)), np.array(1.0), np.array(["a"]), np.zeros(0), np.zeros(3)])
+def test_a_vertical_course_that_does_not_fit_is_refused(array: Any, command: Command, tmp_path: Path) -> None:
+    """Protects whoever got a trace from somebody else: exit code 5 and the measure's name, no traceback."""
+    np.savez(tmp_path / "trace.npz", **{"system": np.array(VERTICAL[0]), "course/seconds": np.arange(2.0), "course/loss": array})
+    code, _, said = command("report", tmp_path, "--out", tmp_path / "r.html")
+    assert (code, "course/loss" in said, "Traceback" in said) == (5, True, False), said
+
+
 def test_files_that_are_no_trace_are_refused(command: Command, tmp_path: Path) -> None:
     """Protects whoever got a trace from somebody else: nothing in it is unpickled, and what is none ends with exit code 5."""
     np.savez(tmp_path / "pickled.npz", system=np.array([{"a": 1}], dtype=object), allow_pickle=True)
     (tmp_path / "text.npz").write_text("no trace")
     np.savez(tmp_path / "unnamed.npz", labels=np.zeros(2))
     np.savez(tmp_path / "unknown.npz", system=np.array("nobody"))
-    for name in ("pickled", "text", "unnamed", "unknown"):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (10**14,)})
+    with zipfile.ZipFile(tmp_path / "boasting.npz", "w") as archive:
+        archive.writestr("labels.npy", header.getvalue())
+    for name in ("pickled", "text", "unnamed", "unknown", "boasting"):
         code, _, said = command("report", tmp_path / f"{name}.npz", "--out", tmp_path / "r.html")
         assert (code, "Traceback" in said) == (5, False), name
     assert command("report", tmp_path / "missing.npz")[0] == 2

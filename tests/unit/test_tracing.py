@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -16,9 +18,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from streamfl.role import ConfigurationError, Headers, Received, Rejection, Send
+from streamfl.role import ConfigurationError, Headers, Received, Record, Rejection, Send
 from streamfl.runtime import spans
-from streamfl.runtime.bus import Outgoing, Subscription
+from streamfl.runtime.bus import Outgoing, Polled, Subscription
 from streamfl.runtime.log import logger
 from streamfl.runtime.memory_bus import MemoryBus
 from streamfl.runtime.spans import TracedWorker, Traces, export_traces
@@ -93,11 +95,25 @@ def trace_id(span: ReadableSpan) -> str:
 def test_a_step_has_its_parts_and_a_sample_has_its_own_trace(watched: Watched) -> None:
     """Protects whoever looks where a sample's time went: poll, receive and commit are in the step's trace, in order, and what
     became of the sample is in the sample's."""
+    def sleep() -> None:
+        watched.role.before_reply = lambda: None
+        time.sleep(0.002)
+
+    watched.role.before_reply = sleep
     watched.send(number(1, 5))
+    begun = time.time_ns()
     watched.drain()
     found = watched.spans()
     step = named(found, "step")
     assert step.parent is None
+    for one in found:
+        assert begun <= (step.start_time or 0) <= (one.start_time or 0) <= (one.end_time or 0) <= (step.end_time or 0), one.name
+    assert (step.end_time or 0) <= time.time_ns()
+    for name in ("receive", "process numbers"):
+        assert (named(found, name).end_time or 0) - (named(found, name).start_time or 0) >= 2_000_000, name
+    # A commit takes the bus some time, if little.
+    assert (named(found, "commit").end_time or 0) > (named(found, "commit").start_time or 0)
+    assert (named(found, "send totals").start_time or 0) == (named(found, "commit").start_time or 0)
     assert step.context is not None
     parts = [named(found, name) for name in ("poll", "receive", "commit")]
     assert [part.parent.span_id for part in parts if part.parent] == [step.context.span_id] * 3
@@ -241,13 +257,26 @@ def test_spans_reach_a_collector_by_otlp() -> None:
 
 def test_a_collector_that_does_not_answer_holds_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects a worker's end: it leaves in its time, and with its own exit code, whatever becomes of the last spans."""
-    for_ever = threading.Event()
-    provider = TracerProvider(shutdown_on_exit=False)
-    monkeypatch.setattr(provider, "shutdown", for_ever.wait)
+    assert spans.CLOSE_SECONDS <= 5.0
     monkeypatch.setattr(spans, "CLOSE_SECONDS", 0.01)
-    Traces(provider, "memory", "counters").close()
-    assert not for_ever.is_set()
-    for_ever.set()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        traces = export_traces(settings(f"http://127.0.0.1:{silent.getsockname()[1]}"))
+        traces.polled(Polled(records=[Record("numbers", 0, 0, b"pump", number(1, 5))]), time.time_ns())
+        traces.ended()
+        begun = time.monotonic()
+        traces.close()
+        assert time.monotonic() - begun < 2.0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("OTEL_BSP_MAX_QUEUE_SIZE", "-1"), ("OTEL_BSP_SCHEDULE_DELAY", "0"), ("OTEL_SPAN_LINK_COUNT_LIMIT", "-1")],
+)
+def test_a_variable_that_opentelemetry_refuses_is_named(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the operator from a traceback: what is in the environment is configuration too."""
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigurationError, match=name):
+        begin_traces(settings("http://127.0.0.1:1"))
 
 
 def test_a_collectors_address_holds_no_secret() -> None:

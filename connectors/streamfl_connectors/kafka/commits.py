@@ -12,6 +12,7 @@ from kafka.errors import KafkaError
 from streamfl.runtime.bus import CommitRefused, Step
 from streamfl_connectors.kafka.clients import complete, discard, end_once, wait_for_brokers
 from streamfl_connectors.kafka.cluster import Cluster
+from streamfl_connectors.kafka.failures import named
 from streamfl_connectors.kafka.membership import KafkaMembership, library_offsets
 from streamfl_connectors.kafka.options import PRODUCER_DEFAULTS
 from streamfl_connectors.kafka.sending import publish
@@ -92,7 +93,8 @@ class KafkaCommits:
             publish(producer, [*step.outputs, *step.changelog], limits, self._cluster.write_timeout)
             positions = {**({} if member is None else member.fence(step)), **step.positions}
             if member is not None and positions:
-                complete(producer, transactions.send_offsets_to_transaction(library_offsets(positions), member.group), wait)
+                with named(topic for topic, _ in positions):
+                    complete(producer, transactions.send_offsets_to_transaction(library_offsets(positions), member.group), wait)
             ending = True
             complete(producer, transactions.begin_commit(), wait)
         except BaseException:

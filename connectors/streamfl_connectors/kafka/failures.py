@@ -17,7 +17,7 @@ from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, Subscription, transactional_prefix
 from streamfl_connectors.outgoing import REFUSED_TIME
 
-__all__ = ["FAILURES", "NOT_LET_IN", "Failure", "causes_logged", "needed", "quieten", "translated"]
+__all__ = ["FAILURES", "NOT_LET_IN", "Failure", "causes_logged", "kind_of", "named", "needed", "quieten", "translated"]
 
 Meaning = Literal["retry", "restore", "stop"]
 
@@ -111,22 +111,34 @@ def translated(doing: str, subscription: Subscription | None = None) -> Iterator
     try:
         yield
     except KafkaError as error:
-        kind = _kind(error)
+        kind = kind_of(error)
         failure = next(failure for failure in FAILURES if issubclass(kind, failure.errors))
         if failure.meaning == "restore":
             raise CommitRefused(f"{doing}: {error}") from error
         if failure.meaning == "retry":
             raise BusUnavailable(f"{doing}: {error}") from error
-        named = error.args[0] if error.args and kind is type(error) else ()
-        topics = [named] if isinstance(named, str) else sorted(named) if isinstance(named, Iterable) else []
+        about = error.args[0] if error.args and kind is type(error) else ()
+        topics = [about] if isinstance(about, str) else sorted(about) if isinstance(about, Iterable) else []
         group = subscription.group if subscription else ""
         told = failure.told.format(
-            group=group, prefix=transactional_prefix(group), topics="; ".join(map(needed, topics)), error=error
+            group=group, prefix=transactional_prefix(group), topics="; ".join(map(needed, topics)) or error, error=error
         )
         raise ConfigurationError(f"{doing}: {told}") from error
 
 
-def _kind(error: KafkaError) -> type[KafkaError]:
+@contextmanager
+def named(topics: Iterable[str]) -> Iterator[None]:
+    """Where a right to a topic is refused and the library does not say which: those that were asked about."""
+    try:
+        yield
+    except KafkaError as error:
+        refused = kafka_errors.TopicAuthorizationFailedError
+        if issubclass(kind_of(error), refused) and not (isinstance(error, refused) and error.args):
+            raise refused(set(topics)) from error
+        raise
+
+
+def kind_of(error: KafkaError) -> type[KafkaError]:
     """The error's class, or that of the one which the library has put into the text of a plain KafkaError."""
     hidden = re.search(r"\[Error (\d+)\]", str(error)) if type(error) is KafkaError else None
     return type(error) if hidden is None else cast(type[KafkaError], kafka_errors.for_code(int(hidden[1])))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.net.sasl import SASL_MECHANISMS
 
 from streamfl.role import ConfigurationError
 from streamfl_connectors.tokens import ENDPOINT_OPTIONS, PROVIDER
@@ -59,6 +61,8 @@ OWN_OPTIONS = {
     "value_serializer": "streamfl encodes",
 }
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+# What kafka-python does not bring for a mechanism.
+PACKAGES = {"GSSAPI": "gssapi", "AWS_MSK_IAM": "botocore"}
 FILE_OPTIONS = {"ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile"}
 # A password of digits that comes from the environment is read as a number.
 TEXT_OPTIONS = {"sasl_plain_password", "sasl_plain_username", "ssl_password"}
@@ -85,12 +89,30 @@ def check_options(options: Mapping[str, Any]) -> None:
         expected = _expected(name, value, known[name])
         if expected:
             raise ConfigurationError(f"bus.options.{name}: {expected} is expected")
+    if str(options.get("security_protocol", "")).startswith("SASL_"):
+        _check_login(options)
+
+
+def _check_login(options: Mapping[str, Any]) -> None:
+    """ConfigurationError if it is not said how to log in, or not as whom."""
+    mechanism = options.get("sasl_mechanism")
+    if mechanism is None:
+        raise ConfigurationError(f"bus.options: security_protocol = '{options['security_protocol']}' needs sasl_mechanism")
+    if mechanism == "PLAIN" or mechanism.startswith("SCRAM-"):
+        missing = [name for name in ("sasl_plain_username", "sasl_plain_password") if options.get(name) is None]
+        if missing:
+            raise ConfigurationError(f"bus.options: sasl_mechanism = '{mechanism}' needs {' and '.join(missing)}")
+    package = PACKAGES.get(mechanism)
+    if package is not None and find_spec(package) is None:
+        raise ConfigurationError(f"bus.options: sasl_mechanism = '{mechanism}' needs a package: pip install {package}")
 
 
 def _expected(name: str, value: Any, default: Any) -> str | None:
     """What an option should be and is not."""
     if name == "security_protocol":
         return None if value in SECURITY_PROTOCOLS else " or ".join(SECURITY_PROTOCOLS)
+    if name == "sasl_mechanism":
+        return None if value is None or value in list(SASL_MECHANISMS) else " or ".join(sorted(SASL_MECHANISMS))
     if name in FILE_OPTIONS:
         return None if isinstance(value, str) and Path(value).is_file() else "the name of a file that can be read"
     if isinstance(default, bool):

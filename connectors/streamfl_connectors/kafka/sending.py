@@ -21,7 +21,8 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from streamfl.runtime.bus import Outgoing
-from streamfl_connectors.outgoing import check_records, too_large
+from streamfl_connectors.kafka.failures import kind_of
+from streamfl_connectors.outgoing import check_records, may_write_nothing, too_large
 from streamfl_connectors.partitioner import partition_of
 
 __all__ = ["publish"]
@@ -36,7 +37,8 @@ def publish(producer: Any, records: Sequence[Outgoing], limits: Mapping[str, int
 
     limits: the largest record of every topic, in bytes.
 
-    ConfigurationError, before anything is sent, if a record is larger or empty, or its partition does not exist.
+    ConfigurationError, before anything is sent, if a record is larger or empty, or its partition does not exist. Also if no
+    topic at all may be written.
     """
     if not records:
         return
@@ -65,6 +67,8 @@ def publish(producer: Any, records: Sequence[Outgoing], limits: Mapping[str, int
         except KafkaError as error:
             first = first or error
     if first is not None:
+        if issubclass(kind_of(first), kafka_errors.ClusterAuthorizationFailedError):
+            raise may_write_nothing(counts) from first
         raise first
 
 

@@ -121,7 +121,7 @@ class LibrdkafkaBus:
         """Write records and wait until they are durable. On an error some of them may have been written."""
         limits = checked_limits(self.topics, records)
         timeout = self.cluster.write_timeout
-        with self._lock:
+        with self._lock, translated("writing", topics=limits):
             try:
                 self._writer = ready_writer(self.cluster, self._writer, limits)
                 self._writer.send(records, timeout)

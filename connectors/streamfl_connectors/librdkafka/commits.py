@@ -84,13 +84,14 @@ class LibrdkafkaCommits:
             if member is not None and (positions := {**member.fence(step), **member.with_followers(step.positions)}):
                 offsets = [TopicPartition(*place, offset) for place, offset in positions.items()]
                 # While the records are on their way.
-                writer.send_offsets(offsets, member.group, left())
+                with translated("committing", self._group, (topic for topic, _ in positions)):
+                    writer.send_offsets(offsets, member.group, left())
             writer.settle(left())
             ending = True
             writer.client.commit_transaction(left())
         except BaseException:
             try:
-                writer.blame()
+                writer.blame(None if ending else writer.why_failed(self._group, limits))
                 with translated("committing", self._group):
                     raise
             except (CommitRefused, ConfigurationError):
@@ -112,7 +113,7 @@ class LibrdkafkaCommits:
     def _abort(self, writer: Writer) -> None:
         try:
             writer.client.abort_transaction(ABORT_SECONDS)
-        except KafkaException:
+        except (KafkaException, SystemError):
             self._replace(writer)
             return
         writer.forget()
@@ -127,11 +128,14 @@ class LibrdkafkaCommits:
     def _commit_in_order(self, step: Step, limits: Mapping[str, int], member: LibrdkafkaMembership | None) -> None:
         writer = self._ready(limits)
         try:
-            for records in (step.outputs, step.changelog):
-                writer.send(records, self._cluster.write_timeout)
-                writer.settle(self._cluster.write_timeout)
+            with translated("writing", self._group, limits):
+                for records in (step.outputs, step.changelog):
+                    writer.send(records, self._cluster.write_timeout)
+                    writer.settle(self._cluster.write_timeout)
         except BaseException:
             self._replace(writer)
             raise
         if member is not None and step.positions:
-            member.commit(member.with_followers(step.positions))
+            positions = member.with_followers(step.positions)
+            with translated("committing", self._group, (topic for topic, _ in positions)):
+                member.commit(positions)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from confluent_kafka import KafkaError, KafkaException
 
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, CommitRefused, transactional_prefix
-from streamfl_connectors.outgoing import REFUSED_TIME
+from streamfl_connectors.outgoing import REFUSED_TIME, may_write_nothing
 
-__all__ = ["NOT_LET_IN", "UNREADABLE", "needed", "told", "translated"]
+__all__ = ["NOT_LET_IN", "UNREADABLE", "cause_of", "needed", "told", "translated"]
 
 NOT_LET_IN = frozenset(
     {
@@ -47,14 +47,14 @@ MISTAKES = {
     KafkaError._AUTO_OFFSET_RESET: "the position is not in the topic any more and bus.auto_offset_reset = 'error': "
     "choose 'earliest' or 'latest'",
     KafkaError._INVALID_ARG: "bus.options holds a value that librdkafka does not accept",
-    KafkaError._UNKNOWN_PARTITION: "topic {topic!r} has no such partition",
-    KafkaError._UNKNOWN_TOPIC: "topic {topic!r} does not exist",
-    KafkaError.UNKNOWN_TOPIC_OR_PART: "topic {topic!r} does not exist",
-    KafkaError.TOPIC_EXCEPTION: "{topic!r} is not a valid topic name",
+    KafkaError._UNKNOWN_PARTITION: "topic {topic} has no such partition",
+    KafkaError._UNKNOWN_TOPIC: "topic {topic} does not exist",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "topic {topic} does not exist",
+    KafkaError.TOPIC_EXCEPTION: "{topic} is not a valid topic name",
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "not authorised: an ACL must allow it on the cluster",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "not authorised: an ACL must allow Read on group {group!r}",
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "not authorised: an ACL must allow Read (for inputs, tables and state) and Write "
-    "(for outputs and state) on topic {topic!r}",
+    "(for outputs and state) on topic {topic}",
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "not authorised: an ACL must allow Write on transactional ids with the "
     "prefix {prefix!r}",
     KafkaError.FENCED_INSTANCE_ID: "another worker uses the same bus.options 'group.instance.id': give each worker one of its own",
@@ -65,28 +65,32 @@ MISTAKES = {
     KafkaError.INVALID_TIMESTAMP: REFUSED_TIME,
     KafkaError.UNSUPPORTED_VERSION: "the brokers do not have what is asked of them: leave out bus.options 'group.protocol' "
     "if it is 'consumer'",
-    KafkaError.MSG_SIZE_TOO_LARGE: "a record for topic {topic!r} is too large: raise max.message.bytes of the topic and "
+    KafkaError.MSG_SIZE_TOO_LARGE: "a record for topic {topic} is too large: raise max.message.bytes of the topic and "
     "bus.options 'message.max.bytes'",
 }
 
 
 # What the text of a fatal error has in it.
 FATAL = {
+    "Cluster authorization failed": KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    "Transactional Id authorization failed": KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     "API version not supported": KafkaError.UNSUPPORTED_VERSION,
     "same group.instance.id": KafkaError.FENCED_INSTANCE_ID,
 }
 
 
-def told(doing: str, error: KafkaError, group: str = "", topic: str = "") -> Exception:
-    """The library's error as one of the bus's."""
+def told(doing: str, error: KafkaError, group: str = "", *topics: str) -> Exception:
+    """The library's error as one of the bus's. topics: those that it may be about."""
     code = error.code()
     if code == KafkaError._FATAL:
-        # The library's consumer is dead, and says why in words only.
+        # The library's client is dead, and says why in words only.
         code = next((known for words, known in FATAL.items() if words in error.str()), code)
     if code in NOT_LET_IN:
         return ConfigurationError(f"{doing}: bus.options: no way into the Kafka cluster: {error.str()}")
+    if code == KafkaError.CLUSTER_AUTHORIZATION_FAILED and topics:
+        return may_write_nothing(topics)
     if code in MISTAKES:
-        mistake = MISTAKES[code].format(topic=topic, group=group, prefix=transactional_prefix(group))
+        mistake = MISTAKES[code].format(topic=_listed(topics), group=group, prefix=transactional_prefix(group))
         return ConfigurationError(f"{doing}: {mistake} ({error.str()})")
     if code in REFUSED:
         return CommitRefused(f"{doing}: {error.str()}")
@@ -94,14 +98,30 @@ def told(doing: str, error: KafkaError, group: str = "", topic: str = "") -> Exc
 
 
 @contextmanager
-def translated(doing: str, group: str = "", topic: str = "") -> Iterator[None]:
-    """The library's exceptions as the bus's."""
+def translated(doing: str, group: str = "", topics: Iterable[str] = ()) -> Iterator[None]:
+    """The library's exceptions as the bus's. topics: those that they may be about."""
     try:
         yield
-    except KafkaException as error:
-        raise told(doing, error.args[0], group, topic) from error
+    except (KafkaException, SystemError) as error:
+        if (cause := cause_of(error)) is None:
+            raise
+        raise told(doing, cause, group, *sorted({*topics})) from error
+
+
+def cause_of(raised: BaseException) -> KafkaError | None:
+    """The library's error in an exception of one of its calls; None if there is none.
+
+    A fatal error becomes an exception while the call goes on to its callbacks. Where one is called then, Python makes a SystemError
+    of it, and keeps the library's exception as the cause.
+    """
+    found = raised.__cause__ if isinstance(raised, SystemError) else raised
+    return found.args[0] if isinstance(found, KafkaException) else None
 
 
 def needed(topic: str) -> str:
     """The rights on a topic that are missing."""
-    return MISTAKES[KafkaError.TOPIC_AUTHORIZATION_FAILED].format(topic=topic)
+    return MISTAKES[KafkaError.TOPIC_AUTHORIZATION_FAILED].format(topic=_listed([topic]))
+
+
+def _listed(topics: Iterable[str]) -> str:
+    return " or ".join(repr(topic) for topic in topics if topic) or "(which, the cluster does not say)"

@@ -29,15 +29,21 @@ class EndTxnAnswers:
 
     No error, callback or figure tells of it in time. The library's log for ``debug = eos`` does: it has one line for every answer
     and for every time that no answer came, before the call returns.
+
+    fatal: why the producer is dead, in words; "" as long as nothing was heard of that. The exception that says so may get lost on
+    its way: it is raised while a call still goes on to callbacks, of which this log is one.
     """
 
     CONTEXT = "eos"
 
     def __init__(self) -> None:
         self._heard: list[str] = []
+        self.fatal = ""
 
     def log(self, level: int, text: str, *arguments: str) -> None:
         """What the library calls, within calls of the producer's own."""
+        if arguments and arguments[0] == "FATAL":
+            self.fatal = arguments[-1]
         if arguments and arguments[0] == "ENDTXN":
             found = re.search(r"EndTxn returned (\w+)", arguments[-1])
             self._heard.append(found[1] if found else arguments[-1])

@@ -87,7 +87,7 @@ class LibrdkafkaLogs(Logs):
             futures = self._admin.list_offsets(wanted, request_timeout=self.connect_timeout) if wanted else {}
             return {(part.topic, part.partition): int(future.result().offset) for part, future in futures.items()}
         except KafkaException as error:
-            raise told("looking for a time", error.args[0]) from error
+            raise told("looking for a time", error.args[0], "", *sorted({place.topic for place in wanted})) from error
 
     def read_from(self, topic: str, partition: int, offset: int) -> Iterator[Record]:
         """Committed records of one partition from ``offset`` to its present end; Unreadable with the batch's bytes.
@@ -109,7 +109,8 @@ class LibrdkafkaLogs(Logs):
                 found = {(part.topic, part.partition): int(future.result().offset) for part, future in futures.items()}
             except KafkaException as error:
                 if error.args[0].code() not in MOVED or time.monotonic() > deadline:
-                    raise told("reading the ends of partitions", error.args[0]) from error
+                    topics = sorted({place.topic for place in wanted})
+                    raise told("reading the ends of partitions", error.args[0], "", *topics) from error
             else:
                 # Of a partition without a leader it says nothing but a number below 0.
                 without = [place for place, offset in found.items() if offset < 0]
@@ -177,7 +178,7 @@ class LibrdkafkaReader(Reader):
                 break
             # Readers use no group, and one that is not allowed does not matter.
             elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
-                failure = told("reading", error, topic=place[0] or "")
+                failure = told("reading", error, "", place[0] or "")
                 if isinstance(failure, ConfigurationError):
                     raise failure
         return records

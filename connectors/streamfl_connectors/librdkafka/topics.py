@@ -51,7 +51,7 @@ class LibrdkafkaTopics(Topics):
                 entries = future.result()
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                    raise told("describing topics", error.args[0], topic=name) from error
+                    raise told("describing topics", error.args[0], "", name) from error
                 denied = f"its configuration cannot be read: an ACL must allow DescribeConfigs on topic {name!r}"
                 states[name] = TopicState(name, readable[name], False, error=denied)
             else:
@@ -110,7 +110,7 @@ class LibrdkafkaTopics(Topics):
                 self._identities[name] = str(description.topic_id)
             except KafkaException as error:
                 if error.args[0].code() < 0:
-                    raise told("looking up topics", error.args[0], topic=name) from error
+                    raise told("looking up topics", error.args[0], "", name) from error
                 found[name] = error.args[0]
         return found
 
@@ -118,4 +118,4 @@ class LibrdkafkaTopics(Topics):
 def _usable(name: str, found: int | KafkaError) -> int | Exception | None:
     if isinstance(found, int):
         return found
-    return None if found.code() == KafkaError.UNKNOWN_TOPIC_OR_PART else told("looking up topics", found, topic=name)
+    return None if found.code() == KafkaError.UNKNOWN_TOPIC_OR_PART else told("looking up topics", found, "", name)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import BusUnavailable, Outgoing
 from streamfl_connectors.librdkafka.cluster import Cluster
-from streamfl_connectors.librdkafka.failures import told, translated
+from streamfl_connectors.librdkafka.failures import cause_of, told, translated
 from streamfl_connectors.librdkafka.log import EndTxnAnswers
 
 __all__ = ["Writer", "ready_writer"]
@@ -34,7 +34,7 @@ class Writer:
         self.batch_bytes = batch_bytes
         self._failed: list[tuple[KafkaError, str]] = []
         self._answers = EndTxnAnswers()
-        heard = {"logger": self._answers, "debug": EndTxnAnswers.CONTEXT} if "transactional.id" in settings else {}
+        heard = {"debug": EndTxnAnswers.CONTEXT} if "transactional.id" in settings else {}
         self.client: Producer = cluster.make(
             Producer,
             **{
@@ -46,6 +46,7 @@ class Writer:
                 # A call into Python for each record that was written well would cost more than writing it.
                 "delivery.report.only.error": True,
                 "on_delivery": self._note,
+                "logger": self._answers,
                 **heard,
                 **settings,
             },
@@ -64,11 +65,16 @@ class Writer:
             except BufferError:
                 self._send_when_there_is_room(record, partition, time.monotonic() + timeout)
             except KafkaException as error:
-                raise told("writing", error.args[0], topic=record.topic) from error
+                if error.args[0].code() == KafkaError._FATAL:
+                    # Why is said by the next call that serves callbacks.
+                    with self._serving():
+                        self.client.poll(0)
+                raise told("writing", error.args[0], "", record.topic) from error
 
     def settle(self, timeout: float) -> None:
         """Wait until everything is acknowledged; raises what the first failed record failed with."""
-        left = self.client.flush(timeout)
+        with self._serving():
+            left = self.client.flush(timeout)
         self.blame()
         if left:
             raise BusUnavailable(f"writing: {left} records were not acknowledged within {timeout:g} s")
@@ -104,11 +110,24 @@ class Writer:
         self.client.poll(0)
         return self._answers.only_success()
 
-    def blame(self) -> None:
-        """Raise what the record failed with that was to blame, if one was."""
+    def why_failed(self, group: str, topics: Iterable[str]) -> Exception | None:
+        """What the open transaction failed with, if it has: its records say only that they were purged.
+
+        topics: those of its records.
+        """
+        try:
+            # In an open transaction this begins none, and says why that one cannot go on.
+            self.client.begin_transaction()
+        except KafkaException as error:
+            return None if error.args[0].code() == KafkaError._STATE else told("committing", error.args[0], group, *sorted(topics))
+        return None
+
+    def blame(self, reason: Exception | None = None) -> None:
+        """Raise what the record failed with that was to blame, if one was. reason: what all of them may have failed with."""
         if self._failed:
             # The others in its batch or its transaction fail with it, by errors that say nothing.
-            failures = [told("writing", error, topic=topic) for error, topic in self._failed]
+            failures = [told("writing", error, "", topic) for error, topic in self._failed]
+            failures += [] if reason is None else [reason]
             raise next((failure for failure in failures if isinstance(failure, ConfigurationError)), failures[0])
 
     def forget(self) -> None:
@@ -128,6 +147,15 @@ class Writer:
             self.client.purge()
             self.client.flush(0)
             self.client.close()
+
+    @contextmanager
+    def _serving(self) -> Iterator[None]:
+        """Within it the library calls back; its exceptions as its own, whatever became of them on the way."""
+        try:
+            yield
+        except SystemError as error:
+            # Python's word for a callback that was called while an exception was on its way, or for one that got lost there.
+            raise KafkaException(cause_of(error) or KafkaError(KafkaError._FATAL, self._answers.fatal)) from error
 
     def _note(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:

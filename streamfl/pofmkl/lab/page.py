@@ -9,21 +9,29 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.kernels import loss_named
+from streamfl.kernels import Loss, loss_named
 from streamfl.kernels.log_weights import normalised
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.lab.report import bytes_as_text, regret_over_time
 from streamfl.records.samples import DataError
+from streamfl.role import ConfigurationError
+from streamfl.simulation.given import as_number, checked_arrays
 from streamfl.simulation.page import Arrays, Chart, Line, Page, Reports, Seen, Topics
 
-__all__ = ["REPORTS", "bound_over_time"]
+__all__ = ["REPORTS", "bound_over_time", "regularised_regret"]
 
 Floats = NDArray[np.float64]
 
-NEEDED = (
-    *("predictions", "labels", "kernel_predictions", "kernel_log_weights", "published", "local_squared_errors"),
-    *("uplink_bytes", "staleness", "loss", "preset", "rate"),
-)
+EACH = ("rounds", "clients")
+SHAPES = {
+    **dict.fromkeys(("predictions", "labels", "published", "local_squared_errors"), EACH),
+    **dict.fromkeys(("kernel_predictions", "kernel_log_weights"), (*EACH, "kernels")),
+    **dict.fromkeys(("uplink_bytes", "staleness"), ("rounds",)),
+    "rate": (),
+}
+NAMES = ("loss", "preset")
+# A learner without a federation, or a challenger, may diverge.
+CHALLENGERS = "challengers/"
 # So many kernels have a colour of their own.
 SHOWN = 7
 # What is shown as a bar.
@@ -50,8 +58,9 @@ BYTES = (
 
 def _of_trace(trace: Arrays) -> Page:
     """From the arrays of ``streamfl simulate --trace``; DataError if one is missing."""
-    if missing := [name for name in NEEDED if name not in trace]:
+    if missing := [name for name in (*SHAPES, *NAMES) if name not in trace]:
         raise DataError(f"the trace has no {', '.join(missing)}: it was written by an earlier release; simulate again")
+    trace = {**trace, **_checked(trace)}
     labels = trace["labels"]
     samples, clients = labels.shape
     rounds = np.arange(1, samples + 1)
@@ -70,7 +79,7 @@ def _of_trace(trace: Arrays) -> Page:
     ]
     charts = [
         errors,
-        *_regret_charts(rounds, regret, trace["kernel_predictions"].shape[2], str(trace["preset"]), float(trace["rate"])),
+        *_regret_charts(rounds, regret, trace),
         _weights_chart(trace, rounds),
         _bytes_chart(rounds, trace["uplink_bytes"], trace.get("budget_bytes")),
         Chart(
@@ -88,6 +97,25 @@ def _of_trace(trace: Arrays) -> Page:
     return Page("POF-MKL: report of a simulation", said, figures, charts, notes=notes)
 
 
+def _checked(trace: Arrays) -> Arrays:
+    challengers = [name for name in trace if name.startswith(CHALLENGERS)]
+    shapes = SHAPES | dict.fromkeys(challengers, ("rounds",))
+    if "budget_bytes" in trace:
+        shapes["budget_bytes"] = ("rounds",)
+    found = checked_arrays(trace, shapes, ("local_squared_errors", *challengers))
+    for name in ("rate", "budget_bytes"):
+        if not np.all(found.get(name, 1.0) > 0):
+            raise DataError(f"the trace's {name!r} has to be above zero")
+    try:
+        loss_named(str(trace["loss"]))
+    except ConfigurationError as error:
+        raise DataError(f"the trace's 'loss': {error}") from None
+    kernels = found["kernel_predictions"].shape[2]
+    if "kernels" in trace and trace["kernels"].shape != (kernels,):
+        raise DataError(f"the trace's 'kernels' has no name for each of {kernels} kernels")
+    return found
+
+
 def _errors_of_trace(trace: Arrays, rounds: NDArray[Any]) -> tuple[Chart, dict[str, float]]:
     labels = trace["labels"]
     counts = np.arange(len(labels))[:, None]
@@ -99,7 +127,7 @@ def _errors_of_trace(trace: Arrays, rounds: NDArray[Any]) -> tuple[Chart, dict[s
     }
     with np.errstate(over="ignore", invalid="ignore"):
         curves = {name: np.cumsum(each.mean(axis=1)) / rounds for name, each in squared.items()}
-    curves |= {f"challenger {name.partition('/')[2]}": values for name, values in trace.items() if name.startswith("challengers/")}
+    curves |= {f"challenger {name.partition('/')[2]}": values for name, values in trace.items() if name.startswith(CHALLENGERS)}
     lines = [Line(name, rounds, values, level=name != "federation") for name, values in curves.items()]
     chart = Chart("Mean squared error so far", ERRORS, lines, ROUNDS, "squared error", logarithmic=True)
     return chart, {name: float(values[-1]) for name, values in curves.items()}
@@ -115,14 +143,37 @@ def bound_over_time(rounds: NDArray[Any], kernels: int, rate: float | None) -> F
     return np.asarray(math.log(kernels) / rate + rate * rounds / 2.0, dtype=np.float64)
 
 
-def _regret_charts(rounds: NDArray[Any], regret: Floats, kernels: int, preset: str, rate: float) -> list[Chart]:
-    proved = preset == "paper"
+def regularised_regret(trace: Arrays, loss: Loss) -> Floats:
+    """Regret (11) with the regularisation, after each round, (T,), the mean over clients; with preset "paper".
+
+    sum_t [L(f) + sum_i w_bar_i lambda ||theta_i||^2] - min_i sum_t [L(f_i) + lambda ||theta_i||^2]. What kernels lost with it
+    follows from their weights, -log(w_i(t + 1) / w_i(t)) / eta   (POF-MKL, equation 7), but for a number that is the same of all
+    kernels, and so cancels.
+    """
+    labels, after = trace["labels"], trace["kernel_log_weights"]
+    # The weights that predicted: even at first.
+    before = np.concatenate([np.zeros_like(after[:1]), after[:-1]])
+    lost = (before - after) / float(trace["rate"])
+    penalties = lost - loss.value(trace["kernel_predictions"], labels[..., None])
+    own = loss.value(trace["predictions"], labels) + (normalised(before) * penalties).sum(axis=2)
+    regret = np.cumsum(own, axis=0) - np.cumsum(lost, axis=0).min(axis=2)
+    return np.asarray(regret.mean(axis=1), dtype=np.float64)
+
+
+def _regret_charts(rounds: NDArray[Any], regret: Floats, trace: Arrays) -> list[Chart]:
+    kernels, rate = trace["kernel_predictions"].shape[2], float(trace["rate"])
+    proved = str(trace["preset"]) == "paper"
+    lines = [Line("regret", rounds, regret)]
     says = (
         "What the predictions lost beyond the client's best kernel in hindsight, added up, the mean over clients (equation 11). "
         "Below zero the mixture is better than every kernel alone. "
     )
     if proved:
-        says += f"Theorem 1: at most ln N / eta + eta t / 2, for losses from 0 to 1; N = {kernels} kernels, eta = {rate:.3g}."
+        lines.append(Line("with the regularisation", rounds, regularised_regret(trace, loss_named(str(trace["loss"])))))
+        says += (
+            f"Theorem 1: at most ln N / eta + eta t / 2, for losses from 0 to 1; N = {kernels} kernels, eta = {rate:.3g}. "
+            "The weights follow losses with lambda ||theta||², and so does the line with the regularisation: the theorem is of it."
+        )
     else:
         says += (
             f"The bound is Theorem 1's at its best, sqrt(2 t ln N) with N = {kernels}: this preset weighs kernels by another rule, "
@@ -134,13 +185,13 @@ def _regret_charts(rounds: NDArray[Any], regret: Floats, kernels: int, preset: s
         "wrong kernels, or the best kernel changes: see drift.detector."
     )
     return [
-        Chart("Regret against its bound", says, [Line("regret", rounds, regret), bound], ROUNDS, "loss"),
+        Chart("Regret against its bound", says, [*lines, bound], ROUNDS, "loss"),
         Chart("Regret per sample", per_sample, [Line("regret per sample", rounds, regret / rounds)], ROUNDS, "loss a sample"),
     ]
 
 
 def _weights_chart(trace: Arrays, rounds: NDArray[Any]) -> Chart:
-    weights = normalised(trace["kernel_log_weights"].astype(np.float64)).mean(axis=1)
+    weights = normalised(trace["kernel_log_weights"]).mean(axis=1)
     names = [str(name) for name in trace.get("kernels", np.arange(weights.shape[1]))]
     order = np.argsort(-weights.mean(axis=0), kind="stable")
     lines = [Line(names[kernel], rounds, weights[:, kernel]) for kernel in order[:SHOWN].tolist()]
@@ -162,11 +213,14 @@ def _of_topics(topics: Topics) -> Page:
     figures: list[tuple[str, str]] = []
     predictions = [one for one in topics.said("predictions") if isinstance(one.says, Mapping)]
     figures.append(("predictions read", f"{len(predictions):,}"))
-    if (errors := _errors_of_topics(predictions)) is not None:
+    errors, left_out = _errors_of_topics(predictions)
+    if left_out:
+        notes.append(f"{left_out:,} predictions are not in the error: label or prediction is no number, or out of all proportion.")
+    if errors is not None:
         chart, last = errors
         charts.append(chart)
         figures += [(name if name != "federation" else "mean squared error", f"{value:.5g}") for name, value in last.items()]
-    elif predictions:
+    elif predictions and not left_out:
         notes.append(
             "No error over time: the predictions have no labels. With [labels] they come on a topic of their own, and the table "
             "below has each client's error as the clients remember it."
@@ -187,14 +241,16 @@ def _of_topics(topics: Topics) -> Page:
     )
 
 
-def _errors_of_topics(predictions: Iterable[Seen]) -> tuple[Chart, dict[str, float]] | None:
-    """Of predictions that name their label, in the label's own unit; yardsticks follow from the labels."""
+def _errors_of_topics(predictions: Iterable[Seen]) -> tuple[tuple[Chart, dict[str, float]] | None, int]:
+    """Of predictions that name their label, in the label's own unit; yardsticks follow from the labels. How many cannot count."""
     squared: dict[str, list[float]] = {"federation": [], "running mean": [], "last label": []}
     sums: dict[str, tuple[float, int, float]] = {}
+    left_out = 0
     for one in predictions:
         said = one.says
-        label, prediction, client = said.get("label"), said.get("prediction"), str(said.get("client"))
-        if not (_is_number(label) and _is_number(prediction)):
+        label, prediction, client = as_number(said.get("label")), as_number(said.get("prediction")), str(said.get("client"))
+        if label is None or prediction is None:
+            left_out += said.get("label") is not None
             continue
         total, count, before = sums.get(client, (0.0, 0, math.nan))
         sums[client] = (total + label, count + 1, label)
@@ -205,16 +261,12 @@ def _errors_of_topics(predictions: Iterable[Seen]) -> tuple[Chart, dict[str, flo
             squared[name].append((guess - label) ** 2)
     counts = np.arange(1, len(squared["federation"]) + 1)
     if not len(counts):
-        return None
+        return None, left_out
     curves = {name: np.cumsum(values) / counts for name, values in squared.items()}
     lines = [Line(name, counts, values, level=name != "federation") for name, values in curves.items()]
     says = f"{ERRORS} In the square of the label's own unit; each client's first label is left out."
     chart = Chart("Mean squared error so far", says, lines, "labels, all clients together", "squared error", logarithmic=True)
-    return chart, {name: float(values[-1]) for name, values in curves.items()}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return (chart, {name: float(values[-1]) for name, values in curves.items()}), left_out
 
 
 def _bytes_of_topics(updates: Sequence[Seen], settings: PofmklSettings) -> Chart:
@@ -258,7 +310,8 @@ def _of_state(remembered: Mapping[str, Any], settings: PofmklSettings, figures: 
     rate = learning.rate if learning.preset == "paper" else None
     bound = sum(float(bound_over_time(np.array(one["labels"]), kernels, rate)) for one in clients)
     figures.append(("regret per sample", f"{regret / labels:.5f}"))
-    figures.append(("Theorem 1's bound, per sample", f"{bound / labels:.3g}"))
+    name = "Theorem 1's bound, per sample" if rate is not None else "Theorem 1's bound, per sample (a yardstick here)"
+    figures.append((name, f"{bound / labels:.3g}"))
     weights: dict[str, float] = {}
     for one in clients:
         for name, weight in one["weights"].items():

@@ -17,12 +17,14 @@ import numpy as np
 import pytest
 from command_line import run_command
 
+from streamfl.kernels import loss_named
 from streamfl.pofmkl.config import PofmklSettings
-from streamfl.pofmkl.lab.page import REPORTS, bound_over_time
+from streamfl.pofmkl.lab.page import REPORTS, bound_over_time, regularised_regret
 from streamfl.runtime.bus import Bus, Outgoing, connect
 from streamfl.runtime.kinds import build_worker, find_kind
-from streamfl.settings import load_settings
-from streamfl.simulation.page import Chart, Page
+from streamfl.settings import RoleSettings, load_settings
+from streamfl.simulation.html import html
+from streamfl.simulation.page import Chart, Page, Seen
 
 CONFIGURATION = """
 [federation]
@@ -198,13 +200,152 @@ def test_a_simulations_report_is_that_of_its_trace(command: Command, tmp_path: P
     assert errors["federation"] == pytest.approx(figures["mse"])
     assert errors["running mean"] == pytest.approx(figures["mse_running_mean"])
     assert errors["each client on its own"] == pytest.approx(figures["mse_local_only"])
-    regret, bound = chart(page, "Regret against its bound").lines
+    regret, regularised, bound = chart(page, "Regret against its bound").lines
     assert regret.y[-1] == pytest.approx(figures["regret_mean"])
+    assert np.all(regularised.y <= bound.y)
+    # The parameters are small at first, and grow.
+    assert abs(regularised.y[-1] - regret.y[-1]) > abs(regularised.y[1] - regret.y[1]) > 0
     np.testing.assert_allclose(bound.y, [math.log(kernels) / 0.2 + 0.2 * t / 2 for t in range(1, 31)])
     assert np.all(regret.y <= bound.y)
     assert chart(page, "Bytes sent by clients").lines[0].y[-1] == figures["uplink_bytes"]
     shares = sum(line.y for line in chart(page, "Kernel weights").lines)
     np.testing.assert_allclose(shares, 1.0)
+
+
+def test_without_regularisation_both_regrets_are_one(command: Command, tmp_path: Path) -> None:
+    """Protects the line with the regularisation: it is not shifted against the other one."""
+    generator = np.random.default_rng(3)
+    np.savez(tmp_path / "data.npz", X=generator.uniform(-1, 1, size=(40, 2)), y=generator.uniform(size=40))
+    (tmp_path / "client.toml").write_text(f"{PAPER}regularisation = 0.0\n")
+    simulate = ("simulate", tmp_path / "client.toml", "--data", tmp_path / "data.npz", "--clients", 2)
+    assert command(*simulate, "--trace", tmp_path / "trace")[0] == 0
+    with np.load(tmp_path / "trace" / "trace.npz") as arrays:
+        assert REPORTS.of_trace is not None
+        regret, regularised, _ = chart(REPORTS.of_trace(dict(arrays)), "Regret against its bound").lines
+    np.testing.assert_allclose(regularised.y, regret.y, atol=1e-9)
+
+
+def test_regret_with_the_regularisation_counts_the_penalties_by_the_weights_that_predicted() -> None:
+    """Protects the line with the regularisation: the mixture pays for each kernel by its weight before the label was learnt."""
+    rate, label = 0.5, 1.0
+    kernels, penalties, mixed = np.array([[0.0, 2.5], [0.5, 3.0]]), np.array([[0.1, 0.4], [0.2, 0.9]]), np.array([1.2, 0.7])
+    lost = (kernels - label) ** 2 + penalties
+    after = -rate * np.cumsum(lost, axis=0)
+    first, second = math.exp(-rate * lost[0, 0]), math.exp(-rate * lost[0, 1])
+    share = first / (first + second)
+    own = [0.2**2 + (0.1 + 0.4) / 2, 0.3**2 + share * 0.2 + (1 - share) * 0.9]
+    expected = [own[0] - lost[0].min(), sum(own) - lost.sum(axis=0).min()]
+    # A trace has weights but for a factor.
+    trace = {"labels": np.ones((2, 1)), "predictions": mixed[:, None], "kernel_predictions": kernels[:, None]}
+    trace |= {"kernel_log_weights": (after - after.max(axis=1, keepdims=True))[:, None], "rate": np.array(rate)}
+    assert regularised_regret(trace, loss_named("square")).tolist() == pytest.approx(expected)
+
+
+@pytest.fixture(scope="module")
+def small_trace(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The least that a page of a trace needs: 4 rounds of 2 clients with 3 kernels."""
+    generator = np.random.default_rng(3)
+    each, kernels = generator.uniform(size=(4, 2)), generator.uniform(-1, 0, size=(4, 2, 3))
+    told = {"loss": np.array("square"), "preset": np.array("paper"), "rate": np.array(0.5), "system": np.array("pofmkl")}
+    of_rounds = {name: np.arange(4.0) + 1 for name in ("uplink_bytes", "budget_bytes", "staleness", "challengers/x")}
+    of_samples = dict.fromkeys(("predictions", "labels", "published", "local_squared_errors"), each)
+    return told | of_rounds | of_samples | {"kernel_predictions": kernels, "kernel_log_weights": kernels}
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("labels", np.zeros(4)),
+        ("labels", np.full((4, 2), np.nan)),
+        ("labels", np.full((4, 2), 1e300)),
+        ("labels", np.zeros((0, 2))),
+        ("predictions", np.zeros((4, 2), np.complex128)),
+        ("published", np.full((4, 2), "1")),
+        ("kernel_predictions", np.zeros((4, 2, 2))),
+        ("kernels", np.array(["a", "b"])),
+        ("uplink_bytes", np.zeros(0)),
+        ("staleness", np.full(4, np.nan)),
+        ("budget_bytes", np.zeros(4)),
+        ("challengers/x", np.zeros(1)),
+        ("rate", np.array(0.0)),
+        ("rate", np.zeros(4)),
+        ("loss", np.array("strange")),
+    ],
+)
+def test_a_trace_whose_arrays_do_not_fit_is_refused(
+    name: str, array: Any, small_trace: dict[str, Any], command: Command, tmp_path: Path
+) -> None:
+    """Protects whoever got a trace from somebody else: exit code 5 and the array's name, no traceback."""
+    np.savez(tmp_path / "good.npz", **small_trace)
+    assert command("report", tmp_path / "good.npz", "--out", tmp_path / "good.html")[0] == 0
+    np.savez(tmp_path / "trace.npz", **{**small_trace, name: array})
+    code, _, said = command("report", tmp_path, "--out", tmp_path / "r.html")
+    assert (code, repr(name) in said, "Traceback" in said) == (5, True, False), said
+
+
+class Said:
+    """A federation's topics with what a test puts there; the rest is empty."""
+
+    def __init__(self, settings: PofmklSettings, **said: list[Seen]) -> None:
+        self.settings: RoleSettings = settings
+        self._said = said
+
+    def said(self, name: str) -> list[Seen]:
+        return self._said.get(name, [])
+
+    def messages(self, channel: str) -> list[Seen]:
+        return []
+
+    def remembered(self) -> None:
+        """Nothing."""
+
+
+def page_of(topics: Said) -> Page:
+    assert REPORTS.of_topics is not None
+    return REPORTS.of_topics(topics)
+
+
+def test_one_wild_prediction_does_not_blind_the_report(plant: Path) -> None:
+    """Protects the error from whoever may write predictions: what nobody can compute with is left out, and the page says so."""
+    pairs: list[tuple[Any, Any]] = [(1.0, 1.5), (1e300, -1e300), (10**400, 1.0), (2.0, True), (2.0, None)]
+    pairs += [(2.0, math.nan), (2.0, 3.0)]
+    told = [Seen(1.0, 0, 9, {"client": "a", "label": label, "prediction": prediction}) for label, prediction in pairs]
+    page = page_of(Said(load_settings(plant / "client.toml", PofmklSettings), predictions=told))
+    assert dict(page.figures)["mean squared error"] == "1"
+    assert page.notes[0].startswith("5 predictions are not in the error")
+    assert html(page)
+
+
+def test_budget_and_staleness_are_those_of_the_topics(plant: Path) -> None:
+    """Protects whoever looks whether clients keep their budget and hear of the model: both are counted by hand here."""
+    update = [(10.0, "a", 0, 400), (12.0, "b", 3, 100), (14.0, "a", 1, 50)]
+    updates = [Seen(at, 0, size, {"client": name, "version": version}) for at, name, version, size in update]
+    model = [Seen(at, 0, 1, {"shard": 0, "model_version": version}) for at, version in ((9.0, 2), (13.0, 5))]
+    page = page_of(Said(load_settings(plant / "client.toml", PofmklSettings), updates=updates, model=model))
+    sent, budget = chart(page, "Bytes sent by clients").lines
+    assert sent.y.tolist() == [400, 500, 550]
+    # 1e6 bytes a second, 2 clients, and those of a second at once.
+    assert budget.y.tolist() == [2e6 * seconds for seconds in (1, 3, 5)]
+    [staleness] = chart(page, "Staleness of updates").lines
+    assert staleness.y.tolist() == [2, 0, 4]
+
+
+def test_a_bound_that_is_no_promise_is_called_a_yardstick(plant: Path, command: Command, tmp_path: Path) -> None:
+    """Protects whoever compares regret and bound: Theorem 1 is not of the default preset, and the figure's name says so."""
+    assert command("report", plant / "client.toml", "--out", tmp_path / "r.html")[0] == 0
+    [name] = [name for name in tiles(tmp_path / "r.html") if "Theorem 1" in name]
+    assert "yardstick" in name
+
+
+def test_a_bus_without_the_federation_is_refused(plant: Path, command: Command, tmp_path: Path) -> None:
+    """Protects whoever mistypes the bus or the name: an empty page would look like a federation that does nothing."""
+    text = (plant / "client.toml").read_text()
+    for wrong in (text.replace("plant.db", "never.db"), text.replace('name = "plant"', 'name = "plan"')):
+        (tmp_path / "client.toml").write_text(wrong)
+        code, _, said = command("report", tmp_path / "client.toml", "--out", tmp_path / "r.html")
+        assert code == 2
+        assert "bus.url and federation.name" in said
+    assert not (tmp_path / "r.html").exists()
 
 
 @pytest.mark.parametrize("count", [1, 7, 1000])

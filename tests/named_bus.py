@@ -1,0 +1,37 @@
+"""A cluster of one's own in place of the tests' broker: the bus of the role's settings that STREAMFL_TEST_BUS names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from streamfl.runtime.bus import Bus, connect, scheme_of
+from streamfl.runtime.kinds import find_kind
+from streamfl.settings import load_kind, load_settings
+
+__all__ = ["named_bus"]
+VARIABLE = "STREAMFL_TEST_BUS"
+
+
+def named_bus(scheme: str, options: Mapping[str, object]) -> Iterator[Bus] | None:
+    """The bus that the variable names; None without it.
+
+    scheme: of the tests that ask, which are skipped if it is another.
+    options: what these tests need; those of the settings come on top.
+    """
+    if VARIABLE not in os.environ:
+        return None
+    path = Path(os.environ[VARIABLE])
+    settings = load_settings(path, find_kind(load_kind(path)).settings).bus
+    if scheme_of(settings.url) != scheme:
+        pytest.skip(f"{VARIABLE} names a bus of {scheme_of(settings.url)}")
+    return _open(settings.url, {**options, **settings.options})
+
+
+def _open(url: str, options: dict[str, object]) -> Iterator[Bus]:
+    bus = connect(url, options)
+    yield bus
+    bus.close()

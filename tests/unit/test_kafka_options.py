@@ -1,0 +1,49 @@
+"""What kafka-python looks at only once it talks to a broker, and takes for a broker that is away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from streamfl_connectors.kafka.cluster import Cluster
+from streamfl_connectors.kafka.options import PACKAGES, check_options
+
+from streamfl.role import ConfigurationError
+
+SECRET = "2-7-1-8"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sasl_mechanism": "FOO"}, "sasl_mechanism: .*PLAIN or SCRAM-SHA-256 or SCRAM-SHA-512 is expected"),
+        ({"sasl_mechanism": "plain"}, "sasl_mechanism: .* is expected"),
+        ({"sasl_mechanism": ["PLAIN"]}, "sasl_mechanism: .* is expected"),
+        ({"security_protocol": "SASL_SSL"}, "'SASL_SSL' needs sasl_mechanism"),
+        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_plain_username": "a"}, "needs sasl_plain_password$"),
+        ({"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "SCRAM-SHA-512"}, "username and sasl_plain_password$"),
+        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM-SHA-256", "sasl_plain_password": SECRET}, "username$"),
+    ],
+)
+def test_a_login_that_cannot_be_is_told_before_a_broker_is_asked(options: dict[str, Any], message: str) -> None:
+    """Protects the first start: a mistyped mechanism, or a password that the environment does not have, is the settings' fault
+    (exit code 2) and not a broker that does not answer (3).
+    """
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        Cluster("kafka://h:1", options)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("mechanism", PACKAGES)
+def test_a_mechanism_that_needs_a_package_names_it(mechanism: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects who logs in by Kerberos or IAM: the package that is missing is named."""
+    monkeypatch.setattr("streamfl_connectors.kafka.options.find_spec", lambda _: None)
+    with pytest.raises(ConfigurationError, match=f"pip install {PACKAGES[mechanism]}"):
+        check_options({"security_protocol": "SASL_SSL", "sasl_mechanism": mechanism})
+
+
+def test_a_whole_login_is_taken() -> None:
+    """Protects the right settings from the checks."""
+    login = {"sasl_mechanism": "SCRAM-SHA-512", "sasl_plain_username": "a", "sasl_plain_password": SECRET}
+    check_options({"security_protocol": "SASL_SSL", **login})
+    check_options({"security_protocol": "PLAINTEXT", "sasl_mechanism": None})
