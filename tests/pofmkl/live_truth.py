@@ -258,7 +258,7 @@ def _updates(plant: CalmPlant) -> dict[Line, Truth]:
         sent[home[update.client]] += record_size(record)
     # Counted when a worker next looks at it, so that what was allowed before the calm is in it.
     budget = {worker: plant.grown("streamfl_update_budget_bytes_total", worker) for worker in {*home.values()}}
-    assert all(budget[worker] > 0.9 * plant.budget * number for worker, number in Counter(home.values()).items())
+    assert all(budget[worker] > 0.4 * plant.budget * number for worker, number in Counter(home.values()).items())
     # Nobody waits for anybody: each update makes a version.
     version = len(plant.earlier["plant.updates"]) + len(updates)
     a_second = len(updates) / plant.seconds
