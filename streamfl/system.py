@@ -45,8 +45,8 @@ class System:
     faults: a :class:`streamfl.simulation.faults.FaultSimulation`: scenarios by seed, and what has to hold of them.
     fuzz: a :class:`streamfl.testing.fuzz.federations.Fuzzed`: recorded messages, and who takes wrong ones.
     commands: by name, functions that become commands of ``streamfl``.
-    dashboards: a tuple of :class:`streamfl.dashboard.Dashboard`, the overview first.
-    alerts: a tuple of :class:`streamfl.alerts.Alert`.
+    dashboards: a tuple of :class:`streamfl.monitoring.dashboard.Dashboard`, the overview first.
+    alerts: a tuple of :class:`streamfl.monitoring.alerts.Alert`.
     report: a :class:`streamfl.simulation.page.Reports`, for ``streamfl report``.
     readers: by the last part of a topic's name, such as "updates", a :class:`streamfl.simulation.laboratory.Readers`.
     inspect: by role kind, a :class:`streamfl.simulation.laboratory.Inspection`: what is shown of the role's state.

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from streamfl.console import say
+from streamfl.monitoring.files import alert_files, dashboard_text, dashboards_of
 from streamfl.role import ConfigurationError
 from streamfl.system import installed_systems
-from streamfl.watching import alert_files, dashboard_text, dashboards_of
 
 __all__ = ["dashboards"]
 

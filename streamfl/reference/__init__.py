@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from streamfl.grafana import to_json
+from streamfl.monitoring.files import alert_files, dashboards_of
+from streamfl.monitoring.grafana import to_json
 from streamfl.reference.metrics import role_metrics_page, worker_metrics_page
 from streamfl.reference.settings import settings_page
 from streamfl.reference.tables import NOTE
 from streamfl.system import System
-from streamfl.watching import alert_files, dashboards_of
 
 __all__ = ["pages"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamfl.role import Notice, PeerError, Record
-from streamfl.runtime.tracing import trace_of
+from streamfl.runtime.trace_context import trace_of
 
 __all__ = ["Journal"]
 

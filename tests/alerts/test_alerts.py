@@ -14,7 +14,7 @@ import pytest
 from alert_cases import CASES, Told
 from prometheus import promtool
 
-from streamfl.alerts import MEMBER, WORKER_ALERTS, Alert, rules
+from streamfl.monitoring.alerts import MEMBER, WORKER_ALERTS, Alert, rules
 from streamfl.reference.metrics import role_metrics, worker_metrics
 from streamfl.system import load, systems_with
 

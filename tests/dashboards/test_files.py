@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from command_line import run_command
 
-from streamfl import watching
-from streamfl.dashboard import Dashboard
-from streamfl.service_health import DASHBOARD as HEALTH
+from streamfl.monitoring import files
+from streamfl.monitoring.dashboard import Dashboard
+from streamfl.monitoring.files import dashboards_of
+from streamfl.monitoring.service_health import DASHBOARD as HEALTH
 from streamfl.system import System, installed_systems
-from streamfl.watching import dashboards_of
 
 ROOT = Path(__file__).parents[2]
 BOARDS = {board.name: board for board in dashboards_of(installed_systems())}
@@ -105,10 +105,10 @@ def test_others_dashboards_are_built_and_ours_need_no_builders(
     board = Dashboard("others", "others", "Others", "others", HEALTH.rows)
     system = System("others", "", ("others",), "a:b", dashboards="there:BOARDS")
     monkeypatch.setattr("streamfl.cli.dashboards.installed_systems", lambda: (system,))
-    monkeypatch.setattr(watching, "load", lambda place: (board,))
+    monkeypatch.setattr(files, "load", lambda place: (board,))
     code, shown, _ = run_command(monkeypatch, capsys, "dashboards", "others")
     assert (code, json.loads(shown)["uid"]) == (0, "others")
-    monkeypatch.delitem(sys.modules, "streamfl.grafana", raising=False)
+    monkeypatch.delitem(sys.modules, "streamfl.monitoring.grafana", raising=False)
     monkeypatch.setitem(sys.modules, "grafana_foundation_sdk", None)
     for name in [name for name in sys.modules if name.startswith("grafana_foundation_sdk.")]:
         monkeypatch.setitem(sys.modules, name, None)
@@ -125,7 +125,7 @@ def test_dashboards_of_one_name_are_refused(
     """Protects provisioning: of two dashboards with one uid Grafana shows one, and of two with one file one is there."""
     system = System("others", "", ("others",), "a:b", dashboards="there:BOARDS")
     monkeypatch.setattr("streamfl.cli.dashboards.installed_systems", lambda: (system,))
-    monkeypatch.setattr(watching, "load", lambda place: (Dashboard("health", "others", "Others", "others", HEALTH.rows),))
+    monkeypatch.setattr(files, "load", lambda place: (Dashboard("health", "others", "Others", "others", HEALTH.rows),))
     code, _, told = run_command(monkeypatch, capsys, "dashboards")
     assert code == 2
     assert "two dashboards have the name or uid health" in told

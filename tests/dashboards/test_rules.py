@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from board_rules import RULES
 
-from streamfl.service_health import DASHBOARD
+from streamfl.monitoring.service_health import DASHBOARD
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "dashboards").glob("*.json"))

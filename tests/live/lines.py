@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from streamfl.dashboard import Dashboard, Query
+from streamfl.monitoring.dashboard import Dashboard, Query
 
 __all__ = ["Asked", "Figures", "Line", "Truth", "quantile", "wrong_lines"]
 

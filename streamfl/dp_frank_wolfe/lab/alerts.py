@@ -1,6 +1,6 @@
 """What somebody has to look after in federations of DP Frank-Wolfe."""
 
-from streamfl.alerts import MEMBER, Alert, increased
+from streamfl.monitoring.alerts import MEMBER, Alert, increased
 
 __all__ = ["ALERTS"]
 

@@ -1,8 +1,8 @@
 """What to watch of a private Frank-Wolfe federation: what was spent, where a fit is, who is away, what is held back."""
 
-from streamfl.dashboard import Dashboard, Panel, Query, rate, series
 from streamfl.dp_frank_wolfe.lab.privacy_dashboard import BUDGET_USED, PRIVACY
-from streamfl.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
+from streamfl.monitoring.dashboard import Dashboard, Panel, Query, rate, series
+from streamfl.monitoring.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
 
 __all__ = ["DASHBOARD", "DASHBOARDS"]
 

@@ -1,7 +1,7 @@
 """What to watch of privacy in a private Frank-Wolfe federation: what was spent of each entity's budget, and who has none left."""
 
-from streamfl.dashboard import Dashboard, Panel, Query, growth, rate, series
-from streamfl.worker_panels import worker_panels
+from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, rate, series
+from streamfl.monitoring.worker_panels import worker_panels
 
 __all__ = ["BUDGET_USED", "PRIVACY"]
 

@@ -1,6 +1,6 @@
 """What somebody has to look after in kernel federations."""
 
-from streamfl.alerts import Alert, increased
+from streamfl.monitoring.alerts import Alert, increased
 
 __all__ = ["ALERTS"]
 

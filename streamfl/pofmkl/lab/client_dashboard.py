@@ -1,7 +1,7 @@
 """What to watch of the workers that have clients: whom they learn from, what waits, what is left out, and what labels cost."""
 
-from streamfl.dashboard import Dashboard, Panel, Query, growth, rate, series
-from streamfl.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
+from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, rate, series
+from streamfl.monitoring.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
 
 __all__ = ["CLIENTS"]
 

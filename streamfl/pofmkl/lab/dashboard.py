@@ -1,9 +1,9 @@
 """What to watch of federations of clients with samples of their own: error, regret, speed, upload and lag."""
 
-from streamfl.dashboard import Dashboard, Panel, Query, mean_over_time, rate, series
+from streamfl.monitoring.dashboard import Dashboard, Panel, Query, mean_over_time, rate, series
+from streamfl.monitoring.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
 from streamfl.pofmkl.lab.client_dashboard import CLIENTS
 from streamfl.pofmkl.lab.server_dashboard import SERVER
-from streamfl.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
 
 __all__ = ["DASHBOARD", "DASHBOARDS"]
 

@@ -1,7 +1,7 @@
 """What to watch of the server: whether the model goes on, whom it hears of, and who writes what they should not."""
 
-from streamfl.dashboard import Dashboard, Panel, Query, growth, rate, series
-from streamfl.worker_panels import lag_tile, refused_tile, worker_panels, workers_tile
+from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, rate, series
+from streamfl.monitoring.worker_panels import lag_tile, refused_tile, worker_panels, workers_tile
 
 __all__ = ["SERVER"]
 

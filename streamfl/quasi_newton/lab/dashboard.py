@@ -1,7 +1,7 @@
 """What to watch of quasi-Newton federations: where a training is, its loss, what encryption costs, what is refused."""
 
-from streamfl.dashboard import Dashboard, Panel, Query, growth, rate, series
-from streamfl.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
+from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, rate, series
+from streamfl.monitoring.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
 
 __all__ = ["DASHBOARD", "DASHBOARDS"]
 

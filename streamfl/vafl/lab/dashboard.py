@@ -1,8 +1,8 @@
 """What to watch of vertical federations: loss, who is behind, what is forgotten, what privacy is left, what is broken."""
 
-from streamfl.dashboard import Dashboard, Panel, Query, growth, mean_over_time, rate, series
+from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, mean_over_time, rate, series
+from streamfl.monitoring.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
 from streamfl.vafl.lab.privacy_dashboard import BUDGET_USED, PRIVACY
-from streamfl.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
 
 __all__ = ["DASHBOARD", "DASHBOARDS"]
 

@@ -1,7 +1,7 @@
 """What to watch of privacy in vertical federations: what was spent of each budget, and what was held back for it."""
 
-from streamfl.dashboard import Dashboard, Panel, Query, growth, rate, series
-from streamfl.worker_panels import worker_panels
+from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, rate, series
+from streamfl.monitoring.worker_panels import worker_panels
 
 __all__ = ["BUDGET_USED", "PRIVACY"]
 

@@ -22,11 +22,11 @@ from pofmkl.live_truth import EMPTY, CalmPlant, squared_errors, truths
 from prometheus import Prometheus, running_prometheus
 
 import streamfl
-from streamfl.dashboard import CHOICES, Dashboard
+from streamfl.monitoring.dashboard import CHOICES, Dashboard
+from streamfl.monitoring.service_health import DASHBOARD as HEALTH
 from streamfl.pofmkl.lab.dashboard import DASHBOARD, DASHBOARDS
 from streamfl.role import Record
 from streamfl.runtime.bus import Bus, connect
-from streamfl.service_health import DASHBOARD as HEALTH
 
 pytestmark = pytest.mark.long
 

@@ -1,7 +1,7 @@
 """What to watch of running means."""
 
-from streamfl.dashboard import Dashboard, Panel, Query, rate, series
-from streamfl.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
+from streamfl.monitoring.dashboard import Dashboard, Panel, Query, rate, series
+from streamfl.monitoring.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
 
 __all__ = ["DASHBOARDS"]
 

@@ -1,4 +1,4 @@
-"""A Grafana dashboard, described in a few words; :mod:`streamfl.grafana` makes of it what Grafana reads.
+"""A Grafana dashboard, described in a few words; :mod:`streamfl.monitoring.grafana` makes of it what Grafana reads.
 
 A system describes its own in its laboratory. Grafana lays panels out on a grid of 24 columns; here they stand in rows, from left to
 right, in the order in which they are named.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from streamfl.promql import lag_by_partition
+from streamfl.monitoring.promql import lag_by_partition
 
 __all__ = ["CHOICES", "SCRAPED", "Dashboard", "Panel", "PanelKind", "Query", "growth", "lag", "mean_over_time", "rate", "series"]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from streamfl.promql import lag_by_partition
+from streamfl.monitoring.promql import lag_by_partition
 
 __all__ = ["MEMBER", "WORKER_ALERTS", "Alert", "increased", "member_sum", "rules", "runbook"]
 

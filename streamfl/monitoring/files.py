@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from streamfl.alerts import WORKER_ALERTS, Alert, rules, runbook
-from streamfl.dashboard import Dashboard
+from streamfl.monitoring.alerts import WORKER_ALERTS, Alert, rules, runbook
+from streamfl.monitoring.dashboard import Dashboard
+from streamfl.monitoring.service_health import DASHBOARD as HEALTH
 from streamfl.role import ConfigurationError
-from streamfl.service_health import DASHBOARD as HEALTH
 from streamfl.system import System, load
 
 __all__ = ["alert_files", "dashboard_text", "dashboards_of"]
 
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parents[1]
 BUILDERS = "grafana_foundation_sdk"
 
 
@@ -36,7 +36,7 @@ def dashboard_text(board: Dashboard) -> str:
         if (path := folder / board.filename).is_file() and f'"uid": "{board.uid}"' in (text := path.read_text(encoding="utf-8")):
             return text
     try:
-        from streamfl.grafana import to_json
+        from streamfl.monitoring.grafana import to_json
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != BUILDERS:
             raise

@@ -34,7 +34,7 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableSort,
 )
 
-from streamfl.dashboard import Dashboard, Panel, Query
+from streamfl.monitoring.dashboard import Dashboard, Panel, Query
 
 __all__ = ["TAG", "to_json"]
 

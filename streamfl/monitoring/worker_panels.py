@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamfl.dashboard import SCRAPED, Panel, Query, growth, lag, rate, series
+from streamfl.monitoring.dashboard import SCRAPED, Panel, Query, growth, lag, rate, series
 
 __all__ = ["SEEN", "UP", "lag_tile", "refused_tile", "samples_tile", "worker_panels", "workers_tile"]
 

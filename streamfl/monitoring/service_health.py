@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from streamfl.dashboard import CHOSEN, Dashboard, Panel, Query, growth, rate, series
-from streamfl.worker_panels import lag_tile, refused_tile, worker_panels, workers_tile
+from streamfl.monitoring.dashboard import CHOSEN, Dashboard, Panel, Query, growth, rate, series
+from streamfl.monitoring.worker_panels import lag_tile, refused_tile, worker_panels, workers_tile
 
 __all__ = ["DASHBOARD"]
 
