@@ -31,7 +31,12 @@ def test_documented_metrics_are_the_exported_ones() -> None:
     served: dict[str, str] = {}
     for configuration in sorted(DEPLOY.glob("*.toml")):
         served |= exported(configuration, {"learning": {"loss": "logistic"}, "challengers": {"models": ["last-label"]}})
-    late = {"samples": {"sample_id": "id", "label": None}, "labels": {"topic": "late", "sample_id": "id", "label": "y"}}
+    late = {
+        "samples": {"sample_id": "id", "label": None},
+        "labels": {"topic": "late", "sample_id": "id", "label": "y"},
+        # They learn from labels in the samples only.
+        "challengers": {"models": []},
+    }
     served |= exported(DEPLOY / "client.toml", late)
     documented = [*role_metrics(SYSTEM).values(), worker_metrics()]
     assert {name: one.kind for found in documented for name, one in found.items()} == served
