@@ -13,10 +13,14 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from command_line import run_command
 
 from streamfl.runtime.bus import connect
+
+__all__ = ["PageCommands", "credit_history", "put_credit", "try_credit"]
 
 ROOT = Path(__file__).parents[1]
 # A file's block, behind the last name of a file before it.
@@ -103,3 +107,33 @@ class PageCommands:
 
     def logs(self) -> str:
         return "".join(f"\n{path}\n{path.read_text(errors='replace')}" for path in self.folder.glob("*/log"))
+
+
+def credit_history(rows: int) -> pd.DataFrame:
+    """The customers of the pages about a bank and a shop: five columns, and whether they defaulted."""
+    values = np.random.default_rng(4).normal(size=(rows, 5)).round(3)
+    history = pd.DataFrame(values, columns=["age", "income", "debts", "visits", "returns"])
+    history["defaulted"] = (values.sum(axis=1) > 0).astype(int)
+    return history
+
+
+def put_credit(page: PageCommands, history: pd.DataFrame) -> None:
+    """The bank's and the shop's files, with the customers' names."""
+    history.insert(0, "customer", [f"customer-{number}" for number in range(len(history))])
+    page.put("history.csv", history.to_csv(index=False))
+    page.put("baskets.csv", history[["customer", "visits", "returns"]].to_csv(index=False))
+
+
+def try_credit(page: PageCommands, rows: int) -> None:
+    """A page about a bank and a shop that score each customer at once: from the simulation to the predictions of processes."""
+    history = credit_history(rows)
+    # What is simulated has no column of names: it would be an input.
+    page.put("history.csv", history.to_csv(index=False))
+    assert "Accuracy" in page.do("simulate")
+    put_credit(page, history)
+    assert "--allow-principal" not in page.do("topics")
+    page.do("replay")
+    page.do("check")
+    page.start()
+    page.wait_for("credit.predictions", rows)
+    page.stop()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from streamfl.monitoring.dashboard import CHOSEN, Dashboard, Panel, Query, growth, rate, series
-from streamfl.monitoring.worker_panels import lag_tile, refused_tile, worker_panels, workers_tile
+from streamfl.monitoring.worker_panels import BY_WORKER, lag_tile, refused_tile, worker_panels, workers_tile
 
 __all__ = ["DASHBOARD"]
 
-BY_WORKER = "{{group}} {{instance}}"
 STARTED = series("start_time_seconds")
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from streamfl.monitoring.dashboard import SCRAPED, Panel, Query, growth, lag, rate, series
 
-__all__ = ["SEEN", "UP", "lag_tile", "refused_tile", "samples_tile", "worker_panels", "workers_tile"]
+__all__ = ["BY_WORKER", "SEEN", "UP", "lag_tile", "refused_tile", "samples_tile", "worker_panels", "workers_tile"]
 
 # Prometheus goes on asking a worker that is gone; within the hour it is one that should be there.
 SEEN = f"last_over_time({series('ready')}[1h])"
 UP = f"up{{{SCRAPED}}}"
+# The name of a line that is a worker's.
+BY_WORKER = "{{group}} {{instance}}"
 
 
 def workers_tile(width: int = 4) -> Panel:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 import numpy as np
 import typer
@@ -21,7 +21,7 @@ from streamfl.role import ConfigurationError
 from streamfl.runtime.bus import Outgoing
 from streamfl.simulation.laboratory import Replayed, Rows
 from streamfl.simulation.parties import SplitOption, split_columns
-from streamfl.simulation.tables import DataTable, client_names, column_of, input_names, numbers, read_data
+from streamfl.simulation.tables import DataTable, client_names, column_of, input_fields, input_names, numbers, placed, read_data
 
 __all__ = [
     "EntityColumnOption",
@@ -111,14 +111,6 @@ def entity_samples_and_labels(
     return EntityRowsWithLabels(samples, labels, label_delay or 0)
 
 
-def _placed(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
-    """A record with each value where its path says. What is no number is null: JSON has no other word for it."""
-    content: dict[str, Any] = {}
-    for name, value in zip(names, values, strict=True):
-        path_of(name).put(content, None if value != value else value)
-    return content
-
-
 def _keys(section: KeySection) -> Callable[[str], bytes]:
     """From a name to a record's key; DataError for a name that such keys cannot hold."""
     write = key_writer(section)
@@ -172,7 +164,7 @@ class EntityRows:
         """What is known of one usable row."""
         section, fields = self._section, self._fields
         values, entity = self._values[row].tolist(), str(self._entities[row])
-        content = _placed([fields], [values]) if isinstance(fields, str) else _placed(fields, values)
+        content = placed([fields], [values]) if isinstance(fields, str) else placed(fields, values)
         if section.entity is not None:
             path_of(section.entity).put(content, entity)
         return Outgoing(section.topic, self._key(entity), self._encode(content))
@@ -230,12 +222,8 @@ class SampleRows:
         self._label_key = self._key if labels is None else _keys(labels)
         if section.inputs is not None:
             # As they are: the settings say what is made of them, and what stands for one that is missing.
-            self._names = [*dict.fromkeys(name for one in section.inputs for name in (one.field, one.since_field) if name)]
-            read = [column_of(table, name) for name in self._names]
-            if absent := [name for name in read if name not in columns]:
-                raise DataError(f"{location}: no column {', '.join(absent)} (there are: {', '.join(columns)})")
+            self._names, self._values = input_fields(section.inputs, table, location)
             self._inputs = np.empty((table.rows, 0))
-            self._values = [list(row) for row in zip(*(columns[name].tolist() for name in read), strict=True)]
         else:
             features = section.features if isinstance(section.features, list) else None
             self._names = input_names(table, features, (label, client_column), location)
@@ -266,7 +254,7 @@ class SampleRows:
         for number, row in enumerate(self.usable[:total].tolist()):
             owner = f"client-{number % self._clients}" if self._owners is None else str(self._owners[row])
             values, listed = self._values[row], section.features
-            content = _placed([listed], [values]) if isinstance(listed, str) else _placed(self._names, values)
+            content = placed([listed], [values]) if isinstance(listed, str) else placed(self._names, values)
             if section.client is not None:
                 path_of(section.client).put(content, owner)
             identity = str(self._identities[row]) if self._identities else str(row)
@@ -276,7 +264,7 @@ class SampleRows:
                 path_of(section.label).put(content, float(self._labels[row]))
             records = [Outgoing(section.topic, self._key(owner), encode(content))]
             if labels is not None and encode_label is not None and self._labels is not None:
-                content = _placed([labels.sample_id, labels.label], [identity, float(self._labels[row])])
+                content = placed([labels.sample_id, labels.label], [identity, float(self._labels[row])])
                 if labels.client is not None:
                     path_of(labels.client).put(content, owner)
                 own = late.setdefault(owner, deque())

@@ -12,12 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.console import say
+from streamfl.records.inputs import InputSection
 from streamfl.records.paths import path_of
 from streamfl.records.samples import DataError
 from streamfl.role import ConfigurationError
 from streamfl.wire import LONGEST_NAME
 
-__all__ = ["DataSource", "DataTable", "client_names", "column_of", "input_names", "numbers", "read_data", "unread_columns"]
+__all__ = [
+    "DataSource",
+    "DataTable",
+    "client_names",
+    "column_of",
+    "input_fields",
+    "input_names",
+    "numbers",
+    "placed",
+    "read_data",
+    "unread_columns",
+]
 
 
 class DataTable(Protocol):
@@ -53,6 +65,23 @@ def input_names(table: DataTable, features: Sequence[str] | None, besides: Seque
     if not names:
         raise DataError(f"{location}: no numeric column" + (f" besides {', '.join(others)}" if others else ""))
     return names
+
+
+def input_fields(inputs: Sequence[InputSection], table: DataTable, location: DataSource) -> tuple[list[str], list[list[Any]]]:
+    """The fields that ``[[samples.inputs]]`` reads, and each row's values of them; DataError if the table lacks one."""
+    names = [*dict.fromkeys(name for one in inputs for name in (one.field, one.since_field) if name)]
+    read = [column_of(table, name) for name in names]
+    if absent := [name for name in read if name not in table.columns]:
+        raise DataError(f"{location}: no column {', '.join(absent)} (there are: {', '.join(table.columns)})")
+    return names, [list(row) for row in zip(*(table.columns[name].tolist() for name in read), strict=True)]
+
+
+def placed(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+    """A record with each value where its path says. What is no number is null: JSON has no other word for it."""
+    content: dict[str, Any] = {}
+    for name, value in zip(names, values, strict=True):
+        path_of(name).put(content, None if value != value else value)
+    return content
 
 
 def unread_columns(table: DataTable, offered: Sequence[str], besides: Sequence[str | None]) -> list[str]:

@@ -72,13 +72,8 @@ class LibrdkafkaBus:
 
         Asked with kafka-python: this library cannot ask for rights to transactional ids.
         """
-        try:
-            bus = KafkaBus(f"kafka://{self.cluster.servers}", self.cluster.entrance)
-        except ConfigurationError:
-            # A way in that kafka-python does not have.
-            return []
-        with closing(bus):
-            return bus.missing(rights)
+        bus = self._asked_with_kafka_python()
+        return [] if bus is None else bus.missing(rights)
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """The committed offsets of a consumer group.

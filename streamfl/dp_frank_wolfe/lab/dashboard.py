@@ -2,13 +2,12 @@
 
 from streamfl.dp_frank_wolfe.lab.privacy_dashboard import BUDGET_USED, PRIVACY
 from streamfl.monitoring.dashboard import Dashboard, Panel, Query, rate, series
-from streamfl.monitoring.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
+from streamfl.monitoring.worker_panels import BY_WORKER, lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
 
 __all__ = ["DASHBOARD", "DASHBOARDS"]
 
 SERVER = "dp-frank-wolfe-server"
 PARTY = "dp-frank-wolfe-party"
-BY_MEMBER = "{{group}} {{instance}}"
 
 
 def within_the_hour(counter: str) -> str:
@@ -59,7 +58,7 @@ DASHBOARD = Dashboard(
                 "Where each member is. Party: 0 waits for a window, 1 in a fit. Server: 0 waits for entities, 1 waits for "
                 "parties to freeze the window, 2 in a fit.",
                 "short",
-                (Query(f"max by (group, instance) ({series('phase')})", BY_MEMBER),),
+                (Query(f"max by (group, instance) ({series('phase')})", BY_WORKER),),
                 remedy="If the server stays in 1 or 2 while iterations stand still: a party is away. Parties away, below, says "
                 "how many.",
             ),
@@ -68,7 +67,7 @@ DASHBOARD = Dashboard(
                 "Iterations that each party answered and the server decided. Standing still within a fit means that somebody is "
                 "away.",
                 "ops",
-                (Query(f"sum by (group, instance) ({rate('iterations_total')})", BY_MEMBER),),
+                (Query(f"sum by (group, instance) ({rate('iterations_total')})", BY_WORKER),),
                 remedy="If it stands still in phase 2: a party does not answer. After window.patience_seconds the fit goes on "
                 "without it.",
             ),
@@ -78,8 +77,8 @@ DASHBOARD = Dashboard(
                 "window has one fit.",
                 "short",
                 (
-                    Query(f"max by (group, instance) ({series('window')})", f"latest window, {BY_MEMBER}"),
-                    Query(f"sum by (group, instance) ({within_the_hour('models_total')})", f"models, last hour, {BY_MEMBER}"),
+                    Query(f"max by (group, instance) ({series('window')})", f"latest window, {BY_WORKER}"),
+                    Query(f"sum by (group, instance) ({within_the_hour('models_total')})", f"models, last hour, {BY_WORKER}"),
                 ),
                 remedy="If windows begin and no models come: the fits do not end. Look at the phase and at parties away.",
             ),
@@ -90,8 +89,8 @@ DASHBOARD = Dashboard(
                 "Columns with a weight in the latest fit, and the sum of the absolute weights, which stays within learning.radius.",
                 "short",
                 (
-                    Query(f"max by (group, instance) ({series('support', SERVER)})", f"columns, {BY_MEMBER}"),
-                    Query(f"max by (group, instance) ({series('l1_norm')})", f"l1 norm, {BY_MEMBER}"),
+                    Query(f"max by (group, instance) ({series('support', SERVER)})", f"columns, {BY_WORKER}"),
+                    Query(f"max by (group, instance) ({series('l1_norm')})", f"l1 norm, {BY_WORKER}"),
                 ),
                 remedy="If it has no columns: the budget of a fit is too small for these data, so noise decides. Fewer "
                 "iterations spend more on each.",
@@ -101,14 +100,14 @@ DASHBOARD = Dashboard(
                 "Numbers that parties have released in the latest fit: a signed index is one, a sketch as many as "
                 "learning.sketch_rows.",
                 "short",
-                (Query(f"max by (group, instance) ({series('fit_uplink_numbers')})", BY_MEMBER),),
+                (Query(f"max by (group, instance) ({series('fit_uplink_numbers')})", BY_WORKER),),
                 remedy="If it is much: lower learning.sketch_rows.",
             ),
             Panel(
                 "Bytes sent a second",
                 "Bytes of messages to other members.",
                 "Bps",
-                (Query(f"sum by (group, instance) ({rate('bytes_sent_total')})", BY_MEMBER),),
+                (Query(f"sum by (group, instance) ({rate('bytes_sent_total')})", BY_WORKER),),
                 remedy="If it is 0 in a fit: the party holds its releases back. Its log says what to put back.",
             ),
         ),
@@ -118,9 +117,9 @@ DASHBOARD = Dashboard(
                 "Records of columns that came a second, entities that were announced, and those that were charged for a fit.",
                 "ops",
                 (
-                    Query(f"sum by (group, instance) ({rate('samples_total', PARTY)})", f"records, {BY_MEMBER}"),
-                    Query(f"sum by (group, instance) ({rate('announced_entities_total', PARTY)})", f"announced, {BY_MEMBER}"),
-                    Query(f"sum by (group, instance) ({rate('charged_entities_total')})", f"charged, {BY_MEMBER}"),
+                    Query(f"sum by (group, instance) ({rate('samples_total', PARTY)})", f"records, {BY_WORKER}"),
+                    Query(f"sum by (group, instance) ({rate('announced_entities_total', PARTY)})", f"announced, {BY_WORKER}"),
+                    Query(f"sum by (group, instance) ({rate('charged_entities_total')})", f"charged, {BY_WORKER}"),
                 ),
                 remedy="If records come and none are announced: they lack columns or a label, or have no budget left.",
             ),
@@ -131,10 +130,10 @@ DASHBOARD = Dashboard(
                 "of those that gave way.",
                 "short",
                 (
-                    Query(f"max by (group, instance) ({series('complete_entities')})", f"wait, {BY_MEMBER}"),
-                    Query(f"max by (group, instance) ({series('missing_entities')})", f"lack at a party, {BY_MEMBER}"),
-                    Query(f"sum by (group, instance) ({rate('spent_entities_total')})", f"no budget, {BY_MEMBER}"),
-                    Query(f"sum by (group, instance) ({rate('displaced_entities_total', PARTY)})", f"gave way, {BY_MEMBER}"),
+                    Query(f"max by (group, instance) ({series('complete_entities')})", f"wait, {BY_WORKER}"),
+                    Query(f"max by (group, instance) ({series('missing_entities')})", f"lack at a party, {BY_WORKER}"),
+                    Query(f"sum by (group, instance) ({rate('spent_entities_total')})", f"no budget, {BY_WORKER}"),
+                    Query(f"sum by (group, instance) ({rate('displaced_entities_total', PARTY)})", f"gave way, {BY_WORKER}"),
                 ),
                 remedy="If many lack at a party: its keys differ, or it is away. The server's log says at which party how many "
                 "lack.",
@@ -145,8 +144,8 @@ DASHBOARD = Dashboard(
                 "before. A fit goes on without them, and their budget for it is spent.",
                 "short",
                 (
-                    Query(f"max by (group, instance) ({series('parties_away')})", f"away, {BY_MEMBER}"),
-                    Query(f"sum by (group, instance) ({within_the_hour('late_answers_total')})", f"late, {BY_MEMBER}"),
+                    Query(f"max by (group, instance) ({series('parties_away')})", f"away, {BY_WORKER}"),
+                    Query(f"sum by (group, instance) ({within_the_hour('late_answers_total')})", f"late, {BY_WORKER}"),
                 ),
                 remedy="If one is away: start it again. Its columns have no part in this fit, and the budget is spent all the "
                 "same.",
@@ -159,9 +158,9 @@ DASHBOARD = Dashboard(
                 "part for too long.",
                 "ops",
                 (
-                    Query(f"sum by (group, instance) ({rate('predictions_total', SERVER)})", f"published, {BY_MEMBER}"),
-                    Query(f"sum by (group, instance) ({rate('unpredicted_entities_total')})", f"no budget, {BY_MEMBER}"),
-                    Query(f"sum by (group, instance) ({rate('expired_predictions_total', SERVER)})", f"expired, {BY_MEMBER}"),
+                    Query(f"sum by (group, instance) ({rate('predictions_total', SERVER)})", f"published, {BY_WORKER}"),
+                    Query(f"sum by (group, instance) ({rate('unpredicted_entities_total')})", f"no budget, {BY_WORKER}"),
+                    Query(f"sum by (group, instance) ({rate('expired_predictions_total', SERVER)})", f"expired, {BY_WORKER}"),
                 ),
                 remedy="If many expire: a party answers later than serving allows, or is away. If many have no budget: it is "
                 "spent, and that is final.",
@@ -170,7 +169,7 @@ DASHBOARD = Dashboard(
                 "Messages that came again",
                 "Messages that came again or too late, which changes nothing.",
                 "ops",
-                (Query(f"sum by (group, instance) ({rate('repeated_messages_total')})", BY_MEMBER),),
+                (Query(f"sum by (group, instance) ({rate('repeated_messages_total')})", BY_WORKER),),
                 remedy="If it never ends: a member starts again and again. Look at restarts.",
             ),
         ),

@@ -1,12 +1,11 @@
 """What to watch of privacy in a private Frank-Wolfe federation: what was spent of each entity's budget, and who has none left."""
 
 from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, rate, series
-from streamfl.monitoring.worker_panels import worker_panels
+from streamfl.monitoring.worker_panels import BY_WORKER, worker_panels
 
 __all__ = ["BUDGET_USED", "PRIVACY"]
 
 PARTY = "dp-frank-wolfe-party"
-BY_MEMBER = "{{group}} {{instance}}"
 
 BUDGET_USED = Panel(
     "Privacy budget used",
@@ -84,8 +83,8 @@ PRIVACY = Dashboard(
                 "never exceeds privacy.epsilon. Nothing is shown where noise promises nothing: it is infinite.",
                 "short",
                 (
-                    Query(f"max by (group, instance) ({series('epsilon', PARTY)})", f"spent, {BY_MEMBER}"),
-                    Query(f"max by (group, instance) ({series('budget_epsilon', PARTY)})", f"budget, {BY_MEMBER}"),
+                    Query(f"max by (group, instance) ({series('epsilon', PARTY)})", f"spent, {BY_WORKER}"),
+                    Query(f"max by (group, instance) ({series('budget_epsilon', PARTY)})", f"budget, {BY_WORKER}"),
                 ),
                 remedy="If it comes near the budget: nothing more is released of that entity. That is final; new entities have "
                 "a budget of their own.",
@@ -94,7 +93,7 @@ PRIVACY = Dashboard(
                 "Releases",
                 "Links of each party's ledger: what was frozen or released, for fits and for predictions. It only grows.",
                 "short",
-                (Query(f"max by (group, instance) ({series('ledger_links')})", BY_MEMBER),),
+                (Query(f"max by (group, instance) ({series('ledger_links')})", BY_WORKER),),
                 remedy="If it stands still in a fit: see releases held back.",
             ),
             Panel(
@@ -102,7 +101,7 @@ PRIVACY = Dashboard(
                 "Releases that a party did not send, for its ledger does not fit its state or cannot be written. The party is not "
                 "ready meanwhile.",
                 "ops",
-                (Query(f"sum by (group, instance) ({rate('refused_releases_total')})", BY_MEMBER),),
+                (Query(f"sum by (group, instance) ({rate('refused_releases_total')})", BY_WORKER),),
                 remedy=REFUSED,
             ),
         ),
@@ -112,7 +111,7 @@ PRIVACY = Dashboard(
                 "What each party alone has released of the entity of which it has released most, in zero-concentrated differential "
                 "privacy. It adds up: epsilon follows from it.",
                 "short",
-                (Query(f"max by (group, instance) ({series('rho', PARTY)})", BY_MEMBER),),
+                (Query(f"max by (group, instance) ({series('rho', PARTY)})", BY_WORKER),),
                 remedy="If one party's grows faster than the others': its share of the budget is larger, or it has answered "
                 "more fits.",
             ),
@@ -121,8 +120,8 @@ PRIVACY = Dashboard(
                 "Entities that were charged the cost of a fit a second, and records of those that had no budget left for one.",
                 "ops",
                 (
-                    Query(f"sum by (group, instance) ({rate('charged_entities_total', PARTY)})", f"charged, {BY_MEMBER}"),
-                    Query(f"sum by (group, instance) ({rate('spent_entities_total', PARTY)})", f"no budget, {BY_MEMBER}"),
+                    Query(f"sum by (group, instance) ({rate('charged_entities_total', PARTY)})", f"charged, {BY_WORKER}"),
+                    Query(f"sum by (group, instance) ({rate('spent_entities_total', PARTY)})", f"no budget, {BY_WORKER}"),
                 ),
                 remedy="If none are charged while records come: they lack columns or a label, or their budget is spent.",
             ),
@@ -130,7 +129,7 @@ PRIVACY = Dashboard(
                 "Predictions without budget",
                 "Records of entities that have no budget for another prediction, or beyond window.limit, a second.",
                 "ops",
-                (Query(f"sum by (group, instance) ({rate('unpredicted_entities_total')})", BY_MEMBER),),
+                (Query(f"sum by (group, instance) ({rate('unpredicted_entities_total')})", BY_WORKER),),
                 remedy="If it is most of them: entities are asked for more often than serving.predictions allows.",
             ),
         ),

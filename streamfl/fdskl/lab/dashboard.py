@@ -1,29 +1,15 @@
 """What to watch of kernel federations: loss, who is behind, rounds that came to nothing, what is forgotten, what is broken."""
 
 from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, rate, series
+from streamfl.monitoring.entity_panels import loss_tile
 from streamfl.monitoring.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
 
 __all__ = ["DASHBOARD", "DASHBOARDS"]
 
-SCORED = f"(sum({rate('scored_total')}) > 0)"
 TILES = (
     workers_tile(),
     samples_tile(width=3),
-    Panel(
-        "Loss and accuracy now",
-        "Mean loss of the predictions of the latest interval, made before the label came, and the share that was right. The latter "
-        "is empty with the square loss.",
-        "short",
-        (
-            Query(f"sum({rate('loss_sum_total')}) / {SCORED}", "loss"),
-            Query(f"sum({rate('right_predictions_total')}) / {SCORED}", "accuracy"),
-        ),
-        minimum=None,
-        kind="stat",
-        width=4,
-        remedy="If the loss rises for long: the stream has changed faster than learning.window and learning.sweeps forget.",
-        nothing="no labels",
-    ),
+    loss_tile("If the loss rises for long: the stream has changed faster than learning.window and learning.sweeps forget."),
     Panel(
         "Regret per sample now",
         "Loss of the predictions less that of the best constant of each partition in hindsight, per label, over the whole life.",

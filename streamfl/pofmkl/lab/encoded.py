@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -11,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.records.imputation import RunningMeans
-from streamfl.records.paths import path_of
 from streamfl.records.samples import DataError, SampleReader, SamplesSection
 from streamfl.role import PeerError, Record
-from streamfl.simulation.tables import DataSource, DataTable, column_of
+from streamfl.simulation.tables import DataSource, DataTable, input_fields, placed
 
 __all__ = ["EncodedInputs", "encoded_inputs"]
 
@@ -48,27 +46,19 @@ class EncodedInputs:
 def encoded_inputs(section: SamplesSection, table: DataTable, location: DataSource) -> EncodedInputs:
     """Each row's inputs as a worker reads them; DataError if the table lacks a column, or a worker refuses every row."""
     assert section.inputs is not None
-    names = [*dict.fromkeys(name for one in section.inputs for name in (one.field, one.since_field) if name)]
-    columns = [column_of(table, name) for name in names]
-    if absent := [name for name in columns if name not in table.columns]:
-        raise DataError(f"{location}: no column {', '.join(absent)} (there are: {', '.join(table.columns)})")
+    names, rows = input_fields(section.inputs, table, location)
     # The table has taken apart what the records' format would.
     reader = SampleReader(
         SamplesSection(topic=section.topic, inputs=section.inputs, input_norm=section.input_norm), fills_means=True
     )
     encode = msgspec.json.Encoder().encode
-    paths = [path_of(name) for name in names]
     numbers = np.zeros((table.rows, reader.dimension))
     accepted = np.zeros(table.rows, dtype=bool)
     refused: Counter[str] = Counter()
     example: PeerError | None = None
-    for number, values in enumerate(zip(*(table.columns[name].tolist() for name in columns), strict=True)):
-        content: dict[str, object] = {}
-        for path, value in zip(paths, values, strict=True):
-            # A table has NaN where a record has null.
-            path.put(content, None if value != value else value)
+    for number, values in enumerate(rows):
         try:
-            numbers[number] = _features(reader, encode(content))
+            numbers[number] = reader.decode(Record("table", 0, 0, b"row", encode(placed(names, values)))).features
         except PeerError as error:
             refused[error.reason] += 1
             example = example or error
@@ -77,7 +67,3 @@ def encoded_inputs(section: SamplesSection, table: DataTable, location: DataSour
     if not accepted.any():
         raise DataError(f"{location}: as samples.inputs reads them, every row is refused; the first: {example}")
     return EncodedInputs(numbers, accepted, refused, reader.means, reader.lasts)
-
-
-def _features(reader: SampleReader, value: bytes) -> Sequence[float]:
-    return reader.decode(Record("table", 0, 0, b"row", value)).features

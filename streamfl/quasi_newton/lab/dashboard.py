@@ -1,18 +1,17 @@
 """What to watch of quasi-Newton federations: where a training is, its loss, what encryption costs, what is refused."""
 
 from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, rate, series
-from streamfl.monitoring.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
+from streamfl.monitoring.worker_panels import BY_WORKER, lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
 
 __all__ = ["DASHBOARD", "DASHBOARDS"]
 
 SCORING = ("quasi-newton-guest", "quasi-newton-host")
 COORDINATOR = "quasi-newton-coordinator"
-BY_MEMBER = "{{group}} {{instance}}"
 
 
 def by_member(query: str, what: str = "", of: str = "sum") -> Query:
     """A line of each member. of: how series of its partitions become one."""
-    return Query(f"{of} by (group, instance) ({query})", f"{what}, {BY_MEMBER}" if what else BY_MEMBER)
+    return Query(f"{of} by (group, instance) ({query})", f"{what}, {BY_WORKER}" if what else BY_WORKER)
 
 
 def within_the_hour(counter: str) -> str:
@@ -75,7 +74,7 @@ DASHBOARD = Dashboard(
                 "Mean of Taylor's loss over the latest epoch, before each batch's step. It should fall and then stay; a "
                 "training is over when two epochs differ by less than learning.tolerance.",
                 "short",
-                (Query(series("loss", COORDINATOR), BY_MEMBER),),
+                (Query(series("loss", COORDINATOR), BY_WORKER),),
                 minimum=None,
                 remedy="If it rises again: lower learning.learning_rate or learning.largest_step.",
             ),

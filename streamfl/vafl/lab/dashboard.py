@@ -1,6 +1,7 @@
 """What to watch of vertical federations: loss, who is behind, what is forgotten, what privacy is left, what is broken."""
 
 from streamfl.monitoring.dashboard import Dashboard, Panel, Query, growth, mean_over_time, rate, series
+from streamfl.monitoring.entity_panels import loss_tile
 from streamfl.monitoring.worker_panels import lag_tile, refused_tile, samples_tile, worker_panels, workers_tile
 from streamfl.vafl.lab.privacy_dashboard import BUDGET_USED, PRIVACY
 
@@ -9,25 +10,10 @@ __all__ = ["DASHBOARD", "DASHBOARDS"]
 PARTY = "vafl-party"
 COORDINATOR = "vafl-coordinator"
 
-SCORED = f"(sum({rate('scored_total')}) > 0)"
 TILES = (
     workers_tile(),
     samples_tile(PARTY, width=3),
-    Panel(
-        "Loss and accuracy now",
-        "Mean loss of the predictions of the latest interval, made before the label came, and the share that was right. The latter "
-        "is empty with the square loss.",
-        "short",
-        (
-            Query(f"sum({rate('loss_sum_total')}) / {SCORED}", "loss"),
-            Query(f"sum({rate('right_predictions_total')}) / {SCORED}", "accuracy"),
-        ),
-        minimum=None,
-        kind="stat",
-        width=4,
-        remedy="If the loss rises for long: the stream has changed, or a party is away. Look at embeddings by party.",
-        nothing="no labels",
-    ),
+    loss_tile("If the loss rises for long: the stream has changed, or a party is away. Look at embeddings by party."),
     Panel(
         "Learnt below the quorum",
         "Entities, over the time that is shown, that were learnt from although fewer parties than learning.quorum had shown them.",

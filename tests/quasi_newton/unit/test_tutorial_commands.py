@@ -6,10 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
-from page_commands import PageCommands
+from page_commands import PageCommands, credit_history, put_credit
 
 from streamfl.quasi_newton.key_file import make_key_file
 
@@ -46,12 +44,7 @@ def test_every_command_of_the_page_runs(page: PageCommands, monkeypatch: pytest.
     }
     for name, value in smaller.items():
         monkeypatch.setenv(f"STREAMFL_{name}", value)
-    values = np.random.default_rng(4).normal(size=(ROWS, 5)).round(3)
-    history = pd.DataFrame(values, columns=["age", "income", "debts", "visits", "returns"])
-    history["defaulted"] = (values.sum(axis=1) > 0).astype(int)
-    history.insert(0, "customer", [f"customer-{number}" for number in range(ROWS)])
-    page.put("history.csv", history.to_csv(index=False))
-    page.put("baskets.csv", history[["customer", "visits", "returns"]].to_csv(index=False))
+    put_credit(page, credit_history(ROWS))
     page.do("simulate")
     page.do("topics")
     page.do("replay")

@@ -1,0 +1,28 @@
+"""Panels of systems whose parties know different columns of the same entities, and score each before its label comes."""
+
+from __future__ import annotations
+
+from streamfl.monitoring.dashboard import Panel, Query, rate
+
+__all__ = ["SCORED", "loss_tile"]
+
+SCORED = f"(sum({rate('scored_total')}) > 0)"
+
+
+def loss_tile(remedy: str) -> Panel:
+    """Loss and accuracy of the latest interval. remedy: what to do when it looks bad."""
+    return Panel(
+        "Loss and accuracy now",
+        "Mean loss of the predictions of the latest interval, made before the label came, and the share that was right. The latter "
+        "is empty with the square loss.",
+        "short",
+        (
+            Query(f"sum({rate('loss_sum_total')}) / {SCORED}", "loss"),
+            Query(f"sum({rate('right_predictions_total')}) / {SCORED}", "accuracy"),
+        ),
+        minimum=None,
+        kind="stat",
+        width=4,
+        remedy=remedy,
+        nothing="no labels",
+    )
