@@ -44,7 +44,7 @@ from streamfl.pofmkl.messages import Prediction
 from streamfl.pofmkl.model import ModelTable
 from streamfl.pofmkl.model_watch import ModelWatch
 from streamfl.pofmkl.outcomes import Outcomes
-from streamfl.pofmkl.pace import Pace
+from streamfl.pofmkl.pace import YOUNG_LABELS, Pace
 from streamfl.pofmkl.predictions import PredictionWriter
 from streamfl.pofmkl.seats import Client, ClientKey, Seats
 from streamfl.pofmkl.signed_model import ModelSigning
@@ -163,6 +163,7 @@ class PofmklClient:
         self._moments = Moments()
         self._means = means or RunningMeans()
         self._unread: Mapping[int, int] = {}
+        self._learnt_on: tuple[int, ...] | None = None
         predictions = PredictionWriter(encode_prediction, original, self.model)
         parts = (learner, self.model, self._seats, self._uploads, self._outcomes, predictions, self.catch_up)
         budgeted = uplink.bytes_per_second is not None
@@ -195,7 +196,12 @@ class PofmklClient:
 
     @property
     def prompt(self) -> bool:
-        return self.pace.lockstep or self.catch_up.is_waited_for(self._labels.room.counts)
+        if self.pace.lockstep or self._labels.room.total:
+            return True
+        if self.catch_up.behind:
+            # What is learnt together is better gathered first: clients that begin together go on together.
+            return self._learnt_on == self.model.versions
+        return min(self.model.versions) < YOUNG_LABELS * self._seats.limit
 
     @property
     def trouble(self) -> str | None:
@@ -261,6 +267,8 @@ class PofmklClient:
         learnt = self._outcomes.labels
         replies += self._labels.advance(now, tick=not batch)
         room = self._labels.room
+        if self._outcomes.labels > learnt:
+            self._learnt_on = self.model.versions
         if self.catch_up.look(self.model.versions, room.counts, now, tick=not batch):
             room.look_again(self._seats)
             replies += self._labels.advance(now, tick=False)
