@@ -1,11 +1,12 @@
 """How a client that is behind learns in step with the model, and how long it waits for a server that is silent.
 
 A client is *behind* while more than n of its labels lie unlearnt in hand, or more than n for each client of its partition lie
-unread in the topic. It then learns n labels on one version of the model, sends its updates, and goes on when the model has advanced.
-A client that is not behind never waits. Nobody waits for another client.
+unread in the topic. It then learns n labels on one version of the model, sends its updates, and goes on when the model has
+advanced. A client that is not behind never waits. Nobody waits for another client.
 
-A client that is behind and gets new records all the same is granted as many labels more as came meanwhile, so that its backlog
-shrinks by n with each version, however fast the records come.
+A model that has seen little changes much with each version. So a client begins with one label a version, and gets one more after
+every 8 labels, up to n. A client that is behind and gets new records all the same is granted as many more as came meanwhile, so
+that its backlog shrinks with each version, however fast the records come.
 
 When no new version comes for the patience while somebody waits, the clients of the partition go on alone, until one comes.
 """
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from streamfl.pofmkl.pace import YOUNG_LABELS
 from streamfl.pofmkl.seats import Client, Seats
 from streamfl.restored import Time
 from streamfl.role import Measurement, Notice, StateChange
@@ -28,7 +30,7 @@ CATCH_UP = b"catch-up"
 # Samples in hand: fewer where that is enough to serve every client, more where only few clients find something to learn.
 LEAST_IN_HAND, MOST_IN_HAND = 64, 4096
 # A model that has seen little changes fast: a client begins with one label a version, and gets one more after so many.
-LABELS_A_STEP = 8
+LABELS_A_GRANT = 8
 ALONE = (
     "no new version of the model has come for learning.catch_up_patience_seconds = {:g} while samples of a backlog waited for one: "
     "clients learn alone until one comes. Start the pofmkl-server, or look at what its log says of this client's updates"
@@ -87,6 +89,10 @@ class CatchUp:
         self._seats = seats
         self._partitions: dict[int, _Partition] = {}
         self._notices: list[Notice] = []
+        # As they were last, and as they were when a label was learnt last.
+        self._versions: tuple[int, ...] | None = None
+        self._learnt_on: tuple[int, ...] | None = None
+        self._advanced = False
 
     def open(self, partition: int) -> None:
         self._partitions[partition] = _Partition()
@@ -119,14 +125,22 @@ class CatchUp:
     def most_records(self, waiting: Mapping[int, int]) -> int | None:
         """The most records to take at a time; None: no partition is behind. waiting: samples in hand, by partition."""
         unknown = any(one.unread is None for one in self._partitions.values())
-        if not self.samples or not (unknown or self.behind):
+        if not self.samples or not (unknown or self._behind):
             return None
         return max(1, sum(max(0, self._room(number) - waiting[number]) for number in self._partitions))
 
     @property
-    def behind(self) -> bool:
-        """Whether a partition holds a backlog."""
+    def _behind(self) -> bool:
         return self.samples > 0 and any(map(self._is_behind, self._partitions))
+
+    def is_urgent(self, versions: tuple[int, ...], waiting: int) -> bool:
+        """Whether an update that goes out late costs accuracy, or time. waiting: labels in hand."""
+        if waiting:
+            return True
+        if self._behind:
+            # What is learnt together is gathered first: clients that begin together go on together.
+            return self._learnt_on == versions
+        return min(versions) < YOUNG_LABELS * self._seats.limit
 
     def full(self, waiting: Mapping[int, int]) -> list[int]:
         """The partitions of which enough is in hand. waiting: samples in hand, by partition."""
@@ -134,11 +148,8 @@ class CatchUp:
             return []
         return [number for number, count in waiting.items() if count >= self._room(number)]
 
-    def look_further(self, learnt: int, waiting: Mapping[int, int]) -> None:
-        """The model has advanced, and so many labels could be learnt.
-
-        Where a topic holds one client's records after the other's, few clients have something in hand. Then more is read ahead.
-        """
+    def _look_further(self, learnt: int, waiting: Mapping[int, int]) -> None:
+        """Where a topic holds one client's records after the other's, few clients have something in hand: more is read ahead."""
         for number in self.full(waiting):
             partition = self._partitions[number]
             if 4 * learnt < partition.in_hand:
@@ -173,7 +184,7 @@ class CatchUp:
         partition = self._partitions[client.key[0]]
         if _is_answered(client, versions):
             record.learnt_on, record.labels_learnt, record.awaited = versions, 0, ()
-            record.granted = min(self.samples, 1 + record.uploads_drawn // LABELS_A_STEP)
+            record.granted = min(self.samples, 1 + record.uploads_drawn // LABELS_A_GRANT)
             if client.limited:
                 # Its share of what came since it was granted the last ones.
                 more = round((partition.arrived - client.arrived) * client.share)
@@ -202,15 +213,21 @@ class CatchUp:
 
     def hear(self, versions: tuple[int, ...]) -> None:
         """These are the versions of the model: whoever waited for others waits no longer, and is not alone."""
+        self._advanced = versions != self._versions
+        self._versions = versions
         for partition in self._partitions.values():
             if partition.silence.versions not in (None, versions):
                 partition.end_silence()
 
-    def look(self, versions: tuple[int, ...], waiting: Mapping[int, int], now: float, *, tick: bool) -> bool:
+    def look(self, versions: tuple[int, ...], learnt: int, waiting: Mapping[int, int], now: float, *, tick: bool) -> bool:
         """Note in which partitions labels wait for the model; True if the patience with it was spent just now.
 
-        waiting: how many, by partition.
+        learnt: labels learnt in this step. waiting: how many wait, by partition.
         """
+        if learnt:
+            self._learnt_on = versions
+        if self._advanced:
+            self._look_further(learnt, waiting)
         spent = False
         for number, partition in self._partitions.items() if self.samples else ():
             silence = partition.silence
