@@ -32,7 +32,7 @@ def role(models: Sequence[str] = (), loss: str = "square", preset: str = "defaul
             "federation": {"name": "f", "clients": 2},
             "role": {"kind": "pofmkl-client"},
             "samples": {"topic": "t", "features": ["x", "z"], "label": "y"},
-            "learning": {"preset": preset, "features_per_kernel": 4, "loss": loss, "staleness": "async"},
+            "learning": {"preset": preset, "features_per_kernel": 4, "loss": loss, "staleness": "async", "catch_up_samples": 0},
             "kernels": {"bandwidths": [0.5, 1.0]},
             "uplink": {"kernels_per_upload": 1},
             "challengers": {"models": list(models)},
