@@ -359,3 +359,27 @@ def test_restarts_in_the_middle_change_nothing() -> None:
         assert versions == sorted(versions)
         granted = Counter(versions[:LABELS_A_GRANT])
         assert max(granted.values()) == 1, "a restart granted labels anew"
+
+
+def test_a_federation_without_a_server_learns_all_the_same() -> None:
+    """Protects clients from a server that never comes, or goes: each learns by itself, and joins the others when it is back."""
+    plant = Plant(catch_up_patience_seconds=10.0)
+    client = plant.start("pofmkl-client")
+    for number in range(60):
+        plant.write(range(number, number + 1))
+        plant.go(2)
+        plant.clock.now += 1.0
+    alone = plant.predictions
+    assert len(alone) == 480
+    labels = np.array([one.label or 0.0 for one in alone])
+    assert squared_error(alone[240:]) < 0.5 * labels.var(), "it does not learn without a server"
+    own_steps = cast(PofmklClient, client.role).learner.own_steps
+    assert own_steps is not None
+    assert len(own_steps) == 8
+    plant.start("pofmkl-server")
+    plant.go(20)
+    assert len(own_steps) == 0
+    plant.write(range(60, 61))
+    plant.go(4)
+    versions = Counter(one.model_version for one in plant.predictions)
+    assert versions == {0: 480, 480: 8}, "all updates of the silence are in the model, once"
