@@ -80,6 +80,8 @@ class LocalExperts:
             self._river_models = Windowed(make, self.size)
         if detector:
             self._detectors = Windowed(partial(ChangeDetector, self._label + 1), self.size)
+            # River takes long to load: now, and not in the first step, while samples come and the model is not there yet.
+            ChangeDetector(self._label + 1)
         self._kept = np.empty((0, self.size, self._columns), np.float32)
 
     @property
