@@ -151,7 +151,7 @@ class PofmklClient:
         self._budgets = Budgets(uplink, row_bytes, shards, pace.lockstep, seal_bytes)
         self._seats = Seats(learner, self._budgets, seed, clients, client_expiry)
         self._uploads = Uploads(learner, self.model, pace, uplink, self._budgets, self._seats, fingerprint, seal_bytes)
-        self._outcomes = Outcomes(learner, self._seats)
+        self._outcomes = Outcomes(learner, self._seats, original(1.0) - original(0.0))
         self._moments = Moments()
         self._means = means or RunningMeans()
         predictions = PredictionWriter(encode_prediction, original, self.model)
