@@ -150,7 +150,9 @@ class _Look:
         one.latest += 1
         prediction, label = said.get("prediction"), said.get("label")
         if isinstance(prediction, int | float) and isinstance(label, int | float):
-            one.errors.append((prediction - label) ** 2)
+            # A power of a float may raise OverflowError; a product is infinite then.
+            error = float(prediction) - float(label)
+            one.errors.append(error * error)
 
     def _read_letters(self, before: Mapping[int, int]) -> None:
         topic = self._configured.settings.dead_letters

@@ -160,7 +160,7 @@ class LiveChallengers:
                 "Squared error of the challenger, added up over the labels of streamfl_challenger_labels_total, in the label's own "
                 "unit squared"
             )
-            total = self._label_unit**2 * self._squared_errors[name]
+            total = self._label_unit * (self._label_unit * self._squared_errors[name])
             yield Measurement("challenger_squared_error_sum", "counter", text, total, label)
             text = f"Root of the mean squared error of the challenger over the last 1000 labels, {_UNIT}, of those {_SINCE}"
             yield Measurement("challenger_rmse_windowed", "gauge", text, errors.rmse, label, known=count > 0)
@@ -193,8 +193,8 @@ def recent_errors(predictions: NDArray[np.float64], labels: NDArray[np.float64],
     """The errors of predictions (n,) of labels (n,), both on the learning scale."""
     if not len(labels):
         return RecentErrors(0.0, 0.0)
-    errors = label_unit * np.abs(predictions - labels)
-    return RecentErrors(math.sqrt(np.square(errors).mean()), float(errors.mean()))
+    errors = np.abs(predictions - labels)
+    return RecentErrors(label_unit * math.sqrt(np.square(errors).mean()), label_unit * float(errors.mean()))
 
 
 def classification_measurements(

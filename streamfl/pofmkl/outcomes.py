@@ -59,7 +59,7 @@ class Outcomes:
     def learnt(self, predictions: NDArray[np.float64], labels: NDArray[np.float64]) -> None:
         """Labels were learnt, (labels,) both."""
         self._labels += len(labels)
-        self._squared_error += float(np.square(self._label_unit * (predictions - labels)).sum())
+        self._squared_error += float(np.square(predictions - labels).sum())
         self._loss += float(self._learner.loss.value(predictions, labels).sum())
         self._recent.extend(zip(predictions[-WINDOW:].tolist(), labels[-WINDOW:].tolist(), strict=True))
 
@@ -114,6 +114,10 @@ class Outcomes:
         yield Measurement("drifts", "counter", "Rises of a client's error that were found and reacted to", self._learner.drifts)
         yield from self._learner.measure()
 
+    def _in_label_units(self, squared_error: float) -> float:
+        """A squared error in the label's own unit squared. The unit's square alone may be beyond all numbers."""
+        return self._label_unit * (self._label_unit * squared_error)
+
     def measure_errors(self) -> Iterable[Measurement]:
         """How well it was predicted."""
         _, labels, squared_error, loss = self._sums().sum(axis=0).tolist()
@@ -121,13 +125,13 @@ class Outcomes:
         text = "Predictions kept at one label range beyond samples.label_range"
         yield Measurement("bounded_predictions", "counter", text, self._learner.bounded)
         text = "Squared error of the predictions, added up over the labels of streamfl_labels_total, in the label's own unit squared"
-        yield Measurement("squared_error_sum", "counter", text, self._squared_error)
+        yield Measurement("squared_error_sum", "counter", text, self._in_label_units(self._squared_error))
         text = f"Loss of the predictions, added up over the same labels, {SCALED}"
         yield Measurement("loss_sum", "counter", text, self._loss)
         life = "over the whole life of the clients that this worker has, restarts included"
         yield Measurement("lifetime_labels", "gauge", f"Labels learnt from, {life}", labels)
         text = f"Squared error of the predictions, in the label's own unit squared, added up {life}"
-        yield Measurement("lifetime_squared_error", "gauge", text, self._label_unit**2 * squared_error)
+        yield Measurement("lifetime_squared_error", "gauge", text, self._in_label_units(squared_error))
         yield Measurement("lifetime_loss", "gauge", f"Loss of the predictions, {SCALED}, added up {life}", loss)
         text = f"What each client's best kernel alone would have lost, {SCALED}, added up {life}"
         yield Measurement("lifetime_best_kernel_loss", "gauge", text, loss - regret)

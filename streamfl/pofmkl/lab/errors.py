@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 __all__ = ["Errors", "errors_of", "in_words", "rmse_over_time"]
 
 Floats = NDArray[np.float64]
+LARGE = 1e9
 
 
 class Errors(NamedTuple):
@@ -42,11 +43,13 @@ def rmse_over_time(squared: Floats, labels: Floats, label_unit: float) -> Floats
 
 
 def in_words(error: float, digits: int = 4) -> str:
-    """An error with so many digits, and without an exponent where it is large.
+    """An error with so many digits, and without an exponent up to a billion.
 
     >>> in_words(0.12), in_words(10850.4), in_words(float("inf"))
     ('0.1200', '10,850', 'diverged')
     """
     if not np.isfinite(error):
         return "diverged"
-    return f"{error:,.0f}" if abs(error) >= 10 ** (digits - 1) else f"{error:#.{digits}g}"
+    if error >= LARGE:
+        return f"{error:.{digits}g}"
+    return f"{error:,.0f}" if error >= 10 ** (digits - 1) else f"{error:#.{digits}g}"
