@@ -26,12 +26,14 @@ from streamfl.settings import load_settings
 CLIENTS = ("a", "b")
 
 
-def role(models: Sequence[str] = (), loss: str = "square", preset: str = "default") -> PofmklClient:
+def role(
+    models: Sequence[str] = (), loss: str = "square", preset: str = "default", label_range: tuple[float, float] = (0.0, 1.0)
+) -> PofmklClient:
     settings = PofmklSettings.model_validate(
         {
             "federation": {"name": "f", "clients": 2},
             "role": {"kind": "pofmkl-client"},
-            "samples": {"topic": "t", "features": ["x", "z"], "label": "y"},
+            "samples": {"topic": "t", "features": ["x", "z"], "label": "y", "label_range": label_range},
             "learning": {"preset": preset, "features_per_kernel": 4, "loss": loss, "staleness": "async"},
             "kernels": {"bandwidths": [0.5, 1.0]},
             "uplink": {"kernels_per_upload": 1},
@@ -196,6 +198,38 @@ def test_a_moved_partition_takes_its_challengers_along() -> None:
     measured = figures(found.measure())
     assert measured["challenger_rmse", "last-label"] == pytest.approx((3 * 0.25 / 4) ** 0.5)
     assert measured["challenger_labels", "last-label"] == 4
+
+
+@pytest.mark.parametrize("preset", ["default", "paper"])
+def test_errors_are_in_the_labels_own_unit(preset: str) -> None:
+    """Protects who reads an error from taking it for degrees where it is a share of label_range: the published numbers decide.
+
+    Labels from 20 to 60 are 0 to 1 within. Counters of squares and their roots are as the predictions topic has them, of the
+    federation and of a challenger.
+    """
+    found = role(["last-label"], preset=preset, label_range=(20.0, 60.0))
+    samples = stream(20)
+    replies = found.receive(arrived(samples), 1.0)
+    made = [msgspec.json.decode(one.value) for one in replies if isinstance(one, Send) and one.channel == "predictions"]
+    labels, predictions = ([one[name] for one in made if one["label"] is not None] for name in ("label", "prediction"))
+    assert 20.0 <= min(labels) < max(labels) <= 60.0
+    measured = {item.name: item.value for item in found.measure()}
+    rmse = metrics.root_mean_squared_error(labels, predictions)
+    for name in ("rmse", "rmse_windowed"):
+        assert measured[name] == pytest.approx(rmse, rel=1e-6)
+    for name in ("squared_error_sum", "lifetime_squared_error"):
+        assert measured[name] == pytest.approx(len(labels) * rmse**2, rel=1e-6)
+    assert measured["mae_windowed"] == pytest.approx(metrics.mean_absolute_error(labels, predictions), rel=1e-6)
+    last, before = {}, []
+    for one in made:
+        if one["label"] is not None:
+            before.append(last.get(one["client"], 20.0))
+            last[one["client"]] = one["label"]
+    told = figures(found.measure())
+    for name in ("challenger_rmse", "challenger_rmse_windowed"):
+        assert told[name, "last-label"] == pytest.approx(metrics.root_mean_squared_error(labels, before))
+    assert told["challenger_mae_windowed", "last-label"] == pytest.approx(metrics.mean_absolute_error(labels, before))
+    assert told["challenger_squared_error_sum", "last-label"] == pytest.approx(np.square(np.subtract(labels, before)).sum())
 
 
 def test_the_window_is_of_a_thousand_labels() -> None:
