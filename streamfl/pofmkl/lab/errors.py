@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Errors", "errors_of", "in_words", "rmse_over_time"]
+from streamfl.pofmkl.live_challengers import LiveChallengers
+
+__all__ = ["Errors", "errors_of", "errors_of_challengers", "in_words", "rmse_over_time", "without_regret"]
 
 Floats = NDArray[np.float64]
 LARGE = 1e9
@@ -40,6 +43,22 @@ def rmse_over_time(squared: Floats, labels: Floats, label_unit: float) -> Floats
     there = ~np.isnan(labels)
     totals = np.cumsum(squared.sum(axis=1, where=there)) / np.cumsum(there.sum(axis=1))
     return np.asarray(label_unit * np.sqrt(totals))
+
+
+def errors_of_challengers(challengers: LiveChallengers | None) -> dict[str, Errors]:
+    """Of each challenger by its name, on the learning scale."""
+    if challengers is None:
+        return {}
+    squared, absolute = challengers.mean_squared_errors(), challengers.mean_absolute_errors()
+    return {name: Errors(math.sqrt(squared[name]), absolute[name]) for name in squared}
+
+
+def without_regret(rmse: float, regret: float, label_unit: float, loss: str) -> float | None:
+    """The RMSE of each client's best kernel in hindsight: what is left of the squared error without the regret   (POF-MKL, eq. 11).
+
+    regret: a sample's, on the learning scale. None where the loss is no squared error.
+    """
+    return label_unit * math.sqrt(max(0.0, (rmse / label_unit) ** 2 - regret)) if loss == "square" else None
 
 
 def in_words(error: float, digits: int = 4) -> str:

@@ -18,10 +18,9 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.default_learner import DefaultLearner
 from streamfl.pofmkl.estimators import POFMKLClassifier, POFMKLRegressor
 from streamfl.pofmkl.lab.direct import alone
-from streamfl.pofmkl.lab.errors import Errors, errors_of
+from streamfl.pofmkl.lab.errors import Errors, errors_of, errors_of_challengers, without_regret
 from streamfl.pofmkl.lab.kernel_names import kernel_names
 from streamfl.pofmkl.learner import Learner
-from streamfl.pofmkl.live_challengers import LiveChallengers
 from streamfl.pofmkl.paper_learner import PaperLearner
 from streamfl.records.samples import DataError, SamplesSection
 from streamfl.role import ConfigurationError
@@ -92,7 +91,7 @@ class Outcome:
             "exploration_rate": learning.effective_exploration,
             **{f"rmse{name}": errors.rmse for name, errors in found.items()},
             **{f"mae{name}": errors.mae for name, errors in found.items()},
-            "rmse_best_kernel": self._rmse_best_kernel(found[""].rmse, sum(regrets), samples * clients),
+            "rmse_best_kernel": without_regret(found[""].rmse, sum(regrets) / (samples * clients), self.scale, learning.loss),
             "challengers": {
                 name: {"rmse": self.scale * one.rmse, "mae": self.scale * one.mae} for name, one in self.challengers.items()
             },
@@ -106,12 +105,6 @@ class Outcome:
             "downlink_bytes": self.downlink_bytes,
             "seconds": self.seconds,
         }
-
-    def _rmse_best_kernel(self, rmse: float, regret: float, samples: int) -> float | None:
-        """What is left of the squared error without the regret, None where the loss is no squared error."""
-        if self.settings.learning.loss != "square":
-            return None
-        return self.scale * math.sqrt(max(0.0, (rmse / self.scale) ** 2 - regret / samples))
 
     def _classification(self) -> dict[str, float | None]:
         if self.settings.learning.loss == "square":
@@ -271,20 +264,12 @@ def simulate(
         parameters=client.model.parameters.copy(),
         frequencies=drawn_frequencies(client.learner),
         steps=steps,
-        challengers=_errors(client.challengers),
+        challengers=errors_of_challengers(client.challengers),
         course={name: np.array(values) for name, values in course.items()},
     )
     client_worker.close()
     server_worker.close()
     return outcome
-
-
-def _errors(challengers: LiveChallengers | None) -> dict[str, Errors]:
-    """Of each challenger, on the learning scale."""
-    if challengers is None:
-        return {}
-    squared, absolute = challengers.mean_squared_errors(), challengers.mean_absolute_errors()
-    return {name: Errors(math.sqrt(squared[name]), absolute[name]) for name in squared}
 
 
 def drawn_frequencies(learner: Learner) -> dict[str, NDArray[Any]]:

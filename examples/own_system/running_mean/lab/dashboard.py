@@ -15,9 +15,9 @@ OVERVIEW = Dashboard(
         (
             Panel(
                 "Error",
-                "Mean squared error before the label.",
+                "RMSE before the label, in the label's own unit.",
                 "short",
-                (Query(series("mse"), "{{instance}}"),),
+                (Query(series("rmse"), "{{instance}}"),),
                 width=12,
                 remedy="If it rises: the labels' mean moves faster than this follows.",
             ),
