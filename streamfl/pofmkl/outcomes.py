@@ -129,7 +129,7 @@ class Outcomes:
         regret = self.total_regret()
         text = "Predictions kept at one label range beyond samples.label_range"
         yield Measurement("bounded_predictions", "counter", text, self._learner.bounded)
-        text = "Squared error of the predictions, added up over the labels of streamfl_labels_total, in the label's own unit squared"
+        text = "Squared error of the predictions in the label's own unit squared, added up over the labels of streamfl_labels_total"
         yield Measurement("squared_error_sum", "counter", text, self._in_label_units(self._squared_error))
         text = f"Loss of the predictions, added up over the same labels, {SCALED}"
         yield Measurement("loss_sum", "counter", text, self._loss)

@@ -118,6 +118,7 @@ def _scored(predictions: Sequence[Seen], labels: Sequence[Seen], label_range: tu
         Line("running mean's", counts, np.sqrt(np.cumsum(np.square(means - truth)) / counts), level=True),
     ]
     says = (
-        "Of the last prediction of each entity before its label came; of classes its square is the Brier score. It should end below the running mean of the labels, which learns nothing from the columns."
+        "Of the last prediction of each entity before its label came; of classes its square is the Brier score. It "
+        "should end below the running mean of the labels, which learns nothing from the columns."
     )
     return Chart("Error so far", says, lines, "entities with a label", f"RMSE, {UNIT}")

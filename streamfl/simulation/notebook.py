@@ -130,7 +130,8 @@ class Result:
 
     def __str__(self) -> str:
         widths = [max(len(row[place]) for row in (self.columns, *self.rows)) for place in range(len(self.columns))]
-        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in (self.columns, *self.rows)]
+        table = (self.columns, *self.rows)
+        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in table]
         return "\n".join([self.title, *lines, *self.notes])
 
     __repr__ = __str__

@@ -10,7 +10,18 @@ from typing import Any
 
 from streamfl.role import ConfigurationError
 
-__all__ = ["FEDERATION", "LOCAL", "MEAN", "STYLES", "can_draw", "check_can_draw", "label_axes", "logarithmic", "new_pyplot", "picture_over_time"]
+__all__ = [
+    "FEDERATION",
+    "LOCAL",
+    "MEAN",
+    "STYLES",
+    "can_draw",
+    "check_can_draw",
+    "label_axes",
+    "logarithmic",
+    "new_pyplot",
+    "picture_over_time",
+]
 
 # Three hues that stay apart in greyscale and for the colour-blind; the federation is the one to look at.
 FEDERATION, LOCAL, MEAN = "#0b5fa5", "#d9822b", "#8a8a8a"

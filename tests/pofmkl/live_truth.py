@@ -221,7 +221,8 @@ def _samples(plant: CalmPlant) -> dict[Line, Truth]:
         ("Regret per sample now", "regret"): regret,
         ("Regret per sample", "all workers"): regret,
         ("Regret per sample", "{{instance}}"): {
-            worker: _exact(sum(one["scaled_regret"] for one in some) / sum(one["labels"] for one in some)) for worker, some in own.items()
+            worker: _exact(sum(one["scaled_regret"] for one in some) / sum(one["labels"] for one in some))
+            for worker, some in own.items()
         },
         ("Clients", "clients"): len(plant.clients),
         ("Clients by worker", "clients, {{instance}}"): Counter(homes.values()),

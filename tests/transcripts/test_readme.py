@@ -136,11 +136,15 @@ def test_the_demo_prints_what_it_is_to_be_judged_by(run: Run, folder: Path) -> N
     assert code == 0
     assert found.keys() == FIGURES | {"picture"}
     for row, whose in zip(rows, ("", "_local_only", "_running_mean"), strict=False):
-        assert [float(cell) for cell in row[1:3]] == pytest.approx([found[f"{error}{whose}"] for error in ("rmse", "mae")], rel=1e-3)
+        figures = [found[f"{error}{whose}"] for error in ("rmse", "mae")]
+        assert [float(cell) for cell in row[1:3]] == pytest.approx(figures, rel=1e-3)
     change = f"{1 - found['mae'] / found['mae_local_only']:.0%} smaller"
     assert re.search(rf"is {found['mae']:.3f} points off, .* {found['mae_local_only']:.3f}: .* {change}", notes)
     assert found["rmse"] < min(found["rmse_local_only"], *(one["rmse"] for one in found["challengers"].values()))
-    assert found["uplink_bytes"] < 2e6
+    # What the README says of it.
+    for told in (f"{found['mae']:.3f} points", f"{found['mae_local_only']:.3f} points", change, f"{found['record_bytes']} bytes"):
+        assert told in README
+    assert f"{round(found['uplink_bytes_per_sample'], -2):,.0f} bytes" in README
 
 
 def test_simulate_prints_one_object(run: Run) -> None:

@@ -123,7 +123,8 @@ def kernel_rows(outcome: KernelOutcome, summary: Mapping[str, Any]) -> list[tupl
         )
     )
     if outcome.regret is not None:
-        rows.append(("Regret an entity, labels scaled to 0..1" if summary.get("rmse") is not None else "Regret an entity", f"{outcome.regret / outcome.entities:.4f}"))
+        scaled = "" if summary.get("rmse") is None else ", labels scaled to 0..1"
+        rows.append((f"Regret an entity{scaled}", f"{outcome.regret / outcome.entities:.4f}"))
     bandwidth = "not known yet" if outcome.bandwidth is None else f"{outcome.bandwidth:.4g}"
     rows += [
         ("Iterations", f"{outcome.iterations:,}"),

@@ -32,7 +32,7 @@ def compare(
     rounds: RoundsOption = None,
     seed: SeedOption = None,
     client_column: ClientColumnOption = None,
-    methods: Annotated[str | None, typer.Option(help="Names with commas between them; left out: all but the paper's rivals.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Names with commas between them; left out: all but those of --all.")] = None,
     all_methods: Annotated[
         bool, typer.Option("--all", help="With the methods that the paper of this learner compares it with.")
     ] = False,

@@ -110,8 +110,8 @@ LEARNING = (
 COMPARED = (
     Panel(
         "Error, federation against challengers",
-        "RMSE over the labels of the latest interval, in the label's own unit. Challengers learn on each client's own samples, where "
-        "[challengers] names some, and begin anew when a worker starts.",
+        "RMSE over the labels of the latest interval, in the label's own unit. Challengers learn on each client's own samples, "
+        "where [challengers] names some, and begin anew when a worker starts.",
         "short",
         (
             Query(f"sqrt({mean_over_time('squared_error_sum_total', 'labels_total')})", "federation"),

@@ -191,9 +191,7 @@ def _regret_charts(rounds: NDArray[Any], regret: Floats, trace: Arrays) -> list[
     )
     return [
         Chart("Regret against its bound", says, [*lines, bound], ROUNDS, f"loss, {SCALED}"),
-        Chart(
-            "Regret per sample", per_sample, [Line("regret per sample", rounds, regret / rounds)], ROUNDS, f"loss a sample, {SCALED}"
-        ),
+        Chart("Regret per sample", per_sample, [Line("regret", rounds, regret / rounds)], ROUNDS, f"loss a sample, {SCALED}"),
     ]
 
 

@@ -106,7 +106,10 @@ def picture(outcome: Outcome, path: Path, title: str, unit: str) -> None:
 
 
 def draw_errors(outcome: Outcome, axes: Any, unit: str) -> None:
-    """Draw the RMSE over time, the federation's and what to compare it with. A challenger is a line at its last. unit: of errors."""
+    """Draw the RMSE over time, the federation's and what to compare it with. A challenger is a line at its last.
+
+    unit: of the errors.
+    """
     rounds = np.arange(1, len(outcome.labels) + 1)
     for name, squared, colour, width in (
         ("running mean", outcome.mean, MEAN, 1.5),

@@ -191,7 +191,8 @@ def test_a_simulations_report_is_that_of_its_trace(command: Command, tmp_path: P
     assert code == 0
     figures = json.loads(told)
     assert command("report", tmp_path / "trace", "--out", tmp_path / "r.html")[0] == 0
-    assert float(tiles(tmp_path / "r.html")["regret per sample, labels scaled to 0..1"]) == pytest.approx(figures["scaled_regret_mean"] / 30, abs=1e-5)
+    told = float(tiles(tmp_path / "r.html")["regret per sample, labels scaled to 0..1"])
+    assert told == pytest.approx(figures["scaled_regret_mean"] / 30, abs=1e-5)
     with np.load(tmp_path / "trace" / "trace.npz") as arrays:
         assert REPORTS.of_trace is not None
         page = REPORTS.of_trace(dict(arrays))
@@ -246,7 +247,8 @@ def small_trace(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The least that a page of a trace needs: 4 rounds of 2 clients with 3 kernels."""
     generator = np.random.default_rng(3)
     each, kernels = generator.uniform(size=(4, 2)), generator.uniform(-1, 0, size=(4, 2, 3))
-    told = {"loss": np.array("square"), "preset": np.array("paper"), "rate": np.array(0.5), "label_unit": np.array(2.0), "system": np.array("pofmkl")}
+    told = {"loss": np.array("square"), "preset": np.array("paper"), "rate": np.array(0.5), "system": np.array("pofmkl")}
+    told["label_unit"] = np.array(2.0)
     of_rounds = {name: np.arange(4.0) + 1 for name in ("uplink_bytes", "budget_bytes", "staleness", "challengers/x")}
     of_samples = dict.fromkeys(("predictions", "labels", "published", "local_squared_errors"), each)
     return told | of_rounds | of_samples | {"kernel_predictions": kernels, "kernel_log_weights": kernels}
