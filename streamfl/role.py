@@ -357,6 +357,10 @@ class CatchesUp(Protocol):
     def most_records(self) -> int | None:
         """The most records of its inputs that the role takes at a time now; None: as many as the worker likes."""
 
+    @property
+    def urgent(self) -> bool:
+        """As ``prompt``, for now: accuracy, or the speed of catching up, depends on how soon peers hear."""
+
     def unread(self, records: Mapping[int, int]) -> None:
         """How many records lie behind those of the next batch, by partition; control records may count.
 

@@ -1,11 +1,12 @@
 """How a client that is behind learns in step with the model, and how long it waits for a server that is silent.
 
-A client is *behind* while more than n of its labels lie unlearnt in hand, or more than n for each client of its partition lie unread
-in the topic. It then learns n labels on one version of the model, sends its updates, and goes on when the model has advanced since.
-A client that is not behind never waits. Nobody waits for another client.
+A client is *behind* while more than n of its labels lie unlearnt in hand, or more than n for each client of its partition lie
+unread in the topic. It then learns n labels on one version of the model, sends its updates, and goes on when the model has
+advanced. A client that is not behind never waits. Nobody waits for another client.
 
-A client that is behind and gets new records all the same is granted as many labels more as came meanwhile, so that its backlog
-shrinks by n with each version, however fast the records come.
+A model that has seen little changes much with each version. So a client begins with one label a version, and gets one more after
+every 8 labels, up to n. A client that is behind and gets new records all the same is granted as many more as came meanwhile, so
+that its backlog shrinks with each version, however fast the records come.
 
 When no new version comes for the patience while somebody waits, the clients of the partition go on alone, until one comes.
 """
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from streamfl.pofmkl.client_record import ClientRecord
+from streamfl.pofmkl.pace import YOUNG_LABELS
 from streamfl.pofmkl.seats import Client, Seats
 from streamfl.restored import Time
 from streamfl.role import Measurement, Notice, StateChange
@@ -27,14 +28,16 @@ __all__ = ["CATCH_UP", "CatchUp"]
 
 CATCH_UP = b"catch-up"
 # Samples in hand: fewer where that is enough to serve every client, more where only few clients find something to learn.
-LEAST_IN_HAND, MOST_IN_HAND = 256, 4096
+LEAST_IN_HAND, MOST_IN_HAND = 64, 4096
+# A model that has seen little changes fast: a client begins with one label a version, and gets one more after so many.
+LABELS_A_GRANT = 8
 ALONE = (
     "no new version of the model has come for learning.catch_up_patience_seconds = {:g} while samples of a backlog waited for one: "
     "clients learn alone until one comes. Start the pofmkl-server, or look at what its log says of this client's updates"
 )
 BEHIND = (
-    "partition {} holds {} records that were not read yet: its clients learn the backlog in step with the model, {} labels a client "
-    "on each version"
+    "partition {} holds {} records that were not read yet: its clients learn the backlog in step with the model, {} labels a "
+    "client on each version"
 )
 
 
@@ -86,6 +89,10 @@ class CatchUp:
         self._seats = seats
         self._partitions: dict[int, _Partition] = {}
         self._notices: list[Notice] = []
+        # As they were last, and as they were when a label was learnt last.
+        self._versions: tuple[int, ...] | None = None
+        self._learnt_on: tuple[int, ...] | None = None
+        self._advanced = False
 
     def open(self, partition: int) -> None:
         self._partitions[partition] = _Partition()
@@ -117,14 +124,23 @@ class CatchUp:
 
     def most_records(self, waiting: Mapping[int, int]) -> int | None:
         """The most records to take at a time; None: no partition is behind. waiting: samples in hand, by partition."""
-        behind = self.samples and any(one.unread is None or self._is_behind(number) for number, one in self._partitions.items())
-        if not behind:
+        unknown = any(one.unread is None for one in self._partitions.values())
+        if not self.samples or not (unknown or self._behind):
             return None
-        return max(1, sum(self._room(number) - waiting.get(number, 0) for number in self._partitions))
+        return max(1, sum(max(0, self._room(number) - waiting[number]) for number in self._partitions))
 
-    def is_waited_for(self, waiting: Mapping[int, int]) -> bool:
-        """Whether a backlog is limited by how soon the model answers. waiting: labels in hand, by partition."""
-        return self.samples > 0 and (any(waiting.values()) or any(map(self._is_behind, self._partitions)))
+    @property
+    def _behind(self) -> bool:
+        return self.samples > 0 and any(map(self._is_behind, self._partitions))
+
+    def is_urgent(self, versions: tuple[int, ...], waiting: int) -> bool:
+        """Whether an update that goes out late costs accuracy, or time. waiting: labels in hand."""
+        if waiting:
+            return True
+        if self._behind:
+            # What is learnt together is gathered first: clients that begin together go on together.
+            return self._learnt_on == versions
+        return min(versions) < YOUNG_LABELS * self._seats.limit
 
     def full(self, waiting: Mapping[int, int]) -> list[int]:
         """The partitions of which enough is in hand. waiting: samples in hand, by partition."""
@@ -132,11 +148,8 @@ class CatchUp:
             return []
         return [number for number, count in waiting.items() if count >= self._room(number)]
 
-    def look_further(self, learnt: int, waiting: Mapping[int, int]) -> None:
-        """The model has advanced, and so many labels could be learnt.
-
-        Where a topic holds one client's records after the other's, few clients have something in hand. Then more is read ahead.
-        """
+    def _look_further(self, learnt: int, waiting: Mapping[int, int]) -> None:
+        """Where a topic holds one client's records after the other's, few clients have something in hand: more is read ahead."""
         for number in self.full(waiting):
             partition = self._partitions[number]
             if 4 * learnt < partition.in_hand:
@@ -158,20 +171,20 @@ class CatchUp:
             and not self._partitions[number].silence.alone
         )
 
-    def may_learn(self, client: Client, versions: tuple[int, ...], *, gathering: bool) -> bool:
-        """Whether the client may learn another label. gathering: an upload of it is open."""
+    def may_learn(self, client: Client, versions: tuple[int, ...]) -> bool:
+        """Whether the client may learn another label."""
         record = client.record
-        return not client.limited or record.labels_learnt < record.granted or _is_answered(record, versions, gathering)
+        return not client.limited or record.labels_learnt < record.granted or _is_answered(client, versions)
 
-    def count(self, client: Client, versions: tuple[int, ...], *, gathering: bool) -> None:
-        """The client learns a label on these versions. gathering: an upload of it was open before."""
+    def count(self, client: Client, versions: tuple[int, ...]) -> None:
+        """The client learns a label on these versions."""
         if not self.samples:
             return
         record = client.record
         partition = self._partitions[client.key[0]]
-        if _is_answered(record, versions, gathering):
+        if _is_answered(client, versions):
             record.learnt_on, record.labels_learnt, record.awaited = versions, 0, ()
-            record.granted = self.samples
+            record.granted = min(self.samples, 1 + record.uploads_drawn // LABELS_A_GRANT)
             if client.limited:
                 # Its share of what came since it was granted the last ones.
                 more = round((partition.arrived - client.arrived) * client.share)
@@ -200,15 +213,21 @@ class CatchUp:
 
     def hear(self, versions: tuple[int, ...]) -> None:
         """These are the versions of the model: whoever waited for others waits no longer, and is not alone."""
+        self._advanced = versions != self._versions
+        self._versions = versions
         for partition in self._partitions.values():
             if partition.silence.versions not in (None, versions):
                 partition.end_silence()
 
-    def look(self, versions: tuple[int, ...], waiting: Mapping[int, int], now: float, *, tick: bool) -> bool:
+    def look(self, versions: tuple[int, ...], learnt: int, waiting: Mapping[int, int], now: float, *, tick: bool) -> bool:
         """Note in which partitions labels wait for the model; True if the patience with it was spent just now.
 
-        waiting: how many, by partition.
+        learnt: labels learnt in this step. waiting: how many wait, by partition.
         """
+        if learnt:
+            self._learnt_on = versions
+        if self._advanced:
+            self._look_further(learnt, waiting)
         spent = False
         for number, partition in self._partitions.items() if self.samples else ():
             silence = partition.silence
@@ -250,7 +269,7 @@ class CatchUp:
         return notices
 
     def measure(self) -> Iterable[Measurement]:
-        behind = sum(self._is_behind(number) for number in self._partitions) if self.samples else 0
+        behind = sum(map(self._is_behind, self._partitions)) if self.samples else 0
         text = "Partitions with a backlog, which is learnt in step with the model"
         yield Measurement("behind_partitions", "gauge", text, behind)
         text = "1 while clients learn without the server, which did not answer for learning.catch_up_patience_seconds"
@@ -260,11 +279,9 @@ class CatchUp:
         yield Measurement("catch_up_extra_labels", "counter", text, self.granted_more)
 
 
-def _is_answered(record: ClientRecord, versions: tuple[int, ...], gathering: bool) -> bool:
+def _is_answered(client: Client, versions: tuple[int, ...]) -> bool:
     """Whether every shard that the client's last updates went to has advanced since; also if nothing of it is under way."""
-    learnt_on = record.learnt_on
-    if learnt_on is None:
-        return True
-    if record.awaited:
-        return all(versions[shard] != learnt_on[shard] for shard in record.awaited)
-    return not gathering
+    learnt_on, awaited = client.record.learnt_on, client.record.awaited
+    if client.uploading:
+        return False
+    return learnt_on is None or all(versions[shard] != learnt_on[shard] for shard in awaited)

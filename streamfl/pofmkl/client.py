@@ -14,9 +14,10 @@ parameters theta_i of every kernel i that the server published:
 
 This is ``preset = "paper"``. With the default preset the server is sent target rows instead, and default_learner.py is the learner.
 
-Each part with state of its own bounds, remembers and restores it: who has a seat (seats.py), what waits for the model
-(labels_with_samples.py and late_labels.py, on waiting_room.py), what is gathered to be sent (uploads.py), the model as it is heard
-of (model_watch.py), how well is predicted (outcomes.py), and the means that stand for what samples lack (records/imputation.py).
+Each part with state of its own bounds, remembers and restores it: who has a seat (seats.py) and who gets one (admission.py), what
+waits for the model (labels_with_samples.py and late_labels.py, on waiting_room.py), who is behind (catch_up.py), what is gathered
+to be sent (uploads.py), the model as it is heard of (model_watch.py), how well is predicted (outcomes.py), and the means that stand
+for what samples lack (records/imputation.py).
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
 from streamfl.kernels import LOGISTIC
 from streamfl.moments import Moments, time_written
+from streamfl.pofmkl.admission import MEANS, Admission
 from streamfl.pofmkl.agreement import Agreement
 from streamfl.pofmkl.bandwidth import Budgets, Uplink
 from streamfl.pofmkl.catch_up import CATCH_UP, CatchUp
-from streamfl.pofmkl.client_record import ClientRecord
+from streamfl.pofmkl.client_record import ClientRecord, ClientSnapshot
 from streamfl.pofmkl.label_source import LabelSource
 from streamfl.pofmkl.labels_with_samples import LabelsWithSamples, StepTrace
 from streamfl.pofmkl.late_labels import LateLabels
@@ -57,31 +58,7 @@ from streamfl.records.join import LabelJoin
 from streamfl.restored import check_name
 from streamfl.role import Headers, Measurement, Notice, PeerError, Received, Record, Rejection, Send, StateChange
 
-__all__ = ["ClientSnapshot", "Pace", "PofmklClient", "StepTrace", "Uplink"]
-
-MEANS = b"means/"
-
-
-@dataclass(frozen=True)
-class ClientSnapshot:
-    """A client as the role knows it.
-
-    row, seen_at: by which the learner knows it; the time of its latest sample, in coarse steps.
-    waiting: how many of its samples, or labels of [labels], wait for the model.
-    samples, labels: how many it has predicted and learnt.
-    uploads_begun, uploads_sent: its uploads; those sent are counted from the beginning of its epoch.
-    budget: the tokens in its bucket when bytes left it last, and how many fit; None without a budget.
-    """
-
-    row: int
-    seen_at: float
-    waiting: int
-    samples: int
-    labels: int
-    uploads_begun: int
-    uploads_sent: int
-    budget: tuple[float, float] | None
-
+__all__ = ["Pace", "PofmklClient", "StepTrace", "Uplink"]
 
 class PofmklClient:
     """Predicts every sample, learns from its label, and sends the server no more than it may.
@@ -171,6 +148,7 @@ class PofmklClient:
             self._labels = LabelsWithSamples(*parts, budgeted=budgeted, challengers=challengers, trace=trace)
         else:
             self._labels = LateLabels(*parts, budgeted=budgeted, join=join, watch=self.watch)
+        self._admission = Admission(self._seats, self._uploads, self._labels, self._means, self.watch)
 
     @property
     def wake_at(self) -> float | None:
@@ -195,7 +173,11 @@ class PofmklClient:
 
     @property
     def prompt(self) -> bool:
-        return self.pace.lockstep or self.catch_up.is_waited_for(self._labels.room.counts)
+        return self.pace.lockstep
+
+    @property
+    def urgent(self) -> bool:
+        return self.catch_up.is_urgent(self.model.versions, self._labels.room.total)
 
     @property
     def trouble(self) -> str | None:
@@ -231,14 +213,8 @@ class PofmklClient:
     def forget(self, name: str) -> bool:
         known = self._seats.named(name)
         for client in known:
-            self._forget(client)
+            self._admission.forget(client)
         return bool(known)
-
-    def _forget(self, client: Client) -> None:
-        """Whatever is remembered of a client goes, with what waits."""
-        means = [MEANS + name for name in self._means.forget(client.key)]
-        self._seats.forget(client, [*self._labels.forget(client), *means])
-        self._uploads.forget(client)
 
     def receive(self, batch: Sequence[Received], now: float) -> Sequence[Send | Rejection]:
         if self._moments.pass_to(now, tick=not batch):
@@ -261,11 +237,9 @@ class PofmklClient:
         learnt = self._outcomes.labels
         replies += self._labels.advance(now, tick=not batch)
         room = self._labels.room
-        if self.catch_up.look(self.model.versions, room.counts, now, tick=not batch):
+        if self.catch_up.look(self.model.versions, self._outcomes.labels - learnt, room.counts, now, tick=not batch):
             room.look_again(self._seats)
             replies += self._labels.advance(now, tick=False)
-        if advanced:
-            self.catch_up.look_further(self._outcomes.labels - learnt, room.counts)
         self._model_watch.look(self._uploads.sent, self._labels.room.total > 0, self._anybody_waits_for_model, now, tick=not batch)
         self._outcomes.judge()
         return replies
@@ -294,7 +268,7 @@ class PofmklClient:
                 client: Client | None
                 if channel == "samples":
                     written_at = min(time_written(received.record.timestamp, now), now)
-                    client = seats.see(key, written_at) or self._seat(key, written_at, now)
+                    client = seats.see(key, written_at) or self._admission.admit(key, written_at, now)
                     if means:
                         # At once, in the order of the records: what waits for the model waits with the mean of its time.
                         message = msgspec.structs.replace(message, features=means.fill(key, message.features))
@@ -304,32 +278,6 @@ class PofmklClient:
             except PeerError as error:
                 replies.append(Rejection(received, error))
         seats.batch_is_over()
-
-    def _seat(self, key: ClientKey, written_at: float, now: float) -> Client:
-        """Give the new client a seat whose sample came. PeerError if there is none."""
-        if len(self._seats) >= self._seats.limit:
-            self._make_room(key, self._seats.reached(key[0], written_at))
-        client = self._seats.give(key, now)
-        self._seats.see(key, written_at)
-        return client
-
-    def _make_room(self, newcomer: ClientKey, at: float) -> None:
-        """Forget the client that has been idle for longest; PeerError if none has been for long enough."""
-        waiting = self._labels.room.waiting
-        longest = self._seats.longest_idle(at, lambda client: self._uploads.is_open(client) or waiting(client) > 0)
-        if longest is None:
-            elsewhere = self._seats.elsewhere(newcomer[1])
-            reason = "not_keyed_by_client" if elsewhere or self.watch.disorder else "too_many_clients"
-            if elsewhere:
-                remedy = f"its samples come in the partitions {elsewhere} too: write the topic with the client as the key"
-            else:
-                remedy = self.watch.disorder or (
-                    "raise federation.clients, or wait until one has been without a sample for federation.client_expiry_seconds = "
-                    f"{self._seats.expiry:g}"
-                )
-            raise PeerError(reason, f"{newcomer[1]!r} would be client {self._seats.limit + 1}: {remedy}")
-        self._seats.expired += 1
-        self._forget(longest)
 
     def _set_back(self, now: float) -> None:
         """Let everything that was noted after ``now`` have been now: the clock was ahead."""
@@ -396,21 +344,21 @@ class PofmklClient:
 
     def snapshot(self) -> dict[ClientKey, ClientSnapshot]:
         """What is known of each client, by partition and name: for whoever checks it."""
-        found = {}
-        for client in self._seats:
-            record, bucket = client.record, client.bucket
-            samples, labels, _, _ = self.learner.sums([client.row])[0].tolist()
-            found[client.key] = ClientSnapshot(
-                row=client.row,
-                seen_at=record.seen_at,
-                waiting=self._labels.room.waiting(client),
-                samples=int(samples),
-                labels=int(labels),
-                uploads_begun=record.uploads_drawn,
-                uploads_sent=record.sequence,
-                budget=None if bucket is None else (bucket.tokens, bucket.depth),
-            )
-        return found
+        return {client.key: self._snapshot_of(client) for client in self._seats}
+
+    def _snapshot_of(self, client: Client) -> ClientSnapshot:
+        record, bucket = client.record, client.bucket
+        samples, labels, _, _ = self.learner.sums([client.row])[0].tolist()
+        return ClientSnapshot(
+            row=client.row,
+            seen_at=record.seen_at,
+            waiting=self._labels.room.waiting(client),
+            samples=int(samples),
+            labels=int(labels),
+            uploads_begun=record.uploads_drawn,
+            uploads_sent=record.sequence,
+            budget=None if bucket is None else (bucket.tokens, bucket.depth),
+        )
 
     def measure(self) -> Iterable[Measurement]:
         yield from self._outcomes.measure_counts()

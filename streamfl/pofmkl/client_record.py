@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from streamfl.restored import Time
 from streamfl.wire import Count
 
-__all__ = ["ClientRecord", "UploadRecord", "part_key"]
+__all__ = ["ClientRecord", "ClientSnapshot", "UploadRecord", "part_key"]
 
 # Without a budget there is no end of tokens.
 Tokens = Annotated[float, msgspec.Meta(ge=0)]
@@ -65,6 +66,27 @@ class ClientRecord(msgspec.Struct, array_like=True):
     seen_at: Time = 0.0
     granted: Count = 0
     awaited: tuple[Count, ...] = ()
+
+
+@dataclass(frozen=True)
+class ClientSnapshot:
+    """A client as the role knows it.
+
+    row, seen_at: by which the learner knows it; the time of its latest sample, in coarse steps.
+    waiting: how many of its samples, or labels of [labels], wait for the model.
+    samples, labels: how many it has predicted and learnt.
+    uploads_begun, uploads_sent: its uploads; those sent are counted from the beginning of its epoch.
+    budget: the tokens in its bucket when bytes left it last, and how many fit; None without a budget.
+    """
+
+    row: int
+    seen_at: float
+    waiting: int
+    samples: int
+    labels: int
+    uploads_begun: int
+    uploads_sent: int
+    budget: tuple[float, float] | None
 
 
 def part_key(name: bytes, part: bytes) -> bytes:

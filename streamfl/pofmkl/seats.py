@@ -33,6 +33,7 @@ class Client:
     draws: its random numbers, one an upload.
     bucket: its byte budget, if there is one.
     cost: of its uploads.
+    uploading: an upload of it is gathered, or was begun in this step.
     limited, share, arrived: as :class:`~streamfl.pofmkl.catch_up.CatchUp` notes them.
     """
 
@@ -42,6 +43,7 @@ class Client:
     draws: UniformSequence
     bucket: TokenBucket | None
     cost: UpdateCost
+    uploading: bool = False
     limited: bool = False
     share: float = 0.0
     arrived: int = 0

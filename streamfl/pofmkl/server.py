@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from streamfl.moments import Moments
 from streamfl.pofmkl.incidents import Incidents
+from streamfl.pofmkl.pace import YOUNG_LABELS
 from streamfl.pofmkl.server_steps import AveragedStep, ServerStep
 from streamfl.pofmkl.shard import Shard
 from streamfl.pofmkl.shard_model import Federation
@@ -119,8 +120,9 @@ class PofmklServer:
 
     @property
     def prompt(self) -> bool:
-        # A client that is behind waits for the version that holds its updates.
-        return self._federation.lockstep or self._awaited
+        # A client that is behind waits for the version that holds its updates; and a young model changes much with each update.
+        young = YOUNG_LABELS * self._federation.clients
+        return self._federation.lockstep or self._awaited or any(shard.model.updates < young for shard in self._shards.values())
 
     @property
     def trouble(self) -> str | None:

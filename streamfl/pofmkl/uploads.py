@@ -100,20 +100,18 @@ class Uploads:
     def may_learn(self, client: Client) -> bool:
         """Whether the client may learn another label on this version of the model."""
         versions = self._model.versions
-        return self._pace.may_learn(client.record, versions) and self._catch_up.may_learn(
-            client, versions, gathering=client.key in self._open
-        )
+        return self._pace.may_learn(client.record, versions) and self._catch_up.may_learn(client, versions)
 
     def for_label(self, client: Client, now: float) -> Upload | None:
         """The upload that the client's next label is for; None: the label has to wait."""
         if not self.may_learn(client):
             return None
-        gathered = self._open.get(client.key)
-        upload = gathered or self._begin(client, now)
+        upload = self._open.get(client.key) or self._begin(client, now)
         if upload is not None:
             upload.record.awaited = client.limited
             self._pace.count(client.record, self._model.versions)
-            self._catch_up.count(client, self._model.versions, gathering=gathered is not None)
+            self._catch_up.count(client, self._model.versions)
+            client.uploading = client.uploading or upload.kernels_allowed > 0
         return upload
 
     def affordable_at(self, client: Client) -> float | None:
@@ -257,6 +255,7 @@ class Uploads:
         for upload in uploads:
             client = upload.client
             self._open.pop(client.key, None)
+            client.uploading = False
             self._seats.touch(client)
             end = start + self._row_bytes * len(upload.step_rows)
             steps = [content[first : first + self._row_bytes] for first in range(start, end, self._row_bytes)]
@@ -319,6 +318,7 @@ class Uploads:
         steps = decode_array(record.steps, np.float64, shape, "the steps of a client")
         rows = self._steps.borrow(len(kernels))
         self._steps.numbers[rows] = steps
+        client.uploading = bool(kernels)
         self._keep_open(Upload(client, record, step_rows=rows))
 
     def check_versions(self, versions: tuple[int, ...] | None) -> None:

@@ -62,6 +62,7 @@ class Reset(Repair):
             raise ConfigurationError(
                 "its samples would have to wait for the model one by one: leave out --to, or reset all clients"
             )
+
         def change(session: Session) -> tuple[list[int], int]:
             step = Step()
             step.changelog += self._tasks.changelog({})
@@ -93,7 +94,9 @@ class Reset(Repair):
         self._hear_tables()
         draft = Draft()
         now = self._clock()
-        replies = [*self.role.receive(batch, now), *self.role.receive([], now)]
+        # One by one, as live records come: what comes all at once would wait for the model.
+        replies = [reply for received in batch for reply in self.role.receive([received], now)]
+        replies += self.role.receive([], now)
         if self._answer(replies, draft):
             raise ConfigurationError("this role learns in steps that take long: reset all of it")
         if self.role.full:
@@ -114,7 +117,7 @@ class Reset(Repair):
                 if getattr(received.message, "client", None) != name:
                     continue
                 batch.append(received)
-                if len(batch) == self._max_records:
+                if len(batch) == self._backlog.most_records:
                     yield batch
                     batch = []
         if batch:

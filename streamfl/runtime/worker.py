@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from streamfl.made_with import MadeWith
-from streamfl.role import CatchesUp, Channels, Headers, Measurement, NotYetReadable, Received, Rejection, Role, Send, Work
+from streamfl.role import Channels, Headers, Measurement, NotYetReadable, Received, Rejection, Role, Send, Work
+from streamfl.runtime.backlog import Backlog
 from streamfl.runtime.bus import (
     Bus,
     BusUnavailable,
@@ -55,11 +56,11 @@ class _GivenUp(Exception):
 class Worker:
     """One role object on one session.
 
-    Parameters: clock, the ``now`` that the role sees, in seconds. commit_interval, how long records are gathered for one commit, in
-    seconds. max_records, the input records of one commit at most. restore_seconds, how long a changelog may lag behind the group's
-    offsets before the cluster counts as unavailable. progress_seconds, between two lines of progress, 0 for none. monotonic, sleep:
-    by what it measures its own waiting. made_with: the settings that are remembered beside the role's state. pool: where the role's
-    work is done. metrics: what counts it. All but :meth:`measure` and ``health`` belong to one thread.
+    clock: the ``now`` that the role sees, in seconds. commit_interval: seconds for which records are gathered for one commit.
+    max_records: the input records of one commit at most. restore_seconds: how long a changelog may lag behind the group's offsets
+    before the cluster counts as unavailable. progress_seconds: between two lines of progress, 0 for none. monotonic, sleep: by what
+    it measures its own waiting. made_with: the settings that are remembered beside the role's state. pool: where the role's work is
+    done. metrics: what counts it. All but :meth:`measure` and ``health`` belong to one thread.
     """
 
     def __init__(
@@ -89,12 +90,9 @@ class Worker:
         self.lag = Lag(bus, subscription)
         self._journal = Journal(log.warning, monotonic)
         self._progress = Progress(progress_seconds, monotonic)
-        self._channels = channels
-        self._bus = bus
-        self._subscription = subscription
+        self._channels, self._bus, self._subscription = channels, bus, subscription
         self._clock = clock
         self._commit_interval = commit_interval
-        self._max_records = max_records
         self._restore_seconds = restore_seconds
         self._monotonic = monotonic
         self._sleep = sleep
@@ -102,7 +100,7 @@ class Worker:
         self._tasks = Tasks(role, channels, subscription, made_with or MadeWith(), restore_seconds, monotonic, sleep)
         self._inputs = Inputs(channels, bus, self._tasks, dead_letter_topic, monotonic)
         self._ticks = Ticks(role, self._tasks, self._paused, restore_seconds, monotonic)
-        self._catches_up = role if isinstance(role, CatchesUp) else None
+        self._backlog = Backlog(role, max_records)
         self._session: Session | None = None
         self._stop = threading.Event()
         # What polls brought while the role waited for work: for the next step.
@@ -206,31 +204,25 @@ class Worker:
         if self._meanwhile:
             gathered, self._meanwhile = self._meanwhile, Polled()
         else:
-            gathered = session.poll(self._until_tick(timeout), self._most_records)
+            gathered = session.poll(self._until_tick(timeout), self._backlog.most_records)
         # Not the role's time: that may stand still in here.
         deadline = self._monotonic() + self._commit_interval
         while gathered and not (gathered.revoked or gathered.assigned):
-            room = self._most_records - len(gathered.records)
+            room, prompt = self._backlog.most_records - len(gathered.records), self._backlog.prompt
             remaining = self._until_tick(deadline - self._monotonic())
             if room <= 0 or remaining <= 0:
                 break
             try:
-                more = session.poll(0.0 if self.role.prompt else remaining, room)
+                more = session.poll(0.0 if prompt else remaining, room)
             except Unreadable:
                 # What was gathered comes before it and counts; the next poll meets it again.
                 break
-            if self.role.prompt and not more:
+            if prompt and not more:
                 break
             # What was gathered of a partition that is gone now is another worker's to process.
             kept = [record for record in gathered.records if record.partition not in more.revoked]
             gathered = Polled(more.revoked, more.assigned, gathered.tables + more.tables, kept + more.records)
         return gathered
-
-    @property
-    def _most_records(self) -> int:
-        """The input records of one commit at most."""
-        wanted = None if self._catches_up is None else self._catches_up.most_records
-        return self._max_records if wanted is None else min(self._max_records, wanted)
 
     def _until_tick(self, timeout: float) -> float:
         return self._ticks.until(timeout, self._clock())
@@ -272,8 +264,7 @@ class Worker:
             batch = self._inputs.decode_tables(polled.tables, draft) + self._inputs.decode(session, polled.records, draft)
             now = self._clock()
             replies: list[Send | Rejection | Work] = []
-            if self._catches_up is not None:
-                self._catches_up.unread(self._inputs.unread(session))
+            self._backlog.tell(session)
             with self.metrics.batch_seconds.time():
                 if batch:
                     replies += self.role.receive(batch, now)
@@ -371,8 +362,7 @@ class Worker:
 
     def _after_giving_up(self, session: Session, polled: Polled) -> None:
         """The state is ahead of what will be committed: take back what is still here, and read again what the step had read."""
-        moved = self._meanwhile
-        kept = set(self._tasks) - set(moved.revoked)
+        moved, kept = self._meanwhile, set(self._tasks) - set(self._meanwhile.revoked)
         log.info("work was given up: it is done again by whoever has the partitions", revoked=moved.revoked)
         with self.lock:
             self._drop_tasks()

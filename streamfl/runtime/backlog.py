@@ -1,0 +1,38 @@
+"""What a role that learns a backlog in step with its peers is told of it, and how much it takes at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from streamfl.role import CatchesUp, Role
+from streamfl.runtime.bus import Session
+
+__all__ = ["Backlog"]
+
+
+class Backlog:
+    """Between a worker and its role. max_records: the input records of one commit at most, whatever the role takes."""
+
+    def __init__(self, role: Role, max_records: int) -> None:
+        self._any_role = role
+        self._role = role if isinstance(role, CatchesUp) else None
+        self._max_records = max_records
+
+    @property
+    def most_records(self) -> int:
+        """The input records of one commit at most."""
+        wanted = None if self._role is None else self._role.most_records
+        return self._max_records if wanted is None else min(self._max_records, wanted)
+
+    @property
+    def prompt(self) -> bool:
+        """Whether records are not held back to fill the commit interval."""
+        return self._any_role.prompt or (self._role is not None and self._role.urgent)
+
+    def tell(self, session: Session) -> None:
+        """Tell the role how many records lie behind those that were polled, by partition, all inputs together."""
+        if self._role is not None:
+            unread: Counter[int] = Counter()
+            for (_, partition), count in session.unread().items():
+                unread[partition] += count
+            self._role.unread(unread)
