@@ -92,7 +92,10 @@ class CatchUp:
         # As they were last, and as they were when a label was learnt last.
         self._versions: tuple[int, ...] | None = None
         self._learnt_on: tuple[int, ...] | None = None
-        self._advanced = False
+        # Clients that were granted labels in this step.
+        self._granted = 0
+        # The partitions of which enough was in hand when the model advanced in this step.
+        self._enough: list[_Partition] = []
 
     def open(self, partition: int) -> None:
         self._partitions[partition] = _Partition()
@@ -148,12 +151,12 @@ class CatchUp:
             return []
         return [number for number, count in waiting.items() if count >= self._room(number)]
 
-    def _look_further(self, learnt: int, waiting: Mapping[int, int]) -> None:
+    def _look_further(self) -> None:
         """Where a topic holds one client's records after the other's, few clients have something in hand: more is read ahead."""
-        for number in self.full(waiting):
-            partition = self._partitions[number]
-            if 4 * learnt < partition.in_hand:
+        if 4 * self._granted < self._seats.limit:
+            for partition in self._enough:
                 partition.in_hand = min(MOST_IN_HAND, 2 * partition.in_hand)
+        self._granted = 0
 
     # ---- who may learn
 
@@ -184,7 +187,8 @@ class CatchUp:
         partition = self._partitions[client.key[0]]
         if _is_answered(client, versions):
             record.learnt_on, record.labels_learnt, record.awaited = versions, 0, ()
-            record.granted = min(self.samples, 1 + record.uploads_drawn // LABELS_A_GRANT)
+            record.granted = min(self.samples, 1 + (record.uploads_drawn - 1) // LABELS_A_GRANT)
+            self._granted += 1
             if client.limited:
                 # Its share of what came since it was granted the last ones.
                 more = round((partition.arrived - client.arrived) * client.share)
@@ -211,9 +215,12 @@ class CatchUp:
         waiting = [one.silence for one in self._partitions.values() if one.silence.versions is not None and not one.silence.alone]
         return min((silence.since + self.patience for silence in waiting), default=None)
 
-    def hear(self, versions: tuple[int, ...]) -> None:
-        """These are the versions of the model: whoever waited for others waits no longer, and is not alone."""
-        self._advanced = versions != self._versions
+    def hear(self, versions: tuple[int, ...], waiting: Mapping[int, int]) -> None:
+        """These are the versions of the model: whoever waited for others waits no longer, and is not alone.
+
+        waiting: labels in hand, by partition.
+        """
+        self._enough = [self._partitions[number] for number in self.full(waiting)] if versions != self._versions else []
         self._versions = versions
         for partition in self._partitions.values():
             if partition.silence.versions not in (None, versions):
@@ -226,8 +233,7 @@ class CatchUp:
         """
         if learnt:
             self._learnt_on = versions
-        if self._advanced:
-            self._look_further(learnt, waiting)
+        self._look_further()
         spent = False
         for number, partition in self._partitions.items() if self.samples else ():
             silence = partition.silence

@@ -158,7 +158,7 @@ class PofmklClient:
     @property
     def full(self) -> Collection[int]:
         room = self._labels.room
-        return {*room.full(self.waiting_limit), *self.catch_up.full(room.counts)}
+        return sorted({*room.full(self.waiting_limit), *self.catch_up.full(room.counts)})
 
     @property
     def most_records(self) -> int | None:
@@ -226,7 +226,7 @@ class PofmklClient:
         self._unread = {}
         self._hear(batch, now, replies)
         advanced = self.model.versions != before
-        self.catch_up.hear(self.model.versions)
+        self.catch_up.hear(self.model.versions, self._labels.room.counts)
         if advanced:
             if any(current < earlier for current, earlier in zip(self.model.versions, before, strict=True)):
                 self._seats.release(self.model.versions)

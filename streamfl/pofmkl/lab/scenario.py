@@ -124,6 +124,9 @@ def scenario(seed: int) -> Scenario:
         learning["server_step"] = "adagrad" if chance(0.5) else "gradient"
     if staleness == "bounded":
         learning["max_staleness"] = between(1, 4)
+    if staleness == "async":
+        # Small enough that some clients are behind, and that servers which are away are given up within the run.
+        learning |= {"catch_up_samples": seed % 4, "catch_up_patience_seconds": 0.5 + seed % 5}
     uplink: dict[str, Any] = {"kernels_per_upload": between(1, kernels)}
     if not exact and chance(0.5):
         uplink = {"budget_bytes_per_second": float(between(150, 800))}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pofmkl.laws import test_role_laws as pofmkl_laws
 
@@ -22,7 +24,7 @@ from streamfl.records.imputation import RunningMeans
 from streamfl.records.inputs import InputSection
 from streamfl.records.samples import Sample, SampleReader, SamplesSection
 from streamfl.role import Received, Record
-from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic
+from streamfl.testing.role_laws import Extreme, RoleLaws, Subject, Traffic, law_batch_equals_singles
 from streamfl.wire import VERSION, encode_array
 
 FEATURES, CLIENTS, FINGERPRINT, DIMENSION = 4, 3, 77, 2
@@ -59,6 +61,8 @@ def client(
         clients=CLIENTS,
         shards=shards,
         fingerprint=FINGERPRINT,
+        catch_up_samples=2 if mode == "behind" else 0,
+        catch_up_patience=2.0,
         means=RunningMeans((0,), (0,) if mode == "async" else (), relative=True) if missing else None,
     )
 
@@ -216,6 +220,35 @@ def subject(
 )
 class TestClient(RoleLaws):
     """A prediction that depends on how samples were polled, or on where a client's snapshot was, would show here."""
+
+
+def not_too_much_at_once(traffic: Traffic) -> Traffic:
+    """The same messages in batches of which no client has more than it may learn at once, so that none is behind."""
+    batches: list[tuple[float, list[Received]]] = []
+    for now, batch in traffic.batches:
+        counts: Counter[str] = Counter()
+        batches.append((now, []))
+        for received in batch:
+            if received.channel == "samples":
+                counts[received.message.client] += 1
+                if counts[received.message.client] > 2:
+                    counts = Counter([received.message.client])
+                    batches.append((now, []))
+            batches[-1][1].append(received)
+    return Traffic([(now, batch) for (now, batch) in batches if batch or (now, []) in traffic.batches], [0, 1], ["model"])
+
+
+@pytest.mark.parametrize(
+    "subject", [pytest.param(subject("behind", shards, loss, 2), id=f"{shards}") for shards, loss in ((1, SQUARE), (2, LOGISTIC))]
+)
+class TestClientThatIsBehind(RoleLaws):
+    """What is learnt when, who waits, and since when nobody answers, would show here if a restart lost it."""
+
+    @given(data=st.data())
+    @settings(max_examples=20, deadline=None)
+    def test_a_batch_equals_its_messages(self, subject: Subject, data: st.DataObject) -> None:
+        """A batch is what is in hand. Where no client has too much of it, how it was polled does not matter."""
+        law_batch_equals_singles(subject, not_too_much_at_once(data.draw(subject.traffic)))
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,7 @@ def sections(experts: list[str], challengers: list[str], models: dict[str, Any])
         "federation": {"name": "f", "clients": 3},
         "role": {"kind": "pofmkl-client"},
         "samples": {"topic": "t", "features": ["x", "z", "w"], "label": "y"},
-        "learning": {"features_per_kernel": 2},
+        "learning": {"features_per_kernel": 2, "catch_up_samples": 0},
         "kernels": {"bandwidths": [1.0], "views": ["standardised"]},
         "experts": {"river": experts},
         "challengers": {"models": challengers},

@@ -34,7 +34,7 @@ def role(
             "federation": {"name": "f", "clients": 2},
             "role": {"kind": "pofmkl-client"},
             "samples": {"topic": "t", "features": ["x", "z"], "label": "y", "label_range": label_range},
-            "learning": {"preset": preset, "features_per_kernel": 4, "loss": loss, "staleness": "async"},
+            "learning": {"preset": preset, "features_per_kernel": 4, "loss": loss, "staleness": "async", "catch_up_samples": 0},
             "kernels": {"bandwidths": [0.5, 1.0]},
             "uplink": {"kernels_per_upload": 1},
             "challengers": {"models": list(models)},

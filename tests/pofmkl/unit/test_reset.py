@@ -176,6 +176,7 @@ def test_one_client_is_forgotten(plant: Plant) -> None:
 def test_a_worker_that_runs_is_not_disturbed(plant: Plant) -> None:
     """Protects a worker that serves: it is told of before anything is tried, so that the group does not even rebalance."""
     plant.write()
+    plant.work()
     with closing(plant.worker(plant.client)) as worker:
         while worker.step(0.0):
             pass

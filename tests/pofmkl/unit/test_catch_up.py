@@ -1,0 +1,363 @@
+"""Clients that are behind learn in step with the model; live ones never wait; and nobody waits for ever."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+import pytest
+from clock import Clock
+
+from streamfl.kernels import SQUARE
+from streamfl.pofmkl.catch_up import CATCH_UP, LABELS_A_GRANT
+from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
+from streamfl.pofmkl.default_learner import DefaultLearner
+from streamfl.pofmkl.messages import MARKER_KEY, UPDATE, Prediction, ShardVersion
+from streamfl.pofmkl.views import ViewedFeatures
+from streamfl.records.samples import Sample
+from streamfl.role import Measurement, Received, Record, Rejection, Send, StateChange, TopicSpec
+from streamfl.runtime.bus import Outgoing
+from streamfl.runtime.kinds import build_worker, find_kind
+from streamfl.runtime.memory_bus import MemoryBus
+from streamfl.runtime.worker import Worker
+from streamfl.wire import VERSION
+
+N, PATIENCE = 3, 20.0
+
+
+def role(samples: int = N, bytes_per_second: float | None = None, shards: int = 1, kernels: int | None = 2) -> PofmklClient:
+    made = PofmklClient(
+        learner=DefaultLearner(
+            features=ViewedFeatures(("standardised", "centred"), (0.7, 2.8), 4, 2, seed=3),
+            loss=SQUARE,
+            seed=3,
+            experts=("running-mean",),
+        ),
+        pace=Pace(lockstep=False, samples_per_version=None),
+        uplink=Uplink(None if bytes_per_second else kernels, bytes_per_second),
+        seed=1,
+        clients=10,
+        shards=shards,
+        catch_up_samples=samples,
+        catch_up_patience=PATIENCE,
+    )
+    made.open(0)
+    return made
+
+
+def readings(name: str, count: int, begin: int = 0) -> list[Received]:
+    draws = np.random.default_rng(begin)
+    found = []
+    for number in range(begin, begin + count):
+        x = tuple(draws.normal(size=2).tolist())
+        found.append(Received("samples", Sample(name, str(number), x, x[0]), Record("samples", 0, number, name.encode(), b"")))
+    return found
+
+
+def model(version: int, shard: int = 0) -> Received:
+    message = ShardVersion(VERSION, 0, 2, shard, version, version)
+    return Received("model", message, Record("model", shard, version, MARKER_KEY, b""))
+
+
+def predicted(replies: Iterable[Send | Rejection]) -> list[int]:
+    """The samples that were predicted, by their number, in order."""
+    return [
+        int(json.loads(reply.value)["sample"]) for reply in replies if isinstance(reply, Send) and reply.channel == "predictions"
+    ]
+
+
+def state_of(changes: Sequence[StateChange]) -> list[StateChange]:
+    latest: dict[bytes, StateChange] = {}
+    for change in changes:
+        latest.pop(change.key, None)
+        if change.value is not None:
+            latest[change.key] = change
+    return list(latest.values())
+
+
+def figure(made: PofmklClient, name: str) -> float:
+    found: dict[str, Measurement] = {one.name: one for one in made.measure()}
+    return found[name].value
+
+
+def test_a_backlog_in_hand_is_learnt_in_step_and_in_order() -> None:
+    """Protects whoever has history: without this all of it is predicted by the model as it is before the server answered once."""
+    made = role()
+    assert predicted(made.receive(readings("a", 5), 1.0)) == [0]
+    assert predicted(made.receive([], 2.0)) == []
+    assert predicted(made.receive([model(1)], 3.0)) == [1]
+    # What comes meanwhile lies behind it.
+    assert predicted(made.receive(readings("a", 1, begin=5), 4.0)) == []
+    assert [predicted(made.receive([model(version)], 5.0)) for version in (2, 3, 4, 5)] == [[2], [3], [4], [5]]
+
+
+def test_what_a_client_may_learn_on_a_version_grows_up_to_the_setting() -> None:
+    """Protects speed: a model that has seen much changes little, so that a backlog of thousands need not go one by one."""
+    made = role()
+    sizes = [len(predicted(made.receive(readings("a", 60), 1.0)))]
+    sizes += [len(predicted(made.receive([model(version)], 1.0))) for version in range(1, 32)]
+    assert sizes[: 2 * LABELS_A_GRANT] == [1] * LABELS_A_GRANT + [2] * (LABELS_A_GRANT // 2) + [N] * (LABELS_A_GRANT // 2)
+
+
+def test_live_records_are_never_held_up() -> None:
+    """Protects live streams from a server that is slow or away: they do not wait for it, however long it is."""
+    made = role()
+    for number in range(40):
+        made.unread({0: 0})
+        assert predicted(made.receive(readings("a", 1, begin=number), float(number))) == [number]
+    made.unread({0: 0})
+    assert predicted(made.receive(readings("b", N, begin=100), 50.0)) == [100, 101, 102], "as many as the setting at once"
+
+
+def test_what_lies_unread_in_the_topic_counts_as_backlog() -> None:
+    """Protects a thousand clients with a few records a poll each: none has much in hand, and all of it would go at once."""
+    made = role()
+    made.unread({0: 1_000})
+    assert predicted(made.receive(readings("a", 1), 1.0)) == [0]
+    made.unread({0: 999})
+    assert predicted(made.receive(readings("a", 1, begin=1), 1.0)) == [], "its update is not in the model"
+    made.unread({0: 998})
+    # A neighbour does not wait for it.
+    assert predicted(made.receive(readings("b", 1, begin=2), 1.0)) == [2]
+
+
+def test_a_client_goes_on_when_every_shard_that_heard_it_has_advanced() -> None:
+    """Protects accuracy where the model is in shards: any shard's version used to renew what a client may learn."""
+    made = role(shards=2, kernels=4)
+    first = made.receive(readings("a", 5), 1.0)
+    assert sorted(reply.partition or 0 for reply in first if isinstance(reply, Send) and reply.channel == "updates") == [0, 1]
+    assert predicted(made.receive([model(1, shard=0)], 2.0)) == []
+    assert predicted(made.receive([model(1, shard=1)], 3.0)) == [1]
+
+
+def test_a_client_that_is_faster_than_the_model_keeps_up() -> None:
+    """Protects a fast live stream: what it may learn grows with what comes, or its lag would grow without end."""
+    made, in_hand = role(), []
+    number = 0
+    for version in range(1, 60):
+        made.unread({0: 0})
+        made.receive([*readings("a", 20, begin=number), model(version)], float(version))
+        number += 20
+        in_hand.append(made.waiting.get("samples", 0))
+    assert max(in_hand[10:]) <= 60, f"the backlog of a stream of 20 records a version: {in_hand}"
+    assert figure(made, "catch_up_extra_labels") > 500
+
+
+def test_patience_with_a_silent_server_is_spent_once() -> None:
+    """Protects a backlog from a server that never answers: the clients learn alone, and whoever restarts does not wait again."""
+    made = role()
+    made.receive(readings("a", 8), 100.0)
+    made.receive([], 101.0)
+    assert made.wake_at == 100.0 + PATIENCE
+    changes = list(made.changed_state())
+    restarted = role()
+    for change in state_of(changes):
+        restarted.restore(change)
+    for one in (made, restarted):
+        assert predicted(one.receive([], 100.0 + PATIENCE - 1)) == []
+        assert predicted(one.receive([], 100.0 + PATIENCE)) == [1, 2, 3, 4, 5, 6, 7]
+        assert "alone" in {notice.reason for notice in one.notices()}
+        assert figure(one, "alone") == 1
+        assert figure(one, "labels_learnt_alone") == 7
+    again = role()
+    for change in state_of([*changes, *made.changed_state()]):
+        again.restore(change)
+    assert predicted(again.receive(readings("b", 6, begin=20), 500.0)) == [20, 21, 22, 23, 24, 25], "it is alone still"
+    # A version ends it: what is in hand is learnt in step again.
+    again.receive([model(1)], 501.0)
+    assert figure(again, "alone") == 0
+    assert len(predicted(again.receive(readings("c", 9, begin=40), 502.0))) == 1
+
+
+def test_a_model_that_was_found_is_no_sign_of_life() -> None:
+    """Protects the patience from a restart: the version that the silence began with is read again, and is not a new one."""
+    made = role()
+    made.receive([model(7), *readings("a", 8)], 100.0)
+    made.receive([], 100.0 + PATIENCE)
+    restarted = role()
+    for change in state_of(list(made.changed_state())):
+        restarted.restore(change)
+    restarted.receive([model(7)], 200.0)
+    assert figure(restarted, "alone") == 1
+    restarted.receive([model(8)], 201.0)
+    assert figure(restarted, "alone") == 0
+
+
+def test_a_clock_that_was_ahead_does_not_spend_or_stretch_the_patience() -> None:
+    """Protects the patience from a clock that is set right: it is counted from then on."""
+    made = role()
+    made.receive(readings("a", 8), 9_000.0)
+    made.receive([], 100.0)
+    assert made.wake_at == 100.0 + PATIENCE
+    assert any(change.key == CATCH_UP for change in made.changed_state())
+
+
+def test_a_client_without_bytes_learns_on() -> None:
+    """Protects speed under a byte budget: what cannot be sent is in no model, so that nothing is waited for."""
+    made = role(bytes_per_second=200.0)
+    replies = made.receive(readings("a", 50), 1.0)
+    sent = [reply for reply in replies if isinstance(reply, Send) and reply.channel == "updates"]
+    assert 1 <= len(sent) < 5
+    assert len(predicted(replies)) < 50, "the first update is waited for"
+    assert len(predicted(made.receive([model(1)], 1.0))) > 40
+
+
+def test_updates_say_who_waits_for_them() -> None:
+    """Protects the round trip: a server that does not know would hold records back for its commit interval."""
+    made = role()
+    (live,) = [UPDATE.decode(one.value) for one in made.receive(readings("a", 1), 1.0) if cast(Send, one).channel == "updates"]
+    replies = made.receive(readings("b", 9, begin=10), 1.0)
+    (behind,) = [UPDATE.decode(one.value) for one in replies if cast(Send, one).channel == "updates"]
+    assert (live.awaited, behind.awaited) == (False, True)
+
+
+def test_no_more_is_read_than_there_is_work_for() -> None:
+    """Protects the changelog: whatever waits in hand is written to it; and the memory, in front of a year of history."""
+    made = role(samples=2)
+    assert (made.most_records or 10_000) < 100, "nothing is known yet"
+    number = 0
+    for version in range(1, 30):
+        made.unread({0: 100_000 - number})
+        most = made.most_records if not made.full else 0
+        assert most is not None
+        batch = [readings(f"c{(number + place) % 4}", 1, begin=number + place)[0] for place in range(most)]
+        made.receive([model(version), *batch], float(version))
+        number += most
+        assert made.waiting.get("samples", 0) <= 128
+    made.unread({0: 0})
+    made.receive([], 100.0)
+    assert made.most_records is None
+
+
+def test_sorted_history_is_read_further_ahead() -> None:
+    """Protects history that lies client by client: with a short view each client would catch up alone, one after the other."""
+    made = role(samples=2)
+    topic = [reading for name in range(10) for reading in readings(f"c{name}", 200, begin=200 * name)]
+    taken, clients = 0, set()
+    for version in range(1, 400):
+        made.unread({0: len(topic) - taken})
+        room = made.most_records or 4000
+        most = 0 if made.full else min(room, len(topic) - taken)
+        replies = made.receive([model(version), *topic[taken : taken + most]], float(version))
+        taken += most
+        clients |= {len(predicted(replies))}
+    assert max(clients) > 10, "most of the clients learn at once in the end"
+
+
+# ---- workers
+
+
+def federation(**learning: Any) -> dict[str, Any]:
+    return {
+        "federation": {"name": "f", "clients": 8, "seed": 5, "features": ["u", "v"]},
+        "samples": {"topic": "readings", "client": "device", "label": "y", "features": ["u", "v"], "label_range": [-5.0, 5.0]},
+        "kernels": {"bandwidths": [0.7, 2.8]},
+        "learning": {"features_per_kernel": 20, **learning},
+        "experts": {"local": ["running-mean"]},
+        "drift": {"detector": "none"},
+    }
+
+
+class Plant:
+    """Workers of a federation on a memory bus whose topic of samples has two partitions."""
+
+    def __init__(self, **learning: Any) -> None:
+        self.sections = federation(**learning)
+        self.clock = Clock(1000.0)
+        self.bus = MemoryBus(clock=self.clock)
+        self.bus.create([TopicSpec("readings", 2, False)])
+        self.workers: list[Worker] = []
+
+    def start(self, kind: str) -> Worker:
+        sections = {**self.sections, "role": {"kind": kind}, "bus": {"commit_interval_ms": 0}}
+        if kind == "pofmkl-server":
+            sections = {name: sections[name] for name in ("federation", "kernels", "learning", "role", "bus")}
+        found = find_kind(kind)
+        settings = found.settings(**sections)
+        missing = [spec for spec in found.topics(settings) if spec.name not in self.bus.describe([spec.name])]
+        self.bus.create([TopicSpec(spec.name, spec.partitions or 2, spec.compacted) for spec in missing])
+        self.workers.append(build_worker(settings, self.bus, clock=self.clock))
+        return self.workers[-1]
+
+    def write(self, rounds: range) -> None:
+        draws = np.random.default_rng(rounds.start)
+        for number in rounds:
+            for device in range(8):
+                u, v = draws.normal(size=2).tolist()
+                content = {"device": f"d{device}", "n": number, "u": u, "v": v, "y": float(np.sin(u) + v)}
+                self.bus.write([Outgoing("readings", f"d{device}".encode(), json.dumps(content).encode())])
+
+    def go(self, steps: int) -> None:
+        for _ in range(steps):
+            for worker in self.workers:
+                worker.step(0.0)
+
+    @property
+    def predictions(self) -> list[Prediction]:
+        return [msgspec.json.decode(record.value or b"", type=Prediction) for record in self.bus.read("f.predictions")]
+
+
+def squared_error(predictions: Sequence[Prediction]) -> float:
+    return float(np.mean([(one.prediction - (one.label or 0.0)) ** 2 for one in predictions]))
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["server first", "server second"])
+def test_history_costs_no_accuracy(late: bool) -> None:
+    """Protects the promise of `simulate`: history in a topic is learnt about as well as the same records when they come live."""
+    live = Plant()
+    live.start("pofmkl-server")
+    live.start("pofmkl-client")
+    live.go(4)
+    for number in range(60):
+        live.write(range(number, number + 1))
+        live.go(3)
+    behind = Plant()
+    for number in range(60):
+        behind.write(range(number, number + 1))
+    if late:
+        behind.start("pofmkl-client")
+        behind.go(30)
+        assert len(behind.predictions) == 8, "one of each client, while nobody has answered"
+        behind.start("pofmkl-server")
+    else:
+        behind.start("pofmkl-server")
+        behind.go(4)
+        behind.start("pofmkl-client")
+    behind.go(400)
+    assert len(live.predictions) == len(behind.predictions) == 480
+    by_version = Counter(one.model_version for one in behind.predictions)
+    assert by_version[0] <= 16
+    assert squared_error(behind.predictions) < 1.1 * squared_error(live.predictions)
+    at_once = Plant(catch_up_samples=0)
+    for number in range(60):
+        at_once.write(range(number, number + 1))
+    at_once.start("pofmkl-client")
+    at_once.start("pofmkl-server")
+    at_once.go(100)
+    assert squared_error(at_once.predictions) > 1.5 * squared_error(behind.predictions), "the data does not tell them apart"
+
+
+def test_restarts_in_the_middle_change_nothing() -> None:
+    """Protects a backlog from a worker that is replaced every few steps: order, count and pace of each client stay."""
+    plant = Plant()
+    plant.write(range(40))
+    plant.start("pofmkl-server")
+    plant.start("pofmkl-client")
+    for _ in range(60):
+        plant.go(3)
+        plant.workers.pop(1).close()
+        plant.start("pofmkl-client")
+    plant.go(200)
+    by_client: dict[str, list[Prediction]] = defaultdict(list)
+    for one in plant.predictions:
+        by_client[one.client].append(one)
+    assert {len(own) for own in by_client.values()} == {40}
+    for own in by_client.values():
+        versions = [cast(int, one.model_version) for one in own]
+        assert versions == sorted(versions)
+        granted = Counter(versions[:LABELS_A_GRANT])
+        assert max(granted.values()) == 1, "a restart granted labels anew"
