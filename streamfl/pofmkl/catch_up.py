@@ -94,8 +94,8 @@ class CatchUp:
                 self._notices.append(Notice("behind", BEHIND.format(number, unread, self.samples)))
 
     def _is_behind(self, number: int) -> bool:
-        unread = self._partitions[number].unread
-        return unread is not None and unread > self.samples * max(1, self._seats.count(number))
+        unread = self._partitions[number].unread or 0
+        return 0 < self.samples * max(1, self._seats.count(number)) < unread
 
     def _room(self, number: int) -> int:
         return max(self._partitions[number].in_hand, 2 * self.samples * self._seats.count(number))

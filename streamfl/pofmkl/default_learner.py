@@ -305,7 +305,7 @@ class DefaultLearner:
 
     def _raw(self, rows: NDArray[np.intp], views: Sequence[NDArray[Any]], parameters: NDArray[Any]) -> NDArray[Any]:
         """theta_i . z_i, with the own steps of clients that take some: (samples, kernels)."""
-        return self.own_steps.predict(rows, views, parameters)
+        return self.own_steps.correct(self.features.predict(views, parameters), rows, views)
 
     def _take_own_steps(self, rows: NDArray[np.intp], scale: Scale, labels: Floats, parameters: NDArray[Any]) -> None:
         self.own_steps.learn(rows, scale.views, parameters, np.where(scale.known >= 2, scale.target(labels), np.nan))

@@ -71,12 +71,11 @@ class OwnSteps:
         """Forget a client."""
         self._steps.pop(row, None)
 
-    def predict(self, rows: NDArray[np.intp], views: Sequence[NDArray[Any]], parameters: NDArray[Any]) -> NDArray[Any]:
-        """(theta_i + delta_ik) . z_i of one sample of each client: (clients, kernels).
+    def correct(self, raw: NDArray[Any], rows: NDArray[np.intp], views: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """Add delta_ik . z_i for one sample of each client to theta_i . z_i, raw (clients, kernels), in place; returns raw.
 
-        rows: (clients,). views: of the samples. parameters: theta, (kernels, 2 D).
+        rows: (clients,). views: of the samples.
         """
-        raw = self._features.predict(views, parameters)
         own = self._begun(rows)
         if len(own):
             steps = np.stack([self._steps[row] for row in rows[own].tolist()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -167,7 +168,7 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
         signing=_signing(settings),
         seal_bytes=0 if settings.identity.key_file is None else SEAL_BYTES,
         catch_up_samples=learning.catch_up_samples if learning.staleness == "async" else 0,
-        catch_up_patience=learning.catch_up_patience_seconds,
+        catch_up_patience=learning.catch_up_patience_seconds if learning.staleness == "async" else math.inf,
         patience=max(SHORTEST_PATIENCE, ROUNDS_OF_PATIENCE * learning.round_timeout_seconds),
         agreement=Agreement(federation_settings(settings), pace_settings(settings)),
         watch=_watch(settings),

@@ -97,8 +97,8 @@ def check_outcome(bus: FaultyBus, scenario: Scenario) -> None:
         check_join(bus, scenario)
     if scenario.settings.bus.processing_guarantee == "exactly_once":
         check_taught(bus, scenario, predictions)
-        # What a client knew when it predicted is not to be seen where labels come when they will.
-        if not scenario.late_labels:
+        # What a client knew when it predicted is not to be seen where labels, or the end of a patience, come when they will.
+        if scenario.patient and not scenario.late_labels:
             check_replay(scenario, predictions, models)
 
 
@@ -261,6 +261,10 @@ def check_replay(scenario: Scenario, predictions: dict[str, list[Prediction]], m
                 labels=np.array([0.0 if label is None else label]),
                 labelled=np.array([label is not None]),
             )
+            if learner.own_steps is not None and settings.learning.staleness == "async":
+                # Before the first version there is nobody whose model it would be.
+                own_step = learner.own_steps.end if any(made.versions) else learner.own_steps.begin
+                own_step(row)
             taken = learner.predict_and_learn(batch, parameters, np.square(parameters, dtype=np.float64).sum(axis=1))
             apart = abs(float(taken.predictions[0]) - made.prediction)
             require(

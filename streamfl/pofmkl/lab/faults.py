@@ -65,7 +65,9 @@ def _with_a_fault_that_stays(seed: int) -> tuple[Scenario, Staying | None]:
     """The scenario of this seed, and what stays; None where it is a client that says nothing more: then it has fewer samples."""
     draws = rng_for(seed, "simulation", "what stays")
     chosen = scenario(seed)
-    learning = chosen.settings.learning.model_copy(update={"round_timeout_seconds": 5.0})
+    learning = chosen.settings.learning.model_copy(
+        update={"round_timeout_seconds": 5.0, "catch_up_patience_seconds": 2.0}
+    )
     settings = chosen.settings.model_copy(update={"learning": learning})
     chosen = replace(
         chosen,
