@@ -61,8 +61,8 @@ def print_json(content: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table on stdout, as wide as its content where stdout is no terminal; of no rows, a line that says so."""
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], notes: Iterable[str] = ()) -> None:
+    """A table on stdout, as wide as its content where stdout is no terminal, and notes beneath; of no rows, a line that says so."""
     rows = list(rows)
     if not rows:
         Console(file=sys.stdout).print(Text(f"{title}: none"))
@@ -75,6 +75,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     if not console.is_terminal:
         console.width = 10_000
     console.print(table)
+    for note in notes:
+        console.print(Text(note))
 
 
 def print_list(title: str, rows: Iterable[tuple[str, str]], console: Console | None = None) -> None:

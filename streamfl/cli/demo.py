@@ -37,5 +37,5 @@ def demo(
     if format is OutputFormat.JSON:
         print_json({**report.figures, "picture": str(out) if can_draw() else None})
     else:
-        print_table(report.title, report.columns, report.rows)
+        print_table(report.title, report.columns, report.rows, report.notes)
     say(f"picture: {out}" if can_draw() else "no picture: matplotlib is not installed; pip install 'streamfl[plots]'")

@@ -150,7 +150,7 @@ def put_labels(draft: Draft, section: str, known: type[BaseModel], seen: Seen, l
     if set(numbers) <= {0.0, 1.0}:
         told += '. They are 0 and 1: with [learning] loss = "logistic" predictions are probabilities'
         draft.put(section, "label", label, told)
-    draft.put(where, "label_range", [low, high], f"these were {min(numbers):g} to {max(numbers):g}. It is the unit of errors")
+    draft.put(where, "label_range", [low, high], f"these were {min(numbers):g} to {max(numbers):g}. Losses are scaled by it")
 
 
 def without_label(draft: Draft) -> None:

@@ -43,7 +43,7 @@ def _simulate(
     if format is OutputFormat.JSON:
         print_json(report.figures)
     else:
-        print_table(report.title, report.columns, report.rows)
+        print_table(report.title, report.columns, report.rows, report.notes)
 
 
 simulate = with_options(_simulate, parts_of_systems("simulate"))

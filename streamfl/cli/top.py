@@ -125,8 +125,8 @@ class _Look:
 
     @staticmethod
     def _shown(name: str, one: _Client, seconds: float) -> dict[str, Any]:
-        error = sum(one.errors) / len(one.errors) if one.errors else None
-        return {"client": name, "predictions": one.predictions, "per_second": one.latest / seconds, "mse": error}
+        error = math.sqrt(sum(one.errors) / len(one.errors)) if one.errors else None
+        return {"client": name, "predictions": one.predictions, "per_second": one.latest / seconds, "rmse": error}
 
     def _read_predictions(self) -> None:
         for one in self._clients.values():
@@ -150,7 +150,9 @@ class _Look:
         one.latest += 1
         prediction, label = said.get("prediction"), said.get("label")
         if isinstance(prediction, int | float) and isinstance(label, int | float):
-            one.errors.append((prediction - label) ** 2)
+            # A power of a float may raise OverflowError; a product is infinite then.
+            error = float(prediction) - float(label)
+            one.errors.append(error * error)
 
     def _read_letters(self, before: Mapping[int, int]) -> None:
         topic = self._configured.settings.dead_letters
@@ -173,9 +175,10 @@ class _Look:
             letters = ", ".join(f"{count} {printable(reason)}" for reason, count in figures["dead_letters"].items())
             parts.append(Text(f"dead letters since the start: {letters}"))
         if figures["clients"]:
-            clients = Table("client", "predictions", "a second", f"mse of the last {WINDOW}", box=None)
+            heading = f"RMSE of the last {WINDOW}, in the label's unit"
+            clients = Table("client", "predictions", "a second", heading, box=None)
             for one in figures["clients"]:
-                error = "" if one["mse"] is None else f"{one['mse']:.4g}"
+                error = "" if one["rmse"] is None else f"{one['rmse']:.4g}"
                 clients.add_row(Text(printable(one["client"])), str(one["predictions"]), f"{one['per_second']:.1f}", error)
             parts.append(clients)
         return Group(*parts)

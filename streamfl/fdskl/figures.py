@@ -77,12 +77,14 @@ class ActiveFigures:
     """What only the active party counts.
 
     what: the loss; None: this is another party.
+    label_unit: with numbers for labels, how much of the label's own unit is 1 between 0 and 1 of the labels' range.
     loss, squared_error, right: sums over scored predictions, each made before its label was learnt from.
     forgotten: predictions and labels, by reason.
     """
 
-    def __init__(self, what: MarginLoss | None) -> None:
+    def __init__(self, what: MarginLoss | None, label_unit: float = 1.0) -> None:
         self._what = what
+        self._label_unit = label_unit
         self.counts = dict.fromkeys(ACTIVE_COUNTS, 0)
         self.forgotten = dict.fromkeys(("no_label", "no_columns", "displaced"), 0)
         self.loss = self.squared_error = 0.0
@@ -118,8 +120,9 @@ class ActiveFigures:
         if self._what.classifies:
             yield Measurement("right_predictions", "counter", "Scored predictions of the right label", self.right)
         else:
-            text = "Squared error of all scored predictions, in label ranges"
-            yield Measurement("squared_error_sum", "counter", text, self.squared_error)
+            text = "Squared error of all scored predictions, in the label's own unit squared"
+            total = self._label_unit * (self._label_unit * self.squared_error)
+            yield Measurement("squared_error_sum", "counter", text, total)
         yield Measurement("awaited_predictions", "gauge", "Predictions that have to be made", awaited, (), True)
         yield Measurement("labelled_entities", "gauge", "Labelled entities that are learnt from", labelled)
         yield Measurement("features", "gauge", "Random features that are kept", features)

@@ -60,7 +60,9 @@ class FdsklWorker:
         if settings.is_open:
             self._notices.say("no_keys", NO_KEYS)
         self._figures = WorkerFigures()
-        self._active_figures = ActiveFigures(None if active is None else active.learning.loss)
+        self._active_figures = ActiveFigures(None)
+        if active is not None:
+            self._active_figures = ActiveFigures(active.learning.loss, active.prediction_of(1.0) - active.prediction_of(0.0))
         self._silence = Silence(patience)
         self._tasks: dict[int, WorkerPartition] = {}
         self._actives: dict[int, ActivePartition] = {}

@@ -16,6 +16,7 @@ __all__ = [
     "RiverClassifier",
     "RunningMean",
     "challenger",
+    "challenger_about",
     "challenger_names",
     "model_name",
     "own_model",
@@ -177,11 +178,24 @@ _CLASSIFIERS: dict[str, Callable[[], Any]] = {
     "hoeffding": _hoeffding_classifier,
 }
 _TRIVIAL: dict[str, Callable[[], Challenger]] = {"running-mean": RunningMean, "last-label": LastLabel}
+_ABOUT = {
+    "running-mean": "mean of the client's labels so far",
+    "last-label": "the client's last label",
+    "linear": "River's linear regression",
+    "knn": "River's nearest neighbours",
+    "scaled-knn": "River's nearest neighbours, inputs scaled",
+    "hoeffding": "River's decision tree",
+}
 
 
 def challenger_names() -> tuple[str, ...]:
     """Every name that :func:`challenger` knows, whatever the loss."""
     return (*_TRIVIAL, *_REGRESSORS)
+
+
+def challenger_about(name: str) -> str | None:
+    """What a challenger is, in a few words; None for a model of one's own."""
+    return _ABOUT.get(name)
 
 
 def challenger(name: str | OwnModel, loss: Literal["square", "logistic"] = "square") -> Challenger:

@@ -138,7 +138,7 @@ class PofmklClient:
         self._uploads = Uploads(
             learner, self.model, pace, self.catch_up, uplink, self._budgets, self._seats, fingerprint, seal_bytes
         )
-        self._outcomes = Outcomes(learner, self._seats)
+        self._outcomes = Outcomes(learner, self._seats, original(1.0) - original(0.0))
         self._moments = Moments()
         self._means = means or RunningMeans()
         self._unread: Mapping[int, int] = {}

@@ -6,7 +6,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ _CLASSIFICATION = {
     "accuracy": "Share of the last 1000 predictions whose label was the likelier one",
     "auc": "Area under the ROC curve of the last 1000 predictions, clients together; no number while they have one label only",
 }
+_UNIT = "in the label's own unit"
 _SINCE = (
     "since this worker's start; a client's challenger begins anew when the worker starts or the client's partition moves, unless "
     "it remembers itself"
@@ -46,9 +47,13 @@ class LiveChallengers:
     models: that :func:`challenger` knows, others are a ConfigurationError. A challenger is held for each
     client and model until its partition is closed; one that raises, or whose prediction is no finite number, is dropped for that
     client and counted. It begins anew after ``OFF_LABELS`` further labels. The first failure of a model and reason is logged.
+    label_unit: how much of the label's own unit is 1 on the learning scale; metrics are told in the label's own unit.
     """
 
-    def __init__(self, models: Sequence[str | OwnModel], loss: Literal["square", "logistic"]) -> None:
+    def __init__(
+        self, models: Sequence[str | OwnModel], loss: Literal["square", "logistic"], label_unit: float = 1.0
+    ) -> None:
+        self._label_unit = label_unit
         self._models = {model_name(model): model for model in models}
         self._loss = loss
         # Importing River takes a second: at the start, and not while samples wait.
@@ -64,6 +69,7 @@ class LiveChallengers:
         self._challengers: dict[_ClientKey, dict[str, Challenger]] = {}
         self._labels = dict.fromkeys(self._models, 0)
         self._squared_errors = dict.fromkeys(self._models, 0.0)
+        self._absolute_errors = dict.fromkeys(self._models, 0.0)
         self._failures = dict.fromkeys(self._models, 0)
         self._recent: dict[str, deque[tuple[float, float]]] = {name: deque(maxlen=WINDOW) for name in self._models}
 
@@ -88,6 +94,7 @@ class LiveChallengers:
                 self.memory.learnt(key, name, own[name])
                 self._labels[name] += 1
                 self._squared_errors[name] += (prediction - label) ** 2
+                self._absolute_errors[name] += abs(prediction - label)
                 self._recent[name].append((prediction, label))
 
     def _own(self, key: _ClientKey) -> dict[str, Challenger]:
@@ -134,21 +141,31 @@ class LiveChallengers:
         self.memory.close(partition)
 
     def mean_squared_errors(self) -> dict[str, float]:
-        """Of each model over all labels, 0 before the first."""
+        """Of each model over all labels on the learning scale, 0 before the first."""
         return {name: total / max(self._labels[name], 1) for name, total in self._squared_errors.items()}
+
+    def mean_absolute_errors(self) -> dict[str, float]:
+        """Of each model over all labels on the learning scale, 0 before the first."""
+        return {name: total / max(self._labels[name], 1) for name, total in self._absolute_errors.items()}
 
     def measure(self) -> Iterable[Measurement]:
         """The figures of each model, over all clients; means are no number before the first label, as the federation's are."""
         for name, mse in self.mean_squared_errors().items():
             label, count = (("model", name),), self._labels[name]
             predictions, labels = recent_arrays(self._recent[name])
-            windowed = float(np.square(predictions - labels).mean()) if count else 0.0
-            text = f"Mean squared error of the challenger on the clients' own samples, {_SINCE}"
-            yield Measurement("challenger_mse", "gauge", text, mse, label, known=count > 0)
-            text = "Squared error of the challenger, added up over the labels of streamfl_challenger_labels_total"
-            yield Measurement("challenger_squared_error_sum", "counter", text, self._squared_errors[name], label)
-            text = f"Mean squared error of the challenger over the last 1000 labels, of those {_SINCE}"
-            yield Measurement("challenger_mse_windowed", "gauge", text, windowed, label, known=count > 0)
+            errors = recent_errors(predictions, labels, self._label_unit)
+            text = f"Root of the mean squared error of the challenger, {_UNIT}, {_SINCE}"
+            yield Measurement("challenger_rmse", "gauge", text, self._label_unit * math.sqrt(mse), label, known=count > 0)
+            text = (
+                "Squared error of the challenger, added up over the labels of streamfl_challenger_labels_total, in the label's own "
+                "unit squared"
+            )
+            total = self._label_unit * (self._label_unit * self._squared_errors[name])
+            yield Measurement("challenger_squared_error_sum", "counter", text, total, label)
+            text = f"Root of the mean squared error of the challenger over the last 1000 labels, {_UNIT}, of those {_SINCE}"
+            yield Measurement("challenger_rmse_windowed", "gauge", text, errors.rmse, label, known=count > 0)
+            text = f"Mean absolute error of the challenger over the last 1000 labels, {_UNIT}, of those {_SINCE}"
+            yield Measurement("challenger_mae_windowed", "gauge", text, errors.mae, label, known=count > 0)
             yield Measurement("challenger_labels", "counter", f"Labels that the challenger was judged by, {_SINCE}", count, label)
             text = f"Times that the challenger failed for a client, which then goes {OFF_LABELS} labels without it"
             yield Measurement("challenger_failures", "counter", text, self._failures[name], label)
@@ -163,6 +180,21 @@ def recent_arrays(recent: deque[tuple[float, float]]) -> tuple[NDArray[np.float6
     """Predictions and labels of a window."""
     pairs: NDArray[Any] = np.array(recent, dtype=np.float64).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1]
+
+
+class RecentErrors(NamedTuple):
+    """Of a window, in the label's own unit. 0 where the window is empty."""
+
+    rmse: float
+    mae: float
+
+
+def recent_errors(predictions: NDArray[np.float64], labels: NDArray[np.float64], label_unit: float) -> RecentErrors:
+    """The errors of predictions (n,) of labels (n,), both on the learning scale."""
+    if not len(labels):
+        return RecentErrors(0.0, 0.0)
+    errors = np.abs(predictions - labels)
+    return RecentErrors(label_unit * math.sqrt(np.square(errors).mean()), label_unit * float(errors.mean()))
 
 
 def classification_measurements(

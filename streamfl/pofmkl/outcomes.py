@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from streamfl.kernels import LOGISTIC
 from streamfl.pofmkl.learner import Learner
-from streamfl.pofmkl.live_challengers import WINDOW, classification_measurements, recent_arrays
+from streamfl.pofmkl.live_challengers import WINDOW, classification_measurements, recent_arrays, recent_errors
 from streamfl.pofmkl.seats import Seats
 from streamfl.role import Measurement, Notice
 
@@ -18,6 +19,7 @@ __all__ = ["Outcomes"]
 
 # This many predictions at a time are looked at for whether most were kept within what labels can be.
 JUDGED_AT_ONCE = 50
+SCALED = "with labels scaled to 0..1 by samples.label_range"
 USELESS = (
     "most of the last predictions were more than a label range beyond samples.label_range and were kept there: the model diverged, "
     "or somebody else wrote updates. Look at samples.label_range and learning.learning_rate, and who may write to the updates; a "
@@ -33,9 +35,12 @@ class Outcomes:
 
     learner: whose sums and losses of each client the figures are computed from.
     seats: the clients.
+    label_unit: how much of the label's own unit is 1 on the learning scale. Errors are told in the label's own unit. Losses and
+        regret are told on the learning scale, where the theorem bounds them.
     """
 
-    def __init__(self, learner: Learner, seats: Seats) -> None:
+    def __init__(self, learner: Learner, seats: Seats, label_unit: float = 1.0) -> None:
+        self._label_unit = label_unit
         self.predicted = 0
         self._learner = learner
         self._seats = seats
@@ -114,32 +119,40 @@ class Outcomes:
         yield Measurement("drifts", "counter", "Rises of a client's error that were found and reacted to", self._learner.drifts)
         yield from self._learner.measure()
 
+    def _in_label_units(self, squared_error: float) -> float:
+        """A squared error in the label's own unit squared. The unit's square alone may be beyond all numbers."""
+        return self._label_unit * (self._label_unit * squared_error)
+
     def measure_errors(self) -> Iterable[Measurement]:
         """How well it was predicted."""
         _, labels, squared_error, loss = self._sums().sum(axis=0).tolist()
         regret = self.total_regret()
         text = "Predictions kept at one label range beyond samples.label_range"
         yield Measurement("bounded_predictions", "counter", text, self._learner.bounded)
-        text = "Squared error of the predictions, added up over the labels of streamfl_labels_total, on the learning scale"
-        yield Measurement("squared_error_sum", "counter", text, self._squared_error)
-        yield Measurement("loss_sum", "counter", "Loss of the predictions, added up over the same labels", self._loss)
+        text = "Squared error of the predictions in the label's own unit squared, added up over the labels of streamfl_labels_total"
+        yield Measurement("squared_error_sum", "counter", text, self._in_label_units(self._squared_error))
+        text = f"Loss of the predictions, added up over the same labels, {SCALED}"
+        yield Measurement("loss_sum", "counter", text, self._loss)
         life = "over the whole life of the clients that this worker has, restarts included"
         yield Measurement("lifetime_labels", "gauge", f"Labels learnt from, {life}", labels)
-        yield Measurement("lifetime_squared_error", "gauge", f"Squared error of the predictions, added up {life}", squared_error)
-        yield Measurement("lifetime_loss", "gauge", f"Loss of the predictions, added up {life}", loss)
-        text = f"What each client's best kernel alone would have lost, added up {life}"
+        text = f"Squared error of the predictions, in the label's own unit squared, added up {life}"
+        yield Measurement("lifetime_squared_error", "gauge", text, self._in_label_units(squared_error))
+        yield Measurement("lifetime_loss", "gauge", f"Loss of the predictions, {SCALED}, added up {life}", loss)
+        text = f"What each client's best kernel alone would have lost, {SCALED}, added up {life}"
         yield Measurement("lifetime_best_kernel_loss", "gauge", text, loss - regret)
-        yield Measurement(
-            "regret", "gauge", "Loss of the predictions minus loss of each client's best kernel, summed over clients", regret
-        )
-        text = "Regret divided by streamfl_lifetime_labels"
+        text = f"Loss of the predictions minus loss of each client's best kernel, {SCALED}, summed over clients"
+        yield Measurement("regret", "gauge", text, regret)
+        text = f"Regret divided by streamfl_lifetime_labels, {SCALED}"
         yield Measurement("regret_per_sample", "gauge", text, regret / max(labels, 1), known=labels > 0)
-        text = "Mean squared error of all predictions of these clients, restarts included, on the learning scale"
-        yield Measurement("mse", "gauge", text, squared_error / max(labels, 1), known=labels > 0)
+        text = "Root of the mean squared error of all predictions of these clients, restarts included, in the label's own unit"
+        rmse = self._label_unit * math.sqrt(squared_error / max(labels, 1))
+        yield Measurement("rmse", "gauge", text, rmse, known=labels > 0)
         predictions, recent_labels = recent_arrays(self._recent)
-        windowed = float(np.square(predictions - recent_labels).mean()) if self._recent else 0.0
-        text = "Mean squared error of the last 1000 predictions since the worker's start, on the learning scale"
-        yield Measurement("mse_windowed", "gauge", text, windowed, (), True, bool(self._recent))
+        errors = recent_errors(predictions, recent_labels, self._label_unit)
+        text = "Root of the mean squared error of the last 1000 predictions since the worker's start, in the label's own unit"
+        yield Measurement("rmse_windowed", "gauge", text, errors.rmse, (), True, bool(self._recent))
+        text = "Mean absolute error of the last 1000 predictions since the worker's start, in the label's own unit"
+        yield Measurement("mae_windowed", "gauge", text, errors.mae, (), True, bool(self._recent))
         if self._learner.loss is LOGISTIC:
             yield from classification_measurements(predictions, recent_labels)
         best = int(np.argmin(self._kernel_losses().sum(axis=0)))

@@ -179,7 +179,8 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
 
 def _challengers(settings: PofmklSettings) -> LiveChallengers | None:
     models = models_named(settings.challengers.models, settings.models)
-    return LiveChallengers(models, settings.learning.loss) if models else None
+    low, high = _samples(settings).label_range
+    return LiveChallengers(models, settings.learning.loss, high - low) if models else None
 
 
 def _signing(settings: PofmklSettings) -> ModelSigning | None:

@@ -15,12 +15,14 @@ from streamfl.simulation.page import Arrays, Chart, Line, Page, Reports, Seen, T
 
 __all__ = ["course_arrays", "reports"]
 
+UNIT = "units of the label"
 COURSE, SECONDS = "course/", "seconds"
 SAYS = {
     "accuracy": ("Accuracy", "Share of test entities whose likeliest class is theirs. Higher is better.", "share"),
     "auc": ("Area under the ROC curve", "0.5 is guessing, 1 is a perfect order of the test entities.", "area"),
     "ks": ("Kolmogorov-Smirnov", "The largest distance between the scores of the two classes. Higher is better.", "distance"),
-    "mse": ("Mean squared error", "On test entities, labels from 0 to 1. Lower is better.", "squared error"),
+    "rmse": ("Error", "On test entities. Lower is better.", f"RMSE, {UNIT}"),
+    "scaled_mse": ("Scaled error", "The same squared, with labels from 0 to 1.", "squared error, labels scaled to 0..1"),
     "loss": ("Loss", "Of test entities, the mean. Lower is better; if only the training's falls, it overfits.", "loss"),
     "training_loss": ("Training loss", "Of the rows that are learnt from. If it does not fall, lower the learning rate.", "loss"),
     "objective": ("Objective", "Of the frozen rows, without noise. It should fall; where noise is large it stays up.", "objective"),
@@ -93,7 +95,7 @@ def _label_range(topics: Topics) -> tuple[float, float]:
 
 
 def _scored(predictions: Sequence[Seen], labels: Sequence[Seen], label_range: tuple[float, float]) -> Chart | None:
-    """The mean squared error so far of what was predicted of each entity before its label came, and of the labels' running mean.
+    """The RMSE so far of what was predicted of each entity before its label came, and of the labels' running mean.
 
     Where all came after the label, as of a history that was written at once, the first counts.
     """
@@ -112,11 +114,11 @@ def _scored(predictions: Sequence[Seen], labels: Sequence[Seen], label_range: tu
     counts = np.arange(1, len(truth) + 1)
     means = (np.cumsum(truth) - truth) / np.maximum(counts - 1, 1)
     lines = [
-        Line("mean squared error", counts, np.cumsum(np.square(guesses - truth)) / counts),
-        Line("running mean's", counts, np.cumsum(np.square(means - truth)) / counts, level=True),
+        Line(f"RMSE, {UNIT}", counts, np.sqrt(np.cumsum(np.square(guesses - truth)) / counts)),
+        Line("running mean's", counts, np.sqrt(np.cumsum(np.square(means - truth)) / counts), level=True),
     ]
     says = (
-        "Of the last prediction of each entity before its label came, in the square of the label's unit; of classes it is the "
-        "Brier score. It should end below the running mean of the labels, which learns nothing from the columns."
+        "Of the last prediction of each entity before its label came; of classes its square is the Brier score. It "
+        "should end below the running mean of the labels, which learns nothing from the columns."
     )
-    return Chart("Mean squared error so far", says, lines, "entities with a label", "squared error")
+    return Chart("Error so far", says, lines, "entities with a label", f"RMSE, {UNIT}")

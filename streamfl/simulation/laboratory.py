@@ -68,6 +68,7 @@ class Report:
     title, columns, rows: a table for people.
     figures: the same for programs, as one JSON object.
     arrays: what is needed to compute a traced run again.
+    notes: sentences for people, beneath the table.
     predictions: by sample, in columns of equal length: "row", of the data, "prediction", in the label's own unit, and others.
     draw: draws the run into a matplotlib Axes.
     """
@@ -76,6 +77,7 @@ class Report:
     rows: Sequence[Sequence[str]]
     figures: Mapping[str, Any]
     columns: Sequence[str] = ("measure", "value")
+    notes: Sequence[str] = ()
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     predictions: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     draw: Callable[[Any], None] | None = None

@@ -92,7 +92,7 @@ def _column(values: Any, name: str) -> NDArray[Any]:
 class Result:
     """What came of a run. A notebook shows it as a table; :meth:`plot` draws it.
 
-    title, columns, rows: the table.
+    title, columns, rows: the table. notes: sentences beneath it.
     figures: the same for programs.
     predictions: by sample, in columns of equal length: "row", of the data, "prediction", in the label's own unit, and others.
     arrays: of a traced run, what is needed to compute it again.
@@ -102,6 +102,7 @@ class Result:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     figures: Mapping[str, Any]
+    notes: Sequence[str] = ()
     predictions: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     draw: Callable[[Any], None] | None = field(default=None, repr=False)
@@ -129,8 +130,9 @@ class Result:
 
     def __str__(self) -> str:
         widths = [max(len(row[place]) for row in (self.columns, *self.rows)) for place in range(len(self.columns))]
-        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in self.rows]
-        return "\n".join([self.title, *lines])
+        table = (self.columns, *self.rows)
+        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in table]
+        return "\n".join([self.title, *lines, *self.notes])
 
     __repr__ = __str__
 
@@ -140,7 +142,8 @@ class Result:
 
         head, body = line(self.columns, "th"), "".join(line(row, "td") for row in self.rows)
         caption = f"<caption>{html.escape(self.title)}</caption>"
-        return f"<table>{caption}<thead>{head}</thead><tbody>{body}</tbody></table>"
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        return f"<table>{caption}<thead>{head}</thead><tbody>{body}</tbody></table>{notes}"
 
 
 def settings_given(config: Config) -> Path | GivenSettings:
@@ -183,7 +186,7 @@ def simulate(
     >>> import streamfl
     >>> steps = {"x": [step % 10 / 10 for step in range(200)], "y": [step % 10 / 5 for step in range(200)]}
     >>> result = streamfl.simulate(steps, clients=2)
-    >>> result.figures["mse"] < result.figures["mse_running_mean"]
+    >>> result.figures["rmse"] < result.figures["rmse_running_mean"]
     True
 
     Parameters
@@ -217,6 +220,7 @@ def simulate(
         report.columns,
         report.rows,
         report.figures,
+        notes=report.notes,
         predictions=report.predictions,
         arrays=report.arrays,
         draw=report.draw,

@@ -10,7 +10,18 @@ from typing import Any
 
 from streamfl.role import ConfigurationError
 
-__all__ = ["FEDERATION", "LOCAL", "MEAN", "STYLES", "can_draw", "check_can_draw", "label_axes", "new_pyplot", "picture_over_time"]
+__all__ = [
+    "FEDERATION",
+    "LOCAL",
+    "MEAN",
+    "STYLES",
+    "can_draw",
+    "check_can_draw",
+    "label_axes",
+    "logarithmic",
+    "new_pyplot",
+    "picture_over_time",
+]
 
 # Three hues that stay apart in greyscale and for the colour-blind; the federation is the one to look at.
 FEDERATION, LOCAL, MEAN = "#0b5fa5", "#d9822b", "#8a8a8a"
@@ -57,10 +68,25 @@ def picture_over_time(
     pyplot.close(figure)
 
 
-def label_axes(axes: Any, title: str, horizontal: str) -> None:
-    """A title, the horizontal axis' name, a light grid, and no frame above and at the right."""
+def label_axes(axes: Any, title: str, horizontal: str, vertical: str = "") -> None:
+    """A title, the axes' names, a light grid, and no frame above and at the right."""
     axes.set_title(title, loc="left", fontsize=11)
     axes.set_xlabel(horizontal)
+    axes.set_ylabel(vertical)
     axes.grid(alpha=0.25)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
+
+
+def logarithmic(axes: Any) -> None:
+    """A vertical axis in powers, with plain numbers. Call it once all is drawn: how many numbers fit depends on that."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high < 4.0 * low:
+        axes.yaxis.set_major_locator(MaxNLocator(6))
+    else:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if high < 100.0 * low else (1.0, 3.0)))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())

@@ -24,6 +24,7 @@ __all__ = [
     "checked_options",
     "deal_table",
     "epoch_orders",
+    "in_label_units",
     "labels_as_classes",
     "measured_rows",
 ]
@@ -33,11 +34,14 @@ FEWEST_ROWS = 2
 
 @dataclass(frozen=True)
 class VerticalFigures:
-    """How a federation stands. ``seconds``: virtual. ``accuracy`` of classes, ``mse`` of numbers, ``auc`` of two classes."""
+    """How a federation stands. ``seconds``: virtual. ``accuracy`` of classes, ``auc`` of two classes.
+
+    ``scaled_mse``: of numbers, with labels from 0 to 1.
+    """
 
     seconds: float
     accuracy: float | None
-    mse: float | None
+    scaled_mse: float | None
     auc: float | None
     loss: float
 
@@ -147,14 +151,35 @@ def labels_as_classes(dealt: DealtTable, location: DataSource, label: str, reaso
 
 
 def measured_rows(measured: Iterable[tuple[str, Mapping[str, Any] | None]]) -> Iterator[tuple[str, str]]:
-    """Accuracy, AUC and MSE of each that has them, ready to print.
+    """Accuracy, AUC and RMSE of each that has them, ready to print.
 
-    measured: of what, and the figures; None: nothing was measured.
+    measured: of what, and the figures as :func:`in_label_units` returns them; None: nothing was measured.
     """
     for title, figures in measured:
-        for text, name in (("Accuracy", "accuracy"), ("AUC", "auc"), ("MSE", "mse")):
+        for text, name in (("Accuracy", "accuracy"), ("AUC", "auc")):
             if figures is not None and figures[name] is not None:
                 yield f"{text}, {title}", f"{figures[name]:.4f}"
+        if figures is not None and figures.get("rmse") is not None:
+            yield f"RMSE, units of the label, {title}", f"{figures['rmse']:.4g}"
+
+
+def in_label_units(figures: Any, label_unit: float) -> Any:
+    """The same figures with an ``rmse`` in the label's own unit beside each ``scaled_mse``, in dictionaries and lists within too.
+
+    label_unit: how much of the label's own unit is 1 on the scale from 0 to 1.
+
+    >>> in_label_units({"scaled_mse": 0.25, "history": [{"scaled_mse": None}]}, 10.0)
+    {'scaled_mse': 0.25, 'history': [{'scaled_mse': None, 'rmse': None}], 'rmse': 5.0}
+    """
+    if isinstance(figures, list):
+        return [in_label_units(one, label_unit) for one in figures]
+    if not isinstance(figures, Mapping):
+        return figures
+    found = {name: in_label_units(value, label_unit) for name, value in figures.items()}
+    if "scaled_mse" in found:
+        mse = found["scaled_mse"]
+        found["rmse"] = None if mse is None else label_unit * math.sqrt(mse)
+    return found
 
 
 def epoch_orders(seed: int, entities: int, epochs: int | None) -> NDArray[np.int64]:

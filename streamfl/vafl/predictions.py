@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -95,4 +96,6 @@ class Predictions:
             share = sum(right for _, right in self._recent) / max(count, 1)
             yield Measurement("accuracy", "gauge", text, share, known=count > 0)
         else:
-            yield Measurement("mse_windowed", "gauge", text, mean, known=count > 0)
+            text = f"RMSE of these predictions over the last {WINDOW} labels since the worker's start, in the label's own unit"
+            rmse = (self._original(1.0) - self._original(0.0)) * math.sqrt(mean)
+            yield Measurement("rmse_windowed", "gauge", text, rmse, (), True, count > 0)

@@ -39,7 +39,7 @@ def test_its_cells_run_and_show_something(notebook: dict[str, Any], tmp_path: Pa
     errors = (names["alone"] ** 2).mean()
     assert errors["streamfl.Regressor"] < errors["running mean"]
     together, compared = names["together"], names["compared"]
-    assert together.figures["mse"] < together.figures["mse_running_mean"]
+    assert together.figures["rmse"] < together.figures["rmse_running_mean"]
     assert "<table>" in together._repr_html_()
     assert [one["method"] for one in compared.figures["methods"]] == ["default", "local", "running-mean"]
     assert len(names["predicted"]) == len(names["readings"])

@@ -64,9 +64,9 @@ def test_it_is_simulated_and_shown(run: Command, tmp_path: Path) -> None:
     """Protects whoever brings a system of their own: simulate and demo know it, and their help does."""
     found = json.loads(run("streamfl", "simulate", "client.toml", "--data", "data.csv", "--trace", "trace", "--format", "json"))
     assert found["samples"] == ROWS
-    assert 0 < found["mse"] < 2 * found["variance"]
+    assert 0 < found["rmse"] < 1.4 * found["deviation"]
     assert (tmp_path / "trace" / "trace.npz").exists()
-    assert json.loads(run("streamfl", "demo", "running-mean", "--out", "means.png", "--format", "json"))["mse"] < 0.02
+    assert json.loads(run("streamfl", "demo", "running-mean", "--out", "means.png", "--format", "json"))["rmse"] < 0.14
     assert (tmp_path / "means.png").stat().st_size > 10_000
     assert "running-mean" in run("streamfl", "demo", "--help")
 
@@ -107,7 +107,7 @@ def test_it_has_a_dashboard_and_pages(run: Command, tmp_path: Path) -> None:
     """Protects its operators: the board and the pages of settings and metrics are written from its code."""
     assert json.loads(run("streamfl", "dashboards", "running-mean"))["title"] == "Running means"
     run("streamfl.reference", "running-mean", "--root", "pages")
-    assert "streamfl_mse" in (tmp_path / "pages" / "docs" / "reference" / "metrics-running-mean.md").read_text()
+    assert "streamfl_rmse" in (tmp_path / "pages" / "docs" / "reference" / "metrics-running-mean.md").read_text()
     assert "federation.clients" in (tmp_path / "pages" / "docs" / "reference" / "settings-running-mean.md").read_text()
 
 

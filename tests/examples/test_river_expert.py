@@ -32,15 +32,15 @@ def test_the_model_takes_part_and_is_measured(
 ) -> None:
     """Protects the door for other models: the mixture is another one with the model, and its own error is reported."""
     figures = simulate(monkeypatch, capsys, EXAMPLE / "client.toml")
-    errors = figures["mse_challengers"]
+    errors = figures["challengers"]
     assert isinstance(errors, dict)
     assert errors.keys() == {NAME, "last-label"}
     text = (EXAMPLE / "client.toml").read_text(encoding="utf-8")
     without = tmp_path / "without.toml"
     without.write_text(text.replace(f'river = ["{NAME}"]', ""), encoding="utf-8")
     others = simulate(monkeypatch, capsys, without)
-    assert others["mse"] != figures["mse"]
-    assert others["mse_challengers"] == errors
+    assert others["rmse"] != figures["rmse"]
+    assert others["challengers"] == errors
 
 
 @pytest.mark.parametrize(

@@ -184,10 +184,10 @@ def _readings(records: Iterable[Record]) -> list[tuple[int, Any]]:
 
 
 def squared_errors(readings: Iterable[Record], predictions: Iterable[Record]) -> list[tuple[int, float]]:
-    """By labelled sample its partition and the squared error of its prediction, on the learning scale."""
+    """By labelled sample its partition and the squared error of its prediction, in the label's own unit."""
     told = {row["sample"]: row["prediction"] for one in predictions for row in [json.loads(one.value or b"")]}
     rows = [(partition, row) for partition, row in _readings(readings) if "lever" in row]
-    return [(partition, ((told[row["id"]] - row["lever"]) / RANGE) ** 2) for partition, row in rows]
+    return [(partition, (told[row["id"]] - row["lever"]) ** 2) for partition, row in rows]
 
 
 def _samples(plant: CalmPlant) -> dict[Line, Truth]:
@@ -198,11 +198,11 @@ def _samples(plant: CalmPlant) -> dict[Line, Truth]:
     labels = len(errors) / plant.seconds
     by_worker = Counter(owners[partition] for partition, _ in rows)
     error_of = {
-        worker: _mean([error for partition, error in errors if owners[partition] == worker]) for worker in {*owners.values()}
+        worker: _root([error for partition, error in errors if owners[partition] == worker]) for worker in {*owners.values()}
     }
     homes = {str(one["client"]): owners[one["partition"]] for one in plant.clients}
     own = {worker: [one for one in plant.clients if owners[one["partition"]] == worker] for worker in {*homes.values()}}
-    regret = _exact(sum(one["regret"] for one in plant.clients) / sum(one["labels"] for one in plant.clients))
+    regret = _exact(sum(one["scaled_regret"] for one in plant.clients) / sum(one["labels"] for one in plant.clients))
     return {
         ("Samples a second now", "samples"): len(rows) / plant.seconds,
         ("Samples a second", "samples"): len(rows) / plant.seconds,
@@ -213,15 +213,16 @@ def _samples(plant: CalmPlant) -> dict[Line, Truth]:
         ("Inputs and labels at the edge", "labels outside"): sum(
             not 0 <= row.get("lever", 0) <= RANGE for _, row in rows
         ) / plant.seconds,
-        ("Error now, and what it has to beat", "federation"): _mean([error for _, error in errors]),
-        ("Mean squared error", "now"): _mean([error for _, error in errors]),
-        ("Mean squared error", "whole life"): _exact(_mean([error for _, error in life])),
-        ("MSE, federation against challengers", "federation"): _mean([error for _, error in errors]),
-        ("Error by worker", "{{instance}}"): error_of,
-        ("Regret per sample now", "regret"): regret,
-        ("Regret per sample", "all workers"): regret,
-        ("Regret per sample", "{{instance}}"): {
-            worker: _exact(sum(one["regret"] for one in some) / sum(one["labels"] for one in some)) for worker, some in own.items()
+        ("RMSE now, in the label's unit", "federation"): _root([error for _, error in errors]),
+        ("RMSE, in the label's unit", "now"): _root([error for _, error in errors]),
+        ("RMSE, in the label's unit", "whole life"): _exact(_root([error for _, error in life])),
+        ("RMSE against challengers, in the label's unit", "federation"): _root([error for _, error in errors]),
+        ("RMSE by worker, in the label's unit", "{{instance}}"): error_of,
+        ("Regret now, scaled", "regret"): regret,
+        ("Regret per sample, labels scaled to 0..1", "all workers"): regret,
+        ("Regret per sample, labels scaled to 0..1", "{{instance}}"): {
+            worker: _exact(sum(one["scaled_regret"] for one in some) / sum(one["labels"] for one in some))
+            for worker, some in own.items()
         },
         ("Clients", "clients"): len(plant.clients),
         ("Clients by worker", "clients, {{instance}}"): Counter(homes.values()),
@@ -232,13 +233,13 @@ def _samples(plant: CalmPlant) -> dict[Line, Truth]:
 def _compared(plant: CalmPlant) -> dict[Line, Truth]:
     """Of what begins anew with a worker, and is in no topic."""
     sums, counts = (plant.grown_by("model", f"streamfl_challenger_{name}_total") for name in ("squared_error_sum", "labels"))
-    challengers = {model: sums[model] / counts[model] for model in sums}
-    assert challengers["running-mean"] != pytest.approx(challengers["last-label"], rel=0.2), "they can be told apart"
+    challengers = {model: math.sqrt(sums[model] / counts[model]) for model in sums}
+    assert challengers["running-mean"] != pytest.approx(challengers["last-label"], rel=0.1), "they can be told apart"
     workers = ("client-1", "client-2")
     return {
-        ("Error now, and what it has to beat", "running mean"): challengers["running-mean"],
-        ("Error now, and what it has to beat", "best challenger"): min(challengers.values()),
-        ("MSE, federation against challengers", "{{model}}"): challengers,
+        ("RMSE now, in the label's unit", "running mean"): challengers["running-mean"],
+        ("RMSE now, in the label's unit", "best challenger"): min(challengers.values()),
+        ("RMSE against challengers, in the label's unit", "{{model}}"): challengers,
         ("Challengers", "{{model}}"): challengers,
         ("Best kernel", "{{instance}}"): {worker: plant.after.of("streamfl_best_kernel", worker) for worker in workers},
         ("Drifts", "drifts"): plant.grown("streamfl_drifts_total"),
@@ -280,8 +281,9 @@ def _updates(plant: CalmPlant) -> dict[Line, Truth]:
     }
 
 
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+def _root(squares: Sequence[float]) -> float:
+    """Of the mean of the squares."""
+    return math.sqrt(math.fsum(squares) / len(squares))
 
 
 def _exact(value: float) -> Any:

@@ -29,29 +29,33 @@ FIGURES = {
     "learning_rate",
     "regularisation",
     "exploration_rate",
-    "mse",
-    "mse_original_units",
-    "mse_running_mean",
-    "mse_local_only",
-    "mse_challengers",
+    *(f"{error}{whose}" for error in ("rmse", "mae") for whose in ("", "_running_mean", "_local_only")),
+    "rmse_best_kernel",
+    "challengers",
+    "scaled_mse",
     "log_loss",
     "accuracy",
     "auc",
-    "regret_mean",
-    "regret_per_client",
+    "scaled_regret_mean",
+    "scaled_regret_per_client",
     "uplink_bytes",
+    "uplink_bytes_per_sample",
+    "record_bytes",
     "uplink_budget_bytes",
     "downlink_bytes",
     "seconds",
 }
 ROWS = [
-    "Samples",
-    "MSE, federation",
-    "MSE, each client on its own",
-    "MSE, each client's running mean",
-    "Regret per sample",
-    "Sent by the clients",
-    "Time",
+    "federation",
+    "each client on its own",
+    "each client's running mean",
+    "each client's best kernel, known afterwards",
+]
+CHALLENGERS = [
+    "last-label: the client's last label",
+    "linear: River's linear regression",
+    "knn: River's nearest neighbours",
+    "hoeffding: River's decision tree",
 ]
 
 Run = Callable[[str], tuple[int, str, str]]
@@ -122,21 +126,25 @@ def test_the_demo_prints_what_it_is_to_be_judged_by(run: Run, folder: Path) -> N
     code, out, error = run("demo")
     rows = table(out)
     assert code == 0
-    challengers = [f"MSE, challenger {name}" for name in ("last-label", "linear", "knn", "hoeffding")]
-    assert [row[0] for row in rows] == [*ROWS[:4], *challengers, *ROWS[4:]]
-    by_name = dict(row[:2] for row in rows)
-    assert re.fullmatch(r"[\d.]+ MB, [\d.]+ MB allowed \(\d+% used\)", by_name["Sent by the clients"])
+    assert [row[0] for row in rows] == [*ROWS, *CHALLENGERS]
+    notes = " ".join(out.splitlines()[-3:])
+    assert re.search(r"sent [\d.]+ MB: [\d,]+ bytes a sample\. The record itself, which stays with its client, has \d+\.", notes)
     assert (folder / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert "demo.png" in error
     code, out, _ = run(shown("demo"))
     found = as_json(out)
     assert code == 0
     assert found.keys() == FIGURES | {"picture"}
-    printed = [f"{found[name]:.5f}" for name in ("mse", "mse_local_only", "mse_running_mean")]
-    assert [row[1] for row in rows[1:4]] == printed
-    assert by_name["Regret per sample"] == f"{found['regret_mean'] / found['rounds']:.5f}"
-    assert found["mse"] < min(found["mse_local_only"], *found["mse_challengers"].values())
-    assert found["uplink_bytes"] <= found["uplink_budget_bytes"]
+    for row, whose in zip(rows, ("", "_local_only", "_running_mean"), strict=False):
+        figures = [found[f"{error}{whose}"] for error in ("rmse", "mae")]
+        assert [float(cell) for cell in row[1:3]] == pytest.approx(figures, rel=1e-3)
+    change = f"{1 - found['mae'] / found['mae_local_only']:.0%} smaller"
+    assert re.search(rf"is {found['mae']:.3f} points off, .* {found['mae_local_only']:.3f}: .* {change}", notes)
+    assert found["rmse"] < min(found["rmse_local_only"], *(one["rmse"] for one in found["challengers"].values()))
+    # What the README says of it.
+    for told in (f"{found['mae']:.3f} points", f"{found['mae_local_only']:.3f} points", change, f"{found['record_bytes']} bytes"):
+        assert told in README
+    assert f"{round(found['uplink_bytes_per_sample'], -2):,.0f} bytes" in README
 
 
 def test_simulate_prints_one_object(run: Run) -> None:
@@ -148,7 +156,7 @@ def test_simulate_prints_one_object(run: Run) -> None:
     assert found.keys() == FIGURES | {"dropped_rows", "unused_rows", "unused_clients", "unread_columns"}
     assert (found["samples"], found["clients"], found["rounds"]) == (160, 40, 4)
     assert found["uplink_bytes"] <= found["uplink_budget_bytes"]
-    assert found["regret_per_client"].keys() == {f"client-{number}" for number in range(40)}
+    assert found["scaled_regret_per_client"].keys() == {f"client-{number}" for number in range(40)}
     _, out, _ = run(command.removesuffix(" --format json"))
     assert [row[0] for row in table(out)] == ROWS
 
@@ -159,10 +167,14 @@ def test_compare_puts_every_method_in_one_table(run: Run, folder: Path) -> None:
     code, out, _ = run(command)
     rows = table(out)
     assert code == 0
-    assert {row[0] for row in rows} == set(method_names())
-    errors = [math.inf if row[1] == "diverged" else float(row[1]) for row in rows]
+    assert {row[0] for row in rows} == set(method_names(every=False))
+    assert all(len(row[1].split()) > 1 for row in rows), "each is said in words"
+    errors = [math.inf if row[2] == "diverged" else float(row[2]) for row in rows]
     assert errors == sorted(errors)
-    assert all(row[2] == "nothing" or float(row[2].replace(",", "")) > 0 for row in rows)
+    assert all(row[4] == "nothing" or float(row[4].replace(",", "")) > 0 for row in rows)
+    assert re.search(r"RMSE, units of lever.*MAE, units of lever.*bytes sent a sample \(a record: \d+\)", out)
+    assert {row[0] for row in table(run(f"{command} --all")[1])} == set(method_names())
+    assert run(f"{command} --all --methods default")[0] == 2
     assert (folder / "comparison.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -252,8 +252,9 @@ def test_simulate_deals_rows_and_scales_them_over_the_file(
         minimum, maximum = labels.min(), labels.max()
         np.testing.assert_allclose(trace["labels"].ravel(), (labels[:24] - minimum) / (maximum - minimum), atol=1e-12)
         errors = np.square(trace["predictions"] - trace["labels"])
-        assert result["mse"] == pytest.approx(errors.mean())
-    assert result["mse_original_units"] == pytest.approx(result["mse"] * (maximum - minimum) ** 2)
+        assert result["scaled_mse"] == pytest.approx(errors.mean())
+    assert result["rmse"] == pytest.approx((maximum - minimum) * errors.mean() ** 0.5)
+    assert result["mae"] == pytest.approx((maximum - minimum) * np.sqrt(errors).mean())
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
@@ -274,7 +275,7 @@ def test_a_tiny_budget_takes_simulated_time_only(line: Line, monkeypatch: pytest
     monkeypatch.setenv("STREAMFL_UPLINK__BUDGET_BYTES_PER_SECOND", "1e-5")
     code, found = line.json("simulate", line.config, "--data", line.data, "--rounds", 6)
     assert (code, found["samples"]) == (0, 24)
-    assert np.isfinite(found["mse"])
+    assert np.isfinite(found["rmse"])
     monkeypatch.setenv("STREAMFL_UPLINK__BUDGET_BYTES_PER_SECOND", "1e-320")
     code, out, error = line("simulate", line.config, "--data", line.data, "--rounds", 6)
     assert (code, out) == (2, "")

@@ -44,9 +44,10 @@ def test_predictions_stand_beside_the_rows_that_they_are_of() -> None:
     assert found["client"].tolist() == rows["site"].tolist()
     np.testing.assert_allclose(found["label"], rows["load"])
     errors = np.square(found["prediction"] - found["label"])
-    assert errors.mean() == pytest.approx(result.figures["mse_original_units"])
+    assert errors.mean() == pytest.approx(result.figures["rmse"] ** 2)
     assert result.figures["clients"] == 3
-    assert result.figures["mse"] < result.figures["mse_running_mean"]
+    assert np.abs(found["prediction"] - found["label"]).mean() == pytest.approx(result.figures["mae"])
+    assert result.figures["rmse"] < result.figures["rmse_running_mean"]
 
 
 def test_it_is_the_commands_run(tmp_path: Any) -> None:
@@ -67,8 +68,8 @@ def test_it_is_the_commands_run(tmp_path: Any) -> None:
 def test_a_result_shows_itself() -> None:
     """Protects the notebook: a table without a call, its texts escaped, and a picture in the axes that one has or in new ones."""
     result = streamfl.simulate(frame(), label="load", clients=2, rounds=10)
-    assert "<td>MSE, federation</td>" in result._repr_html_()
-    assert "MSE, federation" in repr(result)
+    assert "<td>federation</td>" in result._repr_html_()
+    assert "RMSE, units of load" in repr(result)
     assert len(result.plot().get_lines()) == 3
     from matplotlib import pyplot
 
@@ -78,8 +79,7 @@ def test_a_result_shows_itself() -> None:
     assert [found["method"] for found in compared.figures["methods"]] == ["local", "running-mean"]
     assert len(compared.plot().get_lines()) == 2
     errors = np.square(compared.to_frame()["local"] - compared.to_frame()["label"]).mean()
-    low, high = frame()["load"].min(), frame()["load"].max()
-    assert errors == pytest.approx(compared.figures["methods"][0]["mse"] * (high - low) ** 2)
+    assert errors == pytest.approx(compared.figures["methods"][0]["rmse"] ** 2)
 
 
 def test_systems_whose_parties_have_columns_are_simulated_too() -> None:
@@ -91,7 +91,7 @@ def test_systems_whose_parties_have_columns_are_simulated_too() -> None:
         "learning": {"loss": "square"},
     }
     result = streamfl.simulate(data, config, label="load", split="plant=t,weather=u", online=True)
-    assert result.figures["mse"] is not None
+    assert result.figures["rmse"] > 0
     with pytest.raises(ConfigurationError, match="no picture"):
         result.plot()
     with pytest.raises(ConfigurationError, match="no prediction"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from running_mean.messages import Mean, Prediction, decode_mean, encode_mean, encode_prediction
@@ -77,8 +78,9 @@ class RunningMean:
         yield Measurement("predictions", "counter", "Samples predicted.", float(self._predicted), headline=True)
         yield Measurement("labels", "counter", "Labels learnt from.", float(self._learnt))
         yield Measurement("clients", "gauge", "Clients that are known.", float(sum(map(len, self._means.values()))))
-        error = self._squared_errors / self._learnt if self._learnt else 0.0
-        yield Measurement("mse", "gauge", "Mean squared error before the label, of labels scaled to 0..1.", error, headline=True)
+        scaled = math.sqrt(self._squared_errors / self._learnt) if self._learnt else 0.0
+        error = (self._original(1.0) - self._original(0.0)) * scaled
+        yield Measurement("rmse", "gauge", "RMSE before the label, in the label's own unit.", error, headline=True)
 
     def _predict(self, partition: int, sample: Sample) -> Send:
         means = self._means[partition]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -24,7 +24,14 @@ from streamfl.simulation.parties import (
     TestFractionOption,
     check_delay,
 )
-from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table, labels_as_classes, measured_rows
+from streamfl.simulation.vertical import (
+    VerticalTable,
+    checked_options,
+    deal_table,
+    in_label_units,
+    labels_as_classes,
+    measured_rows,
+)
 
 __all__ = ["kernel_rows", "run_with_bar", "simulate"]
 
@@ -68,17 +75,16 @@ def simulate(
     )
     _tell(outcome)
     low, high = dealt.label_range
-    mse = outcome.final.mse
+    summary = in_label_units(outcome.summary(), high - low)
     figures = {
-        **outcome.summary(),
-        "mse_original_units": None if mse is None else mse * (high - low) ** 2,
+        **summary,
         "label_range": dealt.label_range,
         "epochs": passes,
         "label_delay": label_delay or 0,
         "dropped_rows": dealt.dropped,
     }
-    arrays = {**outcome.trace, **course_arrays(outcome.summary()["history"])} if asked.trace else {}
-    return Report(f"Kernel federation on {asked.data}", kernel_rows(outcome), figures, arrays=arrays)
+    arrays = {**outcome.trace, **course_arrays(summary["history"])} if asked.trace else {}
+    return Report(f"Kernel federation on {asked.data}", kernel_rows(outcome, summary), figures, arrays=arrays)
 
 
 def run_with_bar(
@@ -106,9 +112,8 @@ def run_with_bar(
         )
 
 
-def kernel_rows(outcome: KernelOutcome) -> list[tuple[str, str]]:
-    """What was measured and its value, ready to print."""
-    summary = outcome.summary()
+def kernel_rows(outcome: KernelOutcome, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What was measured and its value, ready to print. summary: the outcome's figures."""
     rows = [("Entities", f"{outcome.entities:,} of {len(outcome.parties)} parties, {outcome.test_entities:,} more to measure on")]
     rows += measured_rows(
         (
@@ -118,7 +123,8 @@ def kernel_rows(outcome: KernelOutcome) -> list[tuple[str, str]]:
         )
     )
     if outcome.regret is not None:
-        rows.append(("Regret an entity", f"{outcome.regret / outcome.entities:.4f}"))
+        scaled = "" if summary.get("rmse") is None else ", labels scaled to 0..1"
+        rows.append((f"Regret an entity{scaled}", f"{outcome.regret / outcome.entities:.4f}"))
     bandwidth = "not known yet" if outcome.bandwidth is None else f"{outcome.bandwidth:.4g}"
     rows += [
         ("Iterations", f"{outcome.iterations:,}"),

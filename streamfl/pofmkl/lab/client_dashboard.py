@@ -79,13 +79,13 @@ WORK = (
 
 ERRORS = (
     Panel(
-        "Error by worker",
-        "Mean squared error of each worker's predictions over the latest interval, labels scaled to 0..1.",
+        "RMSE by worker, in the label's unit",
+        "RMSE of each worker's predictions over the latest interval, in the label's own unit.",
         "short",
         (
             Query(
-                f"sum by (instance) ({rate('squared_error_sum_total', CLIENT)})"
-                f" / (sum by (instance) ({rate('labels_total', CLIENT)}) > 0)",
+                f"sqrt(sum by (instance) ({rate('squared_error_sum_total', CLIENT)})"
+                f" / (sum by (instance) ({rate('labels_total', CLIENT)}) > 0))",
                 "{{instance}}",
             ),
         ),
@@ -93,13 +93,12 @@ ERRORS = (
     ),
     Panel(
         "Challengers",
-        "Mean squared error of each challenger over the latest interval, labels scaled to 0..1, and how often one failed, a "
-        "second.",
+        "RMSE of each challenger over the latest interval, in the label's own unit, and how often one failed, a second.",
         "short",
         (
             Query(
-                f"sum by (model) ({rate('challenger_squared_error_sum_total', CLIENT)})"
-                f" / (sum by (model) ({rate('challenger_labels_total', CLIENT)}) > 0)",
+                f"sqrt(sum by (model) ({rate('challenger_squared_error_sum_total', CLIENT)})"
+                f" / (sum by (model) ({rate('challenger_labels_total', CLIENT)}) > 0))",
                 "{{model}}",
             ),
             Query(f"sum by (model) ({rate('challenger_failures_total', CLIENT)})", "failures of {{model}}"),

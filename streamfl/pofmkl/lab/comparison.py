@@ -6,23 +6,22 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamfl.learning.challengers import challenger, challenger_names
+from streamfl.learning.challengers import challenger, challenger_about, challenger_names
 from streamfl.pofmkl.config import FOREIGN_KEYS, PofmklSettings
 from streamfl.pofmkl.lab.direct import alone, federated
+from streamfl.pofmkl.lab.errors import errors_of, rmse_over_time
 from streamfl.pofmkl.lab.federation import simulate
 from streamfl.pofmkl.relatives import Baseline, em_kofl, ofmkl_avg, ofskl, per_fed_avg, vm_kofl
 from streamfl.pofmkl.roles import feature_map
 from streamfl.role import ConfigurationError
 from streamfl.settings import Section
-from streamfl.simulation.pictures import new_pyplot
 
-__all__ = ["Contender", "Problem", "compare", "draw_errors", "method_names", "picture", "settings_of"]
+__all__ = ["Contender", "Problem", "compare", "method_names", "settings_of"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,12 @@ class Problem:
         """The clients' names, which their draws depend on."""
         return list(self.names or (f"client-{index}" for index in range(self.labels.shape[1])))
 
+    @property
+    def label_unit(self) -> float:
+        """How much of the label's own unit is 1 on the learning scale."""
+        low, high = (0.0, 1.0) if self.settings.samples is None else self.settings.samples.label_range
+        return high - low
+
     def scaled(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Inputs and labels on the learning scale."""
         samples = self.settings.samples
@@ -57,32 +62,57 @@ class Problem:
 class Contender:
     """A method and what it did: predictions (T, K) and their squared errors on the learning scale; uplink_bytes of all clients.
 
-    uplink_bytes None: it sends, and what was not counted.
+    uplink_bytes None: it sends, and what was not counted. label_unit: how much of the label's own unit is 1 on the learning scale.
+    labels: (T, K), on the learning scale.
     """
 
     name: str
     predictions: NDArray[np.float64]
     squared_errors: NDArray[np.float64]
     uplink_bytes: float | None
+    label_unit: float
+    labels: NDArray[np.float64]
+
+    @property
+    def about(self) -> str:
+        """What the method is, in a few words."""
+        return _ABOUT.get(self.name) or challenger_about(self.name) or ""
+
+    @property
+    def uplink_bytes_per_sample(self) -> float | None:
+        return None if self.uplink_bytes is None else self.uplink_bytes / self.squared_errors.size
 
     def summary(self) -> dict[str, Any]:
-        """The figures of the method, as ``streamfl compare --format json`` prints them; mse None: it diverged."""
-        mse = float(self.squared_errors.mean())
+        """The figures of the method, as ``streamfl compare --format json`` prints them.
+
+        rmse and mae are in the label's own unit, None where the method diverged; scaled_mse is on labels from 0 to 1.
+        """
+        errors = errors_of(self.squared_errors, self.labels, self.label_unit)
+        there = bool(np.isfinite(errors.rmse))
         return {
             "method": self.name,
-            "mse": mse if np.isfinite(mse) else None,
+            "about": self.about,
+            "rmse": errors.rmse if there else None,
+            "mae": errors.mae if there else None,
+            "scaled_mse": (errors.rmse / self.label_unit) ** 2 if there else None,
             "uplink_bytes": self.uplink_bytes,
-            "uplink_bytes_per_sample": None if self.uplink_bytes is None else self.uplink_bytes / self.squared_errors.size,
+            "uplink_bytes_per_sample": self.uplink_bytes_per_sample,
         }
 
+    def rmse_over_time(self) -> NDArray[np.float64]:
+        """Of the samples so far, (T,), in the label's own unit."""
+        return rmse_over_time(self.squared_errors, self.labels, self.label_unit)
 
-def method_names(delay: int = 0) -> tuple[str, ...]:
-    """Every method that can be compared where labels are ``delay`` samples late.
 
-    default and paper: federations of the two presets; local: the default's clients without a server; relatives of the paper;
-    learners without a federation. The paper and its relatives are defined for labels that are there before the next sample.
+def method_names(delay: int = 0, every: bool = True) -> tuple[str, ...]:
+    """The methods that can be compared where labels are ``delay`` samples late.
+
+    default and paper: federations of the two presets; local: the default's clients without a server; learners without a federation.
+    every: with the relatives of the paper, which it compares itself with. The paper and its relatives are defined for labels that
+    are there before the next sample.
     """
-    return ("default", "local", *(() if delay else ("paper", *_RELATIVES)), *challenger_names())
+    prompt = () if delay else ("paper", *(_RELATIVES if every else ()))
+    return ("default", "local", *prompt, *challenger_names())
 
 
 def settings_of(settings: PofmklSettings, preset: Literal["default", "paper"]) -> PofmklSettings:
@@ -134,55 +164,7 @@ def compare(problem: Problem, methods: Sequence[str], progress: Callable[[str], 
         predictions, sent = _run(problem, name)
         with np.errstate(over="ignore", invalid="ignore"):
             errors = np.square(predictions - problem.scaled()[1])
-        yield Contender(name, predictions, errors, sent)
-
-
-def picture(contenders: Sequence[Contender], path: Path, title: str) -> None:
-    """Write error over time, and error against bytes sent, to ``path``; the ending says the format."""
-    pyplot = new_pyplot()
-    figure, (over_time, against_bytes) = pyplot.subplots(1, 2, figsize=(12, 5.2), layout="constrained")
-    draw_errors(contenders, over_time)
-    over_time.get_legend().remove()
-    for number, contender in enumerate(contenders):
-        colour, own = _colour(number), contender.name == "default"
-        running = _running(contender)
-        if contender.uplink_bytes:
-            sent = contender.uplink_bytes / contender.squared_errors.size
-            against_bytes.plot(sent, running[-1], "o", color=colour, markersize=9 if own else 6)
-            against_bytes.annotate(contender.name, (sent, running[-1]), xytext=(5, 4), textcoords="offset points", fontsize=8)
-        elif contender.uplink_bytes is not None:
-            against_bytes.axhline(running[-1], color=colour, linewidth=1, linestyle=":")
-    figure.legend(*over_time.get_legend_handles_labels(), loc="outside lower center", ncols=8, frameon=False, fontsize=8)
-    against_bytes.set(title="… against bytes sent (dotted: sends nothing)", xlabel="bytes a sample", xscale="log", yscale="log")
-    against_bytes.margins(x=0.25)
-    for axes in (over_time, against_bytes):
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(title)
-    figure.savefig(path, dpi=140)
-    pyplot.close(figure)
-
-
-def draw_errors(contenders: Sequence[Contender], axes: Any) -> None:
-    """Draw each method's mean squared error so far, with a legend."""
-    for number, contender in enumerate(contenders):
-        width = 2.5 if contender.name == "default" else 1.3
-        axes.plot(_running(contender), color=_colour(number), linewidth=width, label=contender.name)
-    axes.set(title="Mean squared error so far", xlabel="samples a client", yscale="log")
-    axes.legend(frameon=False, fontsize=8)
-
-
-def _colour(number: int) -> Any:
-    from matplotlib import colormaps
-
-    colours = colormaps["tab20"].colors  # type: ignore[attr-defined]
-    return colours[number % len(colours)]
-
-
-def _running(contender: Contender) -> NDArray[np.float64]:
-    """The mean squared error of the samples so far, (T,)."""
-    errors = contender.squared_errors.mean(axis=1)
-    return np.asarray(np.cumsum(errors) / np.arange(1, len(errors) + 1))
+        yield Contender(name, predictions, errors, sent, problem.label_unit, problem.scaled()[1])
 
 
 def _run(problem: Problem, name: str) -> tuple[NDArray[np.float64], float | None]:
@@ -257,4 +239,17 @@ _RELATIVES: dict[str, Callable[[Problem], Baseline]] = {
     "em-kofl-sum": partial(_em, hedge="sum"),
     "em-kofl-mean": partial(_em, hedge="mean"),
     "per-fed-avg": _per_fed_avg,
+}
+# In the words of scikit-learn, where it has them.
+_ABOUT = {
+    "default": "the federation",
+    "local": "the same learner, each client alone",
+    "paper": "the federation with preset paper: kernel regression",
+    "ofskl": "kernel regression by SGD, one RBF kernel",
+    "ofmkl-avg": "kernel regression by SGD, mean of many kernels",
+    "vm-kofl-sum": "kernel regression by SGD, kernels weighed by summed losses",
+    "vm-kofl-mean": "kernel regression by SGD, kernels weighed by mean losses",
+    "em-kofl-sum": "kernel regression by SGD, one kernel drawn by summed losses",
+    "em-kofl-mean": "kernel regression by SGD, one kernel drawn by mean losses",
+    "per-fed-avg": "small neural network, fitted to each client",
 }

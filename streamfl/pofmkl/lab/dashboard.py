@@ -8,25 +8,25 @@ from streamfl.pofmkl.lab.server_dashboard import SERVER
 __all__ = ["DASHBOARD", "DASHBOARDS"]
 
 LIFETIME_LABELS = series("lifetime_labels")
-ERROR = f"sum({rate('squared_error_sum_total')}) / (sum({rate('labels_total')}) > 0)"
+ERROR = f"sqrt(sum({rate('squared_error_sum_total')}) / (sum({rate('labels_total')}) > 0))"
 REGRET = f"sum({series('regret')}) / (sum({LIFETIME_LABELS}) > 0)"
 
 
 def challengers_error(more: str = "") -> str:
-    """The mean squared error of each challenger over the latest interval. more: a further matcher."""
+    """The RMSE of each challenger over the latest interval. more: a further matcher."""
     sums, counts = (
         rate(f"challenger_{name}_total").replace("}[", f"{more}}}[") for name in ("squared_error_sum", "labels")
     )
-    return f"sum by (model) ({sums}) / (sum by (model) ({counts}) > 0)"
+    return f"sqrt(sum by (model) ({sums}) / (sum by (model) ({counts}) > 0))"
 
 
 TILES = (
     workers_tile(),
     samples_tile(width=3),
     Panel(
-        "Error now, and what it has to beat",
-        "Mean squared error of the latest interval, labels scaled to 0..1: of the federation, of each client's running mean, "
-        "and of the best challenger. The latter two are there where [challengers] names models.",
+        "RMSE now, in the label's unit",
+        "RMSE of the latest interval, in the label's own unit: of the federation, of each client's running mean, and of the best "
+        "challenger. The latter two are there where [challengers] names models.",
         "short",
         (
             Query(ERROR, "federation"),
@@ -40,9 +40,9 @@ TILES = (
         nothing="no labels",
     ),
     Panel(
-        "Regret per sample now",
+        "Regret now, scaled",
         "Loss of the predictions minus that of each client's best single kernel in hindsight, per label, over the clients' "
-        "whole lives.",
+        "whole lives. With labels scaled to 0..1.",
         "short",
         (Query(REGRET, "regret"),),
         minimum=None,
@@ -69,20 +69,21 @@ TILES = (
 
 LEARNING = (
     Panel(
-        "Mean squared error",
-        "Of the predictions against the labels that came, labels scaled to 0..1. Now: those of the latest interval. Whole "
+        "RMSE, in the label's unit",
+        "RMSE of the predictions against the labels that came, in the label's own unit. Now: those of the latest interval. Whole "
         "life: of all clients, restarts included.",
         "short",
         (
-            Query(mean_over_time("squared_error_sum_total", "labels_total"), "now"),
-            Query(f"sum({series('lifetime_squared_error')}) / sum({LIFETIME_LABELS})", "whole life"),
+            Query(f"sqrt({mean_over_time('squared_error_sum_total', 'labels_total')})", "now"),
+            Query(f"sqrt(sum({series('lifetime_squared_error')}) / sum({LIFETIME_LABELS}))", "whole life"),
         ),
         remedy="If now is above whole life for long: the stream has changed. See drifts on the clients' dashboard, and whether "
         "labels lie outside samples.label_range.",
     ),
     Panel(
-        "Regret per sample",
-        "Loss of the prediction minus the loss of the best single kernel in hindsight, per label. It should fall towards zero.",
+        "Regret per sample, labels scaled to 0..1",
+        "Loss of the prediction minus the loss of the best single kernel in hindsight, per label, with labels scaled to 0..1. It "
+        "should fall towards zero.",
         "short",
         (
             Query(f"sum({series('regret')}) / sum({LIFETIME_LABELS})", "all workers"),
@@ -108,15 +109,15 @@ LEARNING = (
 
 COMPARED = (
     Panel(
-        "MSE, federation against challengers",
-        "Of the labels of the latest interval, labels scaled to 0..1. Challengers learn on each client's own samples, where "
-        "[challengers] names some, and begin anew when a worker starts.",
+        "RMSE against challengers, in the label's unit",
+        "RMSE over the labels of the latest interval, in the label's own unit. Challengers learn on each client's own samples, "
+        "where [challengers] names some, and begin anew when a worker starts.",
         "short",
         (
-            Query(mean_over_time("squared_error_sum_total", "labels_total"), "federation"),
+            Query(f"sqrt({mean_over_time('squared_error_sum_total', 'labels_total')})", "federation"),
             Query(
-                f"sum by (model) ({rate('challenger_squared_error_sum_total')})"
-                f" / sum by (model) ({rate('challenger_labels_total')})",
+                f"sqrt(sum by (model) ({rate('challenger_squared_error_sum_total')})"
+                f" / sum by (model) ({rate('challenger_labels_total')}))",
                 "{{model}}",
             ),
         ),

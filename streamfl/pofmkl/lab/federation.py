@@ -18,6 +18,7 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.default_learner import DefaultLearner
 from streamfl.pofmkl.estimators import POFMKLClassifier, POFMKLRegressor
 from streamfl.pofmkl.lab.direct import alone
+from streamfl.pofmkl.lab.errors import Errors, errors_of, errors_of_challengers, without_regret
 from streamfl.pofmkl.lab.kernel_names import kernel_names
 from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.paper_learner import PaperLearner
@@ -43,8 +44,8 @@ class Outcome:
 
     predictions, labels: (T, K) on the learning scale. scale: what one unit of it is in the label's own unit. local, mean: (T, K),
     the squared errors of a learner without a federation and of each client's running mean. downlink_bytes: the model
-    as published, once for every client. regret_per_client: in the order of the clients. challengers: mean squared errors of
-    those that the settings name. course: of a traced run, by name, (T,) each: how it stood after every round.
+    as published, once for every client. regret_per_client: in the order of the clients. challengers: errors on the learning scale
+    of those that the settings name. course: of a traced run, by name, (T,) each: how it stood after every round.
     """
 
     settings: PofmklSettings
@@ -61,7 +62,7 @@ class Outcome:
     parameters: NDArray[Any]
     frequencies: dict[str, NDArray[Any]]
     steps: dict[str, list[StepTrace]] = field(default_factory=dict)
-    challengers: dict[str, float] = field(default_factory=dict)
+    challengers: dict[str, Errors] = field(default_factory=dict)
     course: dict[str, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
@@ -71,12 +72,15 @@ class Outcome:
     def summary(self) -> dict[str, Any]:
         """The figures of the run, as ``streamfl simulate --format json`` prints them.
 
-        log_loss, accuracy and auc are of all samples together, and None with the square loss; mse is then the Brier score.
+        rmse and mae are in the label's own unit; what begins with scaled is on labels from 0 to 1. rmse_best_kernel: of each
+        client's best kernel in hindsight. log_loss, accuracy and auc are of all samples together, and None with the square loss;
+        scaled_mse is the Brier score with the logistic one.
         """
         samples, clients = self.labels.shape
         learning = self.settings.learning
         regrets = list(self.regret_per_client.values())
-        mse = float(self.squared_errors.mean())
+        learners = {"": self.squared_errors, "_local_only": self.local, "_running_mean": self.mean}
+        found = {name: errors_of(squared, self.labels, self.scale) for name, squared in learners.items()}
         return {
             "samples": samples * clients,
             "clients": clients,
@@ -85,15 +89,18 @@ class Outcome:
             "learning_rate": learning.rate if learning.preset == "paper" else None,
             "regularisation": learning.regularisation if learning.preset == "paper" else None,
             "exploration_rate": learning.effective_exploration,
-            "mse": mse,
-            "mse_original_units": mse * self.scale * self.scale,
+            **{f"rmse{name}": errors.rmse for name, errors in found.items()},
+            **{f"mae{name}": errors.mae for name, errors in found.items()},
+            "rmse_best_kernel": without_regret(found[""].rmse, sum(regrets) / (samples * clients), self.scale, learning.loss),
+            "challengers": {
+                name: {"rmse": self.scale * one.rmse, "mae": self.scale * one.mae} for name, one in self.challengers.items()
+            },
             **self._classification(),
-            "mse_running_mean": float(self.mean.mean()),
-            "mse_local_only": float(self.local.mean()),
-            "mse_challengers": self.challengers,
-            "regret_mean": float(np.mean(regrets)),
-            "regret_per_client": self.regret_per_client,
+            "scaled_mse": (found[""].rmse / self.scale) ** 2,
+            "scaled_regret_mean": float(np.mean(regrets)),
+            "scaled_regret_per_client": self.regret_per_client,
             "uplink_bytes": self.uplink_bytes,
+            "uplink_bytes_per_sample": self.uplink_bytes / (samples * clients),
             "uplink_budget_bytes": self.budget_bytes,
             "downlink_bytes": self.downlink_bytes,
             "seconds": self.seconds,
@@ -107,6 +114,7 @@ class Outcome:
     def trace(self) -> dict[str, NDArray[Any]]:
         """Everything needed to compute the run again, by array name; (T, K, …) where it is by sample.
 
+        All errors and labels are on the learning scale, of which 1 is label_unit in the label's own unit.
         What a report shows besides: published, predictions as users read them, and local_squared_errors, (T, K); by round, (T,)
         each, how the run stood: uplink_bytes, budget_bytes, staleness, challengers/NAME; and as texts kernels (N,), clients (K,),
         loss and preset.
@@ -134,6 +142,7 @@ class Outcome:
             "loss": np.array(learning.loss),
             "preset": np.array(learning.preset),
             "rate": np.array(learning.rate),
+            "label_unit": np.array(self.scale),
             "published": self.predictions,
             "local_squared_errors": self.local,
         }
@@ -255,7 +264,7 @@ def simulate(
         parameters=client.model.parameters.copy(),
         frequencies=drawn_frequencies(client.learner),
         steps=steps,
-        challengers={} if client.challengers is None else client.challengers.mean_squared_errors(),
+        challengers=errors_of_challengers(client.challengers),
         course={name: np.array(values) for name, values in course.items()},
     )
     client_worker.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ import numpy as np
 
 from streamfl.pofmkl.client import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.lab.errors import in_words
 from streamfl.pofmkl.lab.kernel_names import kernel_names
 from streamfl.pofmkl.local_experts import LOCAL_EXPERTS
 from streamfl.pofmkl.server import PofmklServer
@@ -25,22 +27,25 @@ NAMED = 3
 def client_report(role: PofmklClient, settings: PofmklSettings, client: str | None) -> Report:
     """Each client: how much came, how well it was predicted, and which kernels and experts predict it by now.
 
-    The error is the mean squared error of all predictions whose label came, in the label's own unit. Regret is what the predictions
-    lost beyond the client's best kernel, on the learning scale.
+    The error is the RMSE of all predictions whose label came, in the label's own unit, beside that of the client's best kernel in
+    hindsight. With loss = "logistic" there is the log loss in its place. What begins with scaled is of labels from 0 to 1.
     """
     assert settings.samples is not None
     found = {key: one for key, one in sorted(role.snapshot().items()) if client in (None, key[1])}
     if client is not None and not found:
         raise ConfigurationError(f"--client {client!r}: no partition remembers it")
     low, high = settings.samples.label_range
-    unit = (high - low) ** 2 if settings.learning.loss == "square" else 1.0
+    square = settings.learning.loss == "square"
+    label = settings.samples.label if settings.labels is None else settings.labels.label
     names = _names(settings)
     rows, figures = [], []
     for (partition, name), one in found.items():
         _, labels, squared, loss = role.learner.sums([one.row])[0].tolist()
-        regret = loss - float(role.learner.kernel_losses([one.row]).min())
+        best_loss = float(role.learner.kernel_losses([one.row]).min())
         weights = _named(names, role.learner.weights(one.row).tolist())
-        error = unit * squared / labels if labels else None
+        rmse = (high - low) * math.sqrt(squared / labels) if labels else None
+        rmse_best = (high - low) * math.sqrt(best_loss / labels) if labels and square else None
+        errors = (rmse, rmse_best) if square else (loss / labels, best_loss / labels) if labels else (None, None)
         best = sorted(weights, key=lambda expert: -weights[expert])
         figures.append(
             {
@@ -49,8 +54,10 @@ def client_report(role: PofmklClient, settings: PofmklSettings, client: str | No
                 "samples": one.samples,
                 "labels": one.labels,
                 "waiting": one.waiting,
-                "mse": error,
-                "regret": regret,
+                "rmse": rmse,
+                "rmse_best_kernel": rmse_best,
+                "scaled_loss": loss,
+                "scaled_regret": loss - best_loss,
                 "updates_sent": one.uploads_sent,
                 "last_seen": one.seen_at,
                 "weights": {expert: weights[expert] for expert in best},
@@ -63,14 +70,14 @@ def client_report(role: PofmklClient, settings: PofmklSettings, client: str | No
                 str(partition),
                 str(one.samples),
                 str(one.labels),
-                "" if error is None else f"{error:.4g}",
-                f"{regret:.3g}",
+                *("" if error is None else in_words(error) for error in errors),
                 str(one.uploads_sent),
                 _when(one.seen_at),
                 ("\n" if client is not None else ", ").join(f"{expert} {weights[expert]:.2f}" for expert in shown),
             )
         )
-    columns = ("client", "partition", "samples", "labels", "mse", "regret", "updates", "last seen", "weights")
+    error = f"RMSE, units of {label}" if square else "log loss, nats"
+    columns = ("client", "partition", "samples", "labels", error, "its best kernel's", "updates", "last seen", "weights")
     return Report("Clients", rows, {"clients": figures}, columns)
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from streamfl.pofmkl.lab.compare import COLUMNS, sorted_summaries, summary_rows
+from streamfl.pofmkl.lab.compare import chosen_methods, columns, sorted_summaries, summary_rows
 from streamfl.pofmkl.lab.compare import compare as command
-from streamfl.pofmkl.lab.comparison import Problem, draw_errors, method_names
+from streamfl.pofmkl.lab.comparison import Problem
 from streamfl.pofmkl.lab.comparison import compare as run_methods
+from streamfl.pofmkl.lab.comparison_picture import draw_errors
 from streamfl.pofmkl.lab.streams import read_streams
 from streamfl.role import ConfigurationError
 from streamfl.simulation.notebook import Config, Data, Result, settings_given, table_given
@@ -29,6 +30,7 @@ def compare(
     seed: int | None = None,
     client_column: str | None = None,
     methods: Sequence[str] | None = None,
+    all_methods: bool = False,
     delay_labels: int = 0,
 ) -> Result:
     """Run several methods on the same streams: what ``streamfl compare`` does, best first.
@@ -49,19 +51,21 @@ def compare(
     client_column
         The column with the client; left out: rows are dealt to the clients in turn.
     methods
-        Names; left out: all. "default" is what streamfl runs, "local" the same without a server.
+        Names; left out: all but the paper's rivals. "default" is what streamfl runs, "local" the same without a server.
+    all_methods
+        With the methods that the paper of this learner compares it with.
     delay_labels
         Samples of a client by which each label comes late.
     """
     options: dict[str, Any] = {"label": label, "clients": clients, "rounds": rounds, "seed": seed, "client_column": client_column}
-    options = options_given(command, {**options, "delay_labels": delay_labels})
-    delay_labels = options.pop("delay_labels")
+    options = options_given(command, {**options, "delay_labels": delay_labels, "all_methods": all_methods})
+    delay_labels, all_methods = options.pop("delay_labels"), options.pop("all_methods")
     if methods is not None and (isinstance(methods, str) or not isinstance(methods, Sequence) or not methods):
         raise ConfigurationError(f'methods = {methods!r}: a list of names is expected, such as ["default", "local"]; left out: all')
     settings, streams = read_streams(settings_given(config), table_given(data), **options)
     problem = Problem(settings, streams.inputs, streams.labels, streams.names, delay_labels)
     with threadpool_limits(1):
-        contenders = list(run_methods(problem, method_names(delay_labels) if methods is None else methods))
+        contenders = list(run_methods(problem, chosen_methods(methods, all_methods, delay_labels)))
     summaries = sorted_summaries(contenders)
     low, high = streams.label_range
     predictions: dict[str, Any] = streams.columns()
@@ -69,15 +73,16 @@ def compare(
         predictions[contender.name] = streams.by_row(low + (high - low) * contender.predictions)
     return Result(
         f"{len(contenders)} methods, {settings.federation.clients} clients",
-        COLUMNS,
+        columns(streams.unit, streams.record_bytes),
         summary_rows(summaries),
         {
             "clients": settings.federation.clients,
             "rounds": len(streams.labels),
             "delay_labels": delay_labels,
+            "record_bytes": streams.record_bytes,
             **streams.left_out,
             "methods": summaries,
         },
         predictions=predictions,
-        draw=lambda axes: draw_errors(contenders, axes),
+        draw=lambda axes: draw_errors(contenders, axes, streams.unit),
     )

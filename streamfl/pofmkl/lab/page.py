@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from streamfl.kernels import Loss, loss_named
 from streamfl.kernels.log_weights import normalised
 from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.lab.errors import in_words
 from streamfl.pofmkl.lab.report import bytes_as_text, regret_over_time
 from streamfl.records.samples import DataError
 from streamfl.role import ConfigurationError
@@ -28,6 +29,7 @@ SHAPES = {
     **dict.fromkeys(("kernel_predictions", "kernel_log_weights"), (*EACH, "kernels")),
     **dict.fromkeys(("uplink_bytes", "staleness"), ("rounds",)),
     "rate": (),
+    "label_unit": (),
 }
 NAMES = ("loss", "preset")
 # A learner without a federation, or a challenger, may diverge.
@@ -37,9 +39,12 @@ SHOWN = 7
 # What is shown as a bar.
 LEAST_WEIGHT = 0.001
 ROUNDS = "samples a client"
+UNIT = "units of the label"
+# The theorem bounds losses from 0 to 1.
+SCALED = "labels scaled to 0..1"
 ERRORS = (
-    "The mean of (prediction - label)² over everything so far. Lower is better. The federation should end below the running "
-    "mean, which learns nothing from the inputs, and below each challenger. If it does not, look at the inputs and at "
+    "The root of the mean of (prediction - label)² over everything so far. Lower is better. The federation should end below the "
+    "running mean, which learns nothing from the inputs, and below each challenger. If it does not, look at the inputs and at "
     "samples.label_range."
 )
 WEIGHTS = (
@@ -70,9 +75,9 @@ def _of_trace(trace: Arrays) -> Page:
     budget = float(trace["budget_bytes"][-1]) if "budget_bytes" in trace else None
     figures = [
         ("samples", f"{samples * clients:,} of {clients} clients"),
-        ("mean squared error", f"{last['federation']:.5f}"),
-        ("running mean's", f"{last['running mean']:.5f}"),
-        ("regret per sample", f"{regret[-1] / samples:.5f}"),
+        (f"RMSE, {UNIT}", in_words(last["federation"])),
+        ("running mean's", in_words(last["running mean"])),
+        (f"regret per sample, {SCALED}", f"{regret[-1] / samples:.5f}"),
         ("sent by clients", bytes_as_text(sent)),
         *([] if budget is None else [("byte budget used", f"{sent / budget:.0%}")]),
         ("staleness, at most", f"{int(trace['staleness'].max()):,} versions"),
@@ -93,8 +98,7 @@ def _of_trace(trace: Arrays) -> Page:
         ),
     ]
     said = f"A simulated federation of {clients} clients with {samples:,} samples each, preset \"{trace['preset']}\"."
-    notes = ["Errors and losses are on the learning scale: labels from 0 to 1 by samples.label_range."]
-    return Page("POF-MKL: report of a simulation", said, figures, charts, notes=notes)
+    return Page("POF-MKL: report of a simulation", said, figures, charts)
 
 
 def _checked(trace: Arrays) -> Arrays:
@@ -103,7 +107,7 @@ def _checked(trace: Arrays) -> Arrays:
     if "budget_bytes" in trace:
         shapes["budget_bytes"] = ("rounds",)
     found = checked_arrays(trace, shapes, ("local_squared_errors", *challengers))
-    for name in ("rate", "budget_bytes"):
+    for name in ("rate", "budget_bytes", "label_unit"):
         if not np.all(found.get(name, 1.0) > 0):
             raise DataError(f"the trace's {name!r} has to be above zero")
     try:
@@ -127,9 +131,10 @@ def _errors_of_trace(trace: Arrays, rounds: NDArray[Any]) -> tuple[Chart, dict[s
     }
     with np.errstate(over="ignore", invalid="ignore"):
         curves = {name: np.cumsum(each.mean(axis=1)) / rounds for name, each in squared.items()}
-    curves |= {f"challenger {name.partition('/')[2]}": values for name, values in trace.items() if name.startswith(CHALLENGERS)}
+        curves |= {f"challenger {name.partition('/')[2]}": values for name, values in trace.items() if name.startswith(CHALLENGERS)}
+        curves = {name: trace["label_unit"] * np.sqrt(values) for name, values in curves.items()}
     lines = [Line(name, rounds, values, level=name != "federation") for name, values in curves.items()]
-    chart = Chart("Mean squared error so far", ERRORS, lines, ROUNDS, "squared error", logarithmic=True)
+    chart = Chart("Error so far", ERRORS, lines, ROUNDS, f"RMSE, {UNIT}", logarithmic=True)
     return chart, {name: float(values[-1]) for name, values in curves.items()}
 
 
@@ -185,8 +190,8 @@ def _regret_charts(rounds: NDArray[Any], regret: Floats, trace: Arrays) -> list[
         "wrong kernels, or the best kernel changes: see drift.detector."
     )
     return [
-        Chart("Regret against its bound", says, [*lines, bound], ROUNDS, "loss"),
-        Chart("Regret per sample", per_sample, [Line("regret per sample", rounds, regret / rounds)], ROUNDS, "loss a sample"),
+        Chart("Regret against its bound", says, [*lines, bound], ROUNDS, f"loss, {SCALED}"),
+        Chart("Regret per sample", per_sample, [Line("regret", rounds, regret / rounds)], ROUNDS, f"loss a sample, {SCALED}"),
     ]
 
 
@@ -219,7 +224,7 @@ def _of_topics(topics: Topics) -> Page:
     if errors is not None:
         chart, last = errors
         charts.append(chart)
-        figures += [(name if name != "federation" else "mean squared error", f"{value:.5g}") for name, value in last.items()]
+        figures += [(name if name != "federation" else f"RMSE, {UNIT}", in_words(value)) for name, value in last.items()]
     elif predictions and not left_out:
         notes.append(
             "No error over time: the predictions have no labels. With [labels] they come on a topic of their own, and the table "
@@ -262,10 +267,10 @@ def _errors_of_topics(predictions: Iterable[Seen]) -> tuple[tuple[Chart, dict[st
     counts = np.arange(1, len(squared["federation"]) + 1)
     if not len(counts):
         return None, left_out
-    curves = {name: np.cumsum(values) / counts for name, values in squared.items()}
+    curves = {name: np.sqrt(np.cumsum(values) / counts) for name, values in squared.items()}
     lines = [Line(name, counts, values, level=name != "federation") for name, values in curves.items()]
-    says = f"{ERRORS} In the square of the label's own unit; each client's first label is left out."
-    chart = Chart("Mean squared error so far", says, lines, "labels, all clients together", "squared error", logarithmic=True)
+    says = f"{ERRORS} Each client's first label is left out."
+    chart = Chart("Error so far", says, lines, "labels, all clients together", f"RMSE, {UNIT}", logarithmic=True)
     return (chart, {name: float(values[-1]) for name, values in curves.items()}), left_out
 
 
@@ -305,12 +310,12 @@ def _of_state(remembered: Mapping[str, Any], settings: PofmklSettings, figures: 
     if not clients:
         return []
     labels = sum(one["labels"] for one in clients)
-    regret = sum(one["regret"] for one in clients)
+    regret = sum(one["scaled_regret"] for one in clients)
     kernels, learning = settings.kernel_count, settings.learning
     rate = learning.rate if learning.preset == "paper" else None
     bound = sum(float(bound_over_time(np.array(one["labels"]), kernels, rate)) for one in clients)
-    figures.append(("regret per sample", f"{regret / labels:.5f}"))
-    name = "Theorem 1's bound, per sample" if rate is not None else "Theorem 1's bound, per sample (a yardstick here)"
+    figures.append((f"regret per sample, {SCALED}", f"{regret / labels:.5f}"))
+    name = "Theorem 1's bound for it" if rate is not None else "Theorem 1's bound for it (a yardstick here)"
     figures.append((name, f"{bound / labels:.3g}"))
     weights: dict[str, float] = {}
     for one in clients:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.kernels import Loss, loss_named
+from streamfl.learning.challengers import challenger_about
+from streamfl.pofmkl.lab.errors import in_words, rmse_over_time
 from streamfl.pofmkl.lab.federation import Outcome
-from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, label_axes, new_pyplot
+from streamfl.simulation.laboratory import Report
+from streamfl.simulation.pictures import FEDERATION, LOCAL, MEAN, STYLES, label_axes, logarithmic, new_pyplot
 
-__all__ = ["bytes_as_text", "draw_errors", "picture", "regret_over_time", "rows"]
-
-_CLASSIFICATION = {"log_loss": "Log loss, federation", "accuracy": "Accuracy, federation", "auc": "AUC, federation"}
+__all__ = ["bytes_as_text", "draw_errors", "error_columns", "picture", "regret_over_time", "report"]
 
 
 def regret_over_time(trace: Mapping[str, NDArray[Any]], loss: Loss) -> NDArray[np.float64]:
@@ -29,56 +30,99 @@ def regret_over_time(trace: Mapping[str, NDArray[Any]], loss: Loss) -> NDArray[n
     return np.asarray((own - kernels.min(axis=2)).mean(axis=1), dtype=np.float64)
 
 
-def rows(outcome: Outcome) -> list[tuple[str, str]]:
-    """What was measured and its value, ready to print."""
+def error_columns(unit: str, record_bytes: int) -> tuple[str, str, str]:
+    """The headings of errors, and of what they cost.
+
+    unit: of the errors, such as "points".
+    record_bytes: of a record, which is what a user compares bytes with.
+    """
+    return f"RMSE, {unit}", f"MAE, {unit}", f"bytes sent a sample (a record: {record_bytes:,})"
+
+
+def report(outcome: Outcome, title: str, unit: str, record_bytes: int) -> Report:
+    """Every learner's errors beside what it sends, and what they mean. unit, record_bytes: as :func:`error_columns` has them."""
     summary = outcome.summary()
-    budget = summary["uplink_budget_bytes"]
-    sent = summary["uplink_bytes"]
-    local = summary["mse_local_only"]
-    allowed = "no budget" if budget is None else f"{bytes_as_text(budget)} allowed ({sent / budget:.0%} used)"
-    return [
-        ("Samples", f"{summary['samples']:,} of {summary['clients']} clients"),
-        ("MSE, federation", f"{summary['mse']:.5f}"),
-        *((text, f"{summary[name]:.5f}") for name, text in _CLASSIFICATION.items() if summary[name] is not None),
-        ("MSE, each client on its own", f"{local:.5f}" if np.isfinite(local) else "diverged"),
-        ("MSE, each client's running mean", f"{summary['mse_running_mean']:.5f}"),
-        *((f"MSE, challenger {name}", f"{mse:.5f}") for name, mse in summary["mse_challengers"].items()),
-        ("Regret per sample", f"{summary['regret_mean'] / summary['rounds']:.5f}"),
-        ("Sent by the clients", f"{bytes_as_text(sent)}, {allowed}"),
-        ("Time", f"{summary['seconds']:.1f} s"),
+    a_sample = summary["uplink_bytes_per_sample"]
+    rows = [
+        ("federation", in_words(summary["rmse"]), in_words(summary["mae"]), f"{a_sample:,.0f}"),
+        ("each client on its own", in_words(summary["rmse_local_only"]), in_words(summary["mae_local_only"]), "nothing"),
+        ("each client's running mean", in_words(summary["rmse_running_mean"]), in_words(summary["mae_running_mean"]), "nothing"),
     ]
+    if summary["rmse_best_kernel"] is not None:
+        rows.append(("each client's best kernel, known afterwards", in_words(summary["rmse_best_kernel"]), "", ""))
+    for name, found in summary["challengers"].items():
+        rows.append((_challenger(name), in_words(found["rmse"]), in_words(found["mae"]), "nothing"))
+    return Report(
+        title,
+        rows,
+        {**summary, "record_bytes": record_bytes},
+        ("learner", *error_columns(unit, record_bytes)),
+        notes=_notes(summary, unit, record_bytes),
+    )
 
 
-def picture(outcome: Outcome, path: Path, title: str) -> None:
-    """Write mean squared error and regret over time to ``path``; the ending says the format. Needs a traced run.
+def _notes(summary: Mapping[str, Any], unit: str, record_bytes: int) -> Sequence[str]:
+    sent, budget = summary["uplink_bytes"], summary["uplink_budget_bytes"]
+    allowed = "" if budget is None else f" of {bytes_as_text(budget)} that the budget allowed ({sent / budget:.0%})"
+    notes = [
+        f"{summary['samples']:,} samples of {summary['clients']} clients in {summary['seconds']:.1f} s.",
+        f"The clients sent {bytes_as_text(sent)}{allowed}: {summary['uplink_bytes_per_sample']:,.0f} bytes a sample. The record "
+        f"itself, which stays with its client, has {record_bytes:,}.",
+    ]
+    own, alone = summary["mae"], summary["mae_local_only"]
+    if summary["log_loss"] is not None:
+        figures = f"log loss {summary['log_loss']:.4f}, accuracy {summary['accuracy']:.4f}, AUC {summary['auc']:.4f}"
+        notes.append(f"The federation's probabilities: {figures}.")
+    elif np.isfinite(alone) and alone > 0:
+        change = own / alone - 1.0
+        meaning = f"the error is {abs(change):.0%} {'smaller' if change < 0 else 'larger'}"
+        notes.append(
+            f"On average a prediction of the federation is {in_words(own, 3)} {unit} off, and one of a client on its own "
+            f"{in_words(alone, 3)}: by learning together {meaning}."
+        )
+    return notes
 
-    Challengers are lines at the error that they end with.
+
+def _challenger(name: str) -> str:
+    about = challenger_about(name)
+    return name if about is None else f"{name}: {about}"
+
+
+def picture(outcome: Outcome, path: Path, title: str, unit: str) -> None:
+    """Write the error and the regret over time to ``path``; the ending says the format. Needs a traced run.
+
+    Challengers are lines at the error that they end with. unit: of the errors.
     """
     pyplot = new_pyplot()
     regret = regret_over_time(outcome.trace(), loss_named(outcome.settings.learning.loss))
     rounds = np.arange(1, len(regret) + 1)
-    figure, (errors, regrets) = pyplot.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    draw_errors(outcome, errors)
-    regrets.plot(rounds, regret / rounds, color=FEDERATION, linewidth=2.5)
-    label_axes(regrets, "Regret per sample", "samples a client")
+    figure, (errors, regrets) = pyplot.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
+    draw_errors(outcome, errors, unit)
+    regrets.plot(rounds, outcome.scale**2 * regret / rounds, color=FEDERATION, linewidth=2.5)
+    label_axes(regrets, "Regret per sample: squared error beyond the best kernel's", "samples a client", f"squared {unit}")
     figure.suptitle(title)
     figure.savefig(path, dpi=140)
     pyplot.close(figure)
 
 
-def draw_errors(outcome: Outcome, axes: Any) -> None:
-    """Draw mean squared error over time, the federation's and what to compare it with. A challenger is a line at its last."""
+def draw_errors(outcome: Outcome, axes: Any, unit: str) -> None:
+    """Draw the RMSE over time, the federation's and what to compare it with. A challenger is a line at its last.
+
+    unit: of the errors.
+    """
     rounds = np.arange(1, len(outcome.labels) + 1)
     for name, squared, colour, width in (
         ("running mean", outcome.mean, MEAN, 1.5),
         ("each client on its own", outcome.local, LOCAL, 1.5),
         ("federation", outcome.squared_errors, FEDERATION, 2.5),
     ):
-        axes.plot(rounds, np.cumsum(squared.mean(axis=1)) / rounds, color=colour, linewidth=width, label=name)
-    for style, (name, mse) in zip(cycle(STYLES), outcome.challengers.items(), strict=False):
-        axes.axhline(mse, color="black", linewidth=1, linestyle=style, label=f"{name}, at the end")
-    label_axes(axes, "Mean squared error so far", "samples a client")
-    axes.set_yscale("log")
+        errors = rmse_over_time(squared, outcome.labels, outcome.scale)
+        axes.plot(rounds, errors, color=colour, linewidth=width, label=name)
+    for style, (name, found) in zip(cycle(STYLES), outcome.challengers.items(), strict=False):
+        text = challenger_about(name) or name
+        axes.axhline(outcome.scale * found.rmse, color="black", linewidth=1, linestyle=style, label=f"{text}, at the end")
+    label_axes(axes, "Error of all samples so far", "samples a client", f"RMSE, {unit}")
+    logarithmic(axes)
     axes.legend(frameon=False, fontsize=8)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
-from streamfl.pofmkl.lab.report import draw_errors, rows
+from streamfl.pofmkl.lab.report import draw_errors, report
 from streamfl.pofmkl.lab.streams import ClientColumnOption, ClientsOption, RoundsOption, read_streams, run_with_progress
 from streamfl.simulation.laboratory import Asked, Report
 
@@ -18,14 +19,14 @@ def simulate(
     settings, streams = read_streams(asked.config, asked.data, asked.label, clients, rounds, asked.seed, client_column)
     outcome = run_with_progress(settings, streams, asked.trace)
     low, high = streams.label_range
-    return Report(
-        title=f"Federation on {asked.data}",
-        rows=rows(outcome),
-        figures={**outcome.summary(), **streams.left_out},
+    found = report(outcome, f"Federation on {asked.data}", streams.unit, streams.record_bytes)
+    return replace(
+        found,
+        figures={**found.figures, **streams.left_out},
         arrays=outcome.trace() if asked.trace else {},
         predictions={
             **streams.columns(),
             "prediction": streams.by_row(low + (high - low) * outcome.predictions),
         },
-        draw=partial(draw_errors, outcome),
+        draw=partial(draw_errors, outcome, unit=streams.unit),
     )

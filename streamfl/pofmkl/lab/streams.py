@@ -20,6 +20,7 @@ from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.lab.encoded import encoded_inputs
 from streamfl.pofmkl.lab.federation import Outcome
 from streamfl.pofmkl.lab.federation import simulate as run_federation
+from streamfl.pofmkl.lab.record_size import record_bytes
 from streamfl.records.samples import DataError, SamplesSection
 from streamfl.role import ConfigurationError
 from streamfl.settings import GivenSettings, load_kind, load_settings
@@ -45,6 +46,8 @@ class Streams:
     shortest: the client whose rows were used up first, where that ended the run.
     unread: columns that are no inputs because they hold no numbers.
     refused: of the dropped rows, how many a worker would put aside as dead letters, by reason.
+    unit: the label's own, in words.
+    record_bytes: the mean size of the rows as JSON records.
     """
 
     inputs: NDArray[np.float64]
@@ -59,6 +62,8 @@ class Streams:
     shortest: str | None = None
     unread: tuple[str, ...] = ()
     refused: Counter[str] = field(default_factory=Counter)
+    unit: str = "units of the label"
+    record_bytes: int = 0
 
     def by_row(self, values: NDArray[Any]) -> NDArray[Any]:
         """Something of each sample, (T, K), in the order of the data's rows."""
@@ -154,7 +159,7 @@ def deal(
             "Name other columns in samples.features, or change their unit"
         )
     unread = () if features else tuple(unread_columns(table, names, (label, client_column)))
-    return dealt.streams(inputs[dealt.rows], largest, unread=unread)
+    return dealt.streams(inputs[dealt.rows], largest, _record_bytes(table, names, label, client_column, dealt), unread=unread)
 
 
 def deal_encoded(
@@ -174,8 +179,15 @@ def deal_encoded(
     if any(label in (one.field, one.since_field) for one in section.inputs or ()):
         raise ConfigurationError(f"--label {label}: samples.inputs names it too: what is to be predicted cannot be an input")
     encoded = encoded_inputs(section, table, location)
+    names = [name for one in section.inputs or () for name in (one.field, one.since_field) if name]
     dealt = _deal(table, location, label, clients, rounds, client_column, encoded.accepted)
-    return dealt.streams(encoded.filled(dealt.rows, relative), 1.0, refused=encoded.refused)
+    size = _record_bytes(table, names, label, client_column, dealt)
+    return dealt.streams(encoded.filled(dealt.rows, relative), 1.0, size, refused=encoded.refused)
+
+
+def _record_bytes(table: DataTable, inputs: list[str], label: str, client_column: str | None, dealt: _Dealt) -> int:
+    """Of a record with what the run reads of a row."""
+    return record_bytes(table, [*dict.fromkeys([*inputs, label, *([client_column] if client_column else [])])], dealt.rows)
 
 
 @dataclass(frozen=True)
@@ -183,6 +195,7 @@ class _Dealt:
     """Which rows each client gets. usable: the numbers of all rows that can be dealt. The rest as :class:`Streams` has it."""
 
     usable: NDArray[np.intp]
+    label: str
     labels: NDArray[np.float64]
     label_range: tuple[float, float]
     dropped: int
@@ -192,7 +205,12 @@ class _Dealt:
     shortest: str | None
 
     def streams(
-        self, inputs: NDArray[np.float64], largest_norm: float, unread: tuple[str, ...] = (), refused: Counter[str] | None = None
+        self,
+        inputs: NDArray[np.float64],
+        largest_norm: float,
+        record_bytes: int,
+        unread: tuple[str, ...] = (),
+        refused: Counter[str] | None = None,
     ) -> Streams:
         return Streams(
             inputs,
@@ -207,6 +225,8 @@ class _Dealt:
             shortest=self.shortest,
             unread=unread,
             refused=refused or Counter(),
+            unit=f"units of {self.label}",
+            record_bytes=record_bytes,
         )
 
 
@@ -252,6 +272,7 @@ def _deal(
         raise DataError(f"{location}: the label {label} reaches from {low:g} to {high:g}, too far for a number: change its unit")
     return _Dealt(
         usable,
+        label,
         labels,
         (low, high),
         dropped=table.rows - len(usable),

@@ -31,7 +31,7 @@ from streamfl.simulation.parties import (
     delays_of,
 )
 from streamfl.simulation.tables import DataSource
-from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table, measured_rows
+from streamfl.simulation.vertical import VerticalTable, checked_options, deal_table, in_label_units, measured_rows
 from streamfl.vafl.config import COORDINATOR, VaflSettings
 from streamfl.vafl.lab.run import VerticalOutcome, run_vertical
 from streamfl.vafl.models import output_loss
@@ -79,18 +79,17 @@ def simulate(
     if keys := _keys_to_raise(outcome):
         say(f"the coordinator forgot entities before it learnt from them ({_by_reason(outcome.forgotten)}): raise {keys}")
     low, high = scales.label_range
-    mse = outcome.final.mse
+    summary = in_label_units(outcome.summary(), high - low)
     figures = {
-        **outcome.summary(),
-        "mse_original_units": None if mse is None else mse * (high - low) ** 2,
+        **summary,
         "label_range": scales.label_range,
         "input_norms": dict(zip(names, scales.input_norms, strict=True)),
         "epochs": passes,
         "label_delay": label_delay or 0,
         "dropped_rows": dropped,
     }
-    arrays = {**outcome.trace, **course_arrays(outcome.summary()["history"])} if asked.trace else {}
-    return Report(f"Vertical federation on {asked.data}", vertical_rows(outcome), figures, arrays=arrays)
+    arrays = {**outcome.trace, **course_arrays(summary["history"])} if asked.trace else {}
+    return Report(f"Vertical federation on {asked.data}", vertical_rows(outcome, summary), figures, arrays=arrays)
 
 
 def run_with_bar(
@@ -118,9 +117,8 @@ def run_with_bar(
         )
 
 
-def vertical_rows(outcome: VerticalOutcome) -> list[tuple[str, str]]:
-    """What was measured and its value, ready to print."""
-    summary = outcome.summary()
+def vertical_rows(outcome: VerticalOutcome, summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What was measured and its value, ready to print. summary: the outcome's figures."""
     rows = [("Entities", f"{outcome.entities:,} of {len(outcome.parties)} parties, {outcome.test_entities:,} more to measure on")]
     rows += measured_rows(
         (

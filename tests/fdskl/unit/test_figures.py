@@ -44,6 +44,15 @@ def test_losses_of_numbers_are_added_up() -> None:
     assert "right_predictions" not in found
 
 
+def test_squared_errors_are_in_the_labels_own_unit() -> None:
+    """Protects who reads an error: labels of 0 to 20 have the squared error of their own unit, and losses stay scaled."""
+    active = ActiveFigures(SQUARE, 20.0)
+    active.score(0.5, 0.25)
+    found = {one.name: one.value for one in active.measure([Lifetime()], 0, 0, 0, 0, 0)}
+    assert found["squared_error_sum"] == pytest.approx(5.0**2)
+    assert found["loss_sum"] == pytest.approx(0.25**2)
+
+
 def test_nothing_is_regretted_before_the_first_label() -> None:
     """Protects boards from a division by nothing at each start."""
     figures = ActiveFigures(LOGISTIC)

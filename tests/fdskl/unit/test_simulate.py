@@ -84,7 +84,7 @@ def test_the_figures_are_those_of_the_test_rows(line: Line) -> None:
     assert found["auc"] == pytest.approx(np.mean(pairs))
     assert found["loss"] == pytest.approx(np.mean(np.log1p(np.exp(-np.where(truth == 1, outputs, -outputs)))))
     assert found["history"][-1]["accuracy"] == found["accuracy"]
-    assert (found["entities"], found["test_entities"], found["mse"]) == (ROWS - TEST, TEST, None)
+    assert (found["entities"], found["test_entities"], found["rmse"]) == (ROWS - TEST, TEST, None)
     # Twelve blocks of 32 labels in three passes of 128.
     assert (found["iterations"], found["features"], found["features_dropped"]) == (12, 64, 0)
     assert found["accuracy"] > 0.7
@@ -178,8 +178,8 @@ def test_numbers_are_measured_in_their_own_unit(line: Line) -> None:
     low, high = truth[: ROWS - TEST].min(), truth[: ROWS - TEST].max()
     assert found["label_range"] == pytest.approx([low, high])
     predicted = low + line.trace()["predictions"] * (high - low)
-    assert found["mse_original_units"] == pytest.approx(np.mean(np.square(predicted - truth[ROWS - TEST :])))
-    assert found["mse_original_units"] < truth[ROWS - TEST :].var()
+    assert found["rmse"] ** 2 == pytest.approx(np.mean(np.square(predicted - truth[ROWS - TEST :])))
+    assert found["rmse"] ** 2 < truth[ROWS - TEST :].var()
     assert found["accuracy"] is None
 
 
@@ -278,5 +278,5 @@ def test_a_table_with_gaps_and_one_class_is_measured(line: Line) -> None:
     line.frame.loc[[3, 70], "visits"] = np.nan
     line.frame["y"] = 1
     found = line.json()
-    assert (found["dropped_rows"], found["auc"], found["mse"]) == (2, None, None)
+    assert (found["dropped_rows"], found["auc"], found["rmse"]) == (2, None, None)
     assert found["accuracy"] > 0.9

@@ -222,7 +222,7 @@ def test_the_command_prints_one_object_and_draws(
     assert found["clients"] == CLIENTS
     assert found["rounds"] == SAMPLES
     assert {method["method"] for method in found["methods"]} == {"default", "paper", "knn", "running-mean"}
-    assert [method["mse"] for method in found["methods"]] == sorted(method["mse"] for method in found["methods"])
+    assert [method["rmse"] for method in found["methods"]] == sorted(method["rmse"] for method in found["methods"])
     assert "<svg" in chart.read_text()
     code, out, _ = run_command(
         monkeypatch, capsys, "compare", configuration, "--data", data, "--delay-labels", 3, "--chart", chart, "--format", "json"
@@ -230,6 +230,7 @@ def test_the_command_prints_one_object_and_draws(
     found = json.loads(out)
     assert (code, found["delay_labels"]) == (0, 3)
     assert {method["method"] for method in found["methods"]} == set(method_names(3))
+    assert all(method["about"] for method in found["methods"])
     code, _, error = run_command(
         monkeypatch, capsys, "compare", configuration, "--data", data, "--delay-labels", 3, "--methods", "default,paper"
     )

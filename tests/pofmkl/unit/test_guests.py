@@ -284,7 +284,7 @@ def test_a_guest_has_an_input_of_its_own() -> None:
     alone, beside = role(["linear"], {}), role(["counter", "linear"], COUNTING)
     for one in (alone, beside):
         one.receive(arrived(40), 1.0)
-    assert figure(alone, "challenger_mse", "linear") == figure(beside, "challenger_mse", "linear")
+    assert figure(alone, "challenger_rmse", "linear") == figure(beside, "challenger_rmse", "linear")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from streamfl.pofmkl import live_challengers
 from streamfl.pofmkl.client import PofmklClient
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.lab.federation import simulate
-from streamfl.pofmkl.lab.report import rows
+from streamfl.pofmkl.lab.report import report
 from streamfl.pofmkl.live_challengers import LiveChallengers
 from streamfl.records.samples import Sample
 from streamfl.role import ConfigurationError, Measurement, Received, Record, Send
@@ -26,12 +26,14 @@ from streamfl.settings import load_settings
 CLIENTS = ("a", "b")
 
 
-def role(models: Sequence[str] = (), loss: str = "square", preset: str = "default") -> PofmklClient:
+def role(
+    models: Sequence[str] = (), loss: str = "square", preset: str = "default", label_range: tuple[float, float] = (0.0, 1.0)
+) -> PofmklClient:
     settings = PofmklSettings.model_validate(
         {
             "federation": {"name": "f", "clients": 2},
             "role": {"kind": "pofmkl-client"},
-            "samples": {"topic": "t", "features": ["x", "z"], "label": "y"},
+            "samples": {"topic": "t", "features": ["x", "z"], "label": "y", "label_range": label_range},
             "learning": {"preset": preset, "features_per_kernel": 4, "loss": loss, "staleness": "async", "catch_up_samples": 0},
             "kernels": {"bandwidths": [0.5, 1.0]},
             "uplink": {"kernels_per_upload": 1},
@@ -101,8 +103,9 @@ def test_figures_are_rivers_by_hand(preset: str, loss: str) -> None:
         labels.append(sample.label)
     measured = figures(found.measure())
     expected = np.square(np.subtract(predictions, labels)).mean()
-    assert measured["challenger_mse", "linear"] == pytest.approx(expected, rel=1e-12)
-    assert measured["challenger_mse_windowed", "linear"] == pytest.approx(expected, rel=1e-12)
+    assert measured["challenger_squared_error_sum", "linear"] == pytest.approx(expected * len(labels), rel=1e-12)
+    assert measured["challenger_rmse", "linear"] == pytest.approx(expected**0.5, rel=1e-12)
+    assert measured["challenger_rmse_windowed", "linear"] == pytest.approx(expected**0.5, rel=1e-12)
     assert measured["challenger_labels", "linear"] == len(labels) == 64
     assert measured["challenger_failures", "linear"] == 0
     if loss == "logistic":
@@ -144,7 +147,7 @@ def test_probabilities_are_judged_as_such(preset: str) -> None:
     assert measured["auc"] == pytest.approx(metrics.roc_auc_score(labels, predictions))
     assert measured["log_loss"] == pytest.approx(metrics.log_loss(labels, predictions), rel=1e-6)
     assert measured["accuracy"] == pytest.approx(metrics.accuracy_score(labels, np.array(predictions) >= 0.5))
-    assert measured["mse_windowed"] == pytest.approx(np.square(np.subtract(predictions, labels)).mean(), rel=1e-6)
+    assert measured["rmse_windowed"] == pytest.approx(metrics.root_mean_squared_error(labels, predictions), rel=1e-6)
 
 
 class Failing:
@@ -180,7 +183,7 @@ def test_a_failing_challenger_is_switched_off_for_its_client(how: str, monkeypat
     measured = figures(found.measure())
     assert measured["challenger_failures", "knn"] == 1
     assert measured["challenger_labels", "knn"] == 4
-    assert measured["challenger_mse", "knn"] == pytest.approx(0.25)
+    assert measured["challenger_rmse", "knn"] == pytest.approx(0.5)
     assert measured["challenger_labels", "running-mean"] == 8
 
 
@@ -188,13 +191,45 @@ def test_a_moved_partition_takes_its_challengers_along() -> None:
     """Protects memory: what was learnt for clients that are gone is let go, and those that come back begin anew."""
     found = role(["last-label"])
     found.receive(arrived([Sample("a", "1", (0.0, 0.0), 0.5), Sample("b", "1", (0.0, 0.0), 0.5)]), 1.0)
-    assert figures(found.measure())["challenger_mse", "last-label"] == pytest.approx(0.25)
+    assert figures(found.measure())["challenger_rmse", "last-label"] == pytest.approx(0.5)
     found.close(0)
     found.open(0)
     found.receive(arrived([Sample("a", "2", (0.0, 0.0), 0.5), Sample("b", "2", (0.0, 0.0), 0.5)]), 1.0)
     measured = figures(found.measure())
-    assert measured["challenger_mse", "last-label"] == pytest.approx(3 * 0.25 / 4)
+    assert measured["challenger_rmse", "last-label"] == pytest.approx((3 * 0.25 / 4) ** 0.5)
     assert measured["challenger_labels", "last-label"] == 4
+
+
+@pytest.mark.parametrize("preset", ["default", "paper"])
+def test_errors_are_in_the_labels_own_unit(preset: str) -> None:
+    """Protects who reads an error from taking it for degrees where it is a share of label_range: the published numbers decide.
+
+    Labels from 20 to 60 are 0 to 1 within. Counters of squares and their roots are as the predictions topic has them, of the
+    federation and of a challenger.
+    """
+    found = role(["last-label"], preset=preset, label_range=(20.0, 60.0))
+    samples = stream(20)
+    replies = found.receive(arrived(samples), 1.0)
+    made = [msgspec.json.decode(one.value) for one in replies if isinstance(one, Send) and one.channel == "predictions"]
+    labels, predictions = ([one[name] for one in made if one["label"] is not None] for name in ("label", "prediction"))
+    assert 20.0 <= min(labels) < max(labels) <= 60.0
+    measured = {item.name: item.value for item in found.measure()}
+    rmse = metrics.root_mean_squared_error(labels, predictions)
+    for name in ("rmse", "rmse_windowed"):
+        assert measured[name] == pytest.approx(rmse, rel=1e-6)
+    for name in ("squared_error_sum", "lifetime_squared_error"):
+        assert measured[name] == pytest.approx(len(labels) * rmse**2, rel=1e-6)
+    assert measured["mae_windowed"] == pytest.approx(metrics.mean_absolute_error(labels, predictions), rel=1e-6)
+    last, before = {}, []
+    for one in made:
+        if one["label"] is not None:
+            before.append(last.get(one["client"], 20.0))
+            last[one["client"]] = one["label"]
+    told = figures(found.measure())
+    for name in ("challenger_rmse", "challenger_rmse_windowed"):
+        assert told[name, "last-label"] == pytest.approx(metrics.root_mean_squared_error(labels, before))
+    assert told["challenger_mae_windowed", "last-label"] == pytest.approx(metrics.mean_absolute_error(labels, before))
+    assert told["challenger_squared_error_sum", "last-label"] == pytest.approx(np.square(np.subtract(labels, before)).sum())
 
 
 def test_the_window_is_of_a_thousand_labels() -> None:
@@ -202,8 +237,9 @@ def test_the_window_is_of_a_thousand_labels() -> None:
     beside = LiveChallengers(["last-label"], "square")
     beside.run(((0, "a"), Sample("a", str(number), (), float(number == 0))) for number in range(1001))
     measured = figures(beside.measure())
-    assert measured["challenger_mse", "last-label"] == pytest.approx(2 / 1001)
-    assert measured["challenger_mse_windowed", "last-label"] == pytest.approx(1 / 1000)
+    assert measured["challenger_rmse", "last-label"] == pytest.approx((2 / 1001) ** 0.5)
+    assert measured["challenger_rmse_windowed", "last-label"] == pytest.approx((1 / 1000) ** 0.5)
+    assert measured["challenger_mae_windowed", "last-label"] == pytest.approx(1 / 1000)
 
 
 def test_a_simulation_shows_its_challengers() -> None:
@@ -220,9 +256,11 @@ def test_a_simulation_shows_its_challengers() -> None:
     generator = np.random.Generator(np.random.PCG64(4))
     inputs, labels = generator.normal(size=(12, 2, 1)), generator.uniform(size=(12, 2))
     outcome = simulate(settings, inputs, labels, local_only=False)
-    expected = np.square(labels - np.vstack([np.zeros((1, 2)), labels[:-1]])).mean()
-    assert outcome.summary()["mse_challengers"] == pytest.approx({"last-label": expected})
-    assert dict(rows(outcome))["MSE, challenger last-label"] == f"{expected:.5f}"
+    errors = labels - np.vstack([np.zeros((1, 2)), labels[:-1]])
+    rmse, mae = np.sqrt(np.square(errors).mean()), np.abs(errors).mean()
+    assert outcome.summary()["challengers"]["last-label"] == pytest.approx({"rmse": rmse, "mae": mae})
+    shown = {row[0]: row[1:] for row in report(outcome, "a run", "points", 20).rows}
+    assert shown["last-label: the client's last label"] == (f"{rmse:.4f}", f"{mae:.4f}", "nothing")
 
 
 @pytest.mark.parametrize("models", [["lasso"], ["knn", "knn"]])

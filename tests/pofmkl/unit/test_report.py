@@ -134,12 +134,12 @@ def test_a_federations_report_is_that_of_its_topics(plant: Path, command: Comman
             errors.append((told[one["id"]] - one["lever"]) ** 2)
             means.append((sum(before) / len(before) - one["lever"]) ** 2)
         before.append(one["lever"])
-    assert float(shown["mean squared error"]) == pytest.approx(np.mean(errors), rel=1e-4)
-    assert float(shown["running mean"]) == pytest.approx(np.mean(means), rel=1e-4)
+    assert float(shown["RMSE, units of the label"]) == pytest.approx(np.sqrt(np.mean(errors)), rel=1e-3)
+    assert float(shown["running mean"]) == pytest.approx(np.sqrt(np.mean(means)), rel=1e-3)
     assert shown["predictions read"] == str(READINGS * len(DEVICES))
     remembered = json.loads(command("inspect", plant / "client.toml", "--format", "json")[1])["clients"]
-    regret = sum(one["regret"] for one in remembered) / sum(one["labels"] for one in remembered)
-    assert float(shown["regret per sample"]) == pytest.approx(regret, abs=1e-5)
+    regret = sum(one["scaled_regret"] for one in remembered) / sum(one["labels"] for one in remembered)
+    assert float(shown["regret per sample, labels scaled to 0..1"]) == pytest.approx(regret, abs=1e-5)
 
 
 def test_a_report_changes_nothing(plant: Path, command: Command, tmp_path: Path) -> None:
@@ -191,17 +191,18 @@ def test_a_simulations_report_is_that_of_its_trace(command: Command, tmp_path: P
     assert code == 0
     figures = json.loads(told)
     assert command("report", tmp_path / "trace", "--out", tmp_path / "r.html")[0] == 0
-    assert float(tiles(tmp_path / "r.html")["regret per sample"]) == pytest.approx(figures["regret_mean"] / 30, abs=1e-5)
+    told = float(tiles(tmp_path / "r.html")["regret per sample, labels scaled to 0..1"])
+    assert told == pytest.approx(figures["scaled_regret_mean"] / 30, abs=1e-5)
     with np.load(tmp_path / "trace" / "trace.npz") as arrays:
         assert REPORTS.of_trace is not None
         page = REPORTS.of_trace(dict(arrays))
         kernels = arrays["kernel_predictions"].shape[2]
-    errors = {line.name: line.y[-1] for line in chart(page, "Mean squared error so far").lines}
-    assert errors["federation"] == pytest.approx(figures["mse"])
-    assert errors["running mean"] == pytest.approx(figures["mse_running_mean"])
-    assert errors["each client on its own"] == pytest.approx(figures["mse_local_only"])
+    errors = {line.name: line.y[-1] for line in chart(page, "Error so far").lines}
+    assert errors["federation"] == pytest.approx(figures["rmse"])
+    assert errors["running mean"] == pytest.approx(figures["rmse_running_mean"])
+    assert errors["each client on its own"] == pytest.approx(figures["rmse_local_only"])
     regret, regularised, bound = chart(page, "Regret against its bound").lines
-    assert regret.y[-1] == pytest.approx(figures["regret_mean"])
+    assert regret.y[-1] == pytest.approx(figures["scaled_regret_mean"])
     assert np.all(regularised.y <= bound.y)
     # The parameters are small at first, and grow.
     assert abs(regularised.y[-1] - regret.y[-1]) > abs(regularised.y[1] - regret.y[1]) > 0
@@ -247,6 +248,7 @@ def small_trace(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     generator = np.random.default_rng(3)
     each, kernels = generator.uniform(size=(4, 2)), generator.uniform(-1, 0, size=(4, 2, 3))
     told = {"loss": np.array("square"), "preset": np.array("paper"), "rate": np.array(0.5), "system": np.array("pofmkl")}
+    told["label_unit"] = np.array(2.0)
     of_rounds = {name: np.arange(4.0) + 1 for name in ("uplink_bytes", "budget_bytes", "staleness", "challengers/x")}
     of_samples = dict.fromkeys(("predictions", "labels", "published", "local_squared_errors"), each)
     return told | of_rounds | of_samples | {"kernel_predictions": kernels, "kernel_log_weights": kernels}
@@ -311,7 +313,7 @@ def test_one_wild_prediction_does_not_blind_the_report(plant: Path) -> None:
     pairs += [(2.0, math.nan), (2.0, 3.0)]
     told = [Seen(1.0, 0, 9, {"client": "a", "label": label, "prediction": prediction}) for label, prediction in pairs]
     page = page_of(Said(load_settings(plant / "client.toml", PofmklSettings), predictions=told))
-    assert dict(page.figures)["mean squared error"] == "1"
+    assert dict(page.figures)["RMSE, units of the label"] == "1.000"
     assert page.notes[0].startswith("5 predictions are not in the error")
     assert html(page)
 

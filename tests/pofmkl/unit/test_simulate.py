@@ -126,7 +126,7 @@ def test_rows_without_a_client_are_left_out_and_counted(line: Line, devices: lis
     code, out, _ = line("simulate", "--data", data, "--client-column", "device", "--format", "json")
     found = json.loads(out)
     assert (code, found["samples"], found["dropped_rows"]) == (0, 8, 4)
-    assert list(found["regret_per_client"]) == names
+    assert list(found["scaled_regret_per_client"]) == names
     code, _, error = line("simulate", "--data", data, "--client-column", "device", "--clients", "3")
     assert code == 5
     assert "device names 2 clients, 3 are asked for" in error
@@ -152,7 +152,7 @@ def test_rows_and_columns_that_are_not_used_are_told(line: Line) -> None:
     code, out, error = line("simulate", "--data", data, "--client-column", "device", "--clients", "2", "--format", "json")
     found = json.loads(out)
     assert (code, found["samples"], found["unused_rows"], found["unused_clients"]) == (0, 40, 23, 1)
-    assert list(found["regret_per_client"]) == ["long", "middle"]
+    assert list(found["scaled_regret_per_client"]) == ["long", "middle"]
     chosen = ("--clients", "2", "--methods", "local")
     code, out, _ = line("compare", "--data", data, "--client-column", "device", *chosen, "--format", "json")
     found = json.loads(out)
@@ -166,7 +166,7 @@ def test_clients_keep_their_names_in_a_simulation(line: Line) -> None:
     data = line.csv(x=generator.normal(size=20), device=owners, y=generator.uniform(size=20))
     arguments = ("--data", data, "--client-column", "device", "--trace", line.folder, "--format", "json")
     code, out, _ = line("simulate", *arguments)
-    regrets = json.loads(out)["regret_per_client"]
+    regrets = json.loads(out)["scaled_regret_per_client"]
     assert code == 0
     assert list(regrets) == ["zeta", "alpha"]
     with np.load(line.folder / "trace.npz") as trace:
@@ -232,13 +232,14 @@ def test_divergence_is_said_in_every_unit(line: Line, monkeypatch: pytest.Monkey
 
 
 def test_labels_in_a_huge_unit_have_figures(line: Line) -> None:
-    """Protects the figures on the learning scale where the squared error in the label's own unit is beyond all numbers."""
+    """Protects the figures where the squared error in the label's own unit is beyond all numbers: its root is not."""
     generator = np.random.default_rng(1)
     data = line.csv(x=generator.normal(size=40), y=generator.uniform(size=40) * 1e200)
     code, out, _ = line("simulate", "--data", data, "--format", "json")
     found = json.loads(out)
-    assert (code, found["mse_original_units"]) == (0, None)
-    assert 0 < found["mse"] < 1
+    assert code == 0
+    assert 0 < found["mae"] < found["rmse"] < 1e200
+    assert 0 < found["scaled_mse"] < 1
 
 
 def test_a_refused_sample_ends_the_simulation_with_its_reason(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,7 +214,7 @@ def test_inspecting_shows_what_is_remembered_and_disturbs_nobody(plant: Plant) -
     told = plant.lines("read", plant.client, "--client", "press-1")
     errors = [(one["prediction"] - one["label"]) ** 2 for one in told]
     assert by_client["press-1"]["samples"] == 5
-    assert by_client["press-1"]["mse"] == pytest.approx(sum(errors[:5]) / 5, rel=1e-5)
+    assert by_client["press-1"]["rmse"] == pytest.approx((sum(errors[:5]) / 5) ** 0.5, rel=1e-5)
     assert sum(by_client["press-1"]["weights"].values()) == pytest.approx(1)
     assert by_client["press-1"]["last_seen"] > 1e9
     assert sum(place["behind"] for place in found["inputs"]) == 0
@@ -237,7 +237,7 @@ def test_top_shows_what_is_behind_and_how_well_is_predicted(plant: Plant, monkey
     assert after["topics"][0]["behind"] == 0
     assert after["topics"][1]["per_second"] > 0
     assert [(one["client"], one["predictions"]) for one in after["clients"]] == [("press-0", 5), ("press-1", 5)]
-    assert all(one["mse"] > 0 for one in after["clients"])
+    assert all(one["rmse"] > 0 for one in after["clients"])
     monkeypatch.setattr("streamfl.cli.top.time.sleep", lambda _seconds: None)
     assert "no workers" in plant.said("top", plant.client, "--count", 1)
 

@@ -59,7 +59,7 @@ def test_documented_metrics_are_the_exported_ones(served: Served) -> None:
     found = [*role_metrics(SYSTEM).values(), worker_metrics()]
     documented = {name: (one.kind, set(one.labels)) for metrics in found for name, one in metrics.items()}
     # The square loss alone has it.
-    assert documented.keys() - served.keys() == {"streamfl_mse_windowed"}
+    assert documented.keys() - served.keys() == {"streamfl_rmse_windowed"}
     assert {name: documented[name][0] for name in served} == {name: kind for name, (kind, _) in served.items()}
     # Of long work, which these roles have none of, nothing is served but the name.
     without = {"streamfl_work_seconds"}

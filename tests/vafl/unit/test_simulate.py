@@ -301,8 +301,8 @@ def test_numbers_and_classes_are_learnt_too(line: Line) -> None:
     low, high = regression["label_range"]
     amounts = line.frame["amount"].to_numpy()
     assert (low, high) == pytest.approx((amounts[:LEARNT].min(), amounts[:LEARNT].max()))
-    assert regression["mse_original_units"] == pytest.approx(regression["mse"] * (high - low) ** 2)
-    assert regression["mse_original_units"] < 0.1 * amounts[LEARNT:].var()
+    assert regression["rmse"] == pytest.approx(regression["scaled_mse"] ** 0.5 * (high - low))
+    assert regression["rmse"] ** 2 < 0.1 * amounts[LEARNT:].var()
     more = 'loss = "softmax"\nclasses = 3\n[head]\nkind = "network"\n'
     classes = line.json(*data, "--label", "kind", "--trace", line.folder, more=more)
     assert 0 <= classes["accuracy"] <= 1
@@ -363,7 +363,7 @@ def test_progressive_figures_are_of_what_was_said_before_the_label(line: Line, l
     assert len(trace["upload_entity"]) == 2 * LEARNT
     labels = trace["labels"][:LEARNT]
     if loss == "square":
-        assert found["mse"] == pytest.approx(np.mean((outputs - labels) ** 2))
+        assert found["scaled_mse"] == pytest.approx(np.mean((outputs - labels) ** 2))
         return
     pairs = [(a > b) + 0.5 * (a == b) for a in outputs[labels == 1] for b in outputs[labels == 0]]
     assert found["accuracy"] == pytest.approx(np.mean((outputs > 0) == labels))

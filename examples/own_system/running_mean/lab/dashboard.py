@@ -14,10 +14,10 @@ OVERVIEW = Dashboard(
         (workers_tile(), samples_tile(), refused_tile(), lag_tile()),
         (
             Panel(
-                "Error",
-                "Mean squared error before the label.",
+                "RMSE, in the label's unit",
+                "RMSE before the label, in the label's own unit.",
                 "short",
-                (Query(series("mse"), "{{instance}}"),),
+                (Query(series("rmse"), "{{instance}}"),),
                 width=12,
                 remedy="If it rises: the labels' mean moves faster than this follows.",
             ),

@@ -38,14 +38,15 @@ def demo(out: Path, seed: int) -> Report:
     outcome = run(settings, records, labels)
     if can_draw():
         _draw(np.square(outcome.predictions - labels).reshape(ROUNDS, CLIENTS).mean(axis=1), out)
-    return Report("Running means", [("MSE", f"{outcome.mse:.5f}")], {"mse": outcome.mse})
+    return Report("Running means", [("RMSE, units of y", f"{outcome.rmse:.4f}")], {"rmse": outcome.rmse})
 
 
 def _draw(squared: NDArray[np.float64], out: Path) -> None:
-    """The mean squared error so far. squared: errors of each round."""
+    """The RMSE so far. squared: errors of each round."""
     pyplot = new_pyplot()
     figure, axes = pyplot.subplots(figsize=(8, 4.2), layout="constrained")
-    axes.plot(np.arange(1, ROUNDS + 1), np.cumsum(squared) / np.arange(1, ROUNDS + 1), color=FEDERATION, linewidth=2.5)
-    label_axes(axes, "Mean squared error so far", "samples a client")
+    rounds = np.arange(1, ROUNDS + 1)
+    axes.plot(rounds, np.sqrt(np.cumsum(squared) / rounds), color=FEDERATION, linewidth=2.5)
+    label_axes(axes, "Error so far", "samples a client", "RMSE, units of y")
     figure.savefig(out, dpi=140)
     pyplot.close(figure)

@@ -27,8 +27,8 @@ class Outcome:
     labels: NDArray[np.float64]
 
     @property
-    def mse(self) -> float:
-        return float(np.square(self.predictions - self.labels).mean())
+    def rmse(self) -> float:
+        return float(np.sqrt(np.square(self.predictions - self.labels).mean()))
 
 
 def run(settings: RunningMeanSettings, records: list[Outgoing], labels: NDArray[np.float64]) -> Outcome:

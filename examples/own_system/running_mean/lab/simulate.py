@@ -29,7 +29,7 @@ def simulate(asked: Asked, client_column: OwnerColumnOption = None) -> Report:
     rows = SampleRows(settings.samples, None, table, asked.data, clients, asked.label, client_column, None)
     records = list(chain.from_iterable(rows.records(len(rows.usable))))
     outcome = run(settings, records, labels[rows.usable])
-    figures = {"samples": len(records), "mse": outcome.mse, "variance": float(np.var(outcome.labels))}
+    figures = {"samples": len(records), "rmse": outcome.rmse, "deviation": float(np.std(outcome.labels))}
     return Report(
         title=f"Running means of {asked.data}",
         rows=[(name, f"{value:,.5g}") for name, value in figures.items()],

@@ -1,0 +1,74 @@
+"""Errors as people know them: RMSE and MAE in the label's own unit, of squared errors on the learning scale."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.pofmkl.live_challengers import LiveChallengers
+
+__all__ = ["Errors", "errors_of", "errors_of_challengers", "in_words", "rmse_over_time", "without_regret"]
+
+Floats = NDArray[np.float64]
+LARGE = 1e9
+
+
+class Errors(NamedTuple):
+    """Of predictions in the label's own unit; no finite numbers where the learner diverged."""
+
+    rmse: float
+    mae: float
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def errors_of(squared: Floats, labels: Floats, label_unit: float) -> Errors:
+    """The errors over all samples.
+
+    squared: (T, K), squared errors on the learning scale.
+    labels: (T, K), NaN where there is no sample.
+    label_unit: how much of the label's own unit is 1 on the learning scale.
+    """
+    there = ~np.isnan(labels)
+    return Errors(
+        label_unit * float(np.sqrt(squared.mean(where=there))), label_unit * float(np.sqrt(squared).mean(where=there))
+    )
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def rmse_over_time(squared: Floats, labels: Floats, label_unit: float) -> Floats:
+    """The RMSE of all samples so far after each round, (T,); arguments as :func:`errors_of` has them."""
+    there = ~np.isnan(labels)
+    totals = np.cumsum(squared.sum(axis=1, where=there)) / np.cumsum(there.sum(axis=1))
+    return np.asarray(label_unit * np.sqrt(totals))
+
+
+def errors_of_challengers(challengers: LiveChallengers | None) -> dict[str, Errors]:
+    """Of each challenger by its name, on the learning scale."""
+    if challengers is None:
+        return {}
+    squared, absolute = challengers.mean_squared_errors(), challengers.mean_absolute_errors()
+    return {name: Errors(math.sqrt(squared[name]), absolute[name]) for name in squared}
+
+
+def without_regret(rmse: float, regret: float, label_unit: float, loss: str) -> float | None:
+    """The RMSE of each client's best kernel in hindsight: what is left of the squared error without the regret   (POF-MKL, eq. 11).
+
+    regret: a sample's, on the learning scale. None where the loss is no squared error.
+    """
+    return label_unit * math.sqrt(max(0.0, (rmse / label_unit) ** 2 - regret)) if loss == "square" else None
+
+
+def in_words(error: float, digits: int = 4) -> str:
+    """An error with so many digits, and without an exponent up to a billion.
+
+    >>> in_words(0.12), in_words(10850.4), in_words(float("inf"))
+    ('0.1200', '10,850', 'diverged')
+    """
+    if not np.isfinite(error):
+        return "diverged"
+    if error >= LARGE:
+        return f"{error:.{digits}g}"
+    return f"{error:,.0f}" if error >= 10 ** (digits - 1) else f"{error:#.{digits}g}"
