@@ -124,7 +124,6 @@ class CatchUp:
         """These are the versions of the model. waiting: labels in hand, by partition."""
         self._enough = [self._partitions[number] for number in self.full(waiting)] if versions != self._versions else []
         self._versions = versions
-        self._granted = 0
 
     def end_step(self, learnt: int) -> None:
         """So many labels were learnt in this step."""
@@ -134,6 +133,7 @@ class CatchUp:
             # Where a topic holds one client's records after the other's, few clients have something in hand: read further ahead.
             for partition in self._enough:
                 partition.in_hand = min(MOST_IN_HAND, 2 * partition.in_hand)
+        self._enough, self._granted = [], 0
 
     def full(self, waiting: Mapping[int, int]) -> list[int]:
         """The partitions of which enough is in hand. waiting: samples in hand, by partition."""
