@@ -122,8 +122,9 @@ class CatchUp:
 
     def begin_step(self, versions: tuple[int, ...], waiting: Mapping[int, int]) -> None:
         """These are the versions of the model. waiting: labels in hand, by partition."""
-        self._enough = [self._partitions[number] for number in self.full(waiting)] if versions != self._versions else []
-        self._versions = versions
+        if versions != self._versions:
+            self._versions = versions
+            self._enough = [self._partitions[number] for number in self.full(waiting)]
 
     def end_step(self, learnt: int) -> None:
         """So many labels were learnt in this step."""
