@@ -27,7 +27,7 @@ class Admission:
         self._uploads = uploads
         self._labels = labels
         self._means = means
-        self._watch = watch
+        self.watch = watch
 
     def admit(self, key: ClientKey, written_at: float, now: float) -> Client:
         """The new client, whose first sample was written then. PeerError if there is no place for it."""
@@ -48,11 +48,11 @@ class Admission:
         longest = self._seats.longest_idle(at, lambda client: self._uploads.is_open(client) or waiting(client) > 0)
         if longest is None:
             elsewhere = self._seats.elsewhere(newcomer[1])
-            reason = "not_keyed_by_client" if elsewhere or self._watch.disorder else "too_many_clients"
+            reason = "not_keyed_by_client" if elsewhere or self.watch.disorder else "too_many_clients"
             if elsewhere:
                 remedy = f"its samples come in the partitions {elsewhere} too: write the topic with the client as the key"
             else:
-                remedy = self._watch.disorder or (
+                remedy = self.watch.disorder or (
                     "raise federation.clients, or wait until one has been without a sample for federation.client_expiry_seconds = "
                     f"{self._seats.expiry:g}"
                 )
