@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from streamfl.learning.challengers import challenger, challenger_names
 from streamfl.pofmkl.config import FOREIGN_KEYS, PofmklSettings
-from streamfl.pofmkl.lab.direct import alone, federated
+from streamfl.pofmkl.lab.alone import alone
+from streamfl.pofmkl.lab.direct import federated
 from streamfl.pofmkl.lab.federation import simulate
+from streamfl.pofmkl.lab.sites import Inputs, present, samples_of
 from streamfl.pofmkl.relatives import Baseline, em_kofl, ofmkl_avg, ofskl, per_fed_avg, vm_kofl
 from streamfl.pofmkl.roles import feature_map
 from streamfl.role import ConfigurationError
@@ -29,13 +31,13 @@ __all__ = ["Contender", "Problem", "compare", "draw_errors", "method_names", "pi
 class Problem:
     """Streams and the settings of the federation that is to learn from them.
 
-    inputs: (T, K, d); labels: (T, K); both in their own units, brought to the learning scale by the settings' [samples]. names: the
-    clients', which their draws depend on; None: client-0, client-1, … delay: the label of sample t is learnt after sample t + delay
-    is predicted.
+    inputs: (T, K, d); labels: (T, K), NaN where a client has no samples any more; both in their own units, brought to the learning
+    scale by the settings' [samples]. names: the clients', which their draws depend on; None: client-0, client-1, … delay: the label
+    of sample t is learnt after sample t + delay is predicted.
     """
 
     settings: PofmklSettings
-    inputs: NDArray[np.float64]
+    inputs: Inputs
     labels: NDArray[np.float64]
     names: Sequence[str] | None = None
     delay: int = 0
@@ -44,7 +46,7 @@ class Problem:
         """The clients' names, which their draws depend on."""
         return list(self.names or (f"client-{index}" for index in range(self.labels.shape[1])))
 
-    def scaled(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def scaled(self) -> tuple[Inputs, NDArray[np.float64]]:
         """Inputs and labels on the learning scale."""
         samples = self.settings.samples
         if samples is None:
@@ -57,23 +59,28 @@ class Problem:
 class Contender:
     """A method and what it did: predictions (T, K) and their squared errors on the learning scale; uplink_bytes of all clients.
 
-    uplink_bytes None: it sends, and what was not counted.
+    present: (T, K), where there are samples. uplink_bytes None: it sends, and what was not counted.
     """
 
     name: str
     predictions: NDArray[np.float64]
     squared_errors: NDArray[np.float64]
+    present: NDArray[np.bool_]
     uplink_bytes: float | None
 
     def summary(self) -> dict[str, Any]:
         """The figures of the method, as ``streamfl compare --format json`` prints them; mse None: it diverged."""
-        mse = float(self.squared_errors.mean())
+        mse = float(self.squared_errors.mean(where=self.present))
         return {
             "method": self.name,
             "mse": mse if np.isfinite(mse) else None,
             "uplink_bytes": self.uplink_bytes,
-            "uplink_bytes_per_sample": None if self.uplink_bytes is None else self.uplink_bytes / self.squared_errors.size,
+            "uplink_bytes_per_sample": self.uplink_bytes_per_sample,
         }
+
+    @property
+    def uplink_bytes_per_sample(self) -> float | None:
+        return None if self.uplink_bytes is None else self.uplink_bytes / int(self.present.sum())
 
 
 def method_names(delay: int = 0) -> tuple[str, ...]:
@@ -134,7 +141,7 @@ def compare(problem: Problem, methods: Sequence[str], progress: Callable[[str], 
         predictions, sent = _run(problem, name)
         with np.errstate(over="ignore", invalid="ignore"):
             errors = np.square(predictions - problem.scaled()[1])
-        yield Contender(name, predictions, errors, sent)
+        yield Contender(name, predictions, errors, present(problem.labels), sent)
 
 
 def picture(contenders: Sequence[Contender], path: Path, title: str) -> None:
@@ -147,7 +154,7 @@ def picture(contenders: Sequence[Contender], path: Path, title: str) -> None:
         colour, own = _colour(number), contender.name == "default"
         running = _running(contender)
         if contender.uplink_bytes:
-            sent = contender.uplink_bytes / contender.squared_errors.size
+            sent = contender.uplink_bytes_per_sample
             against_bytes.plot(sent, running[-1], "o", color=colour, markersize=9 if own else 6)
             against_bytes.annotate(contender.name, (sent, running[-1]), xytext=(5, 4), textcoords="offset points", fontsize=8)
         elif contender.uplink_bytes is not None:
@@ -181,8 +188,8 @@ def _colour(number: int) -> Any:
 
 def _running(contender: Contender) -> NDArray[np.float64]:
     """The mean squared error of the samples so far, (T,)."""
-    errors = contender.squared_errors.mean(axis=1)
-    return np.asarray(np.cumsum(errors) / np.arange(1, len(errors) + 1))
+    errors, counts = contender.squared_errors.sum(axis=1, where=contender.present), contender.present.sum(axis=1)
+    return np.asarray(np.cumsum(errors) / np.cumsum(counts))
 
 
 def _run(problem: Problem, name: str) -> tuple[NDArray[np.float64], float | None]:
@@ -198,7 +205,7 @@ def _run(problem: Problem, name: str) -> tuple[NDArray[np.float64], float | None
     if name == "default":
         return federated(default, *problem.scaled(), problem.client_names(), problem.delay), None
     if name == "local":
-        return alone(default, *problem.scaled(), problem.client_names(), problem.delay), 0.0
+        return alone(default, *problem.scaled(), problem.delay), 0.0
     return _challenger(problem, name), 0.0
 
 
@@ -236,12 +243,12 @@ def _per_fed_avg(problem: Problem) -> Baseline:
 
 def _challenger(problem: Problem, name: str) -> NDArray[np.float64]:
     inputs, labels = problem.scaled()
-    predictions = np.empty(labels.shape)
-    for client in range(labels.shape[1]):
+    predictions = np.full(labels.shape, np.nan)
+    for client, count in enumerate(samples_of(labels).tolist()):
         learner = challenger(name)
         waiting: deque[tuple[dict[int, float], float]] = deque()
-        for number in range(len(labels)):
-            sample = dict(enumerate(inputs[number, client].tolist()))
+        for number, values in enumerate(inputs[:count, client].tolist()):
+            sample = dict(enumerate(values))
             predictions[number, client] = learner.predict(sample)
             waiting.append((sample, float(labels[number, client])))
             if len(waiting) > problem.delay:
