@@ -43,8 +43,9 @@ class Outcome:
 
     predictions, labels: (T, K) on the learning scale; what is (T, K) is NaN where a client has no samples any more. scale: what
     one unit of it is in the label's own unit. local, mean: (T, K), the squared errors of a learner without a federation and of each
-    client's running mean. downlink_bytes: the model as published, once for every client that takes part. regret_per_client: in the order of the clients. challengers: mean squared errors of
-    those that the settings name. course: of a traced run, by name, (T,) each: how it stood after every round.
+    client's running mean. downlink_bytes: the model as published, once for every client that takes part. regret_per_client: in the
+    order of the clients. challengers: mean squared errors of those that the settings name. course: of a traced run, by name, (T,)
+    each: how it stood after every round.
     """
 
     settings: PofmklSettings

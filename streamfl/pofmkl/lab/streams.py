@@ -29,7 +29,9 @@ from streamfl.simulation.tables import DataSource, DataTable, client_names, inpu
 
 __all__ = ["ClientColumnOption", "ClientsOption", "RoundsOption", "Streams", "deal", "read_streams", "run_with_progress", "scaled"]
 
-ClientsOption = Annotated[int | None, typer.Option(min=1, help="K; left out: all that --client-column names, or federation.clients.")]
+ClientsOption = Annotated[
+    int | None, typer.Option(min=1, help="K; left out: all that --client-column names, or federation.clients.")
+]
 RoundsOption = Annotated[int | None, typer.Option(min=1, help="T, at most so many samples a client; left out: all there are.")]
 ClientColumnOption = Annotated[
     str | None, typer.Option(help="The column with the client; left out: row t K + k is sample t of client k.")
