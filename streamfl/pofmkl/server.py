@@ -97,6 +97,7 @@ class PofmklServer:
         self._moments = Moments()
         self._incidents = Incidents()
         self._shards: dict[int, Shard] = {}
+        self._awaited = False
 
     @property
     def wake_at(self) -> float | None:
@@ -118,7 +119,8 @@ class PofmklServer:
 
     @property
     def prompt(self) -> bool:
-        return self._federation.lockstep
+        # A client that is behind waits for the version that holds its updates.
+        return self._federation.lockstep or self._awaited
 
     @property
     def trouble(self) -> str | None:
@@ -167,6 +169,7 @@ class PofmklServer:
             for shard in shards.values():
                 shard.close_timed_out(now)
             return []
+        self._awaited = any(received.message.awaited for received in batch)
         rejections: list[Rejection] = []
         by_partition: dict[int, list[Received]] = {}
         for received in batch:
