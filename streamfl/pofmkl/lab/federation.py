@@ -232,6 +232,7 @@ def simulate(
             if not abs(scaled) <= _DIVERGED:
                 raise _diverged(f"predictions reach {abs(scaled):g} where labels are between 0 and 1", settings)
             predictions[int(prediction.sample), index_of[prediction.client]] = scaled
+        bus.forget_read()
         downlink_bytes += len(taking_part) * (observer.model_bytes - heard)
         allowed_bytes += len(taking_part) * (clock.now - began) * (budget or 0.0)
         if trace:

@@ -98,8 +98,7 @@ def read_streams(
 ) -> tuple[PofmklSettings, Streams]:
     """The settings of ``config`` with the scales of the data, and the data dealt to its clients."""
     if clients is None and client_column is not None:
-        # The data says how large the federation is: whoever wrote the file may have seen a part of it.
-        clients = _named_clients(data, client_column)
+        clients = _all_clients(config, data, client_column)
     federation = {name: value for name, value in (("clients", clients), ("seed", seed)) if value is not None}
     kind = load_kind(config)
     if kind not in SYSTEM.kinds:
@@ -120,8 +119,17 @@ def read_streams(
     return scaled(settings, streams), streams
 
 
-def _named_clients(data: DataSource, column: str) -> int:
-    return len({name for name in client_names(read_data(data), column, data) if name is not None})
+def _all_clients(config: Path | GivenSettings, data: DataSource, column: str) -> int:
+    """How many clients the data names, unless settings in a notebook say how many are meant.
+
+    A file may have been written by who saw the first records only.
+    """
+    if isinstance(config, GivenSettings) and (given := config.get("federation", {}).get("clients")):
+        return int(given)
+    named = len({name for name in client_names(read_data(data), column, data) if name is not None})
+    if isinstance(config, Path) and named > (written := load_settings(config, PofmklSettings).federation.clients):
+        say(f"{named} clients take part, as {column} names them; {config} has federation.clients = {written}: raise it before you run")
+    return named
 
 
 def deal(
