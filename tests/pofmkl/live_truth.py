@@ -213,14 +213,14 @@ def _samples(plant: CalmPlant) -> dict[Line, Truth]:
         ("Inputs and labels at the edge", "labels outside"): sum(
             not 0 <= row.get("lever", 0) <= RANGE for _, row in rows
         ) / plant.seconds,
-        ("Error now, and what it has to beat", "federation"): _root([error for _, error in errors]),
-        ("Error", "now"): _root([error for _, error in errors]),
-        ("Error", "whole life"): _exact(_root([error for _, error in life])),
-        ("Error, federation against challengers", "federation"): _root([error for _, error in errors]),
-        ("Error by worker", "{{instance}}"): error_of,
-        ("Regret per sample now", "regret"): regret,
-        ("Regret per sample", "all workers"): regret,
-        ("Regret per sample", "{{instance}}"): {
+        ("RMSE now, in the label's unit, and what it has to beat", "federation"): _root([error for _, error in errors]),
+        ("RMSE, in the label's unit", "now"): _root([error for _, error in errors]),
+        ("RMSE, in the label's unit", "whole life"): _exact(_root([error for _, error in life])),
+        ("RMSE against challengers, in the label's unit", "federation"): _root([error for _, error in errors]),
+        ("RMSE by worker, in the label's unit", "{{instance}}"): error_of,
+        ("Regret now, scaled", "regret"): regret,
+        ("Regret per sample, labels scaled to 0..1", "all workers"): regret,
+        ("Regret per sample, labels scaled to 0..1", "{{instance}}"): {
             worker: _exact(sum(one["scaled_regret"] for one in some) / sum(one["labels"] for one in some))
             for worker, some in own.items()
         },
@@ -237,9 +237,9 @@ def _compared(plant: CalmPlant) -> dict[Line, Truth]:
     assert challengers["running-mean"] != pytest.approx(challengers["last-label"], rel=0.1), "they can be told apart"
     workers = ("client-1", "client-2")
     return {
-        ("Error now, and what it has to beat", "running mean"): challengers["running-mean"],
-        ("Error now, and what it has to beat", "best challenger"): min(challengers.values()),
-        ("Error, federation against challengers", "{{model}}"): challengers,
+        ("RMSE now, in the label's unit, and what it has to beat", "running mean"): challengers["running-mean"],
+        ("RMSE now, in the label's unit, and what it has to beat", "best challenger"): min(challengers.values()),
+        ("RMSE against challengers, in the label's unit", "{{model}}"): challengers,
         ("Challengers", "{{model}}"): challengers,
         ("Best kernel", "{{instance}}"): {worker: plant.after.of("streamfl_best_kernel", worker) for worker in workers},
         ("Drifts", "drifts"): plant.grown("streamfl_drifts_total"),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from streamfl.made_with import MADE_WITH_KEY
 from streamfl.pofmkl.bandwidth import UpdateCost
+from streamfl.pofmkl.catch_up import CATCH_UP
 from streamfl.pofmkl.client import PofmklClient
 from streamfl.pofmkl.client_record import ClientRecord
 from streamfl.pofmkl.lab.scenario import Scenario
@@ -353,7 +354,7 @@ _SERVER_TIMES: dict[str, Any] = {"epoch": 0, "seen_at": 0.0, "runs": []}
 
 
 def _latest(records: Iterable[Record]) -> dict[bytes, bytes]:
-    """What compaction would leave, wherever it lies: keys name a client or a kernel."""
+    """What compaction would leave of clients and kernels, wherever it lies."""
     latest: dict[tuple[int, bytes], bytes | None] = {}
     for record in records:
         key = record.key or b""
@@ -361,7 +362,7 @@ def _latest(records: Iterable[Record]) -> dict[bytes, bytes]:
     return {
         b"%d/" % partition + key: value
         for (partition, key), value in latest.items()
-        if value is not None and not key.startswith(POSITION_KEY)
+        if value is not None and not key.startswith(POSITION_KEY) and key != CATCH_UP
     }
 
 

@@ -79,7 +79,7 @@ WORK = (
 
 ERRORS = (
     Panel(
-        "Error by worker",
+        "RMSE by worker, in the label's unit",
         "RMSE of each worker's predictions over the latest interval, in the label's own unit.",
         "short",
         (

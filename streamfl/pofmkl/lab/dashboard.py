@@ -24,7 +24,7 @@ TILES = (
     workers_tile(),
     samples_tile(width=3),
     Panel(
-        "Error now, and what it has to beat",
+        "RMSE now, in the label's unit, and what it has to beat",
         "RMSE of the latest interval, in the label's own unit: of the federation, of each client's running mean, and of the best "
         "challenger. The latter two are there where [challengers] names models.",
         "short",
@@ -40,7 +40,7 @@ TILES = (
         nothing="no labels",
     ),
     Panel(
-        "Regret per sample now",
+        "Regret now, scaled",
         "Loss of the predictions minus that of each client's best single kernel in hindsight, per label, over the clients' "
         "whole lives. With labels scaled to 0..1.",
         "short",
@@ -69,7 +69,7 @@ TILES = (
 
 LEARNING = (
     Panel(
-        "Error",
+        "RMSE, in the label's unit",
         "RMSE of the predictions against the labels that came, in the label's own unit. Now: those of the latest interval. Whole "
         "life: of all clients, restarts included.",
         "short",
@@ -81,7 +81,7 @@ LEARNING = (
         "labels lie outside samples.label_range.",
     ),
     Panel(
-        "Regret per sample",
+        "Regret per sample, labels scaled to 0..1",
         "Loss of the prediction minus the loss of the best single kernel in hindsight, per label, with labels scaled to 0..1. It "
         "should fall towards zero.",
         "short",
@@ -109,7 +109,7 @@ LEARNING = (
 
 COMPARED = (
     Panel(
-        "Error, federation against challengers",
+        "RMSE against challengers, in the label's unit",
         "RMSE over the labels of the latest interval, in the label's own unit. Challengers learn on each client's own samples, "
         "where [challengers] names some, and begin anew when a worker starts.",
         "short",

@@ -242,7 +242,7 @@ def test_errors_and_regret_are_those_of_the_topics(watched: tuple[Plant, Prometh
     plant, prometheus, _ = watched
     # Prometheus extrapolates the two workers' sums by factors of their own.
     at, begun = plant.before_kills
-    [(_, now)] = asked(prometheus, panel("Error")["now"], begun, at)
+    [(_, now)] = asked(prometheus, panel("RMSE, in the label's unit")["now"], begun, at)
     # The line that is none came with the first readings.
     errors = squared_errors(plant.records("readings")[: FIRST * len(DEVICES)], plant.records(f"{NAME}.predictions"))
     assert now == pytest.approx((sum(error for _, error in errors) / len(errors)) ** 0.5, rel=0.05)

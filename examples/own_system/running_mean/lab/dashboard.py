@@ -14,7 +14,7 @@ OVERVIEW = Dashboard(
         (workers_tile(), samples_tile(), refused_tile(), lag_tile()),
         (
             Panel(
-                "Error",
+                "RMSE, in the label's unit",
                 "RMSE before the label, in the label's own unit.",
                 "short",
                 (Query(series("rmse"), "{{instance}}"),),
