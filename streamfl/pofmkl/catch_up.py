@@ -8,50 +8,29 @@ A model that has seen little changes much with each version. So a client begins 
 every 8 labels, up to n. A client that is behind and gets new records all the same is granted as many more as came meanwhile, so
 that its backlog shrinks with each version, however fast the records come.
 
-When no new version comes for the patience while somebody waits, the clients of the partition go on alone, until one comes.
+When no server answers for the patience nobody waits any longer (:mod:`streamfl.pofmkl.server_silence`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-
-import msgspec
+from dataclasses import dataclass
 
 from streamfl.pofmkl.pace import YOUNG_LABELS
 from streamfl.pofmkl.seats import Client, Seats
-from streamfl.restored import Time
-from streamfl.role import Measurement, Notice, StateChange
-from streamfl.wire import Count
+from streamfl.pofmkl.server_silence import ServerSilence
+from streamfl.role import Measurement, Notice
 
-__all__ = ["CATCH_UP", "CatchUp"]
+__all__ = ["CatchUp"]
 
-CATCH_UP = b"catch-up"
 # Samples in hand: fewer where that is enough to serve every client, more where only few clients find something to learn.
 LEAST_IN_HAND, MOST_IN_HAND = 64, 4096
 # A model that has seen little changes fast: a client begins with one label a version, and gets one more after so many.
 LABELS_A_GRANT = 8
-ALONE = (
-    "no new version of the model has come for learning.catch_up_patience_seconds = {:g} while samples of a backlog waited for one: "
-    "clients learn alone until one comes. Start the pofmkl-server, or look at what its log says of this client's updates"
-)
 BEHIND = (
     "partition {} holds {} records that were not read yet: its clients learn the backlog in step with the model, {} labels a "
     "client on each version"
 )
-
-
-class _Silence(msgspec.Struct, array_like=True):
-    """What is remembered of a partition.
-
-    versions: of the model's shards when somebody began to wait for the next; None: nobody waits.
-    since: when that was.
-    alone: the patience was spent before a new version came.
-    """
-
-    versions: tuple[Count, ...] | None = None
-    since: Time = 0.0
-    alone: bool = False
 
 
 @dataclass(slots=True)
@@ -61,31 +40,27 @@ class _Partition:
     unread: records behind those that were taken; None: not known yet.
     arrived: records that came into the topic since it was opened.
     in_hand: the most samples that are taken ahead.
+    told: the operator was told of its backlog.
     """
 
-    silence: _Silence = field(default_factory=_Silence)
-    changed: bool = False
     unread: int | None = None
     arrived: int = 0
     in_hand: int = LEAST_IN_HAND
     told: bool = False
-
-    def end_silence(self) -> None:
-        self.silence.versions, self.silence.alone, self.changed = None, False, True
 
 
 class CatchUp:
     """Says who is behind, what a client may learn before the model has advanced, and how much is read ahead.
 
     samples: n, the labels of a client on one version while it is behind; 0: no client ever waits.
-    patience: seconds without a new version after which those who wait go on alone.
+    silence: of the server; who is alone does not wait.
     seats: the clients.
     """
 
-    def __init__(self, samples: int, patience: float, seats: Seats) -> None:
+    def __init__(self, samples: int, silence: ServerSilence, seats: Seats) -> None:
         self.samples = samples
-        self.patience = patience
-        self.learnt_alone = self.granted_more = 0
+        self._silence = silence
+        self.granted_more = 0
         self._seats = seats
         self._partitions: dict[int, _Partition] = {}
         self._notices: list[Notice] = []
@@ -145,18 +120,26 @@ class CatchUp:
             return self._learnt_on == versions
         return min(versions) < YOUNG_LABELS * self._seats.limit
 
+    def begin_step(self, versions: tuple[int, ...], waiting: Mapping[int, int]) -> None:
+        """These are the versions of the model. waiting: labels in hand, by partition."""
+        self._enough = [self._partitions[number] for number in self.full(waiting)] if versions != self._versions else []
+        self._versions = versions
+        self._granted = 0
+
+    def end_step(self, learnt: int) -> None:
+        """So many labels were learnt in this step."""
+        if learnt:
+            self._learnt_on = self._versions
+        if 4 * self._granted < self._seats.limit:
+            # Where a topic holds one client's records after the other's, few clients have something in hand: read further ahead.
+            for partition in self._enough:
+                partition.in_hand = min(MOST_IN_HAND, 2 * partition.in_hand)
+
     def full(self, waiting: Mapping[int, int]) -> list[int]:
         """The partitions of which enough is in hand. waiting: samples in hand, by partition."""
         if not self.samples:
             return []
         return [number for number, count in waiting.items() if count >= self._room(number)]
-
-    def _look_further(self) -> None:
-        """Where a topic holds one client's records after the other's, few clients have something in hand: more is read ahead."""
-        if 4 * self._granted < self._seats.limit:
-            for partition in self._enough:
-                partition.in_hand = min(MOST_IN_HAND, 2 * partition.in_hand)
-        self._granted = 0
 
     # ---- who may learn
 
@@ -171,7 +154,7 @@ class CatchUp:
         client.limited = (
             self.samples > 0
             and (waited or in_hand > self.samples or self._is_behind(number))
-            and not self._partitions[number].silence.alone
+            and not self._silence.is_alone(number)
         )
 
     def may_learn(self, client: Client, versions: tuple[int, ...]) -> bool:
@@ -196,79 +179,17 @@ class CatchUp:
                 self.granted_more += more
             client.arrived = partition.arrived
         record.labels_learnt += 1
-        if partition.silence.alone:
-            self.learnt_alone += 1
 
     def sent(self, client: Client, shard: int) -> None:
         """An update of the client goes to a shard."""
-        if self.samples and shard not in client.record.awaited:
+        if shard not in client.record.awaited:
             client.record.awaited = (*client.record.awaited, shard)
 
     def is_used_up(self, client: Client) -> bool:
         """Whether the client may learn no more labels before the model advances."""
         return client.limited and client.record.labels_learnt >= client.record.granted
 
-    # ---- who waits in vain
-
-    @property
-    def wake_at(self) -> float | None:
-        waiting = [one.silence for one in self._partitions.values() if one.silence.versions is not None and not one.silence.alone]
-        return min((silence.since + self.patience for silence in waiting), default=None)
-
-    def hear(self, versions: tuple[int, ...], waiting: Mapping[int, int]) -> None:
-        """These are the versions of the model: whoever waited for others waits no longer, and is not alone.
-
-        waiting: labels in hand, by partition.
-        """
-        self._enough = [self._partitions[number] for number in self.full(waiting)] if versions != self._versions else []
-        self._versions = versions
-        for partition in self._partitions.values():
-            if partition.silence.versions not in (None, versions):
-                partition.end_silence()
-
-    def look(self, versions: tuple[int, ...], learnt: int, waiting: Mapping[int, int], now: float, *, tick: bool) -> bool:
-        """Note in which partitions labels wait for the model; True if the patience with it was spent just now.
-
-        learnt: labels learnt in this step. waiting: how many wait, by partition.
-        """
-        if learnt:
-            self._learnt_on = versions
-        self._look_further()
-        spent = False
-        for number, partition in self._partitions.items() if self.samples else ():
-            silence = partition.silence
-            if not waiting[number] and silence.versions is not None and not silence.alone:
-                partition.end_silence()
-            if waiting[number] and silence.versions is None:
-                silence.versions, silence.since, partition.changed = versions, now, True
-            if tick and silence.versions is not None and not silence.alone and now >= silence.since + self.patience:
-                silence.alone = partition.changed = spent = True
-        if spent:
-            self._notices.append(Notice("alone", ALONE.format(self.patience)))
-        return spent
-
-    @property
-    def alone(self) -> bool:
-        """Whether clients learn without the server."""
-        return any(one.silence.alone for one in self._partitions.values())
-
-    def set_back(self, now: float) -> None:
-        """Let a wait that began after ``now`` have begun now: the clock was ahead."""
-        for partition in self._partitions.values():
-            if partition.silence.since > now:
-                partition.silence.since, partition.changed = now, True
-
-    # ---- what is remembered and told
-
-    def changed_state(self) -> Iterable[StateChange]:
-        for number, partition in self._partitions.items():
-            if partition.changed:
-                partition.changed = False
-                yield StateChange("state", number, CATCH_UP, msgspec.msgpack.encode(partition.silence))
-
-    def restore(self, partition: int, value: bytes) -> None:
-        """Take back what a partition waits for."""
-        self._partitions[partition].silence = msgspec.msgpack.decode(value, type=_Silence)
+    # ---- what is told
 
     def notices(self) -> Iterable[Notice]:
         notices, self._notices = self._notices, []
@@ -278,9 +199,6 @@ class CatchUp:
         behind = sum(map(self._is_behind, self._partitions)) if self.samples else 0
         text = "Partitions with a backlog, which is learnt in step with the model"
         yield Measurement("behind_partitions", "gauge", text, behind)
-        text = "1 while clients learn without the server, which did not answer for learning.catch_up_patience_seconds"
-        yield Measurement("alone", "gauge", text, float(self.alone))
-        yield Measurement("labels_learnt_alone", "counter", "Labels learnt in that time", self.learnt_alone)
         text = "Labels learnt beyond learning.catch_up_samples on one version, because as many came meanwhile"
         yield Measurement("catch_up_extra_labels", "counter", text, self.granted_more)
 

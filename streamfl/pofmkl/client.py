@@ -34,7 +34,7 @@ from streamfl.moments import Moments, time_written
 from streamfl.pofmkl.admission import MEANS, Admission
 from streamfl.pofmkl.agreement import Agreement
 from streamfl.pofmkl.bandwidth import Budgets, Uplink
-from streamfl.pofmkl.catch_up import CATCH_UP, CatchUp
+from streamfl.pofmkl.catch_up import CatchUp
 from streamfl.pofmkl.client_record import ClientRecord, ClientSnapshot
 from streamfl.pofmkl.label_source import LabelSource
 from streamfl.pofmkl.labels_with_samples import LabelsWithSamples, StepTrace
@@ -48,6 +48,7 @@ from streamfl.pofmkl.outcomes import Outcomes
 from streamfl.pofmkl.pace import Pace
 from streamfl.pofmkl.predictions import PredictionWriter
 from streamfl.pofmkl.seats import Client, ClientKey, Seats
+from streamfl.pofmkl.server_silence import SILENCE, ServerSilence
 from streamfl.pofmkl.signed_model import ModelSigning
 from streamfl.pofmkl.uploads import Uploads
 from streamfl.records.carried import carried_nothing
@@ -132,7 +133,8 @@ class PofmklClient:
         row_bytes = learner.row_length * np.dtype(learner.dtype).itemsize
         self._budgets = Budgets(uplink, row_bytes, shards, pace.lockstep, seal_bytes)
         self._seats = Seats(learner, self._budgets, seed, clients, client_expiry)
-        self.catch_up = CatchUp(catch_up_samples, catch_up_patience, self._seats)
+        self._silence = ServerSilence(catch_up_patience)
+        self.catch_up = CatchUp(catch_up_samples, self._silence, self._seats)
         self._uploads = Uploads(
             learner, self.model, pace, self.catch_up, uplink, self._budgets, self._seats, fingerprint, seal_bytes
         )
@@ -152,7 +154,7 @@ class PofmklClient:
 
     @property
     def wake_at(self) -> float | None:
-        due = (self._labels.wake_at, self._uploads.next_due, self._model_watch.wake_at, self.catch_up.wake_at)
+        due = (self._labels.wake_at, self._uploads.next_due, self._model_watch.wake_at, self._silence.wake_at)
         return min([when for when in due if when is not None], default=None)
 
     @property
@@ -194,10 +196,12 @@ class PofmklClient:
         yield from self._labels.notices()
         yield from self._outcomes.notices()
         yield from self.catch_up.notices()
+        yield from self._silence.notices()
 
     def open(self, partition: int) -> None:
         self._moments.opened()
         self.catch_up.open(partition)
+        self._silence.open(partition)
         self._seats.open(partition)
         self._labels.open(partition)
 
@@ -207,6 +211,7 @@ class PofmklClient:
         self._labels.close(partition)
         self._means.close(partition)
         self.catch_up.close(partition)
+        self._silence.close(partition)
         if not self._seats.partitions:
             self._model_watch.nobody_asks()
 
@@ -225,21 +230,24 @@ class PofmklClient:
         self.catch_up.note_unread(self._unread, Counter(received.partition for received in batch if received.channel != "model"))
         self._unread = {}
         self._hear(batch, now, replies)
-        advanced = self.model.versions != before
-        self.catch_up.hear(self.model.versions, self._labels.room.counts)
-        if advanced:
+        room = self._labels.room
+        self.catch_up.begin_step(self.model.versions, room.counts)
+        self._seats.end_own_steps(self._silence.hear(self.model.versions))
+        if self.model.versions != before:
             if any(current < earlier for current, earlier in zip(self.model.versions, before, strict=True)):
                 self._seats.release(self.model.versions)
-            self._labels.room.look_again(self._seats)
+            room.look_again(self._seats)
+        if not batch and self._silence.look(now):
+            room.look_again(self._seats)
+        self._seats.begin_own_steps(self._silence.is_unanswered)
+        learnt = self._outcomes.labels
         replies += self._uploads.send_outdated(now)
         if not batch:
             replies += self._uploads.send_due(now)
-        learnt = self._outcomes.labels
         replies += self._labels.advance(now, tick=not batch)
-        room = self._labels.room
-        if self.catch_up.look(self.model.versions, self._outcomes.labels - learnt, room.counts, now, tick=not batch):
-            room.look_again(self._seats)
-            replies += self._labels.advance(now, tick=False)
+        self.catch_up.end_step(self._outcomes.labels - learnt)
+        for partition in self._uploads.take_sent_from() | {number for number, count in room.counts.items() if count}:
+            self._silence.ask(partition, now)
         self._model_watch.look(self._uploads.sent, self._labels.room.total > 0, self._anybody_waits_for_model, now, tick=not batch)
         self._outcomes.judge()
         return replies
@@ -281,7 +289,7 @@ class PofmklClient:
 
     def _set_back(self, now: float) -> None:
         """Let everything that was noted after ``now`` have been now: the clock was ahead."""
-        self.catch_up.set_back(now)
+        self._silence.set_back(now)
         self._uploads.set_back(now)
         self._seats.set_back(now)
         self._labels.set_back(now)
@@ -290,7 +298,7 @@ class PofmklClient:
         yield from self._seats.forgotten()
         yield from self._seats.changed_state(self._uploads.remembered)
         yield from self._labels.changed_state()
-        yield from self.catch_up.changed_state()
+        yield from self._silence.changed_state()
         for partition, name, value in self._means.changed_state():
             yield StateChange("state", partition, MEANS + name, value)
 
@@ -305,8 +313,8 @@ class PofmklClient:
                 self._seats.restore_part((change.partition, check_name(rest[2:end])), rest[end:], value)
             elif kind == b"means":
                 self._means.restore(self._seats.known((change.partition, check_name(rest))).key, value)
-            elif change.key == CATCH_UP:
-                self.catch_up.restore(change.partition, value)
+            elif change.key == SILENCE:
+                self._silence.restore(change.partition, value)
             elif kind in (b"join", b"waiting", b"challenger"):
                 self._labels.restore(kind, change.partition, rest, value)
             else:
@@ -375,6 +383,8 @@ class PofmklClient:
         yield from self._model_watch.measure()
         yield from self._uploads.measure()
         yield from self.catch_up.measure()
+        text = "1 while clients learn without the server, which did not answer for learning.catch_up_patience_seconds"
+        yield Measurement("alone", "gauge", text, float(self._silence.alone))
 
 
 def _check_class(label: float | None) -> None:

@@ -25,7 +25,9 @@ from streamfl.pofmkl.client_scales import ClientScales, Scale
 from streamfl.pofmkl.learner import Batch, Learnt, waves
 from streamfl.pofmkl.local_experts import LOCAL_EXPERTS, LocalExperts
 from streamfl.pofmkl.neighbours import Projection
+from streamfl.pofmkl.own_steps import OWN_STEPS, OwnSteps
 from streamfl.pofmkl.restored import check_entry, check_snapshot
+from streamfl.pofmkl.target_rows import TargetRows
 from streamfl.pofmkl.views import ViewedFeatures
 from streamfl.role import PeerError
 
@@ -95,6 +97,7 @@ class DefaultLearner:
         other_bytes = self._snapshot_bytes
         self._local = LocalExperts(experts, project.width, other_bytes, river, kind, detector != "none", self._changed)
         self.measure = self._local.measure
+        self.own_steps = OwnSteps(features, self._changed)
         self._free: list[int] = []
 
     def borrow(self) -> int:
@@ -109,6 +112,7 @@ class DefaultLearner:
     def give_back(self, row: int) -> None:
         for owner in (self._scales, self._mixtures, self._local, self._journal):
             owner.forget(row)
+        self.own_steps.forget(row)
         self._free.append(row)
 
     def predict_and_learn(self, batch: Batch, parameters: NDArray[Any], squared_norms: NDArray[np.float64]) -> Learnt:
@@ -119,9 +123,10 @@ class DefaultLearner:
         experts = np.empty((len(labels), self._mixtures.experts))
         predictions, counts, counts_after = np.empty((3, len(labels)))
         losses, losses_after = np.empty((2, len(labels), self.kernels))
-        for group in [[wave] for wave in parted] if self._local.finds_changes else [parted]:
-            # What scales a sample depends on the samples before it and not on the model, unless a change is found. So all waves
-            # are scaled first, and the kernels of the whole group are one product.
+        one_by_one = self._local.finds_changes or len(self.own_steps) > 0
+        for group in [[wave] for wave in parted] if one_by_one else [parted]:
+            # What scales a sample depends on the samples before it and not on the model, unless a change is found or the client
+            # takes steps of its own. So all waves are scaled first, and the kernels of the whole group are one product.
             moments: dict[tuple[int, int], bytes] = {}
             own_scales: list[Scale] = []
             for rows, index in group:
@@ -133,7 +138,8 @@ class DefaultLearner:
                     moments[row, number] = self._scales.content(row)
             scales += own_scales
             raw = np.empty((len(labels), self.kernels))
-            raw[np.concatenate([index for _, index in group])] = self.features.predict(Scale.joined(own_scales).views, parameters)
+            of_group = np.concatenate([batch.rows[:0], *(rows for rows, _ in group)])
+            raw[np.concatenate([index for _, index in group])] = self._raw(of_group, Scale.joined(own_scales).views, parameters)
             for (rows, index), own in zip(group, own_scales, strict=True):
                 forecast = self._forecast(rows, inputs[index], own, raw[index])
                 predictions[index], experts[index] = forecast.predictions, forecast.experts
@@ -144,6 +150,7 @@ class DefaultLearner:
                 if len(learning):
                     learnt, some, then = labels[index[learning]], forecast.where(learning), own.at(learning)
                     self._mixtures.learn(rows[learning], some, then.deviation, learnt)
+                    self._take_own_steps(rows[learning], then, learnt, parameters)
                     errors = self._mixtures.errors(some.predictions, learnt, then.deviation)
                     self._local.keep(rows[learning], then, learnt, errors)
                 for row, number in self._journal.due(rows, self._mixtures.entries(rows)):
@@ -152,7 +159,7 @@ class DefaultLearner:
                 losses_after[index], counts_after[index] = self._mixtures.kernel_weights(rows)
         scale = Scale.joined(scales).at(np.argsort(np.concatenate([index for _, index in parted])))
         targets = np.where(labelled & (scale.known >= 2), scale.target(labels), 0.0)
-        return _Learnt(
+        return TargetRows(
             features=self.features,
             views=scale.views,
             targets=targets,
@@ -168,7 +175,7 @@ class DefaultLearner:
         inputs = np.asarray(inputs, np.float64)
         self._scales.see(rows, inputs)
         scale = self._scales.scale(rows, inputs)
-        forecast = self._forecast(rows, inputs, scale, self.features.predict(scale.views, parameters))
+        forecast = self._forecast(rows, inputs, scale, self._raw(rows, scale.views, parameters))
         no_labels, unlabelled = np.zeros(len(rows)), np.zeros(len(rows), np.bool_)
         self._count(rows, no_labels, unlabelled, forecast)
         self._journal.samples(rows, self._mixtures.entries(rows), no_labels, unlabelled, forecast)
@@ -182,7 +189,7 @@ class DefaultLearner:
         self._scales.see(rows, inputs)
         scale = self._scales.scale(rows, inputs)
         self._scales.restore(row, np.frombuffer(before, self._scales.layout)[0])
-        return float(self._forecast(rows, inputs, scale, self.features.predict(scale.views, parameters)).predictions[0])
+        return float(self._forecast(rows, inputs, scale, self._raw(rows, scale.views, parameters)).predictions[0])
 
     def learn(
         self,
@@ -205,17 +212,18 @@ class DefaultLearner:
         forecast, again = given, np.flatnonzero((given.known == 0) & (scale.known > 0))
         if len(again):
             some = scale.at(again)
-            asked = self._forecast(rows[again], given.inputs[again], some, self.features.predict(some.views, parameters))
+            asked = self._forecast(rows[again], given.inputs[again], some, self._raw(rows[again], some.views, parameters))
             forecast = given.where(np.arange(len(rows)))
             for name in ("experts", "pivot", "known"):
                 getattr(forecast, name)[again] = getattr(asked, name)
+        self._take_own_steps(rows, scale, labels, parameters)
         losses, counts = self._mixtures.kernel_weights(rows)
         self._learn_late(rows, forecast, scale, labels)
         self._journal.late_labels(rows, self._mixtures.entries(rows), labels, forecast)
         self._local.keep(rows, scale, labels, errors)
         self._snapshot_due(rows)
         self._react(rows)
-        return _Learnt(
+        return TargetRows(
             features=self.features,
             views=scale.views,
             targets=np.where(scale.known >= 2, scale.target(labels), 0.0),
@@ -241,7 +249,8 @@ class DefaultLearner:
 
     @property
     def part_bytes(self) -> int:
-        return max(self._snapshot_bytes, self._local.sample_bytes, self._local.state_bytes, self._journal.entry_bytes)
+        parts = (self._snapshot_bytes, self._local.sample_bytes, self._local.state_bytes, self._journal.entry_bytes)
+        return max(*parts, self.own_steps.state_bytes)
 
     def remember(self, rows: Sequence[int]) -> list[bytes]:
         return [b""] * len(rows)
@@ -252,6 +261,7 @@ class DefaultLearner:
     def part_keys(self, row: int) -> Iterable[bytes]:
         yield from self._journal.part_keys()
         yield from self._local.part_keys()
+        yield OWN_STEPS
 
     def restore(self, row: int, remembered: bytes) -> None:
         if remembered:
@@ -262,6 +272,8 @@ class DefaultLearner:
             check_size(value, self._snapshot_bytes)
             check_snapshot(*self._of_snapshot(value), RIDGE, self.loss is LOGISTIC)
             self._journal.restore_snapshot(row, value)
+        elif key == OWN_STEPS:
+            self.own_steps.restore(row, value)
         elif not self._journal.restore_entry(row, key, value) and not self._local.restore(row, key, value):
             raise PeerError("malformed", f"a client's state has a part {key!r} that this preset does not know")
 
@@ -290,6 +302,13 @@ class DefaultLearner:
             kept=self._local.snapshot(row),
             kept_labels=self._local.snapshot(row)[:, self._local.label_column],
         )
+
+    def _raw(self, rows: NDArray[np.intp], views: Sequence[NDArray[Any]], parameters: NDArray[Any]) -> NDArray[Any]:
+        """theta_i . z_i, with the own steps of clients that take some: (samples, kernels)."""
+        return self.own_steps.predict(rows, views, parameters)
+
+    def _take_own_steps(self, rows: NDArray[np.intp], scale: Scale, labels: Floats, parameters: NDArray[Any]) -> None:
+        self.own_steps.learn(rows, scale.views, parameters, np.where(scale.known >= 2, scale.target(labels), np.nan))
 
     def _forecast(self, rows: NDArray[np.intp], inputs: Floats, scale: Scale, raw: NDArray[Any]) -> Forecast:
         """What every expert predicts, and what the mixtures make of it; raw (rows, kernels) are theta_i . z_i."""
@@ -379,22 +398,3 @@ class ClientSnapshot:
     mixture: dict[str, Any]
     kept: NDArray[np.float32]
     kept_labels: NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class _Learnt:
-    """Samples as they were learnt; ``targets`` (samples,) are y_n, 0 where a client knew fewer than two labels."""
-
-    features: ViewedFeatures
-    views: list[NDArray[Any]]
-    targets: Floats
-    predictions: Floats
-    scores: Floats
-    kernel_predictions: Floats
-    log_weights: Floats
-    log_weights_after: Floats
-
-    def steps(self, samples: NDArray[np.intp], kernels: NDArray[np.intp], probabilities: Floats) -> NDArray[Any]:
-        """Target rows y_n z_i. The server's step settles how much each counts, so nothing is divided by its probability."""
-        rows = self.features.rows(self.views, samples, kernels)
-        return np.asarray(rows * self.targets[samples, None].astype(rows.dtype))

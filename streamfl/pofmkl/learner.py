@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.kernels import Loss
+from streamfl.pofmkl.own_steps import OwnSteps
 from streamfl.role import Measurement
 
 __all__ = ["Batch", "Forecast", "Learner", "Learnt", "waves"]
@@ -95,6 +96,10 @@ class Learner(Protocol):
     """Changes found in the clients' errors since the learner was made."""
     bounded: int
     """Predictions that would have been out of all proportion to the labels, and were kept at the bound, since it was made."""
+
+    @property
+    def own_steps(self) -> OwnSteps | None:
+        """What clients make of the model while no server answers; None: this learner has nothing of the kind."""
 
     def borrow(self) -> int:
         """A row for a new client, empty."""

@@ -41,6 +41,7 @@ class PaperLearner:
     learning_rate eta, regularisation lambda, loss L. One object serves one thread, as its ``features`` do.
     """
 
+    own_steps = None
     summed = True
     drifts = 0
     part_bytes = 0

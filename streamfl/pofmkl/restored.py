@@ -24,6 +24,8 @@ LARGEST_EXPERT = 3.001 * LARGEST_LABEL
 LARGEST_LOSS = np.square(2 * LARGEST_EXPERT)
 # What a projection onto random directions makes of an input is not much longer than the input.
 LARGEST_PROJECTION = 100 * LARGEST_NUMBER
+# Of a client's own steps, by kernel: normalised steps do not lead further from parameters that the model may have.
+LARGEST_OWN_STEP = 1e7
 # Of the ridge: its step never makes a weight nearly as large.
 LARGEST_WEIGHT = 1e6
 

@@ -193,6 +193,22 @@ class Seats:
         self._counts[key[0]] -= 1
         self._touched.pop(key, None)
 
+    def begin_own_steps(self, unanswered: Callable[[int], bool]) -> None:
+        """Clients of partitions that no server answers go on by themselves."""
+        own_steps, partitions = self._learner.own_steps, {partition for partition in self._reached if unanswered(partition)}
+        if own_steps is not None and partitions:
+            for client in self._clients.values():
+                if client.key[0] in partitions:
+                    own_steps.begin(client.row)
+
+    def end_own_steps(self, partitions: Collection[int]) -> None:
+        """A new version holds these clients' updates, or will: what they made of them by themselves goes."""
+        own_steps = self._learner.own_steps
+        if own_steps is not None and own_steps:
+            for client in self._clients.values():
+                if client.key[0] in partitions and own_steps.end(client.row):
+                    self._touched[client.key] = client
+
     def set_back(self, now: float) -> None:
         """Let everything that was noted after ``now`` have been now: the clock was ahead."""
         for key, client in self._clients.items():

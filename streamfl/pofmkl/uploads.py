@@ -91,6 +91,7 @@ class Uploads:
         self._steps = Rows(learner.row_length)
         self._row_bytes = learner.row_length * np.dtype(learner.dtype).itemsize
         self._bytes = self._skipped = 0.0
+        self._sent_from: set[int] = set()
 
     def is_open(self, client: Client) -> bool:
         return client.key in self._open
@@ -228,6 +229,11 @@ class Uploads:
             due[key] = self._open[key]
         return self._send(list(due.values()), now)
 
+    def take_sent_from(self) -> set[int]:
+        """The partitions of the clients that sent something since the last call."""
+        sent_from, self._sent_from = self._sent_from, set()
+        return sent_from
+
     @property
     def next_due(self) -> float | None:
         """When the next upload has been open for the upload interval."""
@@ -268,6 +274,7 @@ class Uploads:
             self._seats.renew_epoch(client, now)
             client.record.sequence += 1
             self._add_updates(upload, steps, sends)
+            self._sent_from.add(client.key[0])
             self.sent += 1
         self._steps.give_back(rows)
         return sends

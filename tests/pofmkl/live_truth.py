@@ -213,7 +213,7 @@ def _samples(plant: CalmPlant) -> dict[Line, Truth]:
         ("Inputs and labels at the edge", "labels outside"): sum(
             not 0 <= row.get("lever", 0) <= RANGE for _, row in rows
         ) / plant.seconds,
-        ("RMSE now, in the label's unit, and what it has to beat", "federation"): _root([error for _, error in errors]),
+        ("RMSE now, in the label's unit", "federation"): _root([error for _, error in errors]),
         ("RMSE, in the label's unit", "now"): _root([error for _, error in errors]),
         ("RMSE, in the label's unit", "whole life"): _exact(_root([error for _, error in life])),
         ("RMSE against challengers, in the label's unit", "federation"): _root([error for _, error in errors]),
@@ -237,8 +237,8 @@ def _compared(plant: CalmPlant) -> dict[Line, Truth]:
     assert challengers["running-mean"] != pytest.approx(challengers["last-label"], rel=0.1), "they can be told apart"
     workers = ("client-1", "client-2")
     return {
-        ("RMSE now, in the label's unit, and what it has to beat", "running mean"): challengers["running-mean"],
-        ("RMSE now, in the label's unit, and what it has to beat", "best challenger"): min(challengers.values()),
+        ("RMSE now, in the label's unit", "running mean"): challengers["running-mean"],
+        ("RMSE now, in the label's unit", "best challenger"): min(challengers.values()),
         ("RMSE against challengers, in the label's unit", "{{model}}"): challengers,
         ("Challengers", "{{model}}"): challengers,
         ("Best kernel", "{{instance}}"): {worker: plant.after.of("streamfl_best_kernel", worker) for worker in workers},

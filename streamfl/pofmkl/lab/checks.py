@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from streamfl.made_with import MADE_WITH_KEY
 from streamfl.pofmkl.bandwidth import UpdateCost
-from streamfl.pofmkl.catch_up import CATCH_UP
 from streamfl.pofmkl.client import PofmklClient
 from streamfl.pofmkl.client_record import ClientRecord
 from streamfl.pofmkl.lab.scenario import Scenario
@@ -23,6 +22,7 @@ from streamfl.pofmkl.messages import MARKER_KEY, UPDATE, KernelParameters, Shard
 from streamfl.pofmkl.publication import BOOK
 from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.pofmkl.roles import server_step
+from streamfl.pofmkl.server_silence import SILENCE
 from streamfl.role import Record
 from streamfl.runtime.bus import Bus
 from streamfl.runtime.tasks import POSITION_KEY
@@ -362,7 +362,7 @@ def _latest(records: Iterable[Record]) -> dict[bytes, bytes]:
     return {
         b"%d/" % partition + key: value
         for (partition, key), value in latest.items()
-        if value is not None and not key.startswith(POSITION_KEY) and key != CATCH_UP
+        if value is not None and not key.startswith(POSITION_KEY) and key != SILENCE
     }
 
 

@@ -24,7 +24,7 @@ TILES = (
     workers_tile(),
     samples_tile(width=3),
     Panel(
-        "RMSE now, in the label's unit, and what it has to beat",
+        "RMSE now, in the label's unit",
         "RMSE of the latest interval, in the label's own unit: of the federation, of each client's running mean, and of the best "
         "challenger. The latter two are there where [challengers] names models.",
         "short",

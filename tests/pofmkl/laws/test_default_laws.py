@@ -135,6 +135,8 @@ def same_part(kind: bytes, one: bytes, other: bytes) -> bool:
         return one[:32] == other[:32] and close_bytes(one[32:], other[32:])
     if kind in (b"i", b"j", b"l"):
         return one[:8] == other[:8] and close_bytes(one[8:], other[8:])
+    if kind == b"o":
+        return close_bytes(one, other)
     assert kind in (b"k", b"m")
     return one == other
 

@@ -13,7 +13,7 @@ import pytest
 from clock import Clock
 
 from streamfl.kernels import SQUARE
-from streamfl.pofmkl.catch_up import CATCH_UP, LABELS_A_GRANT
+from streamfl.pofmkl.catch_up import LABELS_A_GRANT
 from streamfl.pofmkl.client import Pace, PofmklClient, Uplink
 from streamfl.pofmkl.default_learner import DefaultLearner
 from streamfl.pofmkl.messages import MARKER_KEY, UPDATE, Prediction, ShardVersion
@@ -152,7 +152,7 @@ def test_patience_with_a_silent_server_is_spent_once() -> None:
     made = role()
     made.receive(readings("a", 8), 100.0)
     made.receive([], 101.0)
-    assert made.wake_at == 100.0 + PATIENCE
+    assert made.wake_at == 100.0 + PATIENCE / 10, "then it takes steps of its own"
     changes = list(made.changed_state())
     restarted = role()
     for change in state_of(changes):
@@ -162,7 +162,6 @@ def test_patience_with_a_silent_server_is_spent_once() -> None:
         assert predicted(one.receive([], 100.0 + PATIENCE)) == [1, 2, 3, 4, 5, 6, 7]
         assert "alone" in {notice.reason for notice in one.notices()}
         assert figure(one, "alone") == 1
-        assert figure(one, "labels_learnt_alone") == 7
     again = role()
     for change in state_of([*changes, *made.changed_state()]):
         again.restore(change)
@@ -192,8 +191,7 @@ def test_a_clock_that_was_ahead_does_not_spend_or_stretch_the_patience() -> None
     made = role()
     made.receive(readings("a", 8), 9_000.0)
     made.receive([], 100.0)
-    assert made.wake_at == 100.0 + PATIENCE
-    assert any(change.key == CATCH_UP for change in made.changed_state())
+    assert made.wake_at == 100.0 + PATIENCE / 10
 
 
 def test_a_client_without_bytes_learns_on() -> None:

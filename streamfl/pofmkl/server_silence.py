@@ -1,0 +1,133 @@
+"""How long no new version of the model has come though updates were sent, or labels wait for one; and what clients do about it.
+
+After a tenth of the patience clients take steps of their own on a copy of the model (:mod:`streamfl.pofmkl.own_steps`); before the
+first version they do so at once. When the patience is spent, nobody waits any longer. A new version ends both. A version that was
+known when the silence began is none, however often it is read again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import msgspec
+
+from streamfl.restored import Time
+from streamfl.role import Notice, StateChange
+from streamfl.wire import Count
+
+__all__ = ["SILENCE", "ServerSilence"]
+
+SILENCE = b"silence"
+# The share of the patience after which clients take steps of their own.
+UNANSWERED = 0.1
+ALONE = (
+    "no new version of the model has come for learning.catch_up_patience_seconds = {:g}: clients learn alone until one comes, and "
+    "no backlog waits for one. Start the pofmkl-server, or look at what its log says of this client's updates"
+)
+
+
+class _Silence(msgspec.Struct, array_like=True):
+    """Of a partition.
+
+    versions: of the model's shards when the first of what was not answered was sent; None: all is answered.
+    since: when that was.
+    unanswered: a tenth of the patience is spent. alone: all of it.
+    """
+
+    versions: tuple[Count, ...] | None = None
+    since: Time = 0.0
+    unanswered: bool = False
+    alone: bool = False
+
+
+class ServerSilence:
+    """Since when the server owes an answer, for each partition. patience: seconds; infinite: nobody ever goes on alone."""
+
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
+        self._partitions: dict[int, _Silence] = {}
+        self._changed: set[int] = set()
+        self._versions: tuple[int, ...] = ()
+        self._spent = False
+
+    def open(self, partition: int) -> None:
+        self._partitions[partition] = _Silence()
+
+    def close(self, partition: int) -> None:
+        del self._partitions[partition]
+        self._changed.discard(partition)
+
+    def is_alone(self, partition: int) -> bool:
+        """Whether nobody waits for the model."""
+        return self._partitions[partition].alone
+
+    def is_unanswered(self, partition: int) -> bool:
+        """Whether clients take steps of their own."""
+        return self.patience < math.inf and (self._partitions[partition].unanswered or not any(self._versions))
+
+    def hear(self, versions: tuple[int, ...]) -> list[int]:
+        """These are the versions of the model. Returns the partitions whose clients took their own steps on others."""
+        self._versions = versions
+        before_any = (0,) * len(versions)
+        answered = []
+        for number, silence in self._partitions.items():
+            if (before_any if silence.versions is None else silence.versions) != versions:
+                answered.append(number)
+                if silence.versions is not None:
+                    self._partitions[number] = _Silence()
+                    self._changed.add(number)
+        return answered
+
+    def ask(self, partition: int, now: float) -> None:
+        """Something is sent that a new version will hold, or waits for one."""
+        silence = self._partitions[partition]
+        if silence.versions is None:
+            silence.versions, silence.since = self._versions, now
+            self._changed.add(partition)
+
+    def look(self, now: float) -> bool:
+        """Time has passed. Returns whether clients of a partition have become alone, or unanswered, by that."""
+        due = [number for number, silence in self._partitions.items() if (at := self._due_at(silence)) is not None and at <= now]
+        for number in due:
+            silence = self._partitions[number]
+            silence.unanswered, silence.alone = True, now >= silence.since + self.patience
+            self._spent |= silence.alone
+        self._changed.update(due)
+        return bool(due)
+
+    def _due_at(self, silence: _Silence) -> float | None:
+        """When the next part of the patience is spent."""
+        if silence.versions is None or silence.alone or self.patience == math.inf:
+            return None
+        return silence.since + self.patience * (1.0 if silence.unanswered else UNANSWERED)
+
+    @property
+    def wake_at(self) -> float | None:
+        times = map(self._due_at, self._partitions.values())
+        return min([when for when in times if when is not None], default=None)
+
+    @property
+    def alone(self) -> bool:
+        """Whether clients of any partition learn alone."""
+        return any(silence.alone for silence in self._partitions.values())
+
+    def set_back(self, now: float) -> None:
+        """Let what was noted after ``now`` have been now: the clock was ahead."""
+        for number, silence in self._partitions.items():
+            if silence.since > now:
+                silence.since = now
+                self._changed.add(number)
+
+    def changed_state(self) -> Iterable[StateChange]:
+        for number in sorted(self._changed):
+            yield StateChange("state", number, SILENCE, msgspec.msgpack.encode(self._partitions[number]))
+        self._changed = set()
+
+    def restore(self, partition: int, value: bytes) -> None:
+        """Take back the silence of a partition."""
+        self._partitions[partition] = msgspec.msgpack.decode(value, type=_Silence)
+
+    def notices(self) -> Iterable[Notice]:
+        spent, self._spent = self._spent, False
+        return [Notice("alone", ALONE.format(self.patience))] if spent else []
