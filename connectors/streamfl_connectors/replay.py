@@ -101,10 +101,18 @@ def _csv(path: Path) -> Table:
 
 
 def _parquet(path: Path) -> Table:
+    """One column after the other: whole, the file would take twice the memory of its columns."""
     try:
-        return _frame(pd.read_parquet(path))
+        from pyarrow import dataset
     except ImportError:
         raise DataError(f"{path}: Parquet needs pyarrow: pip install 'streamfl[parquet]'") from None
+    schema = dataset.dataset(path, format="parquet", partitioning="hive").schema
+    index = (schema.pandas_metadata or {}).get("index_columns", [])
+    columns: dict[str, NDArray[Any]] = {}
+    for name in schema.names:
+        if name not in index:
+            columns |= _frame(pd.read_parquet(path, columns=[name])).columns
+    return Table(columns)
 
 
 def _npz(path: Path) -> Table:

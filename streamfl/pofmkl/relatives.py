@@ -1,13 +1,14 @@
 """The relatives of POF-MKL, as baselines of a comparison: whole streams at once, all clients of a round in one operation.
 
-All are lockstep: round t is sample t of each of K clients, then one step of the server. Labels are on the learning scale. Features
+All are lockstep: round t is sample t of each of K clients, then one step of the server. A client that has no samples any more has
+NaN for labels; it takes no part, and K is the number of the others. Labels are on the learning scale. Features
 have the precision of the feature map (float32 as deployed), everything learnt is float64. Where a method diverges, its predictions
 grow without bound and may end as numbers that are not finite; nothing is raised.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -39,13 +40,13 @@ class Baseline:
 
 
 def ofskl(
-    inputs: NDArray[Any], labels: NDArray[Any], *, features_per_kernel: int, learning_rate: float, regularisation: float, seed: int
+    inputs: Any, labels: NDArray[Any], *, features_per_kernel: int, learning_rate: float, regularisation: float, seed: int
 ) -> Baseline:
     """One Gaussian kernel of bandwidth 1, learnt by all clients together: Fed-OMD on its random features.
 
     f = theta . z(x);  theta <- theta - (eta / K) sum_k grad l_k   (Mitra et al. 2021; l as in :func:`ofmkl_avg`)
 
-    inputs: (T, K, d).
+    inputs: (T, K, d), asked for where there are labels.
     labels: (T, K).
     features_per_kernel: D.
     learning_rate: eta.
@@ -54,20 +55,20 @@ def ofskl(
 
     Raises ValueError where the shapes do not fit.
     """
-    drawn = frequencies([Kernel("gaussian", 1.0)], features_per_kernel, np.shape(inputs)[-1], seed)
+    drawn = frequencies([Kernel("gaussian", 1.0)], features_per_kernel, inputs.shape[-1], seed)
     return ofmkl_avg(inputs, labels, FeatureMap(drawn), learning_rate=learning_rate, regularisation=regularisation)
 
 
 @np.errstate(over="ignore", invalid="ignore")
 def ofmkl_avg(
-    inputs: NDArray[Any], labels: NDArray[Any], features: FeatureMap, *, learning_rate: float, regularisation: float
+    inputs: Any, labels: NDArray[Any], features: FeatureMap, *, learning_rate: float, regularisation: float
 ) -> Baseline:
     """Every kernel learnt as :func:`ofskl` learns its one; the prediction is their plain average.
 
     f = (1/N) sum_i f_i with f_i = theta_i . z_i(x);  theta_i <- theta_i - (eta / K) sum_k grad l_ik,
     l_ik = (f_i - y_k)^2 + lambda ||theta_i||^2   (Mitra et al. 2021, as Ghari and Shen, NeurIPS 2022, compare with it)
 
-    inputs: (T, K, d).
+    inputs: (T, K, d), asked for where there are labels.
     labels: (T, K).
     features: of N kernels. Every client sends N rows of 2 D numbers a round.
     learning_rate: eta.
@@ -75,16 +76,18 @@ def ofmkl_avg(
 
     Raises ValueError where the shapes do not fit, or where an upload is larger than any receiver accepts.
     """
-    inputs, labels = _checked(inputs, labels)
+    labels = _checked(inputs, labels)
     kernels = _Kernels(features, learning_rate, regularisation)
-    predictions = np.array([kernels.step(*round_)[0].mean(axis=0) for round_ in zip(inputs, labels, strict=True)])
+    predictions = np.full(labels.shape, np.nan)
+    for number, clients in _rounds(labels):
+        predictions[number, clients] = kernels.step(inputs[number, clients], labels[number, clients])[0].mean(axis=0)
     everything = tuple(range(features.kernels))
-    return Baseline(predictions, _uplink_bytes(inputs, [everything] * len(inputs), 2 * features.count * features.kernels))
+    return Baseline(predictions, _uplink_bytes(inputs, labels, [everything] * len(labels), 2 * features.count * features.kernels))
 
 
 @np.errstate(over="ignore", invalid="ignore")
 def vm_kofl(
-    inputs: NDArray[Any],
+    inputs: Any,
     labels: NDArray[Any],
     features: FeatureMap,
     *,
@@ -97,7 +100,7 @@ def vm_kofl(
     f = sum_i w_i f_i / sum_i w_i;  w_i <- w_i exp(-eta sum_k l_ik), or with the mean over k for ``hedge="mean"``;
     theta_i and l_ik as in :func:`ofmkl_avg`   (vM-KOFL, Hong and Chae 2021)
 
-    inputs: (T, K, d).
+    inputs: (T, K, d), asked for where there are labels.
     labels: (T, K).
     features: of N kernels. Every client sends N rows of 2 D numbers and its N losses a round.
     learning_rate: eta.
@@ -106,22 +109,22 @@ def vm_kofl(
 
     Raises ValueError where the shapes do not fit, or where an upload is larger than any receiver accepts.
     """
-    inputs, labels = _checked(inputs, labels)
+    labels = _checked(inputs, labels)
     kernels = _Kernels(features, learning_rate, regularisation)
-    hedge_rate = _hedge_rate(learning_rate, hedge, labels.shape[1])
     log_weights = np.zeros(features.kernels)
-    predictions = np.empty(labels.shape)
-    for number, (x, y) in enumerate(zip(inputs, labels, strict=True)):
-        by_kernel, losses = kernels.step(x, y)
-        predictions[number] = normalised(log_weights) @ by_kernel
-        log_weights -= hedge_rate * losses
+    predictions = np.full(labels.shape, np.nan)
+    for number, clients in _rounds(labels):
+        by_kernel, losses = kernels.step(inputs[number, clients], labels[number, clients])
+        predictions[number, clients] = normalised(log_weights) @ by_kernel
+        log_weights -= _hedge_rate(learning_rate, hedge, len(clients)) * losses
     everything = tuple(range(features.kernels))
-    return Baseline(predictions, _uplink_bytes(inputs, [everything] * len(inputs), (2 * features.count + 1) * features.kernels))
+    numbers = (2 * features.count + 1) * features.kernels
+    return Baseline(predictions, _uplink_bytes(inputs, labels, [everything] * len(labels), numbers))
 
 
 @np.errstate(over="ignore", invalid="ignore")
 def em_kofl(
-    inputs: NDArray[Any],
+    inputs: Any,
     labels: NDArray[Any],
     features: FeatureMap,
     *,
@@ -135,7 +138,7 @@ def em_kofl(
     i ~ w / sum_j w_j;  f = f_i;  theta_i <- theta_i - (eta / K) sum_k grad l_ik;  every w_j as in :func:`vm_kofl`
     (eM-KOFL, Hong and Chae 2021). Round t draws the first kernel whose cumulated weight exceeds uniform t of (seed, "em-kofl").
 
-    inputs: (T, K, d).
+    inputs: (T, K, d), asked for where there are labels.
     labels: (T, K).
     features: of N kernels. Every client sends one row of 2 D numbers and its N losses a round.
     learning_rate: eta.
@@ -145,25 +148,26 @@ def em_kofl(
 
     Raises ValueError where the shapes do not fit.
     """
-    inputs, labels = _checked(inputs, labels)
+    labels = _checked(inputs, labels)
     kernels = _Kernels(features, learning_rate, regularisation)
-    hedge_rate = _hedge_rate(learning_rate, hedge, labels.shape[1])
     log_weights = np.zeros(features.kernels)
-    draws = uniform(len(inputs), seed, "em-kofl")
+    draws = uniform(len(labels), seed, "em-kofl")
     drawn: list[int] = []
-    predictions = np.empty(labels.shape)
-    for number, (x, y) in enumerate(zip(inputs, labels, strict=True)):
+    predictions = np.full(labels.shape, np.nan)
+    for number, clients in _rounds(labels):
         cumulated = np.cumsum(normalised(log_weights))
         # Through rounding the last sum may be below one, and so below the draw.
         drawn.append(min(int(np.searchsorted(cumulated, draws[number], side="right")), features.kernels - 1))
-        by_kernel, losses = kernels.step(x, y, learnt=slice(drawn[-1], drawn[-1] + 1))
-        predictions[number] = by_kernel[drawn[-1]]
-        log_weights -= hedge_rate * losses
-    return Baseline(predictions, _uplink_bytes(inputs, [(kernel,) for kernel in drawn], 2 * features.count + features.kernels))
+        learnt = slice(drawn[-1], drawn[-1] + 1)
+        by_kernel, losses = kernels.step(inputs[number, clients], labels[number, clients], learnt)
+        predictions[number, clients] = by_kernel[drawn[-1]]
+        log_weights -= _hedge_rate(learning_rate, hedge, len(clients)) * losses
+    numbers = 2 * features.count + features.kernels
+    return Baseline(predictions, _uplink_bytes(inputs, labels, [(kernel,) for kernel in drawn], numbers))
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def per_fed_avg(inputs: NDArray[Any], labels: NDArray[Any], *, seed: int, learning_rate: float, hidden_units: int = 32) -> Baseline:
+def per_fed_avg(inputs: Any, labels: NDArray[Any], *, seed: int, learning_rate: float, hidden_units: int = 32) -> Baseline:
     """One-step MAML over all clients, on a fully connected network of one hidden layer.
 
     phi_k = w - eta grad L(w; x_k(t-1), y_k(t-1));  prediction net(phi_k; x_k(t));
@@ -175,7 +179,7 @@ def per_fed_avg(inputs: NDArray[Any], labels: NDArray[Any], *, seed: int, learni
     (seed, "per-fed-avg", 0) and (seed, "per-fed-avg", 1). Both step sizes are eta, as in the other methods. A client adapts to its
     last labelled sample, and not at all before its first. There is no regularisation.
 
-    inputs: (T, K, d).
+    inputs: (T, K, d), asked for where there are labels.
     labels: (T, K). Every client sends one row of hidden_units (d + 2) + 1 numbers a round.
     seed: of the first parameters.
     learning_rate: eta.
@@ -183,33 +187,34 @@ def per_fed_avg(inputs: NDArray[Any], labels: NDArray[Any], *, seed: int, learni
 
     Raises ValueError where the shapes do not fit, or where an upload is larger than any receiver accepts.
     """
-    inputs, labels = _checked(inputs, labels)
-    rounds, clients, dimension = inputs.shape
-    extended = np.concatenate([inputs, np.ones((rounds, clients, 1))], axis=-1, dtype=np.float64)
+    labels = _checked(inputs, labels)
+    dimension = inputs.shape[2]
     first, last = np.zeros((hidden_units, dimension + 1)), np.zeros(hidden_units + 1)
     drawn = normal(hidden_units * dimension, seed, "per-fed-avg", 0).reshape(hidden_units, dimension)
     first[:, :-1] = drawn * np.sqrt(2 / dimension)
     last[:-1] = normal(hidden_units, seed, "per-fed-avg", 1) * np.sqrt(2 / hidden_units)
-    predictions = np.empty(labels.shape)
-    for number, (x, y) in enumerate(zip(extended, labels, strict=True)):
-        adaptation = learning_rate if number else 0.0
-        x_before, y_before = extended[max(number - 1, 0)], labels[max(number - 1, 0)]
+    predictions = np.full(labels.shape, np.nan)
+    for number, clients in _rounds(labels):
+        adaptation, before = (learning_rate, number - 1) if number else (0.0, 0)
+        x, x_before = (np.column_stack([inputs[at, clients], np.ones(len(clients))]) for at in (number, before))
+        y, y_before = labels[number, clients], labels[before, clients]
         # The first layer's gradient is an outer product with the input: its left factor is kept, one a client, never the matrix.
         output, active_before, left_before, hidden_before = _network(x_before @ first.T, last)
         error_before = 2 * (output - y_before)[:, None]
         inner = (x * x_before).sum(axis=-1, keepdims=True)
         adapted = x @ first.T - adaptation * error_before * left_before * inner
-        predictions[number], _, left, hidden = _network(adapted, last - adaptation * error_before * hidden_before)
-        error = 2 * (predictions[number] - y)[:, None]
+        predicted, _, left, hidden = _network(adapted, last - adaptation * error_before * hidden_before)
+        predictions[number, clients] = predicted
+        error = 2 * (predicted - y)[:, None]
         left, hidden = error * left, error * hidden
         # H v = 2 (grad net . v) grad net + 2 (net - y) (Hessian of net) v, with v the gradient (left x', hidden).
         along = 2 * (inner[:, 0] * (left_before * left).sum(axis=-1) + (hidden_before * hidden).sum(axis=-1))[:, None]
         curved_left = along * left_before + error_before * active_before * hidden[:, :-1]
         curved_hidden = along * hidden_before
         curved_hidden[:, :-1] += error_before * active_before * left * inner
-        first -= learning_rate / clients * (left.T @ x - adaptation * curved_left.T @ x_before)
-        last -= learning_rate / clients * (hidden - adaptation * curved_hidden).sum(axis=0)
-    return Baseline(predictions, _uplink_bytes(inputs, [(0,)] * rounds, first.size + last.size))
+        first -= learning_rate / len(clients) * (left.T @ x - adaptation * curved_left.T @ x_before)
+        last -= learning_rate / len(clients) * (hidden - adaptation * curved_hidden).sum(axis=0)
+    return Baseline(predictions, _uplink_bytes(inputs, labels, [(0,)] * len(labels), first.size + last.size))
 
 
 class _Kernels:
@@ -247,19 +252,28 @@ def _hedge_rate(learning_rate: float, hedge: Literal["sum", "mean"], clients: in
     return learning_rate if hedge == "sum" else learning_rate / clients
 
 
-def _checked(inputs: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    if np.ndim(inputs) != 3 or np.shape(labels) != np.shape(inputs)[:2]:
-        raise ValueError(f"inputs of shape {np.shape(inputs)} and labels of shape {np.shape(labels)} are not (T, K, d) and (T, K)")
-    return np.asarray(inputs), np.asarray(labels, dtype=np.float64)
+def _checked(inputs: Any, labels: NDArray[Any]) -> NDArray[np.float64]:
+    if len(inputs.shape) != 3 or labels.shape != inputs.shape[:2]:
+        raise ValueError(f"inputs of shape {inputs.shape} and labels of shape {labels.shape} are not (T, K, d) and (T, K)")
+    return np.asarray(labels, dtype=np.float64)
 
 
-def _uplink_bytes(inputs: NDArray[Any], kernels_of_rounds: Sequence[tuple[int, ...]], numbers: int) -> float:
+def _rounds(labels: NDArray[np.float64]) -> Iterator[tuple[int, NDArray[np.intp]]]:
+    """The number of each round, and the clients that take part."""
+    for number, given in enumerate(labels):
+        yield number, np.flatnonzero(~np.isnan(given))
+
+
+def _uplink_bytes(
+    inputs: Any, labels: NDArray[np.float64], kernels_of_rounds: Sequence[tuple[int, ...]], numbers: int
+) -> float:
     """What all clients send when each sends, in each round, these kernels and that many float32 numbers."""
     content = bytes(numbers * np.dtype(np.float32).itemsize)
-    _, clients, dimension = inputs.shape
     total = 0
-    for number, kernels in enumerate(kernels_of_rounds):
-        for name in [f"client-{client}" for client in range(clients)]:
-            update = Update(VERSION, _FINGERPRINT, dimension, name, 0, number + 1, number, 1, kernels, content)
+    for number, clients in _rounds(labels):
+        for name in [f"client-{client}" for client in clients]:
+            update = Update(
+                VERSION, _FINGERPRINT, inputs.shape[2], name, 0, number + 1, number, 1, kernels_of_rounds[number], content
+            )
             total += encoded_size(name.encode(), UPDATE.encode(update))
     return float(total)

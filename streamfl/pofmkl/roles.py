@@ -103,8 +103,8 @@ def _samples(settings: PofmklSettings) -> SamplesSection:
     return settings.samples
 
 
-def learner(settings: PofmklSettings, dimension: int) -> Learner:
-    """The mathematics of a client, by the preset."""
+def learner(settings: PofmklSettings, dimension: int, viewed: type[ViewedFeatures] = ViewedFeatures) -> Learner:
+    """The mathematics of a client, by the preset. viewed: what the default's kernels predict with."""
     learning = settings.learning
     if learning.preset == "paper":
         return PaperLearner(
@@ -114,7 +114,7 @@ def learner(settings: PofmklSettings, dimension: int) -> Learner:
             loss=loss_named(learning.loss),
         )
     return DefaultLearner(
-        features=ViewedFeatures(
+        features=viewed(
             settings.views,
             settings.bandwidths,
             learning.features_per_kernel,

@@ -35,6 +35,8 @@ __all__ = ["AdaGrad", "AveragedStep", "RecursiveLeastSquares", "ServerStep", "St
 # A row's norm is |y| only up to the rounding of its features.
 LARGEST_TARGET_NORM = LARGEST_TARGET * 1.001
 SMALLEST_TARGET_NORM = 1e-12
+# Of recursive least squares, unless somebody studies others.
+RIDGE, LEAK, BLOCK = 0.1, 3e-6, 64
 
 Remembered = TypeVar("Remembered")
 
@@ -188,10 +190,10 @@ class RecursiveLeastSquares:
         kernels: int,
         row_length: int,
         *,
-        ridge: float = 0.1,
-        leak: float = 3e-6,
+        ridge: float = RIDGE,
+        leak: float = LEAK,
         dtype: Any = np.float32,
-        block: int = 64,
+        block: int = BLOCK,
         blocks_per_snapshot: int = 4,
     ) -> None:
         self._row_length = row_length

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -24,6 +23,7 @@ from streamfl.runtime.bus import (
     TopicPartition,
     TopicState,
 )
+from streamfl.runtime.memory_log import PartitionLog
 
 __all__ = ["MemoryBus", "MemorySession", "connect"]
 
@@ -126,6 +126,14 @@ class MemoryBus:
         with self._changed:
             return {number: log.offset_at(at) for number, log in enumerate(self._topic(topic).partitions)}
 
+    def forget_read(self) -> None:
+        """Forget what every session has read, and what none reads: of a run whose workers nobody takes over from."""
+        with self._changed:
+            sessions = [session for group in self._groups.values() for session in group.members]
+            for name, topic in self._topics.items():
+                for number, log in enumerate(topic.partitions):
+                    log.drop(min((session.read_to(name, number) for session in sessions), default=log.end))
+
     def codecs(self) -> Sequence[str]:
         return ()
 
@@ -143,7 +151,7 @@ class MemoryBus:
             raise ConfigurationError(f"topic {name!r} does not exist on the memory bus; create it first")
         return self._topics[name]
 
-    def _log(self, name: str, partition: int) -> _Log:
+    def _log(self, name: str, partition: int) -> PartitionLog:
         logs = self._topic(name).partitions
         if not 0 <= partition < len(logs):
             raise ConfigurationError(f"topic {name!r} has {len(logs)} partitions, there is no partition {partition}")
@@ -225,6 +233,15 @@ class MemorySession:
             return {place: self._bus._log(*place).end - position for place, position in self._positions.items()}
 
     unread = lag
+
+    def read_to(self, topic: str, partition: int) -> int:
+        """The offset before which the session has read everything that is for it."""
+        place, end = (topic, partition), self._bus._log(topic, partition).end
+        if topic in self._subscription.tables:
+            return self._table_positions.get(place, 0)
+        if topic in self._subscription.inputs:
+            return self._positions.get(place, end if self._settled else 0)
+        return end
 
     def close(self) -> None:
         with self._bus._changed:
@@ -333,7 +350,7 @@ class _Topic:
         self._spec = spec
         self._identity = str(uuid.uuid4())
         self._keyless = 0
-        self.partitions = [_Log(spec.name, number, spec.compacted) for number in range(spec.partitions or 1)]
+        self.partitions = [PartitionLog(spec.name, number, spec.compacted) for number in range(spec.partitions or 1)]
 
     def state(self) -> TopicState:
         return TopicState(self._spec.name, len(self.partitions), self._spec.compacted, self._spec.options, identity=self._identity)
@@ -345,47 +362,3 @@ class _Topic:
             return partition_of(record.key, len(self.partitions))
         self._keyless += 1
         return self._keyless % len(self.partitions)
-
-
-class _Log:
-    """One partition. A compacted one forgets, now and then, what a later record of the same key has replaced."""
-
-    RECENT = 5_000
-
-    def __init__(self, topic: str, partition: int, compacted: bool) -> None:
-        self.end = 0
-        self._topic = topic
-        self._partition = partition
-        self._compacted = compacted
-        self._compact_at = 2 * self.RECENT
-        self._records: list[Record] = []
-
-    def append(self, record: Outgoing, now: float) -> None:
-        at = record.written_at(now)
-        self._records.append(Record(self._topic, self._partition, self.end, record.key, record.value, record.headers, at))
-        self.end += 1
-        if self._compacted and len(self._records) >= self._compact_at:
-            self._compact()
-
-    def since(self, offset: int, limit: int | None = None) -> list[Record]:
-        start = bisect_left(self._records, offset, key=lambda record: record.offset)
-        return self._records[start : None if limit is None else start + limit]
-
-    def offset_at(self, at: float) -> int:
-        """The offset of the first record of that time or later."""
-        return next((record.offset for record in self._records if record.timestamp >= at), self.end)
-
-    def drop(self, offset: int) -> None:
-        """Forget what stands before an offset."""
-        del self._records[: bisect_left(self._records, offset, key=lambda record: record.offset)]
-
-    def edges(self, count: int) -> list[Record]:
-        return self._records if len(self._records) <= 2 * count else self._records[:count] + self._records[-count:]
-
-    def _compact(self) -> None:
-        # The recent part stays as it is, so that a reader a little behind still sees every version and every tombstone.
-        last = {record.key: record.offset for record in self._records}
-        old, recent = self._records[: -self.RECENT], self._records[-self.RECENT :]
-        current = [record for record in old if last[record.key] == record.offset and record.value is not None]
-        self._records = current + recent
-        self._compact_at = 2 * len(self._records)

@@ -142,4 +142,4 @@ def numbers(table: DataTable, names: Sequence[str], location: DataSource) -> NDA
     for name in names:
         if table.columns[name].dtype.kind not in "biuf":
             raise DataError(f"{location}: the column {name} does not hold numbers")
-    return np.column_stack([table.columns[name].astype(np.float64) for name in names])
+    return np.column_stack([table.columns[name].astype(np.float64, copy=False) for name in names])

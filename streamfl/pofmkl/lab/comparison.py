@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from streamfl.learning.challengers import challenger, challenger_about, challenger_names
 from streamfl.pofmkl.config import FOREIGN_KEYS, PofmklSettings
-from streamfl.pofmkl.lab.direct import alone, federated
+from streamfl.pofmkl.lab.alone import alone
+from streamfl.pofmkl.lab.direct import federated
 from streamfl.pofmkl.lab.errors import errors_of, rmse_over_time
 from streamfl.pofmkl.lab.federation import simulate
+from streamfl.pofmkl.lab.sites import Inputs, samples_of
 from streamfl.pofmkl.relatives import Baseline, em_kofl, ofmkl_avg, ofskl, per_fed_avg, vm_kofl
 from streamfl.pofmkl.roles import feature_map
 from streamfl.role import ConfigurationError
@@ -28,13 +30,13 @@ __all__ = ["Contender", "Problem", "compare", "method_names", "settings_of"]
 class Problem:
     """Streams and the settings of the federation that is to learn from them.
 
-    inputs: (T, K, d); labels: (T, K); both in their own units, brought to the learning scale by the settings' [samples]. names: the
-    clients', which their draws depend on; None: client-0, client-1, … delay: the label of sample t is learnt after sample t + delay
-    is predicted.
+    inputs: (T, K, d); labels: (T, K), NaN where a client has no samples any more; both in their own units, brought to the learning
+    scale by the settings' [samples]. names: the clients', which their draws depend on; None: client-0, client-1, … delay: the label
+    of sample t is learnt after sample t + delay is predicted.
     """
 
     settings: PofmklSettings
-    inputs: NDArray[np.float64]
+    inputs: Inputs
     labels: NDArray[np.float64]
     names: Sequence[str] | None = None
     delay: int = 0
@@ -49,7 +51,7 @@ class Problem:
         low, high = (0.0, 1.0) if self.settings.samples is None else self.settings.samples.label_range
         return high - low
 
-    def scaled(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def scaled(self) -> tuple[Inputs, NDArray[np.float64]]:
         """Inputs and labels on the learning scale."""
         samples = self.settings.samples
         if samples is None:
@@ -63,7 +65,7 @@ class Contender:
     """A method and what it did: predictions (T, K) and their squared errors on the learning scale; uplink_bytes of all clients.
 
     uplink_bytes None: it sends, and what was not counted. label_unit: how much of the label's own unit is 1 on the learning scale.
-    labels: (T, K), on the learning scale.
+    labels: (T, K), on the learning scale, NaN where there is no sample.
     """
 
     name: str
@@ -80,7 +82,7 @@ class Contender:
 
     @property
     def uplink_bytes_per_sample(self) -> float | None:
-        return None if self.uplink_bytes is None else self.uplink_bytes / self.squared_errors.size
+        return None if self.uplink_bytes is None else self.uplink_bytes / int(samples_of(self.labels).sum())
 
     def summary(self) -> dict[str, Any]:
         """The figures of the method, as ``streamfl compare --format json`` prints them.
@@ -180,7 +182,7 @@ def _run(problem: Problem, name: str) -> tuple[NDArray[np.float64], float | None
     if name == "default":
         return federated(default, *problem.scaled(), problem.client_names(), problem.delay), None
     if name == "local":
-        return alone(default, *problem.scaled(), problem.client_names(), problem.delay), 0.0
+        return alone(default, *problem.scaled(), problem.delay), 0.0
     return _challenger(problem, name), 0.0
 
 
@@ -218,12 +220,12 @@ def _per_fed_avg(problem: Problem) -> Baseline:
 
 def _challenger(problem: Problem, name: str) -> NDArray[np.float64]:
     inputs, labels = problem.scaled()
-    predictions = np.empty(labels.shape)
-    for client in range(labels.shape[1]):
+    predictions = np.full(labels.shape, np.nan)
+    for client, count in enumerate(samples_of(labels).tolist()):
         learner = challenger(name)
         waiting: deque[tuple[dict[int, float], float]] = deque()
-        for number in range(len(labels)):
-            sample = dict(enumerate(inputs[number, client].tolist()))
+        for number, values in enumerate(inputs[:count, client].tolist()):
+            sample = dict(enumerate(values))
             predictions[number, client] = learner.predict(sample)
             waiting.append((sample, float(labels[number, client])))
             if len(waiting) > problem.delay:

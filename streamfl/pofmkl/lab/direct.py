@@ -1,4 +1,4 @@
-"""The default learner and its server's step in lockstep, called directly: what ablations, late labels and lone clients need."""
+"""The default learner and its server's step in lockstep, called directly: what ablations and late labels need."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from numpy.typing import NDArray
 from streamfl.kernels.log_weights import bin_probabilities, heaviest_first, normalised
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.default_learner import DefaultLearner
+from streamfl.pofmkl.lab.sites import Inputs, present
 from streamfl.pofmkl.roles import learner as learner_of
 from streamfl.pofmkl.roles import server_step
 from streamfl.role import ConfigurationError
 from streamfl.seeding import UniformSequence
 
-__all__ = ["alone", "federated"]
+__all__ = ["federated"]
 
 
 def federated(
-    settings: PofmklSettings, inputs: NDArray[np.float64], labels: NDArray[np.float64], names: list[str], delay: int = 0
+    settings: PofmklSettings, inputs: Inputs, labels: NDArray[np.float64], names: list[str], delay: int = 0
 ) -> NDArray[np.float64]:
     """Predictions (T, K) of a federation whose labels come ``delay`` samples late.
 
     Sample t is predicted with the labels of samples 0 .. t - delay - 1 at hand. Without delay it is what
     :func:`streamfl.pofmkl.lab.federation.simulate` predicts, to rounding: the same draws, by the same ``names``. The server's step
-    follows each round of labels, clients in order of name. inputs (T, K, d) and labels (T, K) are on the learning scale.
+    follows each round of labels, clients in order of name. inputs (T, K, d) and labels (T, K) are on the learning scale; labels are
+    NaN, and so are predictions, where a client has no samples any more.
 
     Raises ConfigurationError for another preset than "default", whose updates belong to the model they were made on.
     """
@@ -36,45 +38,32 @@ def federated(
     by_name = sorted(range(len(names)), key=names.__getitem__)
     draws = [UniformSequence(settings.federation.seed, "bin", name) for name in names]
     sent = settings.kernels_per_upload or learner.kernels
-    predictions = np.empty(labels.shape)
-    pending: deque[tuple[list[bytes], NDArray[np.float64]]] = deque()
-    learnt = 0
-    for number, (sample, label) in enumerate(zip(inputs, labels, strict=True)):
-        forecast = learner.predict(rows, sample, parameters)
-        predictions[number] = forecast.predictions
-        pending.append((forecast.encoded(), label))
-        if len(pending) <= delay:
+    predictions = np.full(labels.shape, np.nan)
+    pending: deque[list[bytes]] = deque()
+    here = [np.flatnonzero(there) for there in present(labels)]
+    for number, clients in enumerate(here):
+        forecast = learner.predict(rows[clients], inputs[number, clients], parameters)
+        predictions[number, clients] = forecast.predictions
+        pending.append(forecast.encoded())
+        learnt = number - delay
+        if learnt < 0:
             continue
-        forecasts, label = pending.popleft()
-        taken = learner.learn(rows, forecasts, label, parameters, np.zeros(learner.kernels))
-        uniforms = np.array([draw[learnt] for draw in draws])
-        learnt += 1
+        clients = here[learnt]
+        forecasts = pending.popleft()
+        taken = learner.learn(rows[clients], forecasts, labels[learnt, clients], parameters, np.zeros(learner.kernels))
+        uniforms = np.array([draws[k][learnt] for k in clients.tolist()])
         orders = heaviest_first(taken.log_weights)
         weights = np.take_along_axis(normalised(taken.log_weights), orders, axis=1)
         cumulated = np.cumsum(bin_probabilities(weights, sent, settings.learning.effective_exploration), axis=1)
         bins = np.minimum((cumulated <= uniforms[:, None]).sum(axis=1), cumulated.shape[1] - 1)
-        kernels = [np.sort(orders[k, bins[k] * sent : (bins[k] + 1) * sent]) for k in by_name]
-        samples = np.repeat(by_name, [len(held) for held in kernels])
+        places = {client: place for place, client in enumerate(clients.tolist())}
+        speaking = [places[client] for client in by_name if client in places]
+        kernels = [np.sort(orders[k, bins[k] * sent : (bins[k] + 1) * sent]) for k in speaking]
+        samples = np.repeat(speaking, [len(held) for held in kernels])
         sent_kernels = np.concatenate(kernels)
         steps = taken.steps(samples, sent_kernels, np.ones(len(sent_kernels)))
         parameters = step.apply(parameters, sent_kernels, steps).astype(learner.dtype)
     return predictions
-
-
-def alone(
-    settings: PofmklSettings, inputs: NDArray[np.float64], labels: NDArray[np.float64], names: list[str], delay: int = 0
-) -> NDArray[np.float64]:
-    """Predictions (T, K) of clients that each train all kernels on their own labels only; arguments as :func:`federated`."""
-    every = settings.model_copy(
-        update={
-            "uplink": settings.uplink.model_copy(
-                update={"kernels_per_upload": settings.kernel_count, "budget_bytes_per_second": None}
-            ),
-            "kernels": settings.kernels.model_copy(update={"bandwidths": list(settings.bandwidths)}),
-        }
-    )
-    each = [federated(every, inputs[:, k : k + 1], labels[:, k : k + 1], names[k : k + 1], delay) for k in range(len(names))]
-    return np.concatenate(each, axis=1)
 
 
 def _default_learner(settings: PofmklSettings, dimension: int) -> DefaultLearner:

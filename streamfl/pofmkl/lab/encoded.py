@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streamfl.pofmkl.lab.sites import Sites
 from streamfl.records.imputation import RunningMeans
 from streamfl.records.samples import DataError, SampleReader, SamplesSection
 from streamfl.role import PeerError, Record
@@ -32,15 +33,17 @@ class EncodedInputs:
     means: tuple[int, ...]
     lasts: tuple[int, ...]
 
-    def filled(self, rows: NDArray[np.intp], relative: bool) -> NDArray[np.float64]:
-        """The numbers of dealt rows, (T, K) of them, without gaps: (T, K, d). relative: as :class:`RunningMeans` has it."""
-        found = self.numbers[rows]
-        if self.means:
-            means = RunningMeans(self.means, self.lasts, relative=relative)
-            for sample in found:
-                for client, given in enumerate(sample):
-                    given[:] = means.fill((0, str(client)), tuple(given.tolist()))
-        return found
+    def filled(self, rows: NDArray[np.intp], relative: bool) -> Sites:
+        """The numbers of dealt rows, (T, K) of them, without gaps. relative: as :class:`RunningMeans` has it."""
+        if not self.means:
+            return Sites(self.numbers, rows)
+        found = self.numbers.copy()
+        means = RunningMeans(self.means, self.lasts, relative=relative)
+        for dealt in rows.tolist():
+            for client, row in enumerate(dealt):
+                if row >= 0:
+                    found[row] = means.fill((0, str(client)), tuple(found[row].tolist()))
+        return Sites(found, rows)
 
 
 def encoded_inputs(section: SamplesSection, table: DataTable, location: DataSource) -> EncodedInputs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -16,10 +16,10 @@ from streamfl.learning.accuracy import classification_figures
 from streamfl.pofmkl.client import PofmklClient, StepTrace
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.default_learner import DefaultLearner
-from streamfl.pofmkl.estimators import POFMKLClassifier, POFMKLRegressor
-from streamfl.pofmkl.lab.direct import alone
+from streamfl.pofmkl.lab.alone import local_predictions
 from streamfl.pofmkl.lab.errors import Errors, errors_of, errors_of_challengers, without_regret
 from streamfl.pofmkl.lab.kernel_names import kernel_names
+from streamfl.pofmkl.lab.sites import Inputs, present, samples_of
 from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.paper_learner import PaperLearner
 from streamfl.records.samples import DataError, SamplesSection
@@ -31,7 +31,7 @@ from streamfl.runtime.worker import Worker
 from streamfl.settings import Bus, RoleSection
 from streamfl.wire import record_size
 
-__all__ = ["Outcome", "drawn_frequencies", "local_predictions", "simulate"]
+__all__ = ["Outcome", "drawn_frequencies", "simulate"]
 
 _MOST_STEPS = 10_000
 # On the learning scale labels are between 0 and 1: what is this large is no prediction any more.
@@ -40,12 +40,13 @@ _DIVERGED = 1e6
 
 @dataclass
 class Outcome:
-    """What a run left behind. K clients, T samples each, N kernels.
+    """What a run left behind. K clients, T rounds, N kernels.
 
-    predictions, labels: (T, K) on the learning scale. scale: what one unit of it is in the label's own unit. local, mean: (T, K),
-    the squared errors of a learner without a federation and of each client's running mean. downlink_bytes: the model
-    as published, once for every client. regret_per_client: in the order of the clients. challengers: errors on the learning scale
-    of those that the settings name. course: of a traced run, by name, (T,) each: how it stood after every round.
+    predictions, labels: (T, K) on the learning scale; what is (T, K) is NaN where a client has no samples any more. scale: what
+    one unit of it is in the label's own unit. local, mean: (T, K), the squared errors of a learner without a federation and of each
+    client's running mean. downlink_bytes: the model as published, once for every client that takes part. regret_per_client: in the
+    order of the clients. challengers: errors on the learning scale of those that the settings name. course: of a traced run, by
+    name, (T,) each: how it stood after every round.
     """
 
     settings: PofmklSettings
@@ -76,22 +77,23 @@ class Outcome:
         client's best kernel in hindsight. log_loss, accuracy and auc are of all samples together, and None with the square loss;
         scaled_mse is the Brier score with the logistic one.
         """
-        samples, clients = self.labels.shape
+        rounds, clients = self.labels.shape
+        samples = int(samples_of(self.labels).sum())
         learning = self.settings.learning
         regrets = list(self.regret_per_client.values())
         learners = {"": self.squared_errors, "_local_only": self.local, "_running_mean": self.mean}
         found = {name: errors_of(squared, self.labels, self.scale) for name, squared in learners.items()}
         return {
-            "samples": samples * clients,
+            "samples": samples,
             "clients": clients,
-            "rounds": samples,
+            "rounds": rounds,
             "preset": learning.preset,
             "learning_rate": learning.rate if learning.preset == "paper" else None,
             "regularisation": learning.regularisation if learning.preset == "paper" else None,
             "exploration_rate": learning.effective_exploration,
             **{f"rmse{name}": errors.rmse for name, errors in found.items()},
             **{f"mae{name}": errors.mae for name, errors in found.items()},
-            "rmse_best_kernel": without_regret(found[""].rmse, sum(regrets) / (samples * clients), self.scale, learning.loss),
+            "rmse_best_kernel": without_regret(found[""].rmse, sum(regrets) / samples, self.scale, learning.loss),
             "challengers": {
                 name: {"rmse": self.scale * one.rmse, "mae": self.scale * one.mae} for name, one in self.challengers.items()
             },
@@ -100,7 +102,7 @@ class Outcome:
             "scaled_regret_mean": float(np.mean(regrets)),
             "scaled_regret_per_client": self.regret_per_client,
             "uplink_bytes": self.uplink_bytes,
-            "uplink_bytes_per_sample": self.uplink_bytes / (samples * clients),
+            "uplink_bytes_per_sample": self.uplink_bytes / samples,
             "uplink_budget_bytes": self.budget_bytes,
             "downlink_bytes": self.downlink_bytes,
             "seconds": self.seconds,
@@ -109,12 +111,14 @@ class Outcome:
     def _classification(self) -> dict[str, float | None]:
         if self.settings.learning.loss == "square":
             return dict.fromkeys(("log_loss", "accuracy", "auc"))
-        return {**classification_figures(self.predictions, self.labels)}
+        there = present(self.labels)
+        return {**classification_figures(self.predictions[there], self.labels[there])}
 
     def trace(self) -> dict[str, NDArray[Any]]:
         """Everything needed to compute the run again, by array name; (T, K, …) where it is by sample.
 
         All errors and labels are on the learning scale, of which 1 is label_unit in the label's own unit.
+        Where a client has no samples any more, numbers are NaN, or -1 where they are whole, and truth values are False.
         What a report shows besides: published, predictions as users read them, and local_squared_errors, (T, K); by round, (T,)
         each, how the run stood: uplink_bytes, budget_bytes, staleness, challengers/NAME; and as texts kernels (N,), clients (K,),
         loss and preset.
@@ -131,10 +135,7 @@ class Outcome:
             "sent": "sent",
             "kernel_log_weights": "log_weights",
         }
-        arrays = {
-            name: np.stack([np.array([getattr(step, attribute) for step in steps]) for steps in by_client], axis=1)
-            for name, attribute in names.items()
-        }
+        arrays = {name: _side_by_side(by_client, attribute) for name, attribute in names.items()}
         learning = self.settings.learning
         told = {
             "kernels": np.array(kernel_names(self.settings)),
@@ -151,7 +152,7 @@ class Outcome:
 
 def simulate(
     settings: PofmklSettings,
-    inputs: NDArray[Any],
+    inputs: Inputs,
     labels: NDArray[Any],
     *,
     names: Sequence[str] | None = None,
@@ -161,10 +162,11 @@ def simulate(
 ) -> Outcome:
     """Run a federation over ``inputs`` (T, K, d) and ``labels`` (T, K), in the label's own unit, and judge it.
 
-    Inputs are divided by samples.input_norm and labels mapped by samples.label_range, as in a deployment; ``names`` are the
-    clients' (client-0, client-1, … if left out), ``progress`` is told the number of predictions made so far. Under a byte budget
-    the time that the token buckets see is one second a round, and more where a round waits for them. DataError if the federation
-    diverges or refuses a sample, ConfigurationError if its settings let it stand still.
+    Inputs are divided by samples.input_norm and labels mapped by samples.label_range, as in a deployment. A client that has fewer
+    samples than others has NaN for labels from there on, and takes no part in further rounds: the server forgets it. ``names`` are
+    the clients' (client-0, client-1, … if left out), ``progress`` is told the number of predictions made so far. Under a byte
+    budget the time that the token buckets see is one second a round, and more where a round waits for them. DataError if the
+    federation diverges or refuses a sample, ConfigurationError if its settings let it stand still.
     """
     rounds, clients, dimension = inputs.shape
     scales = settings.samples or SamplesSection(topic="samples")
@@ -198,13 +200,19 @@ def simulate(
     budget = settings.uplink.budget_bytes_per_second
     predictions = np.full((rounds, clients), np.nan)
     course: dict[str, list[float]] = {}
-    for number in range(rounds):
+    done, downlink_bytes, allowed_bytes = 0, 0, 0.0
+    taking_part = list(range(clients))
+    for number, there in enumerate(present(labels)):
+        began, heard = clock.now, observer.model_bytes
+        before, taking_part = taking_part, np.flatnonzero(there).tolist()
+        for index in set(before).difference(taking_part):
+            server_worker.role.forget(names[index])
         round_of_samples = []
-        for index, name in enumerate(names):
-            content = {"id": str(number), "inputs": inputs[number, index].tolist(), "label": float(labels[number, index])}
-            round_of_samples.append(Outgoing("samples", name.encode(), encode(content)))
+        for index, values in zip(taking_part, inputs[number, taking_part].tolist(), strict=True):
+            content = {"id": str(number), "inputs": values, "label": float(labels[number, index])}
+            round_of_samples.append(Outgoing("samples", names[index].encode(), encode(content)))
         bus.write(round_of_samples)
-        done = (number + 1) * clients
+        done += len(round_of_samples)
         for _ in range(_MOST_STEPS):
             moved = client_worker.step(0.0)
             moved = server_worker.step(0.0) or moved
@@ -234,21 +242,23 @@ def simulate(
             if not abs(scaled) <= _DIVERGED:
                 raise _diverged(f"predictions reach {abs(scaled):g} where labels are between 0 and 1", settings)
             predictions[int(prediction.sample), index_of[prediction.client]] = scaled
+        bus.forget_read()
+        downlink_bytes += len(taking_part) * (observer.model_bytes - heard)
+        allowed_bytes += len(taking_part) * (clock.now - began) * (budget or 0.0)
         if trace:
             stood = {"uplink_bytes": float(observer.uplink_bytes), "staleness": server_figures["staleness"]}
             if budget is not None:
-                stood["budget_bytes"] = budget * clients * clock.now
+                stood["budget_bytes"] = allowed_bytes
             if client.challengers is not None:
                 stood |= {f"challengers/{name}": mse for name, mse in client.challengers.mean_squared_errors().items()}
             for name, value in stood.items():
                 course.setdefault(name, []).append(value)
         progress(done)
     scaled_labels = (np.asarray(labels, dtype=np.float64) - low) / (high - low)
-    scaled_inputs = np.asarray(inputs, dtype=np.float64) / section.input_norm
     local = np.full_like(scaled_labels, np.nan)
     if local_only:
         with np.errstate(over="ignore", invalid="ignore"):
-            local = np.square(local_predictions(settings, scaled_inputs, scaled_labels, names) - scaled_labels)
+            local = np.square(local_predictions(settings, inputs / section.input_norm, scaled_labels) - scaled_labels)
     outcome = Outcome(
         settings=settings,
         predictions=predictions,
@@ -258,8 +268,8 @@ def simulate(
         mean=_running_mean(scaled_labels),
         regret_per_client=client.regret(),
         uplink_bytes=observer.uplink_bytes,
-        downlink_bytes=clients * observer.model_bytes,
-        budget_bytes=None if budget is None else budget * clients * clock.now,
+        downlink_bytes=downlink_bytes,
+        budget_bytes=None if budget is None else allowed_bytes,
         seconds=time.perf_counter() - started,
         parameters=client.model.parameters.copy(),
         frequencies=drawn_frequencies(client.learner),
@@ -270,6 +280,16 @@ def simulate(
     client_worker.close()
     server_worker.close()
     return outcome
+
+
+def _side_by_side(clients: Sequence[Sequence[StepTrace]], attribute: str) -> NDArray[Any]:
+    """Something of every step, (T, K, …)."""
+    first = np.asarray(getattr(clients[0][0], attribute))
+    gap = {"f": np.nan, "i": -1, "b": False}[first.dtype.kind]
+    result = np.full((max(map(len, clients)), len(clients), *first.shape), gap, first.dtype)
+    for number, steps in enumerate(clients):
+        result[: len(steps), number] = [getattr(step, attribute) for step in steps]
+    return result
 
 
 def drawn_frequencies(learner: Learner) -> dict[str, NDArray[Any]]:
@@ -356,39 +376,3 @@ def _running_mean(labels: NDArray[np.float64]) -> NDArray[np.float64]:
     counts = np.arange(len(labels))[:, None]
     before = np.cumsum(labels, axis=0) - labels
     return np.asarray(np.square(before / np.maximum(counts, 1) - labels))
-
-
-@np.errstate(over="ignore", invalid="ignore")
-def local_predictions(
-    settings: PofmklSettings, inputs: NDArray[np.float64], labels: NDArray[np.float64], names: Sequence[str]
-) -> NDArray[np.float64]:
-    """Predictions (T, K) of clients that learn alone, each with parameters of its own, every kernel at every sample.
-
-    inputs (T, K, d) and labels (T, K) are on the learning scale. A learner on its own may diverge where the federation does not;
-    its predictions are no numbers then.
-    """
-    learning = settings.learning
-    if learning.preset == "default":
-        return alone(settings, inputs, labels, list(names))
-    kind = POFMKLClassifier if learning.loss == "logistic" else POFMKLRegressor
-    predictions = np.empty(labels.shape)
-    for client in range(labels.shape[1]):
-        learner = kind(
-            kernels=settings.kernels.dictionary(),
-            features_per_kernel=learning.features_per_kernel,
-            learning_rate=learning.rate,
-            regularisation=learning.regularisation,
-            precision=learning.precision,
-            seed=settings.federation.seed,
-        )
-        for number in range(len(labels)):
-            sample: dict[Hashable, float] = dict(enumerate(inputs[number, client].tolist()))
-            label = labels[number, client]
-            if isinstance(learner, POFMKLClassifier):
-                predicted = learner.predict_proba_one(sample)[True]
-                learner.learn_one(sample, bool(label))
-            else:
-                predicted = learner.predict_one(sample)
-                learner.learn_one(sample, label)
-            predictions[number, client] = predicted
-    return predictions

@@ -14,6 +14,7 @@ from streamfl.kernels.log_weights import normalised
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.lab.errors import in_words
 from streamfl.pofmkl.lab.report import bytes_as_text, regret_over_time
+from streamfl.pofmkl.lab.sites import present, samples_of
 from streamfl.records.samples import DataError
 from streamfl.role import ConfigurationError
 from streamfl.simulation.given import as_number, checked_arrays
@@ -24,6 +25,7 @@ __all__ = ["REPORTS", "bound_over_time", "regularised_regret"]
 Floats = NDArray[np.float64]
 
 EACH = ("rounds", "clients")
+BY_SAMPLE = ("predictions", "labels", "published", "kernel_predictions", "kernel_log_weights")
 SHAPES = {
     **dict.fromkeys(("predictions", "labels", "published", "local_squared_errors"), EACH),
     **dict.fromkeys(("kernel_predictions", "kernel_log_weights"), (*EACH, "kernels")),
@@ -67,17 +69,18 @@ def _of_trace(trace: Arrays) -> Page:
         raise DataError(f"the trace has no {', '.join(missing)}: it was written by an earlier release; simulate again")
     trace = {**trace, **_checked(trace)}
     labels = trace["labels"]
-    samples, clients = labels.shape
-    rounds = np.arange(1, samples + 1)
+    counts = samples_of(labels)
+    samples, clients = int(counts.sum()), len(counts)
+    rounds = np.arange(1, len(labels) + 1)
     errors, last = _errors_of_trace(trace, rounds)
     regret = regret_over_time(trace, loss_named(str(trace["loss"])))
     sent = float(trace["uplink_bytes"][-1])
     budget = float(trace["budget_bytes"][-1]) if "budget_bytes" in trace else None
     figures = [
-        ("samples", f"{samples * clients:,} of {clients} clients"),
+        ("samples", f"{samples:,} of {clients} clients"),
         (f"RMSE, {UNIT}", in_words(last["federation"])),
         ("running mean's", in_words(last["running mean"])),
-        (f"regret per sample, {SCALED}", f"{regret[-1] / samples:.5f}"),
+        (f"regret per sample, {SCALED}", f"{regret[-1] * clients / samples:.5f}"),
         ("sent by clients", bytes_as_text(sent)),
         *([] if budget is None else [("byte budget used", f"{sent / budget:.0%}")]),
         ("staleness, at most", f"{int(trace['staleness'].max()):,} versions"),
@@ -97,7 +100,8 @@ def _of_trace(trace: Arrays) -> Page:
             "versions",
         ),
     ]
-    said = f"A simulated federation of {clients} clients with {samples:,} samples each, preset \"{trace['preset']}\"."
+    each = f"{counts.max():,}" if counts.min() == counts.max() else f"{counts.min():,} to {counts.max():,}"
+    said = f"A simulated federation of {clients} clients with {each} samples each, preset \"{trace['preset']}\"."
     return Page("POF-MKL: report of a simulation", said, figures, charts)
 
 
@@ -106,7 +110,14 @@ def _checked(trace: Arrays) -> Arrays:
     shapes = SHAPES | dict.fromkeys(challengers, ("rounds",))
     if "budget_bytes" in trace:
         shapes["budget_bytes"] = ("rounds",)
-    found = checked_arrays(trace, shapes, ("local_squared_errors", *challengers))
+    found = checked_arrays(trace, shapes, ("local_squared_errors", *challengers, *BY_SAMPLE))
+    there = present(found["labels"])
+    # A client without a sample has none later.
+    if not there[0].all() or (there[1:] > there[:-1]).any():
+        raise DataError("the trace's 'labels' has what is no number before a client's last label, or a client without any")
+    for name in BY_SAMPLE:
+        if not np.isfinite(found[name][there]).all():
+            raise DataError(f"the trace's {name!r} has what is no number, or is out of all proportion, where there is a label")
     for name in ("rate", "budget_bytes", "label_unit"):
         if not np.all(found.get(name, 1.0) > 0):
             raise DataError(f"the trace's {name!r} has to be above zero")
@@ -129,8 +140,10 @@ def _errors_of_trace(trace: Arrays, rounds: NDArray[Any]) -> tuple[Chart, dict[s
         "running mean": np.square(means - labels),
         "each client on its own": trace["local_squared_errors"],
     }
+    there = present(labels)
+    so_far = np.cumsum(there.sum(axis=1))
     with np.errstate(over="ignore", invalid="ignore"):
-        curves = {name: np.cumsum(each.mean(axis=1)) / rounds for name, each in squared.items()}
+        curves = {name: np.cumsum(each.sum(axis=1, where=there)) / so_far for name, each in squared.items()}
         curves |= {f"challenger {name.partition('/')[2]}": values for name, values in trace.items() if name.startswith(CHALLENGERS)}
         curves = {name: trace["label_unit"] * np.sqrt(values) for name, values in curves.items()}
     lines = [Line(name, rounds, values, level=name != "federation") for name, values in curves.items()]
@@ -161,6 +174,8 @@ def regularised_regret(trace: Arrays, loss: Loss) -> Floats:
     lost = (before - after) / float(trace["rate"])
     penalties = lost - loss.value(trace["kernel_predictions"], labels[..., None])
     own = loss.value(trace["predictions"], labels) + (normalised(before) * penalties).sum(axis=2)
+    there = present(labels)
+    own, lost = np.where(there, own, 0.0), np.where(there[..., None], lost, 0.0)
     regret = np.cumsum(own, axis=0) - np.cumsum(lost, axis=0).min(axis=2)
     return np.asarray(regret.mean(axis=1), dtype=np.float64)
 
@@ -184,19 +199,24 @@ def _regret_charts(rounds: NDArray[Any], regret: Floats, trace: Arrays) -> list[
             f"The bound is Theorem 1's at its best, sqrt(2 t ln N) with N = {kernels}: this preset weighs kernels by another rule, "
             "so the line is a yardstick here and no promise."
         )
-    bound = Line("Theorem 1's bound", rounds, bound_over_time(rounds, kernels, rate if proved else None), level=True)
+    # A client's regret grows with its own samples, and stays when it has no more.
+    so_far = np.cumsum(present(trace["labels"]), axis=0)
+    bounds = bound_over_time(so_far, kernels, rate if proved else None).mean(axis=1)
+    bound = Line("Theorem 1's bound", rounds, bounds, level=True)
     per_sample = (
         "The same, divided by the samples so far. It should fall towards zero or below it. If it stays up, the weights follow the "
         "wrong kernels, or the best kernel changes: see drift.detector."
     )
+    line = Line("regret per sample", rounds, regret / so_far.mean(axis=1))
     return [
         Chart("Regret against its bound", says, [*lines, bound], ROUNDS, f"loss, {SCALED}"),
-        Chart("Regret per sample", per_sample, [Line("regret", rounds, regret / rounds)], ROUNDS, f"loss a sample, {SCALED}"),
+        Chart("Regret per sample", per_sample, [line], ROUNDS, f"loss a sample, {SCALED}"),
     ]
 
 
 def _weights_chart(trace: Arrays, rounds: NDArray[Any]) -> Chart:
-    weights = normalised(trace["kernel_log_weights"]).mean(axis=1)
+    there = present(trace["labels"])
+    weights = normalised(trace["kernel_log_weights"]).mean(axis=1, where=there[..., None])
     names = [str(name) for name in trace.get("kernels", np.arange(weights.shape[1]))]
     order = np.argsort(-weights.mean(axis=0), kind="stable")
     lines = [Line(names[kernel], rounds, weights[:, kernel]) for kernel in order[:SHOWN].tolist()]

@@ -25,8 +25,11 @@ def regret_over_time(trace: Mapping[str, NDArray[Any]], loss: Loss) -> NDArray[n
 
     trace: what :meth:`Outcome.trace` says of a traced run.
     """
-    own = np.cumsum(loss.value(trace["predictions"], trace["labels"]), axis=0)
-    kernels = np.cumsum(loss.value(trace["kernel_predictions"], trace["labels"][..., None]), axis=0)
+    labels = trace["labels"]
+    there = ~np.isnan(labels)
+    own = np.cumsum(np.where(there, loss.value(trace["predictions"], labels), 0.0), axis=0)
+    lost = loss.value(trace["kernel_predictions"], labels[..., None])
+    kernels = np.cumsum(np.where(there[..., None], lost, 0.0), axis=0)
     return np.asarray((own - kernels.min(axis=2)).mean(axis=1), dtype=np.float64)
 
 

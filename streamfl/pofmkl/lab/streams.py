@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +22,7 @@ from streamfl.pofmkl.lab.encoded import encoded_inputs
 from streamfl.pofmkl.lab.federation import Outcome
 from streamfl.pofmkl.lab.federation import simulate as run_federation
 from streamfl.pofmkl.lab.record_size import record_bytes
+from streamfl.pofmkl.lab.sites import Inputs, Sites
 from streamfl.records.samples import DataError, SamplesSection
 from streamfl.role import ConfigurationError
 from streamfl.settings import GivenSettings, load_kind, load_settings
@@ -28,29 +30,33 @@ from streamfl.simulation.tables import DataSource, DataTable, client_names, inpu
 
 __all__ = ["ClientColumnOption", "ClientsOption", "RoundsOption", "Streams", "deal", "read_streams", "run_with_progress", "scaled"]
 
-ClientsOption = Annotated[int | None, typer.Option(min=1, help="K; left out: federation.clients.")]
-RoundsOption = Annotated[int | None, typer.Option(min=1, help="T, samples a client; left out: all there are.")]
+ClientsOption = Annotated[
+    int | None, typer.Option(min=1, help="K; left out: all that --client-column names, or federation.clients.")
+]
+RoundsOption = Annotated[int | None, typer.Option(min=1, help="T, at most so many samples a client; left out: all there are.")]
 ClientColumnOption = Annotated[
     str | None, typer.Option(help="The column with the client; left out: row t K + k is sample t of client k.")
 ]
+
+NORMS_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True)
 class Streams:
     """A data set dealt to K clients, in its own units: inputs (T, K, d), labels (T, K), names: the data's own, if it has any.
 
+    A client with fewer than T samples has them in the first rounds. After these its labels are NaN, and there are no inputs.
     largest_norm, label_range: over all usable rows, dealt or not, so that the scale depends on neither K nor T.
     dropped: rows that lack something.
-    rows: (T, K), where in the data each sample stands.
+    rows: (T, K), where in the data each sample stands; -1 where there is none.
     unused_rows, unused_clients: usable, and not dealt.
-    shortest: the client whose rows were used up first, where that ended the run.
     unread: columns that are no inputs because they hold no numbers.
     refused: of the dropped rows, how many a worker would put aside as dead letters, by reason.
     unit: the label's own, in words.
     record_bytes: the mean size of the rows as JSON records.
     """
 
-    inputs: NDArray[np.float64]
+    inputs: Inputs
     labels: NDArray[np.float64]
     largest_norm: float
     label_range: tuple[float, float]
@@ -59,7 +65,6 @@ class Streams:
     names: list[str] | None = None
     unused_rows: int = 0
     unused_clients: int = 0
-    shortest: str | None = None
     unread: tuple[str, ...] = ()
     refused: Counter[str] = field(default_factory=Counter)
     unit: str = "units of the label"
@@ -67,7 +72,8 @@ class Streams:
 
     def by_row(self, values: NDArray[Any]) -> NDArray[Any]:
         """Something of each sample, (T, K), in the order of the data's rows."""
-        return np.asarray(values.ravel()[np.argsort(self.rows, axis=None)])
+        there = self.rows >= 0
+        return np.asarray(values[there][np.argsort(self.rows[there])])
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Row, client and label of each sample, in the order of the data's rows."""
@@ -96,9 +102,8 @@ def read_streams(
     client_column: str | None,
 ) -> tuple[PofmklSettings, Streams]:
     """The settings of ``config`` with the scales of the data, and the data dealt to its clients."""
-    if clients is None and client_column is not None and isinstance(config, GivenSettings):
-        # A file says how large the federation is; in a notebook the data may.
-        clients = config.get("federation", {}).get("clients") or _named_clients(data, client_column)
+    if clients is None and client_column is not None:
+        clients = _all_clients(config, data, client_column)
     federation = {name: value for name, value in (("clients", clients), ("seed", seed)) if value is not None}
     kind = load_kind(config)
     if kind not in SYSTEM.kinds:
@@ -116,18 +121,20 @@ def read_streams(
         say(f"as samples.inputs reads them, some rows would be dead letters ({reasons}); they are left out")
     if streams.dropped > streams.refused.total():
         say(f"{streams.dropped - streams.refused.total()} rows have no number in some column, or no client, and are left out")
-    if streams.shortest is not None and streams.unused_rows:
-        used = streams.labels.size
-        say(
-            f"{streams.unused_rows} of {used + streams.unused_rows} usable rows are not used: every client takes part in every "
-            f"round, and the rows of {streams.shortest!r} end after {len(streams.labels)}. With --clients N the N clients with the "
-            "most rows take part; streamfl replay writes every row"
-        )
     return scaled(settings, streams), streams
 
 
-def _named_clients(data: DataSource, column: str) -> int:
-    return len({name for name in client_names(read_data(data), column, data) if name is not None})
+def _all_clients(config: Path | GivenSettings, data: DataSource, column: str) -> int:
+    """How many clients the data names, unless settings in a notebook say how many are meant.
+
+    A file may have been written by who saw the first records only.
+    """
+    if isinstance(config, GivenSettings) and (given := config.get("federation", {}).get("clients")):
+        return int(given)
+    named = len({name for name in client_names(read_data(data), column, data) if name is not None})
+    if isinstance(config, Path) and named > (written := load_settings(config, PofmklSettings).federation.clients):
+        say(f"{named} clients take part, as {column} names them; {config} has federation.clients = {written}: raise it before you run")
+    return named
 
 
 def deal(
@@ -141,8 +148,8 @@ def deal(
     """Deal the rows of a data set in which every number is finite; DataError if there are too few.
 
     With ``client_column`` the clients are the ``clients`` of its values that have the most rows, in the order of the file, each
-    with its rows in order; rows without one are left out. All clients have as many rows as the one with the fewest: what is
-    measured and compared is a round of all clients, and a round without some of them would be another federation.
+    with its rows in order; rows without one are left out. Without it row t K + k is sample t of client k. A client whose rows are
+    used up takes part in no further round.
     """
     table = read_data(location)
     names = input_names(table, features, (label, client_column), location)
@@ -152,14 +159,16 @@ def deal(
     present = np.asarray(np.isfinite(inputs).all(axis=1))
     dealt = _deal(table, location, label, clients, rounds, client_column, present)
     with np.errstate(over="ignore"):
-        largest = float(np.linalg.norm(inputs[dealt.usable], axis=1).max()) or 1.0
+        parts = np.array_split(dealt.usable, 1 + len(dealt.usable) // NORMS_AT_ONCE)
+        largest = max(float(np.linalg.norm(inputs[part], axis=1).max()) for part in parts) or 1.0
     if not math.isfinite(largest):
         raise DataError(
             f"{location}: inputs as large as {np.abs(inputs[dealt.usable]).max():g}: the norm of a row is no finite number. "
             "Name other columns in samples.features, or change their unit"
         )
     unread = () if features else tuple(unread_columns(table, names, (label, client_column)))
-    return dealt.streams(inputs[dealt.rows], largest, _record_bytes(table, names, label, client_column, dealt), unread=unread)
+    size = _record_bytes(table, names, label, client_column, dealt)
+    return dealt.streams(Sites(inputs, dealt.rows), largest, size, unread=unread)
 
 
 def deal_encoded(
@@ -202,11 +211,10 @@ class _Dealt:
     rows: NDArray[np.intp]
     names: list[str] | None
     unused_clients: int
-    shortest: str | None
 
     def streams(
         self,
-        inputs: NDArray[np.float64],
+        inputs: Inputs,
         largest_norm: float,
         record_bytes: int,
         unread: tuple[str, ...] = (),
@@ -214,15 +222,14 @@ class _Dealt:
     ) -> Streams:
         return Streams(
             inputs,
-            self.labels[self.rows],
+            np.where(self.rows < 0, np.nan, self.labels[self.rows]),
             largest_norm,
             self.label_range,
             dropped=self.dropped,
             rows=self.rows,
             names=self.names,
-            unused_rows=len(self.usable) - self.rows.size,
+            unused_rows=len(self.usable) - int((self.rows >= 0).sum()),
             unused_clients=self.unused_clients,
-            shortest=self.shortest,
             unread=unread,
             refused=refused or Counter(),
             unit=f"units of {self.label}",
@@ -242,29 +249,26 @@ def _deal(
     """present: (rows,), the rows that have their inputs."""
     labels = numbers(table, [label], location)[:, 0]
     present = present & np.isfinite(labels)
-    own: dict[str, list[int]] = {}
+    own: dict[str, NDArray[np.intp]] = {}
     if client_column is not None:
         owners = client_names(table, client_column, location)
         present &= np.array([owner is not None for owner in owners])
-        for row in np.flatnonzero(present).tolist():
-            own.setdefault(str(owners[row]), []).append(row)
+        own = _rows_by_owner(owners, np.flatnonzero(present))
         if len(own) < clients:
             raise DataError(f"{location}: {client_column} names {len(own)} clients, {clients} are asked for")
     usable = np.flatnonzero(present)
+    if len(usable) < clients:
+        raise DataError(f"{location}: {len(usable)} usable rows are too few for {clients} clients")
     # Of those with equally many rows the first.
     most_rows = set(sorted(own, key=lambda name: -len(own[name]))[:clients])
     chosen = [name for name in own if name in most_rows] if own else None
-    most = len(usable) // clients if chosen is None else min(len(own[name]) for name in chosen)
+    of_each = [usable[number::clients] for number in range(clients)] if chosen is None else [own[name] for name in chosen]
+    most = max(map(len, of_each))
     if most < (rounds or 1):
-        raise DataError(
-            f"{location}: {len(usable)} usable rows give each of {clients} clients {most} samples, {rounds or 1} are asked for"
-        )
-    shortest = None if chosen is None or rounds is not None else min(chosen, key=lambda name: len(own[name]))
-    rounds = rounds or most
-    if chosen is None:
-        dealt = usable[: rounds * clients].reshape(rounds, clients)
-    else:
-        dealt = np.array([own[name][:rounds] for name in chosen]).T
+        raise DataError(f"{location}: no client has more than {most} usable rows, {rounds} samples of each are asked for")
+    dealt = np.full((rounds or most, clients), -1)
+    for number, rows in enumerate(of_each):
+        dealt[: len(rows), number] = rows[:rounds]
     low, high = float(labels[usable].min()), float(labels[usable].max())
     if low == high:
         raise DataError(f"{location}: the label {label} is {low:g} in every row: there is nothing to learn")
@@ -279,8 +283,15 @@ def _deal(
         rows=dealt,
         names=chosen,
         unused_clients=len(own) - clients if own else 0,
-        shortest=shortest,
     )
+
+
+def _rows_by_owner(owners: Sequence[str | None], rows: NDArray[np.intp]) -> dict[str, NDArray[np.intp]]:
+    """Which of these rows each owner has, in order; owners in the order of their first row."""
+    numbers: dict[str, int] = {}
+    owned = np.array([numbers.setdefault(str(owners[row]), len(numbers)) for row in rows.tolist()], np.intp)
+    ends = np.cumsum(np.bincount(owned, minlength=len(numbers)))[:-1]
+    return dict(zip(numbers, np.split(rows[np.argsort(owned, kind="stable")], ends), strict=True))
 
 
 def scaled(settings: PofmklSettings, streams: Streams) -> PofmklSettings:
@@ -299,7 +310,7 @@ def run_with_progress(settings: PofmklSettings, streams: Streams, trace: bool) -
     """Run the federation, with a bar on stderr."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("samples", total=streams.labels.size)
+        task = bar.add_task("samples", total=int((streams.rows >= 0).sum()))
         return run_federation(
             settings,
             streams.inputs,

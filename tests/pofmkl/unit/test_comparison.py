@@ -12,8 +12,9 @@ from command_line import run_command
 
 from streamfl.learning.challengers import challenger, challenger_names
 from streamfl.pofmkl.config import DriftSection, ExpertsSection, PofmklSettings
+from streamfl.pofmkl.lab.alone import alone
 from streamfl.pofmkl.lab.comparison import Problem, compare, method_names, settings_of
-from streamfl.pofmkl.lab.direct import alone, federated
+from streamfl.pofmkl.lab.direct import federated
 from streamfl.pofmkl.lab.federation import simulate
 from streamfl.role import ConfigurationError
 
@@ -182,7 +183,7 @@ def test_labels_at_once_are_a_delay_of_nothing() -> None:
     (default,), (local,) = compare(given, ["default"]), compare(given, ["local"])
     names = given.client_names()
     np.testing.assert_allclose(default.predictions, federated(given.settings, inputs, labels, names, 0), atol=1e-9)
-    np.testing.assert_array_equal(local.predictions, alone(given.settings, inputs, labels, names, 0))
+    np.testing.assert_array_equal(local.predictions, alone(given.settings, inputs, labels, 0))
 
 
 def test_methods_that_need_labels_at_once_say_so() -> None:

@@ -21,7 +21,7 @@ from streamfl.pofmkl import default_estimators
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.default_estimators import KEPT, Classifier, Regressor
 from streamfl.pofmkl.default_learner import DefaultLearner
-from streamfl.pofmkl.lab.direct import alone
+from streamfl.pofmkl.lab.alone import alone
 from streamfl.role import ConfigurationError
 
 ESTIMATORS = [Regressor, Classifier]
@@ -57,7 +57,7 @@ def test_it_predicts_what_a_lone_client_of_the_service_predicts(estimator: Any, 
     )
     low, high = (labels.min(), labels.max()) if loss == "square" else (0.0, 1.0)
     with threadpool_limits(1):
-        served = alone(settings, inputs[:, None], (labels[:, None] - low) / (high - low), ["only"])[:, 0]
+        served = alone(settings, inputs[:, None], (labels[:, None] - low) / (high - low))[:, 0]
     expected = low + (high - low) * served
     model, found = estimator(), []
     for x, y in rows:

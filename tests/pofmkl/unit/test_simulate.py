@@ -105,7 +105,7 @@ def test_inputs_that_are_no_matrix_are_refused(line: Line, command: str, shape: 
 def test_more_clients_than_rows_are_refused(line: Line, clients: int) -> None:
     """Protects a typing error from a message about array shapes."""
     data = str(line.csv(x=np.arange(20.0), y=np.arange(20.0)))
-    with pytest.raises(DataError, match=f"20 usable rows give each of {clients} clients 0 samples"):
+    with pytest.raises(DataError, match=f"20 usable rows are too few for {clients} clients"):
         deal(data, "y", clients, None)
 
 
@@ -139,24 +139,27 @@ def test_rows_without_a_client_are_left_out_and_counted(line: Line, devices: lis
 
 
 def test_rows_and_columns_that_are_not_used_are_told(line: Line) -> None:
-    """Protects the reader of a figure measured on 9 rows of 703: what was left out, and why, is on stderr and in the JSON."""
+    """Protects the reader of a figure: every row counts though clients have 3, 40 and 20, and what is left out on request is told."""
     owners = ["short"] * 3 + ["long"] * 40 + ["middle"] * 20
     data = line.csv(x=np.arange(63.0), city=["Bern"] * 63, device=owners, y=np.arange(63.0) % 5)
     code, out, error = line("simulate", "--data", data, "--client-column", "device", "--clients", "3", "--format", "json")
     found = json.loads(out)
-    assert (code, found["samples"], found["unused_rows"], found["unused_clients"]) == (0, 9, 54, 0)
+    assert (code, found["samples"], found["unused_rows"], found["unused_clients"]) == (0, 63, 0, 0)
     assert found["unread_columns"] == ["city"]
-    assert "54 of 63 usable rows are not used" in error
-    assert "'short' end after 3" in error
     assert "hold no numbers: city" in error
     code, out, error = line("simulate", "--data", data, "--client-column", "device", "--clients", "2", "--format", "json")
     found = json.loads(out)
-    assert (code, found["samples"], found["unused_rows"], found["unused_clients"]) == (0, 40, 23, 1)
+    assert (code, found["samples"], found["unused_rows"], found["unused_clients"]) == (0, 60, 3, 1)
     assert list(found["scaled_regret_per_client"]) == ["long", "middle"]
     chosen = ("--clients", "2", "--methods", "local")
     code, out, _ = line("compare", "--data", data, "--client-column", "device", *chosen, "--format", "json")
     found = json.loads(out)
-    assert (code, found["unused_rows"], found["unread_columns"]) == (0, 23, ["city"])
+    assert (code, found["unused_rows"], found["unread_columns"]) == (0, 3, ["city"])
+    code, out, _ = line("simulate", "--data", data, "--client-column", "device", "--rounds", "5", "--format", "json")
+    assert (code, json.loads(out)["unused_rows"]) == (0, 50)
+    code, _, error = line("simulate", "--data", data, "--client-column", "device", "--rounds", "41")
+    assert code == 5
+    assert "no client has more than 40 usable rows, 41 samples of each are asked for" in error
 
 
 def test_clients_keep_their_names_in_a_simulation(line: Line) -> None:

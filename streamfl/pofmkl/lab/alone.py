@@ -1,0 +1,253 @@
+"""Clients that learn alone, all at once: what ``simulate`` and ``compare`` hold against the federation.
+
+They are independent, so a round is one operation for all of them. Each client's kernels are asked for a stretch of rounds ahead:
+how the inputs are scaled depends on what a client was shown and not on what it predicted, except where a change was found.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.kernels import LOGISTIC, random_features
+from streamfl.pofmkl.client_scales import ClientScales
+from streamfl.pofmkl.config import PofmklSettings
+from streamfl.pofmkl.default_learner import DefaultLearner
+from streamfl.pofmkl.lab.own_kernels import OneByOne, OwnKernels, OwnLeastSquares
+from streamfl.pofmkl.lab.paper_alone import paper_alone
+from streamfl.pofmkl.lab.sites import Inputs, samples_of
+from streamfl.pofmkl.neighbours import Projection
+from streamfl.pofmkl.roles import learner as learner_of
+from streamfl.pofmkl.roles import server_step
+from streamfl.pofmkl.server_steps import BLOCK, RecursiveLeastSquares
+from streamfl.pofmkl.views import LAGS, ViewedFeatures
+from streamfl.role import ConfigurationError
+
+__all__ = ["alone", "local_predictions"]
+
+# All clients whose kernels fit are run together.
+MOST_BYTES = 2**28
+
+Floats = NDArray[np.float64]
+
+
+def local_predictions(
+    settings: PofmklSettings, inputs: Inputs, labels: Floats, progress: Callable[[int], None] = lambda samples: None
+) -> Floats:
+    """Predictions (T, K) of clients without a server, by the preset; arguments as :func:`alone`.
+
+    A learner on its own may diverge where the federation does not; its predictions are no numbers then.
+    """
+    if settings.learning.preset == "default":
+        return alone(settings, inputs, labels, progress=progress)
+    return paper_alone(settings, inputs, labels, progress)
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def alone(
+    settings: PofmklSettings,
+    inputs: Inputs,
+    labels: Floats,
+    delay: int = 0,
+    progress: Callable[[int], None] = lambda samples: None,
+) -> Floats:
+    """Predictions (T, K) of clients of the default preset that each train all kernels on their own labels only.
+
+    Sample t of a client is predicted with the labels of its samples 0 .. t - delay - 1 at hand. It is what one client after the
+    other would predict, to rounding. ``progress`` is told how many samples are done.
+
+    inputs: (T, K, d), on the learning scale.
+    labels: (T, K), on the learning scale; NaN where a client has no samples any more.
+
+    Raises ConfigurationError for another preset.
+    """
+    every = settings.model_copy(
+        update={"kernels": settings.kernels.model_copy(update={"bandwidths": list(settings.bandwidths)})}
+    )
+    counts = samples_of(labels)
+    # Those with many samples together: a round has all clients of its group for as long as possible.
+    longest = np.argsort(-counts, kind="stable")
+    predictions = np.full(labels.shape, np.nan)
+    learner = _learner(every, inputs.shape[2])
+    together = max(1, MOST_BYTES // OwnLeastSquares.most_bytes(learner.kernels, learner.row_length, learner.dtype))
+    done = 0
+    for start in range(0, len(longest), together):
+        chosen = longest[start : start + together]
+        of_each = [inputs[:count, client] for client, count in zip(chosen.tolist(), counts[chosen].tolist(), strict=True)]
+        group = _Group(every, of_each, labels[:, chosen], delay)
+        for number, predicted in enumerate(group.run()):
+            predictions[number, chosen[: len(predicted)]] = predicted
+            done += len(predicted)
+            progress(done)
+    return predictions
+
+
+class _Foretold(ViewedFeatures):
+    """What the kernels say is known: it is given in the parameters' place."""
+
+    def predict(self, inputs: Sequence[NDArray[Any]], parameters: NDArray[Any]) -> NDArray[Any]:
+        if len(parameters) != len(inputs[0]):
+            raise ValueError(f"{len(inputs[0])} samples are asked about, {len(parameters)} were foretold")
+        return parameters
+
+
+class _Group:
+    """Some clients in step, those with the most samples first.
+
+    inputs: of each client, (its samples, d).
+    labels: (T, clients).
+    """
+
+    def __init__(self, settings: PofmklSettings, inputs: Sequence[NDArray[Any]], labels: Floats, delay: int) -> None:
+        learner = _learner(settings, inputs[0].shape[1])
+        self._learner = learner
+        self._inputs, self._labels, self._delay = inputs, labels, delay
+        self._counts = np.array([len(own) for own in inputs])
+        self._rows = np.array([learner.borrow() for _ in inputs])
+        self._kernels = [_kernels(settings, learner) for _ in inputs]
+        # The first two samples of a client teach its kernels nothing. So their blocks end where stretches do.
+        self._first, self._length = (BLOCK + 2 + delay, BLOCK) if isinstance(self._kernels[0], OwnLeastSquares) else (1, 1)
+        # As the learner's own will be when it has come so far.
+        projection = Projection(learner.dimension, settings.federation.seed)
+        self._scales = ClientScales(learner.features, projection, learner.loss is LOGISTIC)
+        self._scales.grow(len(inputs))
+        self._lags = np.full((*labels.shape, LAGS), np.nan)
+        # Of each client, how many samples its neighbours are sought among: fewer where it has begun anew.
+        self._kept = np.zeros(len(inputs), np.intp)
+
+    def run(self) -> Iterator[Floats]:
+        """Of each round in turn, the predictions of the clients that still have a sample."""
+        learner, delay, rounds = self._learner, self._delay, int(self._counts.max())
+        pending: deque[list[bytes]] = deque()
+        no_norms = np.zeros(learner.kernels)
+        ahead = _Stretch(self, 0, 0)
+        for number in range(rounds):
+            if number == ahead.stop:
+                ahead = _Stretch(self, number, min(rounds, number + (self._length if number else self._first)))
+                ahead.look(number, self._taking_part(number))
+            clients = self._taking_part(number)
+            rows, (asked, of_learnt) = self._rows[: len(clients)], ahead.said[:, number - ahead.start, : len(clients)]
+            forecast = learner.predict(rows, self._at(number, clients), asked)
+            yield forecast.predictions
+            pending.append(forecast.encoded())
+            if len(pending) <= delay:
+                continue
+            drifts = learner.drifts
+            learner.learn(rows, pending.popleft()[: len(rows)], self._labels[number - delay, : len(rows)], of_learnt, no_norms)
+            self._kept[: len(rows)] += 1
+            if learner.drifts != drifts:
+                ahead.look_again(number + 1, self._begun_anew(clients))
+
+    def _taking_part(self, number: int) -> NDArray[np.intp]:
+        return np.arange(int((self._counts > number).sum()))
+
+    def _at(self, number: int, clients: NDArray[np.intp]) -> NDArray[Any]:
+        return np.array([self._inputs[client][number] for client in clients.tolist()])
+
+    def _begun_anew(self, clients: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Those of the clients whose errors rose with the sample that was learnt last; their scale is the learner's again."""
+        found = []
+        for client in clients.tolist():
+            moments = self._learner.snapshot(int(self._rows[client])).moments
+            if moments["kept"] != self._kept[client]:
+                self._kept[client] = moments["kept"]
+                content = np.zeros((), self._scales.layout)
+                for name, value in moments.items():
+                    content[name] = value
+                self._scales.restore(client, content)
+                found.append(client)
+        return np.array(found, np.intp)
+
+
+class _Stretch:
+    """Rounds from ``start`` to ``stop``, looked at ahead.
+
+    said: what every kernel of a client says of the sample that it predicts in a round, and of the one that it learns then:
+        (2, rounds, clients, N).
+    """
+
+    def __init__(self, group: _Group, start: int, stop: int) -> None:
+        learner, clients = group._learner, len(group._inputs)
+        self.start, self.stop = start, stop
+        self.said = np.zeros((2, stop - start, clients, learner.kernels), learner.dtype)
+        self._group = group
+        # Inputs of each view, of the samples that are predicted and those that are learnt.
+        self._views: list[list[NDArray[Any]]] = []
+        self._targets = np.zeros((stop - start, clients))
+        # From where on a client's kernels were asked last.
+        self._since = [start] * clients
+
+    def look(self, first: int, clients: NDArray[np.intp]) -> None:
+        """Ask the kernels of these clients about the rounds from ``first`` on."""
+        self._scale(first, clients)
+        for client in clients.tolist():
+            self._ask(client, first, self.stop)
+
+    def look_again(self, first: int, clients: NDArray[np.intp]) -> None:
+        """These clients are scaled otherwise from ``first`` on. What they learnt before that stays."""
+        if first == self.stop:
+            return
+        for client in clients.tolist():
+            since = self._since[client]
+            self._group._kernels[client].take_back()
+            self._ask(client, since, first)
+        self.look(first, clients)
+
+    def _scale(self, first: int, clients: NDArray[np.intp]) -> None:
+        group, scales = self._group, self._group._scales
+        for number in range(first, self.stop):
+            rows = clients[group._counts[clients] > number]
+            inputs = group._at(number, rows)
+            scales.see(rows, inputs)
+            scale = learnt = scales.scale(rows, inputs)
+            group._lags[number, rows] = scale.lags
+            if (sample := number - group._delay) >= 0:
+                labels = group._labels[sample, rows]
+                if sample != number:
+                    learnt = scales.scale(rows, group._at(sample, rows), group._lags[sample, rows])
+                self._targets[number - self.start, rows] = np.where(learnt.known >= 2, learnt.target(labels), 0.0)
+                scales.learn(rows, labels, late=True)
+            for place, one in enumerate((scale, learnt)):
+                self._note(number, rows, place, one.views)
+
+    def _note(self, number: int, rows: NDArray[np.intp], place: int, views: Sequence[NDArray[Any]]) -> None:
+        if not self._views:
+            shape = self.said.shape[1:3]
+            self._views = [[np.zeros((*shape, view.shape[1]), view.dtype) for view in views] for _ in range(2)]
+        for noted, view in zip(self._views[place], views, strict=True):
+            noted[number - self.start, rows] = view
+
+    def _ask(self, client: int, first: int, last: int) -> None:
+        group = self._group
+        self._since[client] = first
+        last = min(last, int(group._counts[client]))
+        part = slice(first - self.start, last - self.start)
+        asked = features = self._features(self._views[0], client, part)
+        if group._delay:
+            features = self._features(self._views[1], client, part)
+        learns = max(0, last - max(first, group._delay))
+        self.said[:, part, client] = group._kernels[client].foresee(asked, features, self._targets[part, client], learns)
+
+    def _features(self, views: Sequence[NDArray[Any]], client: int, part: slice) -> NDArray[Any]:
+        """z_i of each sample, (N, samples, 2 D)."""
+        drawn = self._group._learner.features.frequencies.values()
+        found = [random_features(view[part, client], frequencies) for view, frequencies in zip(views, drawn, strict=True)]
+        return np.ascontiguousarray(np.concatenate(found, axis=1).swapaxes(0, 1))
+
+
+def _learner(settings: PofmklSettings, dimension: int) -> DefaultLearner:
+    learner = learner_of(settings, dimension, _Foretold)
+    if not isinstance(learner, DefaultLearner):
+        raise ConfigurationError(f'learning.preset = "{settings.learning.preset}": clients alone need preset = "default"')
+    return learner
+
+
+def _kernels(settings: PofmklSettings, learner: DefaultLearner) -> OwnKernels:
+    step = server_step(settings)(0)
+    if isinstance(step, RecursiveLeastSquares):
+        return OwnLeastSquares(learner.kernels, learner.row_length, learner.dtype)
+    return OneByOne(server_step(settings)(learner.kernels), learner.kernels, learner.row_length, learner.dtype)

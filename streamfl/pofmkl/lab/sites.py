@@ -1,0 +1,67 @@
+"""Samples of clients that do not all have as many: T rounds of K clients, where a client's samples are its first rounds."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Inputs", "Sites", "mean", "present", "samples_of"]
+
+
+class Inputs(Protocol):
+    """Inputs of samples, (T, K, d): an array, or :class:`Sites`. What is asked of them is where there are samples."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(T, K, d)."""
+
+    def __getitem__(self, place: Any, /) -> NDArray[Any]:
+        """Of some rounds and clients, (..., d)."""
+
+    def __truediv__(self, unit: float, /) -> Any:
+        """The same in another unit."""
+
+
+class Sites:
+    """Inputs that lie in the rows of a table: one client with many samples does not make all others as long.
+
+    numbers: (rows, d).
+    rows: (T, K), the row of each sample; -1 where a client has none.
+    """
+
+    def __init__(self, numbers: NDArray[Any], rows: NDArray[np.intp], unit: float = 1.0) -> None:
+        self._numbers, self._rows, self._unit = numbers, rows, unit
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self._rows.shape, self._numbers.shape[1])
+
+    def __getitem__(self, place: Any, /) -> NDArray[Any]:
+        found: NDArray[Any] = self._numbers[self._rows[place]]
+        return found if self._unit == 1.0 else found / self._unit
+
+    def __truediv__(self, unit: float, /) -> Sites:
+        return Sites(self._numbers, self._rows, self._unit * unit)
+
+
+def present(labels: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where there are samples: labels (T, K) are NaN elsewhere."""
+    return np.asarray(~np.isnan(labels))
+
+
+def samples_of(labels: NDArray[Any]) -> NDArray[np.intp]:
+    """How many samples each client has, (K,); labels as :func:`present` takes them."""
+    return np.asarray(present(labels).sum(axis=0))
+
+
+def mean(values: NDArray[Any], labels: NDArray[Any], axis: int | None = None) -> Any:
+    """The mean of values (T, K) over the samples that there are; labels as :func:`present` takes them.
+
+    >>> bool(np.isnan(mean(np.array([[np.nan, 1.0]]), np.zeros((1, 2)))))
+    True
+    >>> float(mean(np.array([[2.0, np.nan]]), np.array([[0.0, np.nan]])))
+    2.0
+    """
+    return values.mean(axis=axis, where=present(labels))

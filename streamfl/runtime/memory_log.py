@@ -1,0 +1,54 @@
+"""The records of one partition of the memory bus."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from streamfl.role import Record
+from streamfl.runtime.bus import Outgoing
+
+__all__ = ["PartitionLog"]
+
+
+class PartitionLog:
+    """One partition. A compacted one forgets, now and then, what a later record of the same key has replaced."""
+
+    RECENT = 5_000
+
+    def __init__(self, topic: str, partition: int, compacted: bool) -> None:
+        self.end = 0
+        self._topic = topic
+        self._partition = partition
+        self._compacted = compacted
+        self._compact_at = 2 * self.RECENT
+        self._records: list[Record] = []
+
+    def append(self, record: Outgoing, now: float) -> None:
+        at = record.written_at(now)
+        self._records.append(Record(self._topic, self._partition, self.end, record.key, record.value, record.headers, at))
+        self.end += 1
+        if self._compacted and len(self._records) >= self._compact_at:
+            self._compact()
+
+    def since(self, offset: int, limit: int | None = None) -> list[Record]:
+        start = bisect_left(self._records, offset, key=lambda record: record.offset)
+        return self._records[start : None if limit is None else start + limit]
+
+    def offset_at(self, at: float) -> int:
+        """The offset of the first record of that time or later."""
+        return next((record.offset for record in self._records if record.timestamp >= at), self.end)
+
+    def drop(self, offset: int) -> None:
+        """Forget what stands before an offset."""
+        del self._records[: bisect_left(self._records, offset, key=lambda record: record.offset)]
+
+    def edges(self, count: int) -> list[Record]:
+        return self._records if len(self._records) <= 2 * count else self._records[:count] + self._records[-count:]
+
+    def _compact(self) -> None:
+        # The recent part stays as it is, so that a reader a little behind still sees every version and every tombstone.
+        last = {record.key: record.offset for record in self._records}
+        old, recent = self._records[: -self.RECENT], self._records[-self.RECENT :]
+        current = [record for record in old if last[record.key] == record.offset and record.value is not None]
+        self._records = current + recent
+        self._compact_at = 2 * len(self._records)
