@@ -18,6 +18,7 @@ from benchmarks.history.tables import FILES, TABLES, Shape
 
 __all__ = ["bus_at", "main"]
 
+CLIENTS_RATE = 5.0
 BUSES = ("sqlite", "kafka", "kafka+librdkafka")
 
 
@@ -28,7 +29,7 @@ def main() -> None:
     parser.add_argument("--bus", action="append", choices=BUSES, help="left out: sqlite")
     parser.add_argument("--clients", type=int, help="left out: as the table is dealt")
     parser.add_argument("--samples", type=int, help="a client; left out: as the table is dealt")
-    parser.add_argument("--rate", type=float, default=200.0, help="records a second of --way paced")
+    parser.add_argument("--rate", type=float, help="records a second of --way paced; left out: 5 of each client")
     parser.add_argument("--server", choices=SERVERS, default="always", help="half: it is stopped when half of the predictions are out")
     parser.add_argument("--set", action="append", default=[], help="section.key=value of both roles' files; may come several times")
     parser.add_argument("--seed", type=int, default=0, help="the first of the seeds")
@@ -47,7 +48,8 @@ def main() -> None:
         shape = TABLES[data][1] if data in TABLES else FILES[data]
         shape = Shape(given.clients or shape.clients, given.samples or shape.samples)
         seeds = range(given.seed, given.seed + given.seeds)
-        first = Cell(data, shape.clients, shape.samples, rate=given.rate, server=given.server, settings=tuple(given.set))
+        rate = given.rate or CLIENTS_RATE * shape.clients
+        first = Cell(data, shape.clients, shape.samples, rate=rate, server=given.server, settings=tuple(given.set))
         first = dataclasses.replace(first, workers=given.workers, partitions=given.partitions, patience=given.patience)
         promised = [] if given.no_simulate else [simulated(dataclasses.replace(first, seed=seed), given.streamfl) for seed in seeds]
         for bus in given.bus or ["sqlite"]:
