@@ -34,6 +34,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import msgspec
 
 __all__ = [
+    "CatchesUp",
     "Channels",
     "ConfigurationError",
     "Headers",
@@ -346,6 +347,21 @@ class Role(Protocol):
 
     def measure(self) -> Iterable[Measurement]:
         """The role's figures, computed when asked for."""
+
+
+@runtime_checkable
+class CatchesUp(Protocol):
+    """What a worker asks besides of a role that learns a backlog in step with its peers, and not all of it at once."""
+
+    @property
+    def most_records(self) -> int | None:
+        """The most records of its inputs that the role takes at a time now; None: as many as the worker likes."""
+
+    def unread(self, records: Mapping[int, int]) -> None:
+        """How many records lie behind those of the next batch, by partition; control records may count.
+
+        A partition of which that is not known is left out. It is part of the input: called before every ``receive``.
+        """
 
 
 def receive_at_once(role: Role, batch: Sequence[Received], now: float) -> list[Send | Rejection]:

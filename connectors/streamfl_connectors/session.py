@@ -58,6 +58,9 @@ class Membership(Protocol):
     def pause(self, places: Iterable[TopicPartition]) -> None:
         """Bring no more records of exactly these partitions until told otherwise."""
 
+    def unread(self) -> dict[TopicPartition, int]:
+        """Records behind the position of each partition whose end the last fetch told."""
+
     def close(self) -> None:
         """Leave the group."""
 
@@ -192,6 +195,10 @@ class KafkaSession(Generic[Member]):
         Asks the cluster; while it does not answer, the last known figures are given.
         """
         return {} if self.member is None else self.member.positions.lag(self._logs.ends_soon)
+
+    def unread(self) -> Mapping[TopicPartition, int]:
+        """The same as far as the last fetches told: it never asks the cluster."""
+        return {} if self.member is None else self.member.unread()
 
     def close(self) -> None:
         """Leave the group. Safe to call twice."""

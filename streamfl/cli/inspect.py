@@ -77,6 +77,8 @@ class _Onlooker:
     def lag(self) -> Mapping[TopicPartition, int]:
         return {}
 
+    unread = lag
+
     def poll(self, timeout: float, max_records: int) -> Polled:
         raise NotImplementedError
 

@@ -22,6 +22,7 @@ of (model_watch.py), how well is predicted (outcomes.py), and the means that sta
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,7 @@ from streamfl.kernels import LOGISTIC
 from streamfl.moments import Moments, time_written
 from streamfl.pofmkl.agreement import Agreement
 from streamfl.pofmkl.bandwidth import Budgets, Uplink
+from streamfl.pofmkl.catch_up import CATCH_UP, CatchUp
 from streamfl.pofmkl.client_record import ClientRecord
 from streamfl.pofmkl.label_source import LabelSource
 from streamfl.pofmkl.labels_with_samples import LabelsWithSamples, StepTrace
@@ -42,7 +44,7 @@ from streamfl.pofmkl.messages import Prediction
 from streamfl.pofmkl.model import ModelTable
 from streamfl.pofmkl.model_watch import ModelWatch
 from streamfl.pofmkl.outcomes import Outcomes
-from streamfl.pofmkl.pace import Pace
+from streamfl.pofmkl.pace import YOUNG_LABELS, Pace
 from streamfl.pofmkl.predictions import PredictionWriter
 from streamfl.pofmkl.seats import Client, ClientKey, Seats
 from streamfl.pofmkl.signed_model import ModelSigning
@@ -99,6 +101,7 @@ class PofmklClient:
     original: takes a prediction or label back to the label's own unit.
     waiting_limit: so many samples or labels of a partition may wait, and one poll more at most.
     patience: seconds without a new model.
+    catch_up_samples, catch_up_patience: of :class:`~streamfl.pofmkl.catch_up.CatchUp`.
     trace: is told of every labelled sample that comes with its label.
     challengers: learn beside the learner and are measured; nothing else depends on them.
     join: brings labels of a topic of their own to their samples; None: labels come with their samples.
@@ -125,6 +128,8 @@ class PofmklClient:
         original: Callable[[float], float] = float,
         waiting_limit: int = 10_000,
         patience: float = math.inf,
+        catch_up_samples: int = 0,
+        catch_up_patience: float = math.inf,
         trace: Callable[[StepTrace], None] | None = None,
         challengers: LiveChallengers | None = None,
         join: LabelJoin | None = None,
@@ -150,12 +155,17 @@ class PofmklClient:
         row_bytes = learner.row_length * np.dtype(learner.dtype).itemsize
         self._budgets = Budgets(uplink, row_bytes, shards, pace.lockstep, seal_bytes)
         self._seats = Seats(learner, self._budgets, seed, clients, client_expiry)
-        self._uploads = Uploads(learner, self.model, pace, uplink, self._budgets, self._seats, fingerprint, seal_bytes)
+        self.catch_up = CatchUp(catch_up_samples, catch_up_patience, self._seats)
+        self._uploads = Uploads(
+            learner, self.model, pace, self.catch_up, uplink, self._budgets, self._seats, fingerprint, seal_bytes
+        )
         self._outcomes = Outcomes(learner, self._seats)
         self._moments = Moments()
         self._means = means or RunningMeans()
+        self._unread: Mapping[int, int] = {}
+        self._learnt_on: tuple[int, ...] | None = None
         predictions = PredictionWriter(encode_prediction, original, self.model)
-        parts = (learner, self.model, self._seats, self._uploads, self._outcomes, predictions)
+        parts = (learner, self.model, self._seats, self._uploads, self._outcomes, predictions, self.catch_up)
         budgeted = uplink.bytes_per_second is not None
         self._labels: LabelSource
         if join is None:
@@ -165,12 +175,20 @@ class PofmklClient:
 
     @property
     def wake_at(self) -> float | None:
-        due = (self._labels.wake_at, self._uploads.next_due, self._model_watch.wake_at)
+        due = (self._labels.wake_at, self._uploads.next_due, self._model_watch.wake_at, self.catch_up.wake_at)
         return min([when for when in due if when is not None], default=None)
 
     @property
     def full(self) -> Collection[int]:
-        return self._labels.room.full(self.waiting_limit)
+        room = self._labels.room
+        return {*room.full(self.waiting_limit), *self.catch_up.full(room.counts)}
+
+    @property
+    def most_records(self) -> int | None:
+        return self.catch_up.most_records(self._labels.room.counts)
+
+    def unread(self, records: Mapping[int, int]) -> None:
+        self._unread = records
 
     @property
     def waiting(self) -> Mapping[str, int]:
@@ -178,7 +196,12 @@ class PofmklClient:
 
     @property
     def prompt(self) -> bool:
-        return self.pace.lockstep
+        if self.pace.lockstep or self._labels.room.total:
+            return True
+        if self.catch_up.behind:
+            # What is learnt together is better gathered first: clients that begin together go on together.
+            return self._learnt_on == self.model.versions
+        return min(self.model.versions) < YOUNG_LABELS * self._seats.limit
 
     @property
     def trouble(self) -> str | None:
@@ -194,9 +217,11 @@ class PofmklClient:
         yield from self.watch.notices(self._outcomes.ever_learnt)
         yield from self._labels.notices()
         yield from self._outcomes.notices()
+        yield from self.catch_up.notices()
 
     def open(self, partition: int) -> None:
         self._moments.opened()
+        self.catch_up.open(partition)
         self._seats.open(partition)
         self._labels.open(partition)
 
@@ -205,6 +230,7 @@ class PofmklClient:
             self._uploads.forget(client)
         self._labels.close(partition)
         self._means.close(partition)
+        self.catch_up.close(partition)
         if not self._seats.partitions:
             self._model_watch.nobody_asks()
 
@@ -226,15 +252,28 @@ class PofmklClient:
         self._budgets.pass_to(now, len(self._seats))
         before = self.model.versions
         replies: list[Send | Rejection] = []
+        self.catch_up.note_unread(self._unread, Counter(received.partition for received in batch if received.channel != "model"))
+        self._unread = {}
         self._hear(batch, now, replies)
-        if self.model.versions != before:
+        advanced = self.model.versions != before
+        self.catch_up.hear(self.model.versions)
+        if advanced:
             if any(current < earlier for current, earlier in zip(self.model.versions, before, strict=True)):
                 self._seats.release(self.model.versions)
             self._labels.room.look_again(self._seats)
         replies += self._uploads.send_outdated(now)
         if not batch:
             replies += self._uploads.send_due(now)
+        learnt = self._outcomes.labels
         replies += self._labels.advance(now, tick=not batch)
+        room = self._labels.room
+        if self._outcomes.labels > learnt:
+            self._learnt_on = self.model.versions
+        if self.catch_up.look(self.model.versions, room.counts, now, tick=not batch):
+            room.look_again(self._seats)
+            replies += self._labels.advance(now, tick=False)
+        if advanced:
+            self.catch_up.look_further(self._outcomes.labels - learnt, room.counts)
         self._model_watch.look(self._uploads.sent, self._labels.room.total > 0, self._anybody_waits_for_model, now, tick=not batch)
         self._outcomes.judge()
         return replies
@@ -302,6 +341,7 @@ class PofmklClient:
 
     def _set_back(self, now: float) -> None:
         """Let everything that was noted after ``now`` have been now: the clock was ahead."""
+        self.catch_up.set_back(now)
         self._uploads.set_back(now)
         self._seats.set_back(now)
         self._labels.set_back(now)
@@ -310,6 +350,7 @@ class PofmklClient:
         yield from self._seats.forgotten()
         yield from self._seats.changed_state(self._uploads.remembered)
         yield from self._labels.changed_state()
+        yield from self.catch_up.changed_state()
         for partition, name, value in self._means.changed_state():
             yield StateChange("state", partition, MEANS + name, value)
 
@@ -324,6 +365,8 @@ class PofmklClient:
                 self._seats.restore_part((change.partition, check_name(rest[2:end])), rest[end:], value)
             elif kind == b"means":
                 self._means.restore(self._seats.known((change.partition, check_name(rest))).key, value)
+            elif change.key == CATCH_UP:
+                self.catch_up.restore(change.partition, value)
             elif kind in (b"join", b"waiting", b"challenger"):
                 self._labels.restore(kind, change.partition, rest, value)
             else:
@@ -333,6 +376,8 @@ class PofmklClient:
 
     def _restore_client(self, key: ClientKey, record: ClientRecord) -> None:
         self._uploads.check_versions(record.learnt_on)
+        if any(shard >= len(self.model.versions) for shard in record.awaited):
+            raise PeerError("malformed", f"a client waits for the shards {record.awaited} of {len(self.model.versions)}")
         upload, record.upload = record.upload, None
         client = self._seats.restore(key, record)
         if upload is not None:
@@ -389,6 +434,7 @@ class PofmklClient:
         yield from self._means.measure()
         yield from self._model_watch.measure()
         yield from self._uploads.measure()
+        yield from self.catch_up.measure()
 
 
 def _check_class(label: float | None) -> None:

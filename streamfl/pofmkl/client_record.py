@@ -24,6 +24,7 @@ class UploadRecord(msgspec.Struct, array_like=True):
     probability, drawn_bin, kernels: of the bin, which is drawn before the first label.
     samples: how many labels were gathered.
     steps: their steps added up, raw numbers (len(kernels), 2 D) in double precision.
+    awaited: the client was behind, and waits for the version that holds it.
     """
 
     opened_at: Time
@@ -33,6 +34,7 @@ class UploadRecord(msgspec.Struct, array_like=True):
     kernels: tuple[int, ...] = ()
     samples: Count = 0
     steps: bytes = b""
+    awaited: bool = False
 
 
 class ClientRecord(msgspec.Struct, array_like=True):
@@ -42,6 +44,7 @@ class ClientRecord(msgspec.Struct, array_like=True):
     epoch: names one life of its state.
     sequence: the uploads sent in this epoch.
     labels_learnt: on the versions ``learnt_on`` of the model's shards; None: on none that counts.
+    granted: the labels that it may learn on these while it is behind. awaited: the shards that its updates went to since.
     uploads_drawn: the uploads begun, which is the place in the sequence of its random numbers.
     tokens, filled_at: of its byte budget.
     upload: the upload that is gathered.
@@ -60,6 +63,8 @@ class ClientRecord(msgspec.Struct, array_like=True):
     upload: UploadRecord | None = None
     numbers: bytes = b""
     seen_at: Time = 0.0
+    granted: Count = 0
+    awaited: tuple[Count, ...] = ()
 
 
 def part_key(name: bytes, part: bytes) -> bytes:

@@ -83,6 +83,13 @@ class LearningSection(Section):
     `lockstep`: a round at a time, as in the paper; with `paper` this is the default. The server and the clients need the same."""
     max_staleness: int | None = Field(default=None, ge=1)
     """The samples that a client may take on one model version. `bounded` requires it; nothing else has it."""
+    catch_up_samples: int = Field(default=4, ge=0, le=1_000_000)
+    """With `async`: the labels that a client learns on one version of the model while it is behind, because its topic has a history
+    or it was away. It then waits for the model to advance. A smaller number is more accurate and slower; 0: a backlog is learnt at
+    once, with the model as it is. Live records never wait."""
+    catch_up_patience_seconds: float = Field(default=30.0, ge=0, allow_inf_nan=False)
+    """With `async`: clients that are behind wait so many seconds for a new version of the model. After that they learn alone, until
+    one comes."""
     precision: Literal["float32", "float64"] = "float32"
     """Of features and parameters. Weights and sums are float64 always."""
     loss: Literal["square", "logistic"] = "square"

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamfl.kernels import LOGISTIC
+from streamfl.pofmkl.catch_up import CatchUp
 from streamfl.pofmkl.challenger_memory import ChallengerMemory
 from streamfl.pofmkl.learner import Batch, Learner, Learnt
 from streamfl.pofmkl.live_challengers import LiveChallengers
@@ -58,6 +59,7 @@ class LabelsWithSamples:
         uploads: Uploads,
         outcomes: Outcomes,
         predictions: PredictionWriter,
+        catch_up: CatchUp,
         *,
         budgeted: bool,
         challengers: LiveChallengers | None,
@@ -70,6 +72,7 @@ class LabelsWithSamples:
         self._uploads = uploads
         self._outcomes = outcomes
         self._predictions = predictions
+        self._catch_up = catch_up
         self._budgeted = budgeted
         self._challengers = challengers
         self._memory = ChallengerMemory() if challengers is None else challengers.memory
@@ -110,6 +113,7 @@ class LabelsWithSamples:
     def _admit(self, line: Line[WaitingSample], samples: list[WaitingSample], uploads: dict[int, Upload], now: float) -> None:
         """Add the samples that a client may learn now, and by their place the uploads of those that have a label."""
         items, start = line.items, len(samples)
+        self._catch_up.limit(line.client, len(items), self.room.counts, waited=line.held)
         while items:
             if items[0][0].label is not None:
                 upload = self._uploads.for_label(line.client, now)

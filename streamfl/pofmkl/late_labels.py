@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from streamfl.kernels import LOGISTIC
+from streamfl.pofmkl.catch_up import CatchUp
 from streamfl.pofmkl.learner import Learner
 from streamfl.pofmkl.model import ModelTable
 from streamfl.pofmkl.outcomes import Outcomes
@@ -39,6 +40,7 @@ class LateLabels:
         uploads: Uploads,
         outcomes: Outcomes,
         predictions: PredictionWriter,
+        catch_up: CatchUp,
         *,
         budgeted: bool,
         join: LabelJoin,
@@ -50,6 +52,7 @@ class LateLabels:
         self._uploads = uploads
         self._outcomes = outcomes
         self._predictions = predictions
+        self._catch_up = catch_up
         self._budgeted = budgeted
         self._join = join
         self.watch = watch
@@ -75,6 +78,7 @@ class LateLabels:
         if tick:
             self._join.expire(now)
         arrived, self._arrived = list(self._arrived.items()), {}
+        self._limit(arrived)
         sends = self._learn_pairs(now)
         # One message of each client at a time: of each client what came first goes first.
         for place in range(max((len(own) for _, own in arrived), default=0)):
@@ -92,6 +96,16 @@ class LateLabels:
                     self._put(self._seats[pair.key[:2]], pair)
             sends += self._learn_pairs(now)
         return sends
+
+    def _limit(self, arrived: Iterable[tuple[ClientKey, Sequence[tuple[Sample | Label, bytes | None, Headers]]]]) -> None:
+        """Note who is behind with its labels."""
+        labels = {key: sum(isinstance(message, Label) for message, _, _ in own) for key, own in arrived}
+        for key in {*labels, *self.room.ready}:
+            client = self._seats.find(key)
+            if client is not None:
+                line = self.room.line(client)
+                in_hand = len(line.items) + labels.get(key, 0)
+                self._catch_up.limit(client, in_hand, self.room.counts, waited=line.held)
 
     def _predict(self, samples: list[tuple[ClientKey, WaitingSample]], sends: list[Send], now: float) -> list[Pair | None]:
         """Predict one sample of each of these clients; the pairs with labels that were there first."""
@@ -159,7 +173,9 @@ class LateLabels:
         pair = self._join.restore(partition, rest, value, self._learner.check_forecast)
         if pair is not None:
             check_label(pair.label, self._learner.loss is LOGISTIC)
-            self._put(self._seats.known(pair.key[:2]), pair)
+            client = self._seats.known(pair.key[:2])
+            self._put(client, pair)
+            self.room.line(client).held = True
 
     def notices(self) -> Iterable[Notice]:
         return self._join.notices()

@@ -58,6 +58,11 @@ class Outcomes:
         self._loss += float(self._learner.loss.value(predictions, labels).sum())
         self._recent.extend(zip(predictions[-WINDOW:].tolist(), labels[-WINDOW:].tolist(), strict=True))
 
+    @property
+    def labels(self) -> int:
+        """Labels learnt since this was made."""
+        return self._labels
+
     def judge(self) -> None:
         """Look whether most of the latest predictions are of use."""
         predicted, bounded = self.predicted - self._judged[0], self._learner.bounded - self._judged[1]

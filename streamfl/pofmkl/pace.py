@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from streamfl.pofmkl.client_record import ClientRecord
 
-__all__ = ["Pace"]
+__all__ = ["YOUNG_LABELS", "Pace"]
+
+# Until it has seen so many labels a client, a model changes much from one version to the next: to use an old one costs accuracy.
+YOUNG_LABELS = 16
 
 
 @dataclass(frozen=True)

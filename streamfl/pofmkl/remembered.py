@@ -24,6 +24,8 @@ _PACE = {
     "federation.features",
     "learning.staleness",
     "learning.max_staleness",
+    "learning.catch_up_samples",
+    "learning.catch_up_patience_seconds",
     "learning.learning_rate",
     "learning.horizon",
     "learning.regularisation",

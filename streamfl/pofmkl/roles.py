@@ -166,6 +166,8 @@ def _build_client(settings: PofmklSettings) -> PofmklClient:
         join=_join(settings),
         signing=_signing(settings),
         seal_bytes=0 if settings.identity.key_file is None else SEAL_BYTES,
+        catch_up_samples=learning.catch_up_samples if learning.staleness == "async" else 0,
+        catch_up_patience=learning.catch_up_patience_seconds,
         patience=max(SHORTEST_PATIENCE, ROUNDS_OF_PATIENCE * learning.round_timeout_seconds),
         agreement=Agreement(federation_settings(settings), pace_settings(settings)),
         watch=_watch(settings),
@@ -204,7 +206,7 @@ def _check_sizes(settings: PofmklSettings, made: Learner, means: RunningMeans) -
     kernels, features, shards = settings.kernel_count, settings.learning.features_per_kernel, settings.federation.shards
     most = settings.kernels_per_upload or kernels
     # An upload is gathered, and remembered, in double precision, with its kernels' numbers and twice the versions of all shards.
-    kernel_bytes, rest = 16 * features + 9, made.record_bytes + 18 * shards
+    kernel_bytes, rest = 16 * features + 9, made.record_bytes + 27 * shards
     _check_fits(
         f"an upload of {most} kernels with learning.features_per_kernel = {features}, and what is known of its client,",
         most * kernel_bytes + rest,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,8 @@ class Client:
     draws: its random numbers, one an upload.
     bucket: its byte budget, if there is one.
     cost: of its uploads.
+    uploading: an upload of it is gathered, or was begun in this step.
+    limited, share, arrived: as :class:`~streamfl.pofmkl.catch_up.CatchUp` notes them.
     """
 
     record: ClientRecord
@@ -40,6 +43,10 @@ class Client:
     draws: UniformSequence
     bucket: TokenBucket | None
     cost: UpdateCost
+    uploading: bool = False
+    limited: bool = False
+    share: float = 0.0
+    arrived: int = 0
 
 
 class Seats:
@@ -61,6 +68,7 @@ class Seats:
         self._budgets = budgets
         self._seed = seed
         self._clients: dict[ClientKey, Client] = {}
+        self._counts: Counter[int] = Counter()
         # The time that each partition's samples have come to.
         self._reached: dict[int, float] = {}
         # Times at which nobody made room in this batch: strangers may ask for a seat with every sample.
@@ -93,6 +101,10 @@ class Seats:
     def names(self) -> list[str]:
         return [name for _, name in self._clients]
 
+    def count(self, partition: int) -> int:
+        """How many clients have samples in a partition."""
+        return self._counts[partition]
+
     @property
     def partitions(self) -> Collection[int]:
         """Those that are open."""
@@ -105,6 +117,7 @@ class Seats:
         """Forget a partition's clients, which another worker remembers; returns them."""
         del self._reached[partition]
         closed = [client for key, client in self._clients.items() if key[0] == partition]
+        del self._counts[partition]
         for client in closed:
             del self._clients[client.key]
             self._learner.give_back(client.row)
@@ -144,6 +157,7 @@ class Seats:
         bucket, cost = self._budgets.give(record)
         client = Client(record, key, self._learner.borrow(), UniformSequence(self._seed, "bin", record.name), bucket, cost)
         self._clients[key] = client
+        self._counts[key[0]] += 1
         return client
 
     def longest_idle(self, at: float, busy: Callable[[Client], bool]) -> Client | None:
@@ -176,6 +190,7 @@ class Seats:
             self._forgotten[key[0], remembered] = None
         self._learner.give_back(client.row)
         del self._clients[key]
+        self._counts[key[0]] -= 1
         self._touched.pop(key, None)
 
     def set_back(self, now: float) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from streamfl.moments import Moments
 from streamfl.pofmkl.incidents import Incidents
+from streamfl.pofmkl.pace import YOUNG_LABELS
 from streamfl.pofmkl.server_steps import AveragedStep, ServerStep
 from streamfl.pofmkl.shard import Shard
 from streamfl.pofmkl.shard_model import Federation
@@ -97,6 +98,7 @@ class PofmklServer:
         self._moments = Moments()
         self._incidents = Incidents()
         self._shards: dict[int, Shard] = {}
+        self._awaited = False
 
     @property
     def wake_at(self) -> float | None:
@@ -118,7 +120,9 @@ class PofmklServer:
 
     @property
     def prompt(self) -> bool:
-        return self._federation.lockstep
+        # A client that is behind waits for the version that holds its updates; and a young model changes much with each update.
+        young = YOUNG_LABELS * self._federation.clients
+        return self._federation.lockstep or self._awaited or any(shard.model.updates < young for shard in self._shards.values())
 
     @property
     def trouble(self) -> str | None:
@@ -167,6 +171,7 @@ class PofmklServer:
             for shard in shards.values():
                 shard.close_timed_out(now)
             return []
+        self._awaited = any(received.message.awaited for received in batch)
         rejections: list[Rejection] = []
         by_partition: dict[int, list[Received]] = {}
         for received in batch:

@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 
 from streamfl.pofmkl.bandwidth import Budgets, Uplink
 from streamfl.pofmkl.bins import draw_bins
+from streamfl.pofmkl.catch_up import CatchUp
 from streamfl.pofmkl.client_record import UploadRecord
 from streamfl.pofmkl.learner import Learner, Learnt
 from streamfl.pofmkl.messages import LARGEST_STEP, UPDATE, Update
@@ -55,6 +56,7 @@ class Uploads:
     learner: whose steps are gathered.
     model: whose versions the uploads are made on.
     pace: how many labels a client may learn on one version.
+    catch_up: the same of a client that is behind.
     uplink: what a client may send.
     budgets: the clients' byte budgets.
     seats: whose clients they are.
@@ -67,6 +69,7 @@ class Uploads:
         learner: Learner,
         model: ModelTable,
         pace: Pace,
+        catch_up: CatchUp,
         uplink: Uplink,
         budgets: Budgets,
         seats: Seats,
@@ -77,6 +80,7 @@ class Uploads:
         self._learner = learner
         self._model = model
         self._pace = pace
+        self._catch_up = catch_up
         self._uplink = uplink
         self._budgets = budgets
         self._seats = seats
@@ -95,15 +99,19 @@ class Uploads:
 
     def may_learn(self, client: Client) -> bool:
         """Whether the client may learn another label on this version of the model."""
-        return self._pace.may_learn(client.record, self._model.versions)
+        versions = self._model.versions
+        return self._pace.may_learn(client.record, versions) and self._catch_up.may_learn(client, versions)
 
     def for_label(self, client: Client, now: float) -> Upload | None:
         """The upload that the client's next label is for; None: the label has to wait."""
-        upload = None
-        if self._pace.may_learn(client.record, self._model.versions):
-            upload = self._open.get(client.key) or self._begin(client, now)
+        if not self.may_learn(client):
+            return None
+        upload = self._open.get(client.key) or self._begin(client, now)
         if upload is not None:
+            upload.record.awaited = client.limited
             self._pace.count(client.record, self._model.versions)
+            self._catch_up.count(client, self._model.versions)
+            client.uploading = client.uploading or upload.kernels_allowed > 0
         return upload
 
     def affordable_at(self, client: Client) -> float | None:
@@ -233,7 +241,8 @@ class Uploads:
         return None
 
     def _is_complete(self, upload: Upload) -> bool:
-        return not self._learner.summed or self._pace.is_used_up(upload.client.record)
+        client = upload.client
+        return not self._learner.summed or self._pace.is_used_up(client.record) or self._catch_up.is_used_up(client)
 
     def _send(self, uploads: Sequence[Upload], now: float) -> list[Send]:
         """End these uploads and send what they gathered."""
@@ -246,6 +255,7 @@ class Uploads:
         for upload in uploads:
             client = upload.client
             self._open.pop(client.key, None)
+            client.uploading = False
             self._seats.touch(client)
             end = start + self._row_bytes * len(upload.step_rows)
             steps = [content[first : first + self._row_bytes] for first in range(start, end, self._row_bytes)]
@@ -281,7 +291,9 @@ class Uploads:
                 samples=made.samples,
                 kernels=tuple([made.kernels[index] for index in chosen]),
                 steps=b"".join([steps[index] for index in chosen]),
+                awaited=made.awaited,
             )
+            self._catch_up.sent(upload.client, shard)
             value = UPDATE.encode(update)
             self._bytes += encoded_size(name, value) + self._seal_bytes
             sends.append(Send("updates", name, value, partition=shard))
@@ -306,6 +318,7 @@ class Uploads:
         steps = decode_array(record.steps, np.float64, shape, "the steps of a client")
         rows = self._steps.borrow(len(kernels))
         self._steps.numbers[rows] = steps
+        client.uploading = bool(kernels)
         self._keep_open(Upload(client, record, step_rows=rows))
 
     def check_versions(self, versions: tuple[int, ...] | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Generic, TypeVar
 
@@ -43,12 +43,14 @@ class Line(Generic[Item]):
 
     first_slot: the number of the first item, counted since the client's state began.
     slots_written: how many of the items are remembered.
+    held: some of the items could not be learnt in the step that brought them.
     """
 
     client: Client
     items: deque[Item] = field(default_factory=deque)
     first_slot: int = 0
     slots_written: int = 0
+    held: bool = False
 
 
 class WaitingRoom(Generic[Item]):
@@ -104,6 +106,8 @@ class WaitingRoom(Generic[Item]):
 
     def rest(self, uploads: Uploads, budgeted: bool) -> None:
         """Whoever is not ready now is looked at again with a new version of the model, or when its bucket has filled."""
+        for line in self.ready.values():
+            line.held = bool(line.items)
         if budgeted:
             self.ready = {key: line for key, line in self.ready.items() if self._waits_for_bytes(line, uploads)}
         else:
@@ -126,6 +130,11 @@ class WaitingRoom(Generic[Item]):
     def full(self, limit: int) -> list[int]:
         """The partitions in which ``limit`` items wait, or more."""
         return [partition for partition, count in self._counts.items() if count >= limit]
+
+    @property
+    def counts(self) -> Mapping[int, int]:
+        """How much waits, by partition."""
+        return self._counts
 
     @property
     def total(self) -> int:
@@ -207,6 +216,7 @@ class SampleRoom(WaitingRoom[WaitingSample]):
             raise PeerError("malformed", f"a sample waits as number {slot}, those before it begin at {line.first_slot}")
         self.put(client, sample)
         line.slots_written += 1
+        line.held = True
 
 
 def _slot_key(name: bytes, slot: int) -> bytes:

@@ -200,6 +200,9 @@ class Session(Protocol):
         Below 0: the topic ends before the position, so it is not the one that was read.
         """
 
+    def unread(self) -> Mapping[TopicPartition, int]:
+        """The same as :meth:`lag`, as far as the last polls told: it never asks the cluster. What is not known is left out."""
+
     def close(self) -> None:
         """Leave the group. What was not committed is not seen."""
 

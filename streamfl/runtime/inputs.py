@@ -52,6 +52,13 @@ class Inputs:
         topics = [topic for topic, (_, source) in self._sources.items() if not (full and source.makes_room)]
         return {(topic, partition) for topic in topics for partition in partitions}
 
+    def unread(self, session: Session) -> dict[int, int]:
+        """By partition, the records of its inputs that no poll has brought yet, as far as that is known."""
+        unread: dict[int, int] = {}
+        for (_, partition), count in session.unread().items():
+            unread[partition] = unread.get(partition, 0) + count
+        return unread
+
     @property
     def held(self) -> set[TopicPartition]:
         """What is not read for a moment, for its next record could not be read yet."""

@@ -224,6 +224,8 @@ class MemorySession:
         with self._bus._changed:
             return {place: self._bus._log(*place).end - position for place, position in self._positions.items()}
 
+    unread = lag
+
     def close(self) -> None:
         with self._bus._changed:
             self._closed = True

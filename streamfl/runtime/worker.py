@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from streamfl.made_with import MadeWith
-from streamfl.role import Channels, Headers, Measurement, NotYetReadable, Received, Rejection, Role, Send, Work
+from streamfl.role import CatchesUp, Channels, Headers, Measurement, NotYetReadable, Received, Rejection, Role, Send, Work
 from streamfl.runtime.bus import (
     Bus,
     BusUnavailable,
@@ -102,6 +102,7 @@ class Worker:
         self._tasks = Tasks(role, channels, subscription, made_with or MadeWith(), restore_seconds, monotonic, sleep)
         self._inputs = Inputs(channels, bus, self._tasks, dead_letter_topic, monotonic)
         self._ticks = Ticks(role, self._tasks, self._paused, restore_seconds, monotonic)
+        self._catches_up = role if isinstance(role, CatchesUp) else None
         self._session: Session | None = None
         self._stop = threading.Event()
         # What polls brought while the role waited for work: for the next step.
@@ -205,11 +206,11 @@ class Worker:
         if self._meanwhile:
             gathered, self._meanwhile = self._meanwhile, Polled()
         else:
-            gathered = session.poll(self._until_tick(timeout), self._max_records)
+            gathered = session.poll(self._until_tick(timeout), self._most_records)
         # Not the role's time: that may stand still in here.
         deadline = self._monotonic() + self._commit_interval
         while gathered and not (gathered.revoked or gathered.assigned):
-            room = self._max_records - len(gathered.records)
+            room = self._most_records - len(gathered.records)
             remaining = self._until_tick(deadline - self._monotonic())
             if room <= 0 or remaining <= 0:
                 break
@@ -224,6 +225,12 @@ class Worker:
             kept = [record for record in gathered.records if record.partition not in more.revoked]
             gathered = Polled(more.revoked, more.assigned, gathered.tables + more.tables, kept + more.records)
         return gathered
+
+    @property
+    def _most_records(self) -> int:
+        """The input records of one commit at most."""
+        wanted = None if self._catches_up is None else self._catches_up.most_records
+        return self._max_records if wanted is None else min(self._max_records, wanted)
 
     def _until_tick(self, timeout: float) -> float:
         return self._ticks.until(timeout, self._clock())
@@ -265,6 +272,8 @@ class Worker:
             batch = self._inputs.decode_tables(polled.tables, draft) + self._inputs.decode(session, polled.records, draft)
             now = self._clock()
             replies: list[Send | Rejection | Work] = []
+            if self._catches_up is not None:
+                self._catches_up.unread(self._inputs.unread(session))
             with self.metrics.batch_seconds.time():
                 if batch:
                     replies += self.role.receive(batch, now)

@@ -183,6 +183,11 @@ class KafkaMembership:
         """Bring no more records of exactly these partitions until told otherwise."""
         self._paused = set(places)
 
+    def unread(self) -> dict[TopicPartition, int]:
+        """Records behind the position of each partition whose end the last fetch told."""
+        ends = {place: self.consumer.highwater(KafkaPartition(*place)) for place in self.positions.now}
+        return {place: max(0, end - self.positions.now[place]) for place, end in ends.items() if end is not None}
+
     def close(self) -> None:
         """Leave the group, in bounded time."""
         # This runs the rebalance listener.

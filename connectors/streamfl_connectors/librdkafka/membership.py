@@ -164,6 +164,16 @@ class LibrdkafkaMembership:
         """Bring no more records of exactly these partitions until told otherwise."""
         self._paused = set(places)
 
+    def unread(self) -> dict[Place, int]:
+        """Records behind the position of each partition whose end the last fetch told."""
+        found: dict[Place, int] = {}
+        for place in self._active:
+            with suppress(KafkaException):
+                end = self.consumer.get_watermark_offsets(TopicPartition(*place), cached=True)[1]
+                if end >= 0 and place in self.positions.now:
+                    found[place] = max(0, end - self.positions.now[place])
+        return found
+
     def close(self) -> None:
         """Leave the group."""
         with suppress(KafkaException, RuntimeError):

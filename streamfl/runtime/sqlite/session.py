@@ -133,6 +133,8 @@ class SqliteSession:
             self._last_lag = lag
         return self._last_lag
 
+    unread = lag
+
     def close(self) -> None:
         """Leave the group. Safe to call twice."""
         if self._closed:

@@ -300,6 +300,9 @@ class FaultySession:
     def lag(self) -> Mapping[TopicPartition, int]:
         return self._member.lag()
 
+    def unread(self) -> Mapping[TopicPartition, int]:
+        return self._member.unread()
+
     def close(self) -> None:
         try:
             self._bus.call("leave")
