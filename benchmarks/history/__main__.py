@@ -1,0 +1,114 @@
+"""``python -m benchmarks.history``: one cell of the table, or some."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.history.cell import SERVERS, WAYS, Cell, Measured, Promised, measure_cell, simulated
+from benchmarks.history.tables import FILES, TABLES, Shape
+
+__all__ = ["bus_at", "main"]
+
+CLIENTS_RATE = 5.0
+BUSES = ("sqlite", "kafka", "kafka+librdkafka")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.history", description=__doc__)
+    parser.add_argument("--data", action="append", choices=(*TABLES, *FILES), help="a table; may be given several times")
+    parser.add_argument("--way", action="append", choices=WAYS, help="records lie there before, or come one by one; left out: both")
+    parser.add_argument("--bus", action="append", choices=BUSES, help="left out: sqlite")
+    parser.add_argument("--clients", type=int, help="left out: as the table is dealt")
+    parser.add_argument("--samples", type=int, help="a client; left out: as the table is dealt")
+    parser.add_argument("--rate", type=float, help="records a second of --way paced; left out: 5 of each client")
+    parser.add_argument("--server", choices=SERVERS, default="always", help="half: it is stopped when half of the predictions are out")
+    parser.add_argument("--set", action="append", default=[], help="section.key=value of both roles' files; may come several times")
+    parser.add_argument("--seed", type=int, default=0, help="the first of the seeds")
+    parser.add_argument("--seeds", type=int, default=1, help="how many seeds")
+    parser.add_argument("--workers", type=int, default=1, help="processes of clients")
+    parser.add_argument("--partitions", type=int, default=4, help="of the topic of the samples")
+    parser.add_argument("--patience", type=float, default=180.0, help="seconds that predictions are waited for")
+    parser.add_argument("--no-simulate", action="store_true", help="leave out what simulate says")
+    parser.add_argument("--tenths", action="store_true", help="print the error of each tenth of the samples, too")
+    parser.add_argument(
+        "--streamfl", type=Path, default=Path(sys.executable).with_name("streamfl"), help="the program, such as another checkout's"
+    )
+    given = parser.parse_args()
+    table = Table(*COLUMNS, title="mean squared errors in the label's unit, squared; (2) is the second half")
+    for data in given.data or TABLES:
+        shape = TABLES[data][1] if data in TABLES else FILES[data]
+        shape = Shape(given.clients or shape.clients, given.samples or shape.samples)
+        seeds = range(given.seed, given.seed + given.seeds)
+        rate = given.rate or CLIENTS_RATE * shape.clients
+        first = Cell(data, shape.clients, shape.samples, rate=rate, server=given.server, settings=tuple(given.set))
+        first = dataclasses.replace(first, workers=given.workers, partitions=given.partitions, patience=given.patience)
+        promised = [] if given.no_simulate else [simulated(dataclasses.replace(first, seed=seed), given.streamfl) for seed in seeds]
+        for bus in given.bus or ["sqlite"]:
+            for way in given.way or WAYS:
+                measured = []
+                for seed in seeds:
+                    with bus_at(bus) as url:
+                        measured.append(measure_cell(dataclasses.replace(first, way=way, seed=seed), url, given.streamfl))
+                    _tell(f"{data} {bus} {way} seed {seed}", measured[-1])
+                table.add_row(f"{data} {shape.clients}x{shape.samples}", bus, way, *_row(measured, promised, shape.clients * shape.samples))
+                if given.tenths:
+                    print(" ".join(f"{tenth:.4g}" for tenth in np.mean([one.by_tenth for one in measured], axis=0)))
+    Console(width=200).print(table)
+
+
+COLUMNS = (
+    "table", "bus", "way", "live", "simulate", "alone", "live (2)", "simulate (2)", "alone (2)", "5 % or 1 % var", "versions",
+    "by version 0", "samples/s", "s", "CPU ms/sample", "missing",
+)  # fmt: skip
+
+
+def _row(measured: list[Measured], promised: list[Promised], samples: int) -> list[str]:
+    """The means over seeds; samples: of one run."""
+
+    def mean(name: str, of: list[Measured] | list[Promised] = measured) -> float:
+        return float(np.mean([getattr(one, name) for one in of])) if of else float("nan")
+
+    live, half = mean("mse"), mean("mse_half")
+    told, told_half = mean("mse", promised), mean("mse_half", promised)
+    allowed = max(0.05 * told_half, 0.01 * mean("variance"))
+    met = abs(live - told) <= 0.05 * told and abs(half - told_half) <= allowed
+    return [
+        f"{live:.4g}", f"{told:.4g} ({live / told - 1:+.1%})", f"{mean('alone', promised):.4g}",
+        f"{half:.3g}", f"{told_half:.3g}", f"{mean('alone_half', promised):.3g}",
+        "" if not promised else "yes" if met else "NO",
+        f"{mean('versions'):.0f}", f"{mean('unlearnt'):.1%}", f"{mean('rate'):,.0f}", f"{mean('seconds'):.1f}",
+        f"{1000 * mean('processor') / samples:.2f}", f"{sum(one.missing for one in measured)}",
+    ]  # fmt: skip
+
+
+def _tell(what: str, one: Measured) -> None:
+    """A line on stderr, for a run of several cells takes minutes."""
+    told = f"mse {one.mse:.4g}, second half {one.mse_half:.3g}, versions {one.versions}, by version 0 {one.unlearnt:.1%}"
+    print(f"{what}: {told}, {one.rate:,.0f} samples/s, {one.seconds:.1f} s, missing {one.missing}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def bus_at(name: str) -> Iterator[str | None]:
+    """The address of a bus of this name: a broker of its own, or None for SQLite, which lies in a folder of the run's own."""
+    if name == "sqlite":
+        yield None
+        return
+    # The broker lives with the tests that also need it; neither is installed.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+    from broker import Broker  # type: ignore[import-not-found]
+
+    with Broker() as broker:
+        yield f"{name}://{broker.address}"
+
+
+if __name__ == "__main__":
+    main()

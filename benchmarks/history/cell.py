@@ -1,0 +1,182 @@
+"""One cell of the table: one federation on one table in one way, and what ``simulate`` says of the same rows."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.history.deployment import LOOK_SECONDS, Deployment
+from benchmarks.history.tables import CLIENT, LABEL, write_table
+
+__all__ = ["SERVERS", "WAYS", "Cell", "Measured", "Promised", "measure_cell", "simulated"]
+
+WAYS = ("history", "paced")
+SERVERS = ("always", "never", "half")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is run.
+
+    data: a table's name. way: ``history``: all records lie in the topic before the workers start; ``paced``: so many records a
+    second (rate) come to workers that serve. server: it runs always, never, or until half of the predictions are out. settings: as
+    ``init --set`` takes them. seed: of the table's rows and of the federation. workers: processes of clients. patience: after so
+    many seconds the predictions that there are count, and no more are waited for.
+    """
+
+    data: str
+    clients: int
+    samples: int
+    way: str = "history"
+    rate: float = 200.0
+    server: str = "always"
+    settings: tuple[str, ...] = ()
+    seed: int = 0
+    workers: int = 1
+    partitions: int = 4
+    patience: float = 180.0
+
+
+@dataclass
+class Promised:
+    """What ``simulate`` says: mean squared errors of the federation and of each client alone, all of them and the second half's."""
+
+    mse: float
+    mse_half: float
+    alone: float
+    alone_half: float
+    seconds: float
+
+
+@dataclass
+class Measured:
+    """What the predictions in the topic say. Errors are in the label's own unit, squared.
+
+    half: of the second half of each client's samples. variance: of the labels. versions: of the model that predictions were made
+    with; unlearnt: the share made with version 0. rate: samples a second from the first prediction to the last. seconds: from the
+    start of the workers of clients to the last prediction. processor: seconds that those workers took. missing: samples without a
+    prediction. by_tenth: the error of each tenth.
+    """
+
+    mse: float
+    mse_half: float
+    variance: float
+    versions: int
+    unlearnt: float
+    rate: float
+    seconds: float
+    processor: float
+    missing: int
+    by_tenth: list[float] = field(default_factory=list)
+
+
+def measure_cell(cell: Cell, url: str | None, program: Path) -> Measured:
+    """Run the deployment on the bus at ``url``, or on SQLite in a folder of its own where it is None."""
+    with tempfile.TemporaryDirectory(prefix="streamfl-history-") as name:
+        folder = Path(name)
+        table = folder / "readings.csv"
+        labels = write_table(cell.data, cell.clients, cell.samples, cell.seed, table)
+        where = url or f"sqlite://{folder / 'plant.db'}"
+        deployment = Deployment(folder, table, where, program, cell.settings, cell.partitions, cell.seed)
+        try:
+            began, processor = _run(deployment, cell)
+            return _measured(deployment, labels, began, processor)
+        finally:
+            deployment.close()
+
+
+def _run(deployment: Deployment, cell: Cell) -> tuple[float, float]:
+    """When the workers of clients were started, and the processor time that they took."""
+    if cell.way == "history":
+        deployment.write()
+    began = time.time()
+    if cell.server != "never":
+        deployment.start("server")
+    for _ in range(cell.workers):
+        deployment.start("client")
+    writer = None
+    if cell.way == "paced":
+        deployment.wait_until_serving()
+        began = time.time()
+        writer = deployment.writing(cell.rate)
+    total = cell.clients * cell.samples
+    stop_at = total // 2 if cell.server == "half" else total + 1
+    deadline = began + cell.patience + (total / cell.rate if writer else 0.0)
+    while (done := deployment.look()) < total and time.time() < deadline:
+        if done >= stop_at:
+            deployment.stop("server")
+            stop_at = total + 1
+        time.sleep(LOOK_SECONDS)
+    if writer is not None:
+        writer.terminate()
+        writer.wait()
+    return began, deployment.stop("client")
+
+
+def _measured(deployment: Deployment, labels: NDArray[np.float64], began: float, processor: float) -> Measured:
+    samples, clients = labels.shape
+    predictions = np.full((samples, clients), np.nan)
+    versions = np.zeros((samples, clients), dtype=int)
+    times = []
+    next_of: defaultdict[str, int] = defaultdict(int)
+    # A client's records lie in one partition, so its predictions are in the order of its samples.
+    for one in deployment.predictions:
+        column, row = int(one.client.removeprefix(f"{CLIENT}-")), next_of[one.client]
+        next_of[one.client] += 1
+        if one.label is None or abs(one.label - labels[row, column]) > 1e-9 * max(1.0, abs(one.label)):
+            raise RuntimeError(f"prediction {row} of {one.client} is told with label {one.label}, which is {labels[row, column]}")
+        predictions[row, column] = np.inf if one.prediction is None else one.prediction
+        versions[row, column] = one.model_version
+        times.append(one.at)
+    made = ~np.isnan(predictions)
+    errors = np.square(predictions - labels)
+    last, first = max(times, default=np.nan), min(times, default=np.nan)
+    return Measured(
+        mse=float(np.nanmean(errors)),
+        mse_half=float(np.nanmean(errors[samples // 2 :])),
+        variance=float(labels.var()),
+        versions=len(np.unique(versions[made])),
+        unlearnt=float((versions[made] == 0).mean()),
+        rate=(len(times) - 1) / max(last - first, 1e-3),
+        seconds=last - began,
+        processor=processor,
+        missing=int((~made).sum()),
+        by_tenth=[float(np.nanmean(part)) for part in np.array_split(errors, min(10, samples))],
+    )
+
+
+def simulated(cell: Cell, program: Path) -> Promised:
+    """What ``streamfl simulate`` says with the same file, on the same rows."""
+    with tempfile.TemporaryDirectory(prefix="streamfl-history-") as name:
+        folder = Path(name)
+        table = folder / "readings.csv"
+        write_table(cell.data, cell.clients, cell.samples, cell.seed, table)
+        deployment = Deployment(
+            folder, table, f"sqlite://{folder / 'plant.db'}", program, cell.settings, cell.partitions, cell.seed
+        )
+        began = time.monotonic()
+        told = deployment.command(
+            "simulate", "client.toml", "--data", str(table), "--label", LABEL, "--client-column", CLIENT,
+            "--trace", "trace", "--format", "json",
+        )  # fmt: skip
+        figures: dict[str, Any] = json.loads(told)
+        deployment.close()
+        unit = figures["mse_original_units"] / figures["mse"]
+        with np.load(folder / "trace" / "trace.npz") as trace:
+            errors, local = np.square(trace["published"] - trace["labels"]), trace["local_squared_errors"]
+        half = len(errors) // 2
+        return Promised(
+            mse=figures["mse_original_units"],
+            mse_half=unit * float(errors[half:].mean()),
+            alone=unit * float(local.mean()),
+            alone_half=unit * float(local[half:].mean()),
+            seconds=time.monotonic() - began,
+        )
