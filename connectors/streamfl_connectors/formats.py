@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
+from streamfl.records.csv_layout import Decimal, split_line, with_point
 from streamfl.records.formats import FormatKeys
 from streamfl.role import ConfigurationError, PassedOver
 from streamfl_connectors.framing import LENGTH, is_framed, missing_extra, told_of_frame
@@ -120,26 +121,33 @@ class MessagePack:
 
 
 class Csv:
-    """A line of values a record, separated by commas, in UTF-8. An empty value is a missing one.
+    """A line of values a record, in UTF-8. An empty value is a missing one.
 
     columns: the names of the values, in their order. A line that consists of them is a file's first one and no record.
+    delimiter: between two values. decimal: the mark in numbers; with a comma they are given with a point.
 
     >>> Csv(["site", "temp"]).decoder(dict)(b"north,21.5")
+    {'site': 'north', 'temp': '21.5'}
+    >>> Csv(["site", "temp"], ";", ",").decoder(dict)(b"north;21,5")
     {'site': 'north', 'temp': '21.5'}
     """
 
     textual = True
-    takes = ("columns",)
+    takes = ("columns", "delimiter", "decimal")
 
-    def __init__(self, columns: Sequence[str]) -> None:
+    def __init__(self, columns: Sequence[str], delimiter: str = ",", decimal: Decimal = ".") -> None:
         self._columns = list(columns)
+        # A column without a name has a made-up one.
+        self._header = ["" if name == f"column_{place}" else name for place, name in enumerate(columns, 1)]
+        self._delimiter = delimiter
+        self._decimal = decimal
 
     @classmethod
     def for_topic(cls, section: FormatKeys, setting: str) -> Csv:
         """The format of a topic; ConfigurationError if its columns have no names."""
         if not section.columns:
             raise ConfigurationError(f'{setting}.columns is missing: name the columns in their order, such as ["site", "temp"]')
-        return cls(section.columns)
+        return cls(section.columns, section.delimiter or ",", section.decimal or ".")
 
     def decoder(self, type: type[Decoded]) -> Callable[[bytes], Decoded]:
         """A function from bytes to ``type``; it raises ValueError, msgspec.ValidationError, or PassedOver of the line of names."""
@@ -148,35 +156,40 @@ class Csv:
         return lambda value: msgspec.convert(self._read(value), type, strict=False)
 
     def encode(self, content: Any) -> bytes:
-        """The line of a mapping or Struct; what has no column is left out."""
+        """The line of a mapping or Struct. Names that are no column of it are left out."""
         content = msgspec.to_builtins(content)
         line = io.StringIO()
-        values = [content.get(name) for name in self._columns]
-        csv.writer(line, lineterminator="").writerow(["" if value is None else value for value in values])
+        values = [self._written(content.get(name)) for name in self._columns]
+        csv.writer(line, lineterminator="", delimiter=self._delimiter).writerow(values)
         return line.getvalue().encode()
+
+    def _written(self, value: Any) -> Any:
+        if value is None:
+            return ""
+        return str(value).replace(".", ",") if self._decimal == "," and isinstance(value, float) else value
 
     def _read(self, value: bytes) -> dict[str, str | None]:
         text = value.decode("utf-8-sig").rstrip("\r\n")
-        if '"' not in text and "\n" not in text and "\r" not in text:
-            # What the reader of CSV would make of it, in a fraction of its time.
-            lines = [text.split(",")]
-        else:
-            try:
-                lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
-            except csv.Error as error:
-                raise ValueError(f"no line of CSV: {error}") from None
-        if len(lines) != 1:
-            raise ValueError(f"{len(lines)} lines, one is expected")
-        if lines[0] == self._columns:
+        line = split_line(text, self._delimiter)
+        if line[0].strip() in (self._columns[0], self._header[0]) and self._is_header([text.strip() for text in line]):
             raise PassedOver("header")
-        if len(lines[0]) != len(self._columns):
-            raise ValueError(self._why_not(text, len(lines[0])))
-        return dict(zip(self._columns, [text or None for text in lines[0]], strict=True))
+        if len(line) != len(self._columns):
+            raise ValueError(self._why_not(text, len(line)))
+        if self._decimal == ",":
+            line = [with_point(text) for text in line]
+        return dict(zip(self._columns, [text or None for text in line], strict=True))
+
+    def _is_header(self, names: list[str]) -> bool:
+        return any(names) and names in (self._columns, self._header)
 
     def _why_not(self, text: str, count: int) -> str:
         if not text.strip():
             return "an empty line"
         found = f"{count} value{'' if count == 1 else 's'}, {len(self._columns)} are expected, one for each of columns"
-        marks = ((";", "semicolons"), ("\t", "tabs"), ("|", "bars"))
-        others = [name for mark, name in marks if text.count(mark) + 1 == len(self._columns)]
-        return f"{found}; they are separated by commas, and this line has {others[0]}" if count == 1 and others else found
+        marks = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+        own = marks.pop(self._delimiter, repr(self._delimiter))
+        others = [mark for mark in marks if text.count(mark) + 1 == len(self._columns)]
+        if count > 1 or not others:
+            return found
+        hint = f"delimiter = {json.dumps(others[0])} reads it"
+        return f"{found}; they are separated by {own}, and this line has {marks[others[0]]}: {hint}"

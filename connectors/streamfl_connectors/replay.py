@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,13 @@ from numpy.typing import NDArray
 from river import datasets
 from river.datasets import base
 
+from streamfl.records.csv_layout import guess_layout, with_point
 from streamfl.records.samples import DataError
 
 __all__ = ["Table", "read"]
+
+# Of a file of CSV, from so many lines one sees how it is written.
+LOOKED_AT = 1_000
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,27 @@ def _column(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _csv(path: Path) -> Table:
-    return _frame(pd.read_csv(path))
+    with path.open(encoding="utf-8-sig") as file:
+        lines = [line.rstrip("\r\n") for line in islice(file, LOOKED_AT) if line.strip()]
+    if not lines:
+        raise DataError(f"{path}: has no lines")
+    layout = guess_layout(lines)
+    # Without a line of names the columns are called as `streamfl init` calls them.
+    named: dict[str, Any] = {} if layout.named else {"header": None, "names": layout.columns} if layout.headless else {}
+    frame = pd.read_csv(path, sep=layout.delimiter, decimal=layout.decimal, **named)
+    if layout.named and len(frame.columns) == len(layout.columns):
+        frame.columns = pd.Index(layout.columns)
+    return _frame(frame if layout.decimal == "." else frame.apply(_with_points))
+
+
+def _with_points(column: pd.Series[Any]) -> pd.Series[Any]:
+    """Numbers as 1.234,5 has them, which pandas takes for text."""
+    if pd.api.types.is_numeric_dtype(column):
+        return column
+    try:
+        return column.map(with_point, na_action="ignore").astype(float)
+    except (TypeError, ValueError):
+        return column
 
 
 def _parquet(path: Path) -> Table:

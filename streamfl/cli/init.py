@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 import time
 import tomllib
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from streamfl.cli import init_sections as sections
 from streamfl.cli.init_draft import Draft, section_class
 from streamfl.cli.init_read import Seen, lines_of, look, records_of, topic_section
+from streamfl.cli.init_samples import Asked, LabelsTopic, put_labels, put_samples, with_ids
 from streamfl.cli.named_topics import users_channels
 from streamfl.cli.preflight import Configured, counted
 from streamfl.console import FormatOption, OutputFormat, print_json, print_table, say
 from streamfl.records.guessed import Guess
 from streamfl.records.topic import RecordSettings
+from streamfl.rekeying.kind import rekey_kind, streams_of
 from streamfl.role import ConfigurationError, NotYetReadable, PassedOver, PeerError
 from streamfl.role_kind import RoleKind
 from streamfl.runtime.bus import connect
@@ -54,6 +57,10 @@ def init(
     sample_id: Annotated[
         str | None, typer.Option(help="The field with the sample's id; left out: its place in the topic.")
     ] = None,
+    assemble: Annotated[
+        bool,
+        typer.Option("--assemble/--no-assemble", help="Put one sample together from records that have one value each, if they do."),
+    ] = True,
     federation: Annotated[str, typer.Option(help="federation.name.")] = "federation",
     parties: Annotated[str | None, typer.Option(help="federation.parties, with commas between them.")] = None,
     party: Annotated[str | None, typer.Option(help="party.name, which of the parties this is.")] = None,
@@ -91,6 +98,7 @@ def init(
         "message": message,
     }
     own = [_assignment(one, kind) for one in settings or ()]
+    given |= {key: value for section, key, value in own if section == "samples" and key in ("delimiter", "decimal")}
     reached = _reached(kind, federation, url, registry)
     look_at = _Look(reached, given, time.monotonic() + seconds, seconds)
     if url is None and reached.bus.url == NOWHERE and from_file is None:
@@ -109,14 +117,20 @@ def init(
 
     guesses: list[Guess] = []
     samples: Seen | None = None
+    labels = None if labels_topic is None else LabelsTopic(labels_topic, look_at.topic(labels_topic), sample_id)
+    asked = Asked(draft, kind, client, label, no_label, sample_id, assemble, own)
     if from_topic is not None or from_file is not None:
         topic, samples = look_at.samples(from_topic, from_file)
-        guesses = _put_samples(draft, kind, samples, topic, client, label, labels_topic, sample_id, no_label, own)
-    if labels_topic is not None:
-        _put_labels(draft, kind, look_at.topic(labels_topic), labels_topic, client, label, sample_id, own)
+        if labels is not None:
+            sample_id, labels = with_ids(asked, labels, samples)
+            asked = replace(asked, sample_id=sample_id)
+        guesses = put_samples(asked, samples, topic, labels)
+    if labels is not None:
+        put_labels(asked, labels, samples)
+    alone = copy.deepcopy(draft)
     for section, key, value in own:
         draft.put(section, key, value, "as you say")
-    readable = _settle(draft, kind, config, samples, own)
+    readable = _settle(draft, alone, kind, config, samples)
     _write(config, draft, kind, samples)
     _tell(config, draft, kind, samples, guesses, readable, format)
 
@@ -133,14 +147,15 @@ class _Look:
             return topic, self.topic(topic)
         assert file is not None
         name = "".join(one if one.isascii() and (one.isalnum() or one in "._-") else "-" for one in file.stem) or "samples"
-        return name, look(lines_of(file), self._section(name), None, self._deadline)
+        lines, whole = lines_of(file)
+        return name, look(lines, self._section(name), None, self._deadline, file, whole)
 
     def topic(self, name: str) -> Seen:
         """What lies in a topic."""
         section, bus = self._section(name), self._reached.bus
         with closing(connect(bus.url, {"connect_timeout_seconds": self._seconds, **bus.options})) as opened:
-            records, partitions = records_of(opened, name, self._deadline)
-        return look(records, section, partitions, self._deadline)
+            records, partitions, whole = records_of(opened, name, self._deadline)
+        return look(records, section, partitions, self._deadline, None, whole)
 
     def _section(self, topic: str) -> Any:
         return topic_section(topic, registry=self._reached.registry, **self._given)
@@ -164,74 +179,6 @@ def _put_parties(draft: Draft, kind: RoleKind[Any], parties: str | None, party: 
         draft.put("federation", "parties", parties.split(","), "in the same order at every member")
 
 
-def _put_samples(
-    draft: Draft,
-    kind: RoleKind[Any],
-    seen: Seen,
-    topic: str,
-    client: str | None,
-    label: str | None,
-    labels_topic: str | None,
-    sample_id: str | None,
-    no_label: bool,
-    own: Sequence[tuple[str, str, Any]],
-) -> list[Guess]:
-    sections.check_fields(seen, (client, label, sample_id))
-    known = section_class(kind.settings, "samples").model_fields
-    federation = section_class(kind.settings, "federation").model_fields
-    name = "client" if "client" in known else "entity"
-    sections.put_topic(draft, "samples", topic, seen)
-    names = sections.put_names(draft, "samples", name, seen, client, _said(own, "samples"))
-    sections.put_partitions(draft, "samples", name, topic, seen, client)
-    if sample_id is not None:
-        if "sample_id" not in known:
-            raise ConfigurationError(f"--sample-id has no meaning for a {kind.name}: an entity is one sample")
-        draft.put("samples", "sample_id", sample_id)
-    used = [one for one in (client, sample_id) if one is not None]
-    if "label" in known and labels_topic is None:
-        if label is None and not no_label:
-            raise sections.ask_for_label(seen, used)
-        if label is None:
-            sections.without_label(draft)
-        else:
-            sections.put_labels(draft, "samples", section_class(kind.settings, "samples"), seen, label)
-    guesses = sections.guesses_of(seen, [*used, *([] if label is None else [label])], "client" in known)
-    width = sections.put_inputs(draft, guesses)
-    if "clients" in federation:
-        draft.put("federation", "clients", max(1, len(set(names))), "as many as these records name: say how many there are")
-    if "features" in federation:
-        features = draft.sections["samples"].get("features", (width, ""))[0]
-        draft.put("federation", "features", features, "what a sample is; the same at every member")
-    return guesses
-
-
-def _put_labels(
-    draft: Draft,
-    kind: RoleKind[Any],
-    seen: Seen,
-    topic: str,
-    client: str | None,
-    label: str | None,
-    sample_id: str | None,
-    own: Sequence[tuple[str, str, Any]],
-) -> None:
-    sections.check_fields(seen, (client, label, sample_id))
-    known = section_class(kind.settings, "labels")
-    if label is None:
-        raise sections.ask_for_label(seen, [one for one in (client, sample_id) if one is not None])
-    sections.put_topic(draft, "labels", topic, seen)
-    name = "client" if "client" in known.model_fields else "entity"
-    named = client if client is not None and sections.has_names(seen, client) else None
-    sections.put_names(draft, "labels", name, seen, named, _said(own, "labels"))
-    if sample_id is not None and "sample_id" in known.model_fields:
-        draft.put("labels", "sample_id", sample_id)
-    sections.put_labels(draft, "labels", known, seen, label)
-
-
-def _said(own: Sequence[tuple[str, str, Any]], section: str) -> dict[str, Any]:
-    return {key: value for name, key, value in own if name == section}
-
-
 def _assignment(text: str, kind: RoleKind[Any]) -> tuple[str, str, Any]:
     """Section, key and value of ``section.key=value``; a value that is none of TOML is text."""
     place, equals, written = text.partition("=")
@@ -246,32 +193,23 @@ def _assignment(text: str, kind: RoleKind[Any]) -> tuple[str, str, Any]:
         return section, key, written.strip()
 
 
-def _settle(
-    draft: Draft, kind: RoleKind[Any], config: Path, seen: Seen | None, own: Sequence[tuple[str, str, Any]]
-) -> int | None:
-    """Leave out what the role does not read, and read the records with the settings: how many can be, or None."""
+def _settle(draft: Draft, alone: Draft, kind: RoleKind[Any], config: Path, seen: Seen | None) -> int | None:
+    """Leave out what the role does not read, and read the records with the settings: how many can be, or None.
+
+    alone: the draft without what the user sets. ConfigurationError where what the user sets makes settings that cannot run.
+    """
+    settings, wrong = _validated(draft, kind, config)
+    # What is wrong without the user's own settings is still to be done; the rest would be refused by `run`.
+    if wrong and (own := [line for line in wrong if line not in _validated(alone, kind, config)[1]]):
+        raise ConfigurationError("\n".join(own))
     if draft.to_fill_in(kind.settings):
         return None
-    # What the file says counts, for a key may stand in it twice.
-    content = GivenSettings(draft.content(kind.settings))
-    try:
-        settings = load_settings(content, kind.settings)
-    except ConfigurationError as error:
-        if any(f"{section}.{key}" in str(error) for section, key, _ in own):
-            raise
-        draft.head.append(f"{BEFORE} {error}")
+    draft.head += [f"{BEFORE} {line}" for line in wrong]
+    if settings is None or seen is None or "samples" not in draft.sections:
         return None
-    try:
-        read = users_channels(Configured(config, kind, settings))
-        for section in {"samples", "labels"} & draft.sections.keys() - read.keys():
-            for name in [one for one in draft.sections if one.split(".")[0] == section]:
-                draft.drop(name)
-        kind.build(settings)
-        source = kind.channels(settings).inputs.get("samples")
-    except ConfigurationError as error:
-        draft.head.append(f"{BEFORE} {error}")
-        return None
-    if source is None or seen is None or "samples" not in draft.sections:
+    reader = rekey_kind("samples") if "samples.assemble" in draft.sections else kind
+    source = reader.channels(settings).inputs.get("source" if reader is not kind else "samples")
+    if source is None:
         return None
     count = 0
     for record in seen.records:
@@ -283,6 +221,24 @@ def _settle(
             pass
         count += 1
     return count
+
+
+def _validated(draft: Draft, kind: RoleKind[Any], config: Path) -> tuple[Any, list[str]]:
+    """The settings, as `run` would read them, and what is wrong with them; sections that the role does not read are dropped."""
+    # What the file says counts, for a key may stand in it twice.
+    content = GivenSettings(draft.content(kind.settings))
+    try:
+        settings = load_settings(content, kind.settings)
+        read = users_channels(Configured(config, kind, settings))
+        for section in {"samples", "labels"} & draft.sections.keys() - read.keys():
+            for name in [one for one in draft.sections if one.split(".")[0] == section]:
+                draft.drop(name)
+        kind.build(settings)
+        for name in streams_of(settings):
+            rekey_kind(name).build(settings)
+    except ConfigurationError as error:
+        return None, str(error).splitlines()
+    return settings, []
 
 
 def _write(config: Path, draft: Draft, kind: RoleKind[Any], seen: Seen | None) -> None:
@@ -339,8 +295,12 @@ def _tell(
     for note in draft.head[1:]:
         if note.startswith(BEFORE):
             say(note)
-    if "samples.rekey" in draft.sections:
+    if "samples.assemble" in draft.sections:
+        say(f"{draft.sections['samples']['topic'][1]}: run streamfl rekey {config} beside the worker. Wrong? Say --no-assemble")
+    elif "samples.rekey" in draft.sections:
         say(f"the topic is not keyed as it has to be: streamfl rekey {config} writes it anew, beside the worker")
+    if "labels.rekey" in draft.sections:
+        say(f"the labels are not keyed as they have to be: streamfl rekey {config} --stream labels writes them anew")
     others = ", ".join(name for name in find_system(kind.name).kinds if name != kind.name)
     inputs = "-inputs" if seen is not None and seen.partitions is None else ""
     say(f"then: streamfl topics {config} --create{inputs}, streamfl check {config}, streamfl run {config}")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from pydantic import ValidationError
 
 from streamfl.cli.preflight import counted
@@ -17,7 +19,7 @@ from streamfl.records.guessed_format import GuessedFormat, guess_format
 from streamfl.records.keys import KeySection, key_reader
 from streamfl.records.samples import DataError
 from streamfl.records.topic import TopicSection
-from streamfl.role import ConfigurationError, NotYetReadable, PeerError, Record
+from streamfl.role import ConfigurationError, NotYetReadable, PassedOver, PeerError, Record
 from streamfl.runtime.bus import Bus, BusUnavailable
 
 __all__ = ["Seen", "lines_of", "look", "records_of", "topic_section"]
@@ -27,19 +29,42 @@ MOST_PARTITIONS = 8
 EDGE_RECORDS = 32
 MOST_LINES = 1_000
 MOST_BYTES = 16 << 20
+# What a line of CSV without values consists of.
+BLANK = b" \t\r\n,;|"
 
 
 @dataclass(frozen=True)
 class Seen:
     """Some records of a topic, and how they are written.
 
-    topic: its name, or what it will be. partitions: of the topic; None: it is a file.
+    topic: its name, or what it will be. partitions: of the topic; None: it is a file. file: that one. whole: these are all.
     """
 
     topic: str
     records: Sequence[Record]
     format: GuessedFormat
     partitions: int | None
+    file: Path | None = None
+    whole: bool = False
+
+    def readable(self) -> list[tuple[Record, dict[str, Any]]]:
+        """The records that could be read, each with its content."""
+        both = zip(self.records, self.format.contents, strict=True)
+        return [(record, content) for record, content in both if content is not None]
+
+    def everything(self) -> Iterator[dict[str, Any]]:
+        """What can be read of all the file; of a topic what was looked at."""
+        if self.file is None or self.whole:
+            yield from self.format.read
+            return
+        decode = self.format.format.decoder(Any)
+        for record in _lines(self.file):
+            try:
+                content = decode(record.value or b"")
+            except (ValueError, msgspec.DecodeError, RecursionError, PeerError, PassedOver, NotYetReadable):
+                continue
+            if isinstance(content, dict) and content:
+                yield content
 
     def keys(self, said: Mapping[str, Any]) -> list[str]:
         """The names in the records' keys. said: how they are read, as a topic's section says it. PeerError if a key has no name."""
@@ -55,12 +80,14 @@ class Seen:
 
     def told(self) -> str:
         """How many records, of what."""
-        of = "a file" if self.partitions is None else f"{self.topic}, which has {counted(self.partitions, 'partition')}"
-        return f"{counted(len(self.records), 'record')} of {of}"
+        count = counted(len(self.records), "record")
+        if self.partitions is None:
+            return f"{count} of a file" if self.whole else f"the first {count} of a file"
+        return f"{count} of {self.topic}, which has {counted(self.partitions, 'partition')}"
 
 
-def records_of(bus: Bus, topic: str, deadline: float) -> tuple[list[Record], int]:
-    """Some records of a topic, and its number of partitions. No partition is begun after the deadline.
+def records_of(bus: Bus, topic: str, deadline: float) -> tuple[list[Record], int, bool]:
+    """Some records of a topic, its number of partitions, and whether these are all. No partition is begun after the deadline.
 
     ConfigurationError if there is no such topic; DataError if nothing lies in it.
     """
@@ -69,40 +96,66 @@ def records_of(bus: Bus, topic: str, deadline: float) -> tuple[list[Record], int
         raise ConfigurationError(f"topic {topic} {'does not exist' if state is None else state.error}")
     count = min(state.partitions, MOST_PARTITIONS)
     found: list[Record] = []
+    whole = count == state.partitions
     for place in range(count):
         if found and time.monotonic() > deadline:
+            whole = False
             break
         found += bus.peek(topic, [place * state.partitions // count], EDGE_RECORDS)
+    whole &= _without_gaps(found)
     found = [record for record in found if record.value]
     if not found:
         raise DataError(f"topic {topic} has no records with a value: write some, or give a file, --from-file")
-    return found, state.partitions
+    return found, state.partitions, whole
 
 
-def lines_of(path: Path) -> list[Record]:
-    """The first lines of a file, each as a record; DataError if it has none."""
+def _without_gaps(records: Sequence[Record]) -> bool:
+    """Whether nothing lies between the first and the last records of each partition."""
+    following = [(one, other) for one, other in itertools.pairwise(records) if one.partition == other.partition]
+    return all(one.offset + 1 == other.offset for one, other in following)
+
+
+def lines_of(path: Path) -> tuple[list[Record], bool]:
+    """The first lines of a file, each as a record, and whether these are all; DataError if it has none."""
     found: list[Record] = []
     left = MOST_BYTES
-    try:
-        with closing(path.open("rb")) as lines:
-            while left > 0 and len(found) < MOST_LINES and (line := lines.readline(left)):
-                left -= len(line)
-                if line.strip():
-                    found.append(Record(path.name, 0, len(found), None, line.rstrip(b"\r\n")))
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+    for record in _lines(path):
+        left -= len(record.value or b"")
+        if left < 0 or len(found) == MOST_LINES:
+            return found, False
+        found.append(record)
     if not found:
         raise DataError(f"{path}: has no lines")
-    return found
+    return found, True
 
 
-def look(records: Sequence[Record], given: TopicSection, partitions: int | None, deadline: float) -> Seen:
+def _lines(path: Path) -> Iterator[Record]:
+    """The lines of a file that have more than separators in them."""
+    try:
+        with closing(path.open("rb")) as lines:
+            number = 0
+            while line := lines.readline(MOST_BYTES):
+                if line.strip(BLANK):
+                    yield Record(path.name, 0, number, None, line.rstrip(b"\r\n"))
+                    number += 1
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def look(
+    records: Sequence[Record], given: TopicSection, partitions: int | None, deadline: float, file: Path | None, whole: bool
+) -> Seen:
     """What these records are. given: as :func:`streamfl.records.guessed_format.guess_format` has it."""
     values: list[bytes] = [record.value for record in records if record.value is not None]
     try:
-        return Seen(given.topic, records, guess_format(values, given, deadline), partitions)
+        found = guess_format(values, given, deadline)
     except NotYetReadable as error:
         raise BusUnavailable(str(error)) from None
+    if found.headers:
+        # A line that names the columns is no record.
+        records = [record for place, record in enumerate(records) if place not in found.headers]
+        found = found.without_headers()
+    return Seen(given.topic, records, found, partitions, file, whole)
 
 
 def topic_section(topic: str, **keys: Any) -> TopicSection:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,13 +11,15 @@ from pydantic import BaseModel
 
 from streamfl.cli.init_draft import Draft
 from streamfl.cli.init_read import Seen
+from streamfl.cli.init_survey import Survey
 from streamfl.cli.preflight import counted
 from streamfl.records.fields import shown
 from streamfl.records.formats import is_textual
-from streamfl.records.guessed import Guess, field_values, guess_fields, numbers_among
+from streamfl.records.guessed import Guess, field_values, guess_fields
 from streamfl.records.inputs import InputSection
-from streamfl.records.paths import ABSENT, path_of
+from streamfl.records.paths import path_of
 from streamfl.records.samples import DataError
+from streamfl.records.shared_names import names_in
 from streamfl.role import ConfigurationError, PeerError
 
 __all__ = [
@@ -25,6 +27,8 @@ __all__ = [
     "check_fields",
     "guesses_of",
     "has_names",
+    "owners_of",
+    "put_clients",
     "put_inputs",
     "put_labels",
     "put_names",
@@ -35,6 +39,8 @@ __all__ = [
 
 # As names of whoever a sample is of, or as labels: so many are told where one has to be chosen.
 CHOICES = 12
+# Of a topic that was not read whole, so many clients for one that was seen or is likely.
+HEADROOM = 1.25
 
 
 def check_fields(seen: Seen, fields: Iterable[str | None]) -> None:
@@ -92,8 +98,8 @@ def put_partitions(draft: Draft, section: str, name: str, topic: str, seen: Seen
         return False
     columns = seen.format.keys.get("columns")
     where: dict[str, set[int]] = defaultdict(set)
-    for record, content in zip(seen.records, seen.format.contents, strict=True):
-        for value in [] if content is None else _strings([content], given, columns):
+    for record, content in seen.readable():
+        for value in _strings([content], given, columns):
             where[value].add(record.partition)
     torn = [value for value, places in where.items() if len(places) > 1]
     if not torn:
@@ -124,33 +130,61 @@ def put_inputs(draft: Draft, guesses: Sequence[Guess]) -> int:
     return sum(len(InputSection(**{"field": guess.path, **(guess.keys or {})}).names) for guess in taken)
 
 
-def guesses_of(seen: Seen, besides: Collection[str], means: bool) -> list[Guess]:
-    """What the fields of these records look like."""
+def guesses_of(seen: Seen, besides: Collection[str], means: bool, owners: Sequence[str] = ()) -> list[Guess]:
+    """What the fields of these records look like. owners: of each readable record, whose it is."""
     columns = seen.format.keys.get("columns")
-    return guess_fields(seen.format.read, besides, is_textual(seen.format.format), columns, means)
+    return guess_fields(seen.format.read, besides, is_textual(seen.format.format), columns, means, _orders(seen, owners))
 
 
-def put_labels(draft: Draft, section: str, known: type[BaseModel], seen: Seen, label: str) -> None:
+def _orders(seen: Seen, owners: Sequence[str]) -> list[int]:
+    """Of each readable record, in which series it stands: with its client's in its partition, or with all of its partition."""
+    places = [record.partition for record, _ in seen.readable()]
+    series: dict[Any, int] = {}
+    if 0 < 2 * len(set(owners)) <= len(places):
+        return [series.setdefault(both, len(series)) for both in zip(places, owners, strict=True)]
+    return places
+
+
+def owners_of(seen: Seen, given: str | None, said: Mapping[str, Any]) -> list[str]:
+    """Of each readable record, whose it is: "" where its field says nothing. given: the field; None: the record's key."""
+    if given is None:
+        names = seen.keys(said)
+        return [name for name, content in zip(names, seen.format.contents, strict=True) if content is not None]
+    columns = seen.format.keys.get("columns")
+    return [next(iter(_strings([content], given, columns)), "") for content in seen.format.read]
+
+
+def put_clients(draft: Draft, seen: Seen, survey: Survey, names: Sequence[str]) -> None:
+    """How many clients there are: of a file all are counted, of a topic so many are left room for as are likely."""
+    if seen.partitions is None or seen.whole:
+        found, records = (len(survey.names), survey.records) if survey.names else (len(set(names)), len(names))
+        of = "in the file" if seen.partitions is None else "in the topic now"
+        draft.put("federation", "clients", max(1, found), f"in {counted(records, 'record')}, all {of}: say how many there will be")
+        return
+    times = Counter(names)
+    # Good and Turing: the next record is of a client not seen yet about as often as records were of a client seen once.
+    new = sum(count == 1 for count in times.values()) / max(1, len(names))
+    room = math.ceil(HEADROOM * len(times) / max(0.5, 1.0 - new))
+    told = f"{len(times)} were seen in {counted(len(names), 'record')}, the rest is headroom: say how many there are"
+    draft.put("federation", "clients", max(1, room), told)
+
+
+def put_labels(draft: Draft, section: str, known: type[BaseModel], seen: Seen, survey: Survey, label: str) -> None:
     """The field with the label, and its range where the section has one. ConfigurationError if it holds no numbers."""
-    contents, columns = seen.format.read, seen.format.keys.get("columns")
-    values = field_values(contents, columns).get(label, [])
-    if not values:
-        values = [value for content in contents if (value := path_of(label, columns).find(content)) not in (ABSENT, None)]
-    numbers = numbers_among(values)
-    if not numbers:
-        found = f"it is {shown(values[0])}" if values else "no record has it"
+    if not survey.numbers:
+        found = f"it is {shown(survey.other)}" if survey.other is not None else "no record has it"
         raise ConfigurationError(f"--label {label}: {found}, numbers are expected; {_labels(seen)}")
-    none = len(values) - len(numbers)
-    told = f"{len(numbers)} of {counted(len(contents), 'record')} have it" + (f", and {none} hold no number" if none else "")
+    none = survey.values - survey.numbers
+    told = f"{survey.numbers} of {counted(survey.records, 'record')} have it" + (f", and {none} hold no number" if none else "")
     draft.put(section, "label", label, told)
-    if any(isinstance(value, str) for value in values) and not is_textual(seen.format.format):
+    if survey.text and not is_textual(seen.format.format):
         draft.put(section, "label_as", "number", "it is text")
     where = section if "label_range" in known.model_fields else "samples"
-    low, high = _range(min(numbers), max(numbers))
-    if set(numbers) <= {0.0, 1.0}:
+    low, high = _range(survey.low, survey.high)
+    if survey.binary:
         told += '. They are 0 and 1: with [learning] loss = "logistic" predictions are probabilities'
         draft.put(section, "label", label, told)
-    draft.put(where, "label_range", [low, high], f"these were {min(numbers):g} to {max(numbers):g}. Losses are scaled by it")
+    draft.put(where, "label_range", [low, high], f"these were {survey.low:g} to {survey.high:g}. Losses are scaled by it")
 
 
 def without_label(draft: Draft) -> None:
@@ -191,7 +225,7 @@ def _listed(names: Sequence[str]) -> str:
 def _strings(contents: Sequence[dict[str, Any]], field: str, columns: Collection[str] | None) -> list[str]:
     path = path_of(field, columns)
     found = [path.find(content) for content in contents]
-    return [str(value) for value in found if isinstance(value, (str, int)) and not isinstance(value, bool) and value != ""]
+    return names_in(found)
 
 
 def _range(low: float, high: float) -> tuple[float, float]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoints, entry_points
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
+from streamfl.records.csv_layout import Decimal
 from streamfl.role import ConfigurationError, PassedOver, PeerError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ __all__ = ["Format", "FormatKeys", "format_named", "format_of", "is_textual", "w
 Decoded = TypeVar("Decoded")
 
 # Of a topic's section, what only some formats take.
-SPECIAL_KEYS = ("schema_file", "message", "columns", "check_schema")
+SPECIAL_KEYS = ("schema_file", "message", "columns", "delimiter", "decimal", "check_schema")
 
 
 class FormatKeys(Protocol):
@@ -34,6 +35,12 @@ class FormatKeys(Protocol):
 
     @property
     def columns(self) -> Sequence[str] | None: ...
+
+    @property
+    def delimiter(self) -> str | None: ...
+
+    @property
+    def decimal(self) -> Decimal | None: ...
 
     @property
     def check_schema(self) -> bool | None: ...

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,7 +16,7 @@ from streamfl.records.paths import ABSENT, Path, leaf_paths, path_of
 from streamfl.records.times import Timestamps
 from streamfl.role import PeerError
 
-__all__ = ["Guess", "field_values", "guess_fields", "numbers_among"]
+__all__ = ["Guess", "field_values", "guess_fields", "last_name", "looks_like_an_id", "numbers_among"]
 
 MOST_FIELDS = 1_000
 # Of a list, so many items have paths of their own.
@@ -27,6 +29,8 @@ SHARE = 0.9
 MOSTLY, MOST_NOTHINGS, LONGEST_NOTHING = 0.7, 3, 10
 # A field that most records lack teaches nothing.
 PRESENT = 0.5
+# That numbers rise by chance has to be rarer than one in a million.
+UNLIKELY = math.log(1e6)
 # With fewer records, that all values differ says nothing.
 ENOUGH = 10
 OTHER_TIMES = "day-of-week and elapsed-seconds are possible too"
@@ -35,6 +39,7 @@ WORDS = {"true", "false", "yes", "no", "on", "off"}
 EPOCH = {"s": (1.2e9, 2.2e9), "ms": (1.2e12, 2.2e12), "us": (1.2e15, 2.2e15)}
 _TIME_NAME = re.compile(r"(^|_)(ts|at|time|date|datetime|epoch|\w*stamp|created|updated|seen)($|_)", re.IGNORECASE)
 _ID_NAME = re.compile(r"(^|_)(id|uuid|guid|key|seq|sequence|offset|index|row|nr|no)$", re.IGNORECASE)
+_OTHER_TIME = re.compile(r"\s*[0-9]{1,4}([./:-][0-9]{1,4}){2}([ T].*)?\s*")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 # What the format of change events adds to a row.
 ADDED = {"__op", "__ts_ms", "__source_ts_ms", "__deleted"}
@@ -85,11 +90,13 @@ def guess_fields(
     textual: bool = False,
     columns: Collection[str] | None = None,
     means: bool = True,
+    orders: Sequence[int] | None = None,
 ) -> list[Guess]:
     """What each field of these records looks like, in the order of the records.
 
     besides: fields with a meaning already. textual: every value is text, as in CSV. columns: the names that a record has.
-    means: whether a missing number may be the mean of a client's own.
+    means: whether a missing number may be the mean of a client's own. orders: of each record, which series it belongs to, such as
+    its client's or its partition's; None: all are one.
     """
     others = {path_of(path, columns) for path in besides}
     values = field_values(contents, columns)
@@ -97,7 +104,12 @@ def guess_fields(
     for path, present in values.items():
         if path_of(path, columns) in others or _is_within(path, present, values):
             continue
-        found.append(_guess(_Values(path, len(contents), present), textual, "mean" if means else "zero"))
+        guess = _guess(_Values(path, len(contents), present), textual, "mean" if means else "zero")
+        if guess.keys is not None and guess.keys.get("as", "number") == "number" and "unit" not in guess.keys:
+            where = path_of(path, columns)
+            if _rises([where.find(content) for content in contents], orders):
+                guess = Guess(path, None, "it rises with each record: a counter or a running total")
+        found.append(guess)
     return found
 
 
@@ -141,7 +153,7 @@ def _is_nameable(path: str) -> bool:
 
 
 def _guess(values: _Values, textual: bool, filling: str) -> Guess:
-    name = str([step for step in Path(values.path).steps if isinstance(step, str)][-1])
+    name = last_name(values.path)
     if name in ADDED:
         return Guess(values.path, None, "of the change, not of the row")
     if not values.present:
@@ -208,7 +220,7 @@ def _number(values: _Values, numbers: list[float], name: str, textual: bool) -> 
                 told += ", as text"
             return {"as": "hour-of-day", "unit": unit}, f"{told}. {OTHER_TIMES}"
     whole = all(number.is_integer() for number in numbers)
-    if whole and len(values.present) >= ENOUGH and values.distinct == len(values.present) and _is_an_id(name):
+    if whole and len(values.present) >= ENOUGH and values.distinct == len(values.present) and looks_like_an_id(name):
         return None, "each record has another: it looks like a name or a number in order"
     if whole and values.distinct > 2 and values.distinct <= MOST_VALUES and len(values.present) >= 10 * values.distinct:
         told += f"; {values.distinct} different whole ones: if they are codes, a category"
@@ -219,6 +231,8 @@ def _number(values: _Values, numbers: list[float], name: str, textual: bool) -> 
 
 
 def _category(values: _Values, known: list[str]) -> tuple[dict[str, Any] | None, str]:
+    if all(map(_OTHER_TIME.fullmatch, known)):
+        return None, f"a date or a time, such as {shown(known[0])}, but not in ISO 8601"
     few = len(known) <= MOST_VALUES and (len(known) <= ENOUGH or 2 * len(known) <= len(values.present))
     if few and all(len(text) <= LONGEST_VALUE and text.isprintable() for text in known):
         return {"as": "category", "values": known}, f"text of {len(known)} different values. Others that come count as none of them"
@@ -229,8 +243,26 @@ def _category(values: _Values, known: list[str]) -> tuple[dict[str, Any] | None,
     )
 
 
-def _is_an_id(name: str) -> bool:
+def last_name(path: str) -> str:
+    """The last step of a path that is a name."""
+    return str([step for step in Path(path).steps if isinstance(step, str)][-1])
+
+
+def looks_like_an_id(name: str) -> bool:
+    """Whether a field of this name usually holds names or numbers in order."""
     return _ID_NAME.search(_CAMEL.sub("_", name)) is not None
+
+
+def _rises(values: Sequence[Any], orders: Sequence[int] | None) -> bool:
+    """Whether whole numbers rise from each record to the next of its series, more often than chance would let them."""
+    series: dict[int, list[int]] = defaultdict(list)
+    for place, value in enumerate(values):
+        if isinstance(value, bool) or not re.fullmatch(r"\s*-?[0-9]{1,18}\s*", str(value)):
+            return False
+        series[0 if orders is None else orders[place]].append(int(value))
+    # Of all n! orders of n numbers they rise in one.
+    unlikely = sum(math.lgamma(len(own) + 1) for own in series.values())
+    return unlikely > UNLIKELY and all(low < high for own in series.values() for low, high in itertools.pairwise(own))
 
 
 def _works(function: Callable[[Any], Any], value: Any) -> bool:

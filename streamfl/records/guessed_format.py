@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from streamfl.records.csv_layout import guess_layout
 from streamfl.records.formats import SPECIAL_KEYS, Format, format_of
 from streamfl.records.samples import DataError
 from streamfl.records.topic import TopicSection
@@ -27,13 +27,22 @@ RETRY_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class GuessedFormat:
-    """keys: of the topic's section. contents: of the records that could be read, None for the others. why: for people."""
+    """keys: of the topic's section. contents: of the records that could be read, None for the others. why: for people.
+
+    passed_over: how many are no samples and no mistakes. headers: the places of those that name a file's columns.
+    """
 
     keys: dict[str, Any]
     format: Format
     contents: list[dict[str, Any] | None]
     why: str
     passed_over: int = 0
+    headers: frozenset[int] = frozenset()
+
+    def without_headers(self) -> GuessedFormat:
+        """The same of the records that name no columns."""
+        contents = [content for place, content in enumerate(self.contents) if place not in self.headers]
+        return replace(self, contents=contents, passed_over=self.passed_over - len(self.headers), headers=frozenset())
 
     @property
     def read(self) -> list[dict[str, Any]]:
@@ -47,7 +56,8 @@ def guess_format(values: Sequence[bytes], given: TopicSection, deadline: float) 
     for the answers of a registry. DataError if no format reads the records; NotYetReadable if the registry keeps silent.
     """
     if "format" in given.model_fields_set:
-        return _readable(values, _tried(values, given, deadline), 0.0, "as you say")
+        said = given.model_copy(update=_layout("csv", values, given)) if given.format == "csv" else given
+        return _readable(values, _tried(values, said, deadline), 0.0, "as you say")
     first = values[0]
     number = int.from_bytes(first[1:FRAME_BYTES], "big")
     if first[:1] == b"\0" and len(first) > FRAME_BYTES:
@@ -64,7 +74,7 @@ def guess_format(values: Sequence[bytes], given: TopicSection, deadline: float) 
     missing: list[ConfigurationError] = []
     for name in names:
         try:
-            tried.append(_tried(values, given.model_copy(update={"format": name, **_columns(name, values, given)}), deadline))
+            tried.append(_tried(values, given.model_copy(update={"format": name, **_layout(name, values, given)}), deadline))
         except ConfigurationError as error:
             missing.append(error)
             continue
@@ -102,17 +112,19 @@ def _tried(values: Sequence[bytes], section: TopicSection, deadline: float) -> G
     format = format_of(section)
     decode = format.decoder(Any)
     contents: list[dict[str, Any] | None] = []
-    passed = 0
-    for value in values:
+    passed, headers = 0, set()
+    for place, value in enumerate(values):
         try:
             content = _awaited(decode, value, deadline)
-        except PassedOver:
+        except PassedOver as why:
             content = None
             passed += 1
+            if why.reason == "header":
+                headers.add(place)
         except (ValueError, msgspec.DecodeError, RecursionError, PeerError):
             content = None
         contents.append(content if isinstance(content, dict) and content else None)
-    return GuessedFormat(keys, format, contents, "", passed)
+    return GuessedFormat(keys, format, contents, "", passed, frozenset(headers))
 
 
 def _awaited(decode: Callable[[bytes], Any], value: bytes, deadline: float) -> Any:
@@ -125,39 +137,24 @@ def _awaited(decode: Callable[[bytes], Any], value: bytes, deadline: float) -> A
             time.sleep(RETRY_SECONDS)
 
 
-def _columns(name: str, values: Sequence[bytes], given: TopicSection) -> dict[str, Any]:
-    """Of CSV: the names that one line has, or made-up ones."""
+def _layout(name: str, values: Sequence[bytes], given: TopicSection) -> dict[str, Any]:
+    """Of CSV: how its lines are written, where nobody says it. Of all else: nothing."""
     if name != "csv":
-        return {"columns": None}
-    if given.columns is not None:
-        return {}
-    lines = [_fields(value) for value in values]
-    named = [line for line in lines if _are_names(line)]
-    # Where names lie within a topic, there is one such line; several are samples whose values are all text.
-    if named and (named[0] is lines[0] or len(named) == 1):
-        return {"columns": named[0]}
-    # One column without a comma is any text at all.
-    return {"columns": [f"column_{place}" for place in range(1, max(2, len(lines[0])) + 1)]}
+        return dict.fromkeys(("columns", "delimiter", "decimal"))
+    lines = [text for value in values if (text := _text(value)) is not None]
+    if not lines:
+        return {"columns": given.columns or ["column_1"]}
+    found = guess_layout(lines)
+    delimiter, decimal = (None if found.delimiter == "," else found.delimiter), (None if found.decimal == "." else found.decimal)
+    layout = {"columns": found.columns, "delimiter": delimiter, "decimal": decimal}
+    return {key: value for key, value in layout.items() if getattr(given, key) is None}
 
 
-def _fields(value: bytes) -> list[str]:
+def _text(value: bytes) -> str | None:
     try:
-        return next(csv.reader([value.decode("utf-8-sig").rstrip("\r\n")], strict=True), [])
-    except (UnicodeDecodeError, csv.Error):
-        return []
-
-
-def _are_names(line: Sequence[str]) -> bool:
-    names = [text.strip() for text in line]
-    return len(names) > 1 and len(set(names)) == len(names) and all(names) and not any(map(_is_a_number, names))
-
-
-def _is_a_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+        return value.decode("utf-8-sig").rstrip("\r\n")
+    except UnicodeDecodeError:
+        return None
 
 
 def _is_an_event(content: dict[str, Any]) -> bool:

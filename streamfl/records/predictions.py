@@ -39,6 +39,16 @@ class PredictionsSection(Section):
         return None
 
     @property
+    def delimiter(self) -> None:
+        """See ``schema_file``."""
+        return None
+
+    @property
+    def decimal(self) -> None:
+        """See ``schema_file``."""
+        return None
+
+    @property
     def check_schema(self) -> None:
         """See ``schema_file``."""
         return None

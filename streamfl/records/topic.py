@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
+from streamfl.records.csv_layout import Decimal
 from streamfl.records.fields import TopicName
 from streamfl.settings import RoleSettings, Section
 
@@ -63,7 +64,7 @@ class RegistrySection(Section):
 class TopicSection(Section):
     """A topic of the user's own, and how its records are written."""
 
-    forgotten: ClassVar[set[str]] = {"schema_file", "message", "columns", "check_schema", "registry"}
+    forgotten: ClassVar[set[str]] = {"schema_file", "message", "columns", "delimiter", "decimal", "check_schema", "registry"}
 
     topic: TopicName
     """Your own topic, none of the federation's."""
@@ -79,6 +80,10 @@ class TopicSection(Section):
     """Of Protobuf: the message's full name, where the schema has several."""
     columns: list[str] | None = Field(default=None, min_length=1)
     """Of CSV: the columns' names, in their order."""
+    delimiter: str | None = None
+    """Of CSV: the character between two values, such as `";"`, or `"\\t"` for a tab. Left out: a comma."""
+    decimal: Decimal | None = None
+    """Of CSV: `","` reads 21,5 as 21.5, and 1.234,5 as 1234.5. Numbers with a point alone stay what they are. Left out: a point."""
     registry: RegistrySection | None = None
     """The schema registry of this topic; left out: [registry]."""
 
@@ -87,6 +92,13 @@ class TopicSection(Section):
     def _are_different(cls, value: list[str] | None) -> list[str] | None:
         if value is not None and len(set(value)) < len(value):
             raise ValueError("no column is expected twice")
+        return value
+
+    @field_validator("delimiter")
+    @classmethod
+    def _is_one_character(cls, value: str | None) -> str | None:
+        if value is not None and (len(value) != 1 or value in '"\r\n'):
+            raise ValueError("one character is expected, no quote and no line break")
         return value
 
     @property

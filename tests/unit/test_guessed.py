@@ -33,7 +33,10 @@ FIELDS: dict[str, tuple[Any, Mapping[str, Any] | None]] = {
     "time": (lambda n: datetime(2026, 1, 1 + n % 28, n % 24, tzinfo=UTC), {"as": "hour-of-day"}),
     "millis": (lambda n: 1_790_000_000_000 + n, {"as": "hour-of-day", "unit": "ms"}),
     "createdAt": (lambda n: 1_790_000_000 + n, {"as": "hour-of-day", "unit": "s"}),
-    "watts": (lambda n: 1_790_000_000 + n, {}),
+    "watts": (lambda n: 1_790_000_000 + 7 * n % ROWS, {}),
+    "n": (lambda n: 5 * n, None),
+    "nText": (lambda n: str(n), None),
+    "day": (lambda n: f"{1 + n % 5:02d}/03/2004", None),
     "textMillis": (lambda n: str(1_790_000_000_000 + n), {"as": "hour-of-day", "unit": "ms"}),
     "notApplicable": (
         lambda n: ["N/A", "-", " N/A "][n % 3] if n % 5 == 0 else f"{n}.5",

@@ -1,0 +1,69 @@
+"""What ``streamfl init`` writes where several records make one sample."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streamfl.cli.init_draft import Draft
+from streamfl.cli.init_read import Seen
+from streamfl.cli.init_sections import put_topic
+from streamfl.cli.preflight import counted
+from streamfl.records.guessed import Guess
+from streamfl.records.narrow import Narrow, Reading, narrow_shape
+from streamfl.role import ConfigurationError
+
+__all__ = ["check_label", "find_narrow", "narrow_guesses", "put_narrow"]
+
+MOST_SHOWN = 12
+
+
+def find_narrow(seen: Seen, owners: Sequence[str], guesses: Sequence[Guess]) -> Narrow | None:
+    """How these records become samples, if each has one value of several."""
+    pairs = zip(seen.readable(), owners, strict=True)
+    readings = [Reading(owner, record.timestamp, content) for (record, content), owner in pairs]
+    return narrow_shape(readings, guesses, seen.format.keys.get("columns"))
+
+
+def check_label(narrow: Narrow, label: str | None, none: bool) -> None:
+    """ConfigurationError if the label is none of the values that records have."""
+    if label in narrow.names or (label is None and none):
+        return
+    choices = ", ".join(narrow.names[:MOST_SHOWN])
+    said = "which of them is to be predicted is not known" if label is None else f"--label {label} is none of them"
+    raise ConfigurationError(
+        f"{narrow.told()}. Several records make one sample, and {said}: say --label with one of {choices}; or --no-label. If each "
+        "record is a sample by itself, say --no-assemble"
+    )
+
+
+def put_narrow(draft: Draft, seen: Seen, narrow: Narrow, topic: str, sample_id: str | None) -> None:
+    """The topic to be written, the user's own, and how the records of one become those of the other."""
+    why = f"{narrow.told()}. `streamfl rekey` puts samples together and writes this topic"
+    draft.put("samples", "topic", f"{topic}-samples", why)
+    put_topic(draft, "samples.rekey", topic, seen)
+    if sample_id is None:
+        sample_id = narrow.together.get("id", "span")
+        why = "" if "id" in narrow.together else "the second since 1970 at which the sample begins"
+        draft.put("samples", "sample_id", sample_id, why)
+    for key, value in narrow.together.items():
+        draft.put("samples.assemble", key, value, _why(key, narrow))
+    draft.put("samples.assemble", "name", narrow.name)
+    draft.put("samples.assemble", "value", narrow.value)
+
+
+def narrow_guesses(narrow: Narrow, label: str | None, guesses: Sequence[Guess]) -> list[Guess]:
+    """What a sample is made of: every name but the label's, and the time."""
+    keys = {**({"as": "number"} if narrow.text else {}), "missing": "last"}
+    found = [Guess(name, keys, f"{narrow.value} where {narrow.name} is {name}") for name in narrow.names if name != label]
+    time = narrow.together.get("time")
+    return [*found, *(guess for guess in guesses if guess.path == time)]
+
+
+def _why(key: str, narrow: Narrow) -> str:
+    if key == "several":
+        return "some values come more often than others"
+    if key not in ("seconds", "id"):
+        return ""
+    if narrow.complete is None:
+        return "a guess, for nothing says when a record was written: which records of a client are one sample?"
+    return f"{narrow.complete:.0%} of the samples then have all of {counted(len(narrow.names), 'value')}"

@@ -1,0 +1,189 @@
+"""The sections that ``streamfl init`` writes of samples and of labels on a topic of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from streamfl.cli import init_sections as sections
+from streamfl.cli.init_draft import Draft, section_class
+from streamfl.cli.init_narrow import check_label, find_narrow, narrow_guesses, put_narrow
+from streamfl.cli.init_read import Seen
+from streamfl.cli.init_survey import survey
+from streamfl.cli.preflight import counted
+from streamfl.records.fields import shown
+from streamfl.records.guessed import Guess, field_values
+from streamfl.records.shared_names import SHARE, same_ids, same_names
+from streamfl.role import ConfigurationError, PeerError
+from streamfl.role_kind import RoleKind
+
+__all__ = ["Asked", "LabelsTopic", "put_labels", "put_samples", "with_ids"]
+
+
+@dataclass(frozen=True)
+class LabelsTopic:
+    """The topic that labels come on, and the field in it with the sample's id, where one was found."""
+
+    topic: str
+    seen: Seen
+    sample_id: str | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user said, and the draft that it goes into. own: section, key and value of each --set."""
+
+    draft: Draft
+    kind: RoleKind[Any]
+    client: str | None
+    label: str | None
+    no_label: bool
+    sample_id: str | None
+    assemble: bool
+    own: Sequence[tuple[str, str, Any]]
+
+    def said(self, section: str) -> dict[str, Any]:
+        """The keys of a section that the user gives."""
+        return {key: value for name, key, value in self.own if name == section}
+
+    def fields_of(self, section: str) -> Any:
+        """The keys that a section of the role's settings has."""
+        return section_class(self.kind.settings, section).model_fields
+
+
+def put_samples(asked: Asked, seen: Seen, topic: str, labels: LabelsTopic | None) -> list[Guess]:
+    """Write ``[samples]``, and what of ``[federation]`` follows from them; what each field was taken for."""
+    draft, client, label = asked.draft, asked.client, asked.label
+    sections.check_fields(seen, (client, asked.sample_id))
+    known, federation = asked.fields_of("samples"), asked.fields_of("federation")
+    name = "client" if "client" in known else "entity"
+    draft.put("samples", "topic", topic)
+    names = sections.put_names(draft, "samples", name, seen, client, asked.said("samples"))
+    owners = sections.owners_of(seen, client, asked.said("samples"))
+    if asked.sample_id is not None and "sample_id" not in known:
+        raise ConfigurationError(f"--sample-id has no meaning for a {asked.kind.name}: an entity is one sample")
+    used = [one for one in (client, asked.sample_id) if one is not None]
+    # What is asked for here is in the other topic.
+    of_samples = label if labels is None else None
+    all_fields = sections.guesses_of(seen, used, "client" in known, owners)
+    narrow = find_narrow(seen, owners, all_fields) if asked.assemble and name == "client" else None
+    if narrow is None:
+        sections.check_fields(seen, (of_samples,))
+        sections.put_topic(draft, "samples", topic, seen)
+        sections.put_partitions(draft, "samples", name, topic, seen, client)
+        guesses = [guess for guess in all_fields if guess.path != of_samples]
+    else:
+        if labels is None:
+            check_label(narrow, label, asked.no_label)
+        put_narrow(draft, seen, narrow, topic, asked.sample_id)
+        guesses = narrow_guesses(narrow, of_samples, all_fields)
+    if asked.sample_id is not None:
+        draft.put("samples", "sample_id", asked.sample_id, "" if labels is None else labels.why)
+    field, named = (of_samples, None) if narrow is None or of_samples is None else (narrow.value, (narrow.name, of_samples))
+    found = survey(seen, client, field, named)
+    if "label" in known and labels is None:
+        if label is None and not asked.no_label:
+            raise sections.ask_for_label(seen, used)
+        if label is None:
+            sections.without_label(draft)
+        else:
+            sections.put_labels(draft, "samples", section_class(asked.kind.settings, "samples"), seen, found, label)
+    width = sections.put_inputs(draft, guesses)
+    if "clients" in federation:
+        sections.put_clients(draft, seen, found, names)
+    if "features" in federation:
+        features = draft.sections["samples"].get("features", (width, ""))[0]
+        draft.put("federation", "features", features, "what a sample is; the same at every member")
+    return guesses
+
+
+def with_ids(asked: Asked, labels: LabelsTopic, samples: Seen) -> tuple[str | None, LabelsTopic]:
+    """The field with the id in the samples, and the labels' topic with its own, as far as equal values tell them."""
+    if "sample_id" not in asked.fields_of("labels"):
+        return asked.sample_id, labels
+    besides = {asked.client, asked.label}
+    ours, theirs = (
+        {path: values for path, values in _values(seen).items() if path not in besides or path == asked.sample_id}
+        for seen in (samples, labels.seen)
+    )
+    if asked.sample_id is not None:
+        if asked.sample_id in theirs:
+            return asked.sample_id, LabelsTopic(labels.topic, labels.seen, asked.sample_id)
+        ours = {path: values for path, values in ours.items() if path == asked.sample_id}
+    found = same_ids(ours, theirs)
+    if found is None:
+        return asked.sample_id, labels
+    field, other, common = found
+    records = counted(len(labels.seen.format.read), "label")
+    why = f"{common} of {records} that were looked at have the id of a sample that was: {field} here, {other} in {labels.topic}"
+    return field, LabelsTopic(labels.topic, labels.seen, other, why)
+
+
+def put_labels(asked: Asked, labels: LabelsTopic, samples: Seen | None) -> None:
+    """Write ``[labels]``. samples: what was seen of the topic with the samples."""
+    draft, seen, label = asked.draft, labels.seen, asked.label
+    sections.check_fields(seen, (asked.client, label, labels.sample_id))
+    known = section_class(asked.kind.settings, "labels")
+    if label is None:
+        raise sections.ask_for_label(seen, [one for one in (asked.client, labels.sample_id) if one is not None])
+    sections.put_topic(draft, "labels", labels.topic, seen)
+    name = "client" if "client" in known.model_fields else "entity"
+    named = asked.client if asked.client is not None and sections.has_names(seen, asked.client) else None
+    if named is None and samples is not None:
+        named = _whose(asked, samples, seen, name)
+    sections.put_names(draft, "labels", name, seen, named, asked.said("labels"))
+    if labels.sample_id is not None and "sample_id" in known.model_fields:
+        other = labels.sample_id != asked.sample_id
+        draft.put("labels", "sample_id", labels.sample_id, "what samples.sample_id is there" if other else "")
+    sections.put_labels(draft, "labels", known, seen, survey(seen, None, label), label)
+    if samples is not None and samples.partitions is not None:
+        _put_place(asked, labels, samples, name, named)
+
+
+def _whose(asked: Asked, samples: Seen, labels: Seen, name: str) -> str | None:
+    """The field of the labels that names a sample's client; None: their key does, or nothing."""
+    known = set(sections.owners_of(samples, asked.client, asked.said("samples"))) - {""}
+    try:
+        keys = labels.keys(asked.said("labels"))
+    except PeerError:
+        keys = []
+    if sum(key in known for key in keys) >= max(1, SHARE * len(keys)):
+        return None
+    fields = {path: values for path, values in _values(labels).items() if path != asked.label}
+    if (found := same_names(known, fields)) is None:
+        asked.draft.notes.setdefault("labels", []).append(
+            f"Neither the key of these records nor a field of them names a {name} of the samples that were looked at. A label "
+            f"meets its sample by the {name} and the sample's id, so it has to name both: see what `streamfl check` says."
+        )
+    return found
+
+
+def _put_place(asked: Asked, labels: LabelsTopic, samples: Seen, name: str, named: str | None) -> None:
+    """Where labels lie in other partitions than their client's samples: a topic that `streamfl rekey` writes."""
+    where: dict[str, set[int]] = {}
+    owners = sections.owners_of(samples, asked.client, asked.said("samples"))
+    for (record, _), owner in zip(samples.readable(), owners, strict=True):
+        where.setdefault(owner, set()).add(record.partition)
+    found = sections.owners_of(labels.seen, named, asked.said("labels"))
+    apart = [
+        owner for (record, _), owner in zip(labels.seen.readable(), found, strict=True)
+        if owner in where and record.partition not in where[owner]
+    ]
+    if not apart and labels.seen.partitions == samples.partitions:
+        return
+    if "samples.rekey" in asked.draft.sections and not apart:
+        return
+    why = (
+        f"a label of {shown(apart[0])} lies in another partition than its samples"
+        if apart
+        else f"{labels.topic} has {counted(labels.seen.partitions or 0, 'partition')}, the samples' topic {samples.partitions}"
+    )
+    told = f"{why}, and would not meet them. `streamfl rekey --stream labels` writes this topic, keyed as it has to be"
+    asked.draft.put("labels", "topic", f"{labels.topic}-by-{name}", told)
+    asked.draft.put("labels.rekey", "topic", labels.topic, "your own")
+
+
+def _values(seen: Seen) -> dict[str, list[Any]]:
+    return field_values(seen.format.read, seen.format.keys.get("columns"))
