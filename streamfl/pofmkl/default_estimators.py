@@ -159,7 +159,7 @@ class _Alone(base.Estimator):  # type: ignore[misc]
             features=features, loss=self._loss, seed=self.seed, river=self.river or (), detector=self.detector
         )
         self._client = self._learner.borrow()
-        self._step = RecursiveLeastSquares(features.kernels, 2 * self.features_per_kernel, dtype=features.dtype.type)
+        self._step = RecursiveLeastSquares(features.kernels, 2 * self.features_per_kernel, dtype=features.dtype.type, remembered=False)
         self._parameters = np.zeros((features.kernels, 2 * self.features_per_kernel), self._learner.dtype)
         for x, label in self._latest:
             self._learn_row(self._columns.row(x), label)
@@ -177,8 +177,7 @@ class _Alone(base.Estimator):  # type: ignore[misc]
         self._parameters = step.apply(self._parameters, sent, steps).astype(learner.dtype)
         self._log_weights = learnt.log_weights_after[0]
         # Nobody remembers this client's state in parts.
-        for kept in (learner.parts(self._client), step.changed_state()):
-            deque(kept, maxlen=0)
+        deque(learner.parts(self._client), maxlen=0)
 
     def _predicted(self, x: _Sample) -> float | None:
         """What the learner predicts, nothing of which stays; None before it has learnt anything."""
