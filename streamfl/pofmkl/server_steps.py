@@ -242,15 +242,32 @@ class RecursiveLeastSquares:
         """
         if not len(kernels):
             return
-        starts = np.flatnonzero(np.diff(kernels, prepend=-1))
-        found = kernels[starts]
-        single = np.diff(starts, append=len(kernels)) == 1
+        starts = np.concatenate(([0], np.flatnonzero(kernels[1:] != kernels[:-1]) + 1, [len(kernels)]))
+        found, single = kernels[starts[:-1]], starts[1:] - starts[:-1] == 1
         begun = self._counts[found] % self._block
-        joined = single[1:] & single[:-1] & (np.diff(found) == 1) & (begun[1:] == begun[:-1])
-        firsts = np.flatnonzero(np.concatenate([[True], ~joined])).tolist()
-        for first, after in pairwise([*firsts, len(found)]):
-            end = int(starts[after]) if after < len(found) else len(kernels)
-            yield slice(int(found[first]), int(found[after - 1]) + 1), int(starts[first]), end
+        joined = single[1:] & single[:-1] & (found[1:] - found[:-1] == 1) & (begun[1:] == begun[:-1])
+        for first, after in pairwise([0, *(np.flatnonzero(~joined) + 1).tolist(), len(found)]):
+            yield slice(int(found[first]), int(found[after - 1]) + 1), int(starts[first]), int(starts[after])
+
+    @property
+    def rows_learnt(self) -> int:
+        """By the first kernel."""
+        return int(self._counts[0])
+
+    @property
+    def rows_in_block(self) -> int:
+        """How many rows the first kernel has learnt since its present block began."""
+        return self.rows_learnt % self._block
+
+    def at_block_begin(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """The upper triangles of P as every kernel's present block began, (kernels, D (2 D + 1)), and the rows until then."""
+        return self._inverses[:, *self._triangle], self._counts - self._counts % self._block
+
+    def begin_at(self, triangles: NDArray[Any], rows: NDArray[np.int64]) -> None:
+        """Take back what :meth:`at_block_begin` gave, of this process or one that is trusted."""
+        self._inverses[:, *self._triangle] = triangles
+        self._inverses.transpose(0, 2, 1)[:, *self._triangle] = triangles
+        self._counts[:] = rows
 
     def changed_state(self) -> Iterable[tuple[bytes, bytes | None]]:
         encode = msgspec.msgpack.encode
