@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, help="left out: as the table is dealt")
     parser.add_argument("--samples", type=int, help="a client; left out: as the table is dealt")
     parser.add_argument("--rate", type=float, help="records a second of --way paced; left out: 5 of each client")
-    parser.add_argument("--server", choices=SERVERS, default="always", help="half: it is stopped when half of the predictions are out")
+    parser.add_argument("--server", choices=SERVERS, default="always", help="half: stopped when half of the predictions are out")
     parser.add_argument("--set", action="append", default=[], help="section.key=value of both roles' files; may come several times")
     parser.add_argument("--seed", type=int, default=0, help="the first of the seeds")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds")
@@ -59,7 +59,8 @@ def main() -> None:
                     with bus_at(bus) as url:
                         measured.append(measure_cell(dataclasses.replace(first, way=way, seed=seed), url, given.streamfl))
                     _tell(f"{data} {bus} {way} seed {seed}", measured[-1])
-                table.add_row(f"{data} {shape.clients}x{shape.samples}", bus, way, *_row(measured, promised, shape.clients * shape.samples))
+                figures = _row(measured, promised, shape.clients * shape.samples)
+                table.add_row(f"{data} {shape.clients}x{shape.samples}", bus, way, *figures)
                 if given.tenths:
                     print(" ".join(f"{tenth:.4g}" for tenth in np.mean([one.by_tenth for one in measured], axis=0)))
     Console(width=200).print(table)

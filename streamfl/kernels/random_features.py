@@ -144,6 +144,10 @@ class FeatureMap:
             np.einsum("bnd,nd->bn", by_kernel, self._amplitudes, out=result[start : start + BLOCK_ROWS])
         return result
 
+    def phases(self, inputs: NDArray[Any]) -> NDArray[Any]:
+        """Omega_i x of every kernel for a few samples: inputs (samples, dimension) to (samples, kernels D)."""
+        return np.asarray(inputs @ self._by_input[:-1])
+
     def rows(self, inputs: NDArray[Any], kernels: NDArray[np.integer[Any]]) -> NDArray[Any]:
         """The features of one kernel for each input: row r is z_kernels[r](inputs[r])   (POF-MKL, eq. 4).
 

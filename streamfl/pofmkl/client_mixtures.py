@@ -97,7 +97,8 @@ class ClientMixtures:
         able = np.flatnonzero(forecast.known)
         if not len(able):
             return
-        rows, forecast, deviation, labels = rows[able], forecast.where(able), deviation[able], labels[able]
+        if len(able) < len(rows):
+            rows, forecast, deviation, labels = rows[able], forecast.where(able), deviation[able], labels[able]
         numbers = self._numbers
         numbers["losses"][rows] = MEMORY * numbers["losses"][rows] + self.losses(forecast.experts, labels[:, None])
         numbers["count"][rows] = MEMORY * numbers["count"][rows] + 1.0

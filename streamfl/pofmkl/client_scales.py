@@ -157,7 +157,8 @@ class ClientScales:
             # The largest of n values is expected to be exceeded by the range / (n - 1).
             margin = (moments["high"] - moments["low"]) / np.maximum(known - 1, 1)
             low, high = moments["low"] - margin, moments["high"] + margin
-        scaled_lags = np.nan_to_num(np.clip((lags - mean[:, None]) / deviation[:, None], -LARGEST_TARGET, LARGEST_TARGET))
+        scaled_lags = np.clip((lags - mean[:, None]) / deviation[:, None], -LARGEST_TARGET, LARGEST_TARGET)
+        scaled_lags[np.isnan(scaled_lags)] = 0.0
         variances = moments["input_squares"] / np.maximum(moments["samples"], 1)[:, None]
         return Scale(
             known=known,
@@ -189,6 +190,10 @@ class ClientScales:
     def content(self, row: int) -> bytes:
         """The client's moments as they are remembered."""
         return bytes(self._moments[row].tobytes())
+
+    def record(self, row: int) -> NDArray[Any]:
+        """A copy of the client's moments, which ``restore`` takes back."""
+        return self._moments[row : row + 1].copy()
 
     def restore(self, row: int, moments: Any) -> None:
         """Take back what ``content`` gave, decoded by ``layout``."""

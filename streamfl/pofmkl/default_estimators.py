@@ -20,9 +20,7 @@ from streamfl.kernels.log_weights import normalised
 from streamfl.learning.challengers import challenger
 from streamfl.learning.one_thread import one_thread
 from streamfl.pofmkl.config import BANDWIDTHS
-from streamfl.pofmkl.default_learner import DefaultLearner
-from streamfl.pofmkl.learner import Batch
-from streamfl.pofmkl.server_steps import RecursiveLeastSquares
+from streamfl.pofmkl.lone_client import LoneClient
 from streamfl.pofmkl.views import VIEWS, ViewedFeatures
 from streamfl.role import ConfigurationError
 
@@ -51,7 +49,10 @@ class _Columns:
     def __init__(self) -> None:
         self.room = 0
         self._places: dict[Hashable, int] = {}
-        self._origins = self._sums = self._counts = np.zeros(0)
+        # Lists: a number of an array takes Python longer than the sum that it is for.
+        self._origins: list[float] = []
+        self._sums: list[float] = []
+        self._counts: list[int] = []
 
     def new(self, x: Iterable[Hashable]) -> list[Hashable]:
         # Sorted, so that the order of the features within a sample does not matter.
@@ -63,30 +64,28 @@ class _Columns:
         # A learner has a column at least, where the first sample has no feature.
         needed = max(1, len(self._places) + len(names))
         if needed > self.room:
-            more = needed if first else max(needed, 2 * self.room)
-            self._origins, self._sums, self._counts = (
-                np.concatenate([numbers, np.zeros(more - self.room)]) for numbers in (self._origins, self._sums, self._counts)
-            )
-            self.room = more
+            self.room = needed if first else max(needed, 2 * self.room)
         for name in names:
-            place = self._places[name] = len(self._places)
-            self._origins[place] = 0.0 if first else x[name]
+            self._places[name] = len(self._places)
+            self._origins.append(0.0 if first else x[name])
+            self._sums.append(0.0)
+            self._counts.append(0)
 
     def row(self, x: _Sample) -> Floats:
         """The sample as (1, room); what it lacks is the mean of what came so far."""
-        row = self._sums / np.maximum(self._counts, 1.0)
-        for name, value in x.items():
-            place = self._places.get(name)
-            if place is not None:
-                row[place] = value - self._origins[place]
-        return row[None, :]
+        row = np.zeros((1, self.room))
+        row[0, : len(self._sums)] = [
+            x[name] - self._origins[place] if name in x else self._sums[place] / max(self._counts[place], 1)
+            for name, place in self._places.items()
+        ]
+        return row
 
     def see(self, x: _Sample) -> None:
         """Count the sample among what came so far."""
         for name, value in x.items():
             place = self._places[name]
             self._sums[place] += value - self._origins[place]
-            self._counts[place] += 1.0
+            self._counts[place] += 1
 
 
 class _Alone(base.Estimator):  # type: ignore[misc]
@@ -108,18 +107,14 @@ class _Alone(base.Estimator):  # type: ignore[misc]
         self.precision = precision
         self.seed = seed
         self._columns = _Columns()
-        self._learner: DefaultLearner | None = None
-        self._step: RecursiveLeastSquares | None = None
-        self._client = 0
-        self._parameters: NDArray[Any] = np.zeros((0, 0))
-        self._log_weights: Floats = np.zeros(0)
+        self._client: LoneClient | None = None
         self._latest: deque[tuple[_Sample, float]] = deque(maxlen=KEPT)
         self._label_name: Hashable = None
 
     @property
     def kernel_weights(self) -> Floats:
         """The weight of each kernel among the kernels, shape (kernels,), summing to one; empty before any sample."""
-        return normalised(self._log_weights) if len(self._log_weights) else self._log_weights.copy()
+        return np.zeros(0) if self._client is None else normalised(self._client.log_weights)
 
     def learn_many(self, X: pd.DataFrame, y: pd.Series[Any]) -> None:
         """Learn from the rows in order, as ``learn_one`` does; ValueError at a broken row, with those before it learnt."""
@@ -135,17 +130,17 @@ class _Alone(base.Estimator):  # type: ignore[misc]
     def _learn(self, x: _Sample, label: float) -> None:
         with one_thread:
             new = self._columns.new(x)
-            if new or self._learner is None:
+            if new or self._client is None:
                 room = self._columns.room
                 self._columns.add(new, x)
-                if self._columns.room > room or self._learner is None:
-                    self._begin()
+                if self._columns.room > room or self._client is None:
+                    self._client = self._begun()
             self._columns.see(x)
             self._latest.append((x, label))
-            self._learn_row(self._columns.row(x), label)
+            self._client.learn(self._columns.row(x), label)
 
-    def _begin(self) -> None:
-        """A learner with room for the columns, that has learnt the latest samples."""
+    def _begun(self) -> LoneClient:
+        """A client with room for the columns, that has learnt the latest samples."""
         if self.precision not in PRECISIONS:
             raise ConfigurationError(f"precision {self.precision!r} is not one of {', '.join(PRECISIONS)}")
         if self.detector not in DETECTORS:
@@ -155,37 +150,17 @@ class _Alone(base.Estimator):  # type: ignore[misc]
         features = ViewedFeatures(
             VIEWS, BANDWIDTHS, self.features_per_kernel, self._columns.room, self.seed, PRECISIONS[self.precision]
         )
-        self._learner = DefaultLearner(
-            features=features, loss=self._loss, seed=self.seed, river=self.river or (), detector=self.detector
-        )
-        self._client = self._learner.borrow()
-        self._step = RecursiveLeastSquares(features.kernels, 2 * self.features_per_kernel, dtype=features.dtype.type)
-        self._parameters = np.zeros((features.kernels, 2 * self.features_per_kernel), self._learner.dtype)
+        client = LoneClient(features, self._loss, self.seed, self.river or (), self.detector)
         for x, label in self._latest:
-            self._learn_row(self._columns.row(x), label)
-
-    def _learn_row(self, inputs: Floats, label: float) -> None:
-        learner, step = self._learner, self._step
-        assert learner is not None
-        assert step is not None
-        kernels = learner.kernels
-        one = np.zeros(1, np.intp)
-        batch = Batch(one + self._client, one, one + 1, inputs, np.array([label]), np.ones(1, np.bool_))
-        learnt = learner.predict_and_learn(batch, self._parameters, np.zeros(kernels))
-        sent = np.arange(kernels)
-        steps = learnt.steps(np.zeros(kernels, np.intp), sent, np.ones(kernels))
-        self._parameters = step.apply(self._parameters, sent, steps).astype(learner.dtype)
-        self._log_weights = learnt.log_weights_after[0]
-        # Nobody remembers this client's state in parts.
-        for kept in (learner.parts(self._client), step.changed_state()):
-            deque(kept, maxlen=0)
+            client.learn(self._columns.row(x), label)
+        return client
 
     def _predicted(self, x: _Sample) -> float | None:
         """What the learner predicts, nothing of which stays; None before it has learnt anything."""
-        if self._learner is None:
+        if self._client is None:
             return None
         with one_thread:
-            return self._learner.peek(self._client, self._columns.row(x), self._parameters)
+            return self._client.predict(self._columns.row(x))
 
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
@@ -353,8 +328,13 @@ def _rows(X: pd.DataFrame) -> Iterator[dict[Hashable, Any]]:
 
 def _sample(x: Mapping[Hashable, Any]) -> _Sample:
     """The features that are there."""
-    found = ((name, _number(value, f"the feature {name!r}")) for name, value in x.items())
-    return {name: value for name, value in found if value is not None}
+    sample = {}
+    for name, value in x.items():
+        # Most are plain numbers; a NaN is in no range.
+        number = value if type(value) is float and -math.inf < value < math.inf else _number(value, f"the feature {name!r}")
+        if number is not None:
+            sample[name] = number
+    return sample
 
 
 def _number(value: Any, what: str) -> float | None:

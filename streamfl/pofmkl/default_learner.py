@@ -182,15 +182,6 @@ class DefaultLearner:
         self._snapshot_due(rows)
         return forecast
 
-    def peek(self, row: int, inputs: Floats, parameters: NDArray[Any]) -> float:
-        """What :meth:`predict` would say of one sample, inputs (1, d); nothing of it stays."""
-        self._put_together([row])
-        rows, before = np.array([row]), self._scales.content(row)
-        self._scales.see(rows, inputs)
-        scale = self._scales.scale(rows, inputs)
-        self._scales.restore(row, np.frombuffer(before, self._scales.layout)[0])
-        return float(self._forecast(rows, inputs, scale, self._raw(rows, scale.views, parameters)).predictions[0])
-
     def learn(
         self,
         rows: NDArray[np.intp],
@@ -314,7 +305,8 @@ class DefaultLearner:
         """What every expert predicts, and what the mixtures make of it; raw (rows, kernels) are theta_i . z_i."""
         kernels = scale.mean[:, None] + scale.deviation[:, None] * raw
         experts = np.hstack([kernels, self._local.predict(rows, scale)])
-        experts = np.clip(np.nan_to_num(experts), scale.low[:, None], scale.high[:, None])
+        experts[np.isnan(experts)] = 0.0
+        experts = np.clip(experts, scale.low[:, None], scale.high[:, None])
         # Rounded as they are journalled: learning from them again has to give the same.
         return self._mixed(rows, inputs, scale, experts.astype(self.dtype).astype(np.float64))
 

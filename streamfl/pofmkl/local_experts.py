@@ -124,12 +124,17 @@ class LocalExperts:
         """What each local expert predicts, (rows, count); the running mean until they know better."""
         by_name = {"running-mean": scale.mean, "last-label": np.where(np.isnan(scale.lags[:, 0]), scale.mean, scale.lags[:, 0])}
         if {"neighbours", "scaled-neighbours"} & set(self._names):
-            plain, scaled = scale.mean.copy(), scale.mean.copy()
             having = np.flatnonzero(scale.known)
-            if len(having):
-                plain[having], scaled[having] = self._neighbours(rows[having], scale.at(having)).T
+            if len(having) == len(rows):
+                plain, scaled = self._neighbours(rows, scale).T
+            else:
+                plain, scaled = scale.mean.copy(), scale.mean.copy()
+                if len(having):
+                    plain[having], scaled[having] = self._neighbours(rows[having], scale.at(having)).T
             by_name |= {"neighbours": plain, "scaled-neighbours": scaled}
-        chosen = [by_name[name] for name in self._names] + [*self._river_predictions(rows, scale).T]
+        chosen = [by_name[name] for name in self._names]
+        if self._river:
+            chosen += [*self._river_predictions(rows, scale).T]
         return np.stack(chosen, axis=1) if chosen else np.empty((len(rows), 0))
 
     def _neighbours(self, rows: NDArray[np.intp], scale: Scale) -> Floats:
@@ -158,16 +163,15 @@ class LocalExperts:
     def _river_predictions(self, rows: NDArray[np.intp], scale: Scale) -> Floats:
         """(rows, river): what River's models predict; the running mean where one has no opinion."""
         result = np.repeat(scale.mean[:, None], len(self._river), axis=1)
-        if self._river:
-            queries = scale.queries.astype(np.float32)
-            for at in np.flatnonzero(scale.known).tolist():
-                row, count = int(rows[at]), int(scale.kept[at])
-                found: dict[int, float] = {}
-                if self._river_models is not None:
-                    found |= self._river_models.at(row, self._kept[row], count).predict(queries[at])
-                if self._lasting is not None:
-                    found |= self._lasting.predict(row, self._kept[row], count, queries[at])
-                result[at, list(found)] = list(found.values())
+        queries = scale.queries.astype(np.float32)
+        for at in np.flatnonzero(scale.known).tolist():
+            row, count = int(rows[at]), int(scale.kept[at])
+            found: dict[int, float] = {}
+            if self._river_models is not None:
+                found |= self._river_models.at(row, self._kept[row], count).predict(queries[at])
+            if self._lasting is not None:
+                found |= self._lasting.predict(row, self._kept[row], count, queries[at])
+            result[at, list(found)] = list(found.values())
         return np.where(np.isnan(result), scale.mean[:, None], result)
 
     def samples_since_change(self, row: int, kept: int) -> int:

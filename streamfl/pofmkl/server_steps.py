@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -181,6 +182,7 @@ class RecursiveLeastSquares:
     dtype: of P. Single precision is enough with a leak; without one its rounding errors add up.
     block: rows.
     blocks_per_snapshot: blocks after which P is written.
+    remembered: False where ``changed_state`` has nothing to give, as nobody will restore the step from it.
     """
 
     largest_norm: float | None = LARGEST_TARGET_NORM
@@ -195,6 +197,7 @@ class RecursiveLeastSquares:
         dtype: Any = np.float32,
         block: int = BLOCK,
         blocks_per_snapshot: int = 4,
+        remembered: bool = True,
     ) -> None:
         self._row_length = row_length
         self._prior = 1 / ridge
@@ -205,7 +208,8 @@ class RecursiveLeastSquares:
         # P at the beginning of each kernel's block, and the rows of U since.
         self._inverses = np.tile(np.eye(row_length, dtype=dtype) / dtype(ridge), (kernels, 1, 1))
         self._factors = np.zeros((kernels, block, row_length), dtype)
-        self._counts = [0] * kernels
+        self._counts = np.zeros(kernels, np.int64)
+        self._remembered = remembered
         self._triangle = np.triu_indices(row_length)
         self._changed_snapshots: dict[int, _Snapshot] = {}
         self._changed_slots: dict[bytes, _Slot] = {}
@@ -220,17 +224,52 @@ class RecursiveLeastSquares:
         theta = parameters.astype(np.float64)
         order = np.argsort(kernels, kind="stable")
         kernels, rows, units, targets = _samples(kernels[order], rows[order])
-        start = 0
-        for kernel, count in zip(*(found.tolist() for found in np.unique(kernels, return_counts=True)), strict=True):
-            end = start + count
-            self._replay(kernel)
+        if self._restored:
+            for kernel in np.unique(kernels).tolist():
+                self._replay(kernel)
+        for run, start, end in self._runs(kernels):
+            kernel = run.start
             while start < end:
-                stop = min(end, start + self._block - self._counts[kernel] % self._block)
-                self._note(kernel, rows[start:stop])
-                residuals = units[start:stop] @ theta[kernel].astype(self._dtype) - targets[start:stop]
-                theta[kernel] -= self._learn(kernel, units[start:stop], residuals)
+                stop = min(end, start + self._block - self._counts[kernel] % self._block) if run.stop == kernel + 1 else end
+                if self._remembered:
+                    self._note(run, rows[start:stop])
+                theta[run] -= self._learn(run, units[start:stop], targets[start:stop], theta[run])
                 start = stop
         return theta
+
+    def _runs(self, kernels: NDArray[np.intp]) -> Iterable[tuple[slice, int, int]]:
+        """Cut sorted rows into runs: all rows of one kernel, or one row each of neighbours that stand at the same row of a block.
+
+        Gives the kernels, and the first row and the end.
+        """
+        if not len(kernels):
+            return
+        starts = np.concatenate(([0], np.flatnonzero(kernels[1:] != kernels[:-1]) + 1, [len(kernels)]))
+        found, single = kernels[starts[:-1]], starts[1:] - starts[:-1] == 1
+        begun = self._counts[found] % self._block
+        joined = single[1:] & single[:-1] & (found[1:] - found[:-1] == 1) & (begun[1:] == begun[:-1])
+        for first, after in pairwise([0, *(np.flatnonzero(~joined) + 1).tolist(), len(found)]):
+            yield slice(int(found[first]), int(found[after - 1]) + 1), int(starts[first]), int(starts[after])
+
+    @property
+    def rows_learnt(self) -> int:
+        """By the first kernel."""
+        return int(self._counts[0])
+
+    @property
+    def rows_in_block(self) -> int:
+        """How many rows the first kernel has learnt since its present block began."""
+        return self.rows_learnt % self._block
+
+    def at_block_begin(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """The upper triangles of P as every kernel's present block began, (kernels, D (2 D + 1)), and the rows until then."""
+        return self._inverses[:, *self._triangle], self._counts - self._counts % self._block
+
+    def begin_at(self, triangles: NDArray[Any], rows: NDArray[np.int64]) -> None:
+        """Take back what :meth:`at_block_begin` gave, of this process or one that is trusted."""
+        self._inverses[:, *self._triangle] = triangles
+        self._inverses.transpose(0, 2, 1)[:, *self._triangle] = triangles
+        self._counts[:] = rows
 
     def changed_state(self) -> Iterable[tuple[bytes, bytes | None]]:
         encode = msgspec.msgpack.encode
@@ -277,49 +316,68 @@ class RecursiveLeastSquares:
     def _slot_key(self, kernel: int, number: int) -> bytes:
         return b"slot/%d/%d" % (kernel, number % self._slots)
 
-    def _note(self, kernel: int, rows: NDArray[Any]) -> None:
-        """Put rows that are learnt together into their slots."""
-        first, content = self._counts[kernel] + 1, encode_array(rows)
+    def _note(self, run: slice, rows: NDArray[Any]) -> None:
+        """Put rows that are learnt together into their slots: all of one kernel, or one of each."""
+        content, of_one = encode_array(rows), run.stop == run.start + 1
         size = len(content) // len(rows)
         for place in range(len(rows)):
-            number = first + place
+            kernel = run.start if of_one else run.start + place
+            first = int(self._counts[kernel]) + 1
+            number = first + place if of_one else first
             slot = _Slot(kernel, number, first, content[place * size : (place + 1) * size])
             self._changed_slots[self._slot_key(kernel, number)] = slot
 
-    def _learn(self, kernel: int, units: NDArray[Any], residuals: NDArray[Any]) -> NDArray[Any]:
-        """Learn rows that all belong to the kernel's present block; returns r' G, (2 D,)."""
-        begun = self._counts[kernel] % self._block
-        inverse, factors = self._inverses[kernel], self._factors[kernel]
-        earlier, added = factors[:begun], factors[begun : begun + len(units)]
-        projected = units @ inverse - (units @ earlier.T) @ earlier
-        spread = projected @ units.T
-        spread.flat[:: len(units) + 1] += 1
-        # r' G = (L^-1 r)' U, so that one triangular system gives both.
-        solved: NDArray[Any]
-        solved, _ = _triangular_solver(self._dtype)(np.linalg.cholesky(spread), np.column_stack((projected, residuals)), lower=1)
-        added[:] = solved[:, :-1]
-        self._counts[kernel] += len(units)
-        if self._counts[kernel] % self._block == 0:
-            inverse -= factors.T @ factors
-            inverse *= self._kept
-            inverse.flat[:: self._row_length + 1] += (1 - self._kept) * self._prior
-            if self._counts[kernel] % self._slots == 0:
-                triangle = encode_array(inverse[self._triangle])
-                self._changed_snapshots[kernel] = _Snapshot(kernel, self._counts[kernel], triangle)
-        correction: NDArray[Any] = solved[:, -1] @ added
+    def _learn(self, run: slice, units: NDArray[Any], targets: NDArray[Any], theta: NDArray[np.float64]) -> NDArray[Any]:
+        """Learn rows of one kernel that belong to its present block, or one row each of several; returns r' G, (kernels, 2 D)."""
+        rows = len(units) // (run.stop - run.start)
+        begun = int(self._counts[run.start]) % self._block
+        inverses, factors = self._inverses[run], self._factors[run]
+        earlier, added = factors[:, :begun], factors[:, begun : begun + rows]
+        grouped = units.reshape(-1, rows, self._row_length)
+        residuals = (grouped @ theta.astype(self._dtype)[:, :, None])[..., 0] - targets.reshape(-1, rows)
+        projected = grouped @ inverses
+        if begun:
+            projected -= (grouped @ earlier.transpose(0, 2, 1)) @ earlier
+        spread = projected @ grouped.transpose(0, 2, 1)
+        correction: NDArray[Any]
+        if rows == 1:
+            # What a triangular system of one row comes to.
+            root = np.sqrt(spread + 1)
+            np.divide(projected, root, out=added)
+            correction = (residuals / root[:, 0]) * added[:, 0]
+        else:
+            spread[0].flat[:: rows + 1] += 1
+            # r' G = (L^-1 r)' U, so that one triangular system gives both.
+            both = np.column_stack((projected[0], residuals[0]))
+            solved, _ = _triangular_solver(self._dtype)(np.linalg.cholesky(spread[0]), both, lower=1)
+            added[0] = solved[:, :-1]
+            correction = (solved[:, -1] @ added[0])[None]
+        self._counts[run] += rows
+        if begun + rows == self._block:
+            for kernel in range(run.start, run.stop):
+                self._end_block(kernel)
         return correction
+
+    def _end_block(self, kernel: int) -> None:
+        inverse, factors = self._inverses[kernel], self._factors[kernel]
+        inverse -= factors.T @ factors
+        inverse *= self._kept
+        inverse.flat[:: self._row_length + 1] += (1 - self._kept) * self._prior
+        if self._remembered and self._counts[kernel] % self._slots == 0:
+            triangle = encode_array(inverse[self._triangle])
+            self._changed_snapshots[kernel] = _Snapshot(kernel, int(self._counts[kernel]), triangle)
 
     def _replay(self, kernel: int) -> None:
         """Bring a restored P up to the last row that was remembered. Slots may be restored before the snapshot or after it."""
         slots = self._restored.pop(kernel, {})
-        while (slot := slots.get(self._counts[kernel] + 1)) is not None:
+        while (slot := slots.get(int(self._counts[kernel]) + 1)) is not None:
             together = []
             first = slot.first
             while slot is not None and slot.first == first:
                 together.append(np.frombuffer(slot.row, np.dtype(self._dtype).newbyteorder("<")))
                 slot = slots.get(slot.number + 1)
             _, _, units, targets = _samples(np.full(len(together), kernel), np.array(together, self._dtype))
-            self._learn(kernel, units, targets)
+            self._learn(slice(kernel, kernel + 1), units, targets, np.zeros((1, self._row_length)))
 
 
 class _Remembered(msgspec.Struct, array_like=True):

@@ -75,7 +75,7 @@ class ViewedFeatures:
                 frequencies(
                     kernels,
                     count,
-                    dimension + LAGS * view.endswith("-lags"),
+                    self.dimension_of(view),
                     int(philox_key(seed, "view", VIEWS.index(view)).view(np.int64)[0]),
                     dtype,
                 )
@@ -83,6 +83,12 @@ class ViewedFeatures:
             for view in self.views
         ]
         self.dtype = self._maps[0].dtype
+        self._scale = self.dtype.type(count**-0.5)
+        self._drawn_from = tuple(views), tuple(bandwidths), count, dimension, seed, dtype
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Frequencies are drawn again from their seed: a copy holds none."""
+        return ViewedFeatures, self._drawn_from
 
     @property
     def frequencies(self) -> dict[str, NDArray[Any]]:
@@ -114,6 +120,20 @@ class ViewedFeatures:
         """
         by_view = zip(self._maps, inputs, np.split(parameters, len(self._maps)), strict=True)
         return np.hstack([features.predict(view, theta) for features, view, theta in by_view])
+
+    def dimension_of(self, view: str) -> int:
+        """Columns of a view: d or d + 2."""
+        return self.dimension + LAGS * view.endswith("-lags")
+
+    def rows_of_all(self, inputs: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """z of every kernel for one sample: (kernels, 2 D), each of unit norm. inputs: as :meth:`inputs` gives them."""
+        phases = np.concatenate([features.phases(view) for features, view in zip(self._maps, inputs, strict=True)], axis=1)
+        phases = phases.reshape(self.kernels, self.count)
+        result = np.empty((self.kernels, 2 * self.count), self.dtype)
+        np.sin(phases, out=result[:, : self.count])
+        np.cos(phases, out=result[:, self.count :])
+        result *= self._scale
+        return result
 
     def rows(self, inputs: Sequence[NDArray[Any]], samples: NDArray[np.intp], kernels: NDArray[np.intp]) -> NDArray[Any]:
         """z of one kernel for one sample in each row: (rows, 2 D), each of unit norm.

@@ -133,7 +133,7 @@ def _all_clients(config: Path | GivenSettings, data: DataSource, column: str) ->
         return int(given)
     named = len({name for name in client_names(read_data(data), column, data) if name is not None})
     if isinstance(config, Path) and named > (written := load_settings(config, PofmklSettings).federation.clients):
-        say(f"{named} clients take part, as {column} names them; {config} has federation.clients = {written}: raise it before you run")
+        say(f"{named} clients take part, as {column} names them; raise federation.clients = {written} of {config} before you run")
     return named
 
 

@@ -20,8 +20,8 @@ from streamfl.learning.one_thread import one_thread
 from streamfl.pofmkl import default_estimators
 from streamfl.pofmkl.config import PofmklSettings
 from streamfl.pofmkl.default_estimators import KEPT, Classifier, Regressor
-from streamfl.pofmkl.default_learner import DefaultLearner
 from streamfl.pofmkl.lab.alone import alone
+from streamfl.pofmkl.lone_client import LOG_ROWS, LoneClient
 from streamfl.role import ConfigurationError
 
 ESTIMATORS = [Regressor, Classifier]
@@ -75,14 +75,14 @@ def test_products_are_on_one_thread_and_others_have_theirs_back(monkeypatch: pyt
         return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
 
     during = []
-    for name in ("predict_and_learn", "peek"):
-        found = getattr(DefaultLearner, name)
+    for name in ("predict", "learn"):
+        found = getattr(LoneClient, name)
 
         def watched(*given: Any, found: Any = found) -> Any:
             during.append(threads())
             return found(*given)
 
-        monkeypatch.setattr(DefaultLearner, name, watched)
+        monkeypatch.setattr(LoneClient, name, watched)
     with threadpool_limits(2, user_api="blas"):
         model, before = Regressor(features_per_kernel=10), threads()
         model.learn_one({"a": 1.0}, 1.0)
@@ -125,6 +125,22 @@ def test_looking_at_a_sample_leaves_no_trace() -> None:
     assert pickle.dumps(model) == before
     untouched = copy.deepcopy(model)
     assert [model.predict_one(x) for x, _ in rows] == [untouched.predict_one(x) for x, _ in rows]
+
+
+@pytest.mark.parametrize("samples", [3, 100, LOG_ROWS + 30])
+def test_a_copy_is_small_and_goes_on_as_the_original(samples: int) -> None:
+    """Protects models that are stored: a copy holds samples for matrices, and predicts what the original does, to the last bit."""
+    rows = list(datasets.TrumpApproval().take(samples + 70))
+    model = Regressor(river=("linear",))
+    for x, y in rows[:samples]:
+        model.learn_one(x, y)
+    stored = pickle.dumps(model)
+    assert len(stored) < (200_000 if samples < LOG_ROWS else 2_200_000)
+    again = pickle.loads(stored)  # noqa: S301
+    for x, y in rows[samples:]:
+        assert again.predict_one(x) == model.predict_one(x)
+        for one in (model, again):
+            one.learn_one(x, y)
 
 
 @pytest.mark.parametrize("gap", [None, math.nan, "absent"])

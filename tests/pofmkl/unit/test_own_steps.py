@@ -60,18 +60,20 @@ def test_steps_are_those_of_the_equation(late: bool) -> None:
 
 def test_a_new_version_drops_all_of_it() -> None:
     """Protects against steps that count twice: the server has, or will have, the same samples in the client's updates."""
-    made = learner()
+    theta = np.zeros((learner().kernels, learner().row_length))
+    made, other = learner(), learner()
     row = made.borrow()
-    made.own_steps.begin(row)
-    theta = np.zeros((made.kernels, made.row_length))
-    for x, y in zip(*stream(), strict=True):
-        made.predict_and_learn(one(row, x, y), theta, np.zeros(made.kernels))
+    assert other.borrow() == row
+    for one_of_them in (made, other):
+        one_of_them.own_steps.begin(row)
+        for x, y in zip(*stream(), strict=True):
+            one_of_them.predict_and_learn(one(row, x, y), theta, np.zeros(made.kernels))
     remembered = dict(made.parts(row))
     assert len(remembered[OWN_STEPS]) == made.own_steps.state_bytes
-    with_own = made.peek(row, np.array([[0.3, 0.2]]), theta)
     assert made.own_steps.end(row)
-    assert made.peek(row, np.array([[0.3, 0.2]]), theta) != with_own
     assert dict(made.parts(row)) == {OWN_STEPS: b""}
+    asked = np.array([row]), np.array([[0.3, 0.2]]), theta
+    assert made.predict(*asked).predictions != other.predict(*asked).predictions
     assert not made.own_steps.end(row)
     assert len(made.own_steps) == 0
 

@@ -139,7 +139,7 @@ def test_rows_without_a_client_are_left_out_and_counted(line: Line, devices: lis
 
 
 def test_rows_and_columns_that_are_not_used_are_told(line: Line) -> None:
-    """Protects the reader of a figure: every row counts though clients have 3, 40 and 20, and what is left out on request is told."""
+    """Protects the reader of a figure: every row counts though clients have 3, 40 and 20; what is left out on request is told."""
     owners = ["short"] * 3 + ["long"] * 40 + ["middle"] * 20
     data = line.csv(x=np.arange(63.0), city=["Bern"] * 63, device=owners, y=np.arange(63.0) % 5)
     code, out, error = line("simulate", "--data", data, "--client-column", "device", "--clients", "3", "--format", "json")

@@ -1,0 +1,184 @@
+"""One client of the default preset with the server's step beside it: no federation, no journal, and no array longer than a sample.
+
+It does what :class:`~streamfl.pofmkl.default_learner.DefaultLearner` does for one labelled sample, by the same owners of state and
+in the same order, and then what the server does with the client's rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamfl.kernels import LOGISTIC, Loss
+from streamfl.learning.one_thread import one_thread
+from streamfl.pofmkl.client_journal import ChangedParts, Forecast
+from streamfl.pofmkl.client_mixtures import MIXTURES, ClientMixtures
+from streamfl.pofmkl.client_scales import ClientScales, Scale
+from streamfl.pofmkl.local_experts import LOCAL_EXPERTS, LocalExperts
+from streamfl.pofmkl.neighbours import Projection
+from streamfl.pofmkl.server_steps import SMALLEST_TARGET_NORM, RecursiveLeastSquares
+from streamfl.pofmkl.views import ViewedFeatures
+
+__all__ = ["LoneClient"]
+
+# While a client has learnt at most so many samples, a copy holds these instead of the step's matrices, and learns them again.
+LOG_ROWS = 512
+
+Floats = NDArray[np.float64]
+_ROW = np.zeros(1, np.intp)
+_LABELLED = np.ones(1, np.bool_)
+
+
+class _NothingRemembered(ChangedParts):
+    """Nobody restores this client from a changelog."""
+
+    def put(self, row: int, key: bytes, content: bytes) -> None:
+        pass
+
+
+class LoneClient:
+    """Predicts one sample and learns one sample.
+
+    features: the kernels.
+    loss: of predictions and labels.
+    seed: of the projection that neighbours are sought in.
+    river: more experts.
+    detector: "none" never forgets.
+    """
+
+    def __init__(
+        self,
+        features: ViewedFeatures,
+        loss: Loss,
+        seed: int,
+        river: Sequence[str] = (),
+        detector: Literal["adwin", "none"] = "adwin",
+    ) -> None:
+        self._features = features
+        logistic = loss is LOGISTIC
+        project = Projection(features.dimension, seed)
+        self._scales = ClientScales(features, project, logistic)
+        self._mixtures = ClientMixtures(features.kernels, len(LOCAL_EXPERTS) + len(river), MIXTURES, loss)
+        other_bytes = self._scales.layout.itemsize + self._mixtures.layout.itemsize
+        kind: Literal["square", "logistic"] = "logistic" if logistic else "square"
+        self._local = LocalExperts(
+            LOCAL_EXPERTS, project.width, other_bytes, river, kind, detector != "none", _NothingRemembered()
+        )
+        for owner in (self._scales, self._mixtures, self._local):
+            owner.grow(1)
+        self._step = self._new_step()
+        self._parameters: NDArray[Any] = np.zeros((features.kernels, 2 * features.count), features.dtype)
+        # Views and target of each sample that the step has learnt: all, or at least those since its present blocks began.
+        self._log: list[NDArray[Any]] = []
+        self._looked_at: _LookedAt | None = None
+
+    def _new_step(self) -> RecursiveLeastSquares:
+        features = self._features
+        return RecursiveLeastSquares(features.kernels, 2 * features.count, dtype=features.dtype.type, remembered=False)
+
+    @property
+    def log_weights(self) -> Floats:
+        """Of the kernels among themselves, (kernels,)."""
+        return np.asarray(self._mixtures.log_weights(*self._mixtures.kernel_weights(_ROW))[0])
+
+    def predict(self, inputs: Floats) -> float:
+        """What is predicted of a sample, inputs (1, d); nothing of it stays but to spare :meth:`learn` the same work."""
+        return float(self._look_at(inputs).forecast.predictions[0])
+
+    def learn(self, inputs: Floats, label: float) -> None:
+        """Learn a sample, inputs (1, d), and its label."""
+        seen, self._looked_at = self._look_at(inputs), None
+        scale, forecast, labels = seen.scale, seen.forecast, np.array([label])
+        self._scales.restore(0, seen.moments)
+        self._scales.learn(_ROW, labels)
+        self._mixtures.count_samples(_ROW)
+        self._mixtures.judge(_ROW, labels, _LABELLED, forecast)
+        self._mixtures.learn(_ROW, forecast, scale.deviation, labels)
+        errors = self._mixtures.errors(forecast.predictions, labels, scale.deviation)
+        self._local.keep(_ROW, scale, labels, errors)
+        self._react()
+        if scale.known[0] >= 2:
+            self._learn_kernels(scale, seen.rows, scale.target(labels))
+
+    def _look_at(self, inputs: Floats) -> _LookedAt:
+        if self._looked_at is not None and np.array_equal(self._looked_at.inputs, inputs):
+            return self._looked_at
+        scales = self._scales
+        before = scales.record(0)
+        scales.see(_ROW, inputs)
+        scale, moments = scales.scale(_ROW, inputs), scales.record(0)
+        scales.restore(0, before)
+        rows = self._features.rows_of_all(scale.views)
+        raw = np.einsum("kd,kd->k", rows, self._parameters)
+        experts = np.hstack([scale.mean[:, None] + scale.deviation[:, None] * raw, self._local.predict(_ROW, scale)])
+        experts[np.isnan(experts)] = 0.0
+        experts = np.clip(experts, scale.low[:, None], scale.high[:, None])
+        experts = experts.astype(self._features.dtype).astype(np.float64)
+        predictions, pivot = self._mixtures.mix(_ROW, experts, scale)
+        forecast = Forecast(predictions, experts, pivot, scale.known, inputs, scale.lags, np.dtype([]))
+        self._looked_at = _LookedAt(inputs, moments, scale, rows, forecast)
+        return self._looked_at
+
+    def _learn_kernels(self, scale: Scale, rows: NDArray[Any], target: Floats) -> None:
+        # All kernels or none: the norm of a kernel's row is the target up to rounding.
+        if abs(target[0]) < 2 * SMALLEST_TARGET_NORM:
+            return
+        self._log.append(np.concatenate([*(view[0] for view in scale.views), target.astype(rows.dtype)]))
+        self._parameters = self._stepped(self._parameters, rows, target)
+        if len(self._log) > LOG_ROWS:
+            del self._log[: len(self._log) - self._step.rows_in_block]
+
+    def _stepped(self, parameters: NDArray[Any], rows: NDArray[Any], target: Floats | NDArray[Any]) -> NDArray[Any]:
+        kernels = np.arange(self._features.kernels)
+        return self._step.apply(parameters, kernels, rows * target.astype(rows.dtype)).astype(rows.dtype)
+
+    def _react(self) -> None:
+        """Forget what was before the client's errors rose."""
+        if self._local.finds_changes:
+            kept = self._scales.kept(0)
+            since = self._local.samples_since_change(0, kept)
+            if since:
+                self._scales.begin_anew(0, self._local.begin_anew(0, kept, since))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what a prediction left, and with samples for the step's matrices: a tenth of the bytes.
+
+        Few samples stand for all matrices. Later the matrices are those of when the present block began, and samples follow it.
+        """
+        step, log = None, self._log
+        if len(log) < self._step.rows_learnt:
+            step, log = self._step.at_block_begin(), log[len(log) - self._step.rows_in_block :]
+        return self.__dict__ | {"_looked_at": None, "_log": np.array(log), "_step": step}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._log = []
+        step, log = state["_step"], state["_log"]
+        self._step = self._new_step()
+        if step is not None:
+            self._step.begin_at(*step)
+        ends = np.cumsum([self._features.dimension_of(view) for view in self._features.views])
+        # On two threads BLAS rounds otherwise.
+        with one_thread:
+            for entry in log:
+                *views, target = np.split(entry[None], ends, axis=1)
+                self._stepped(self._parameters, self._features.rows_of_all(views), target[0])
+                self._log.append(entry)
+
+
+class _LookedAt:
+    """A sample, inputs (1, d), and what was made of it.
+
+    moments: of the client, once the sample is among what it has seen.
+    scale: of the sample.
+    rows (kernels, 2 D): its features.
+    forecast: what was predicted.
+    """
+
+    __slots__ = ("forecast", "inputs", "moments", "rows", "scale")
+
+    def __init__(self, inputs: Floats, moments: Any, scale: Scale, rows: NDArray[Any], forecast: Forecast) -> None:
+        self.inputs, self.moments, self.scale, self.rows, self.forecast = inputs, moments, scale, rows, forecast
